@@ -100,10 +100,8 @@ def _plan_of(method_class: type[base.Frame]) -> _Plan:
     return _Plan(method_class, divmod(method_class.index, 0x10000), pairs)
 
 
-_PLANS: Final[dict[int, _Plan]] = {
-    method_class.index: _plan_of(method_class)
-    for method_class in (*commands.INDEX_MAPPING.values(), AccessRequest)
-}
+_METHOD_CLASSES: Final[list[type[base.Frame]]] = [*commands.INDEX_MAPPING.values(), AccessRequest]
+_PLANS: Final[dict[int, _Plan]] = {each.index: _plan_of(each) for each in _METHOD_CLASSES}
 
 # Never legal from a client on a channel (FRAME-17). Those of class 10 are not among them: on
 # channel 0 they are out of turn (504), on others of the wrong class, which the connection tells.

@@ -129,17 +129,25 @@ def _decode_entries(data: bytes, offset: int, end: int, depth: int) -> Table:
     while offset < end:
         start = offset + 1
         offset = start + data[offset]
-        if offset >= end:
+        if offset > end:
             raise cannot_decode(data)
         key = decode_text(data[start:offset])
-        field, offset = _decode_field(data, offset, end, depth)
+        field, offset = decode_field(data, offset, end, depth)
         if key not in table:
             table[key] = field
     return table
 
 
-def _decode_field(data: bytes, offset: int, end: int, depth: int) -> tuple[Field, int]:
-    """The field whose type octet stands at `offset` < `end`, and the offset behind it."""
+def decode_field(data: bytes, offset: int, end: int, depth: int = 0) -> tuple[Field, int]:
+    """The field whose type octet stands at `offset`, and the offset behind it.
+
+    `end` is that of the table or array it belongs to, `depth` how many others enclose that one.
+
+    Raises:
+        FrameError: 501, as `decode_table`.
+    """
+    if offset >= end:
+        raise cannot_decode(data)
     kind = chr(data[offset])
     offset += 1
     size = _SIZE.get(kind)
@@ -171,7 +179,7 @@ def _decode_items(data: bytes, offset: int, end: int, depth: int) -> tuple[Field
         raise cannot_decode(data)
     items: list[Field] = []
     while offset < end:
-        field, offset = _decode_field(data, offset, end, depth)
+        field, offset = decode_field(data, offset, end, depth)
         items.append(field)
     return tuple(items)
 
