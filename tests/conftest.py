@@ -1,0 +1,105 @@
+"""Fixtures every room may use: a broker to talk to, and names that are cleaned up.
+
+By default `broker` is a VouchMQ process of its own for each test module. With `--referee URL`
+(or VOUCHMQ_TEST_URL in the environment) the same client tests run against a broker that is
+already there; tests that must restart or inspect the process are skipped then.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+
+from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroker
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that points the client tests at another broker."""
+    parser.addoption(
+        "--referee",
+        metavar="URL",
+        default=os.environ.get("VOUCHMQ_TEST_URL"),
+        help="run the client tests against the broker at this amqp:// URL",
+    )
+
+
+@pytest.fixture(scope="session")
+def referee_url(request: pytest.FixtureRequest) -> str | None:
+    """The URL given on the command line, or None when VouchMQ is under test."""
+    url: str | None = request.config.getoption("--referee")
+    return url
+
+
+@pytest.fixture(scope="module")
+def broker(referee_url: str | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The broker under test, one per module; a VouchMQ must end cleanly and without a traceback."""
+    if referee_url is not None:
+        yield RefereeBroker(referee_url)
+        return
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    process.start()
+    try:
+        yield process
+        assert process.is_running, f"the broker died:\n{process.output()}"
+        assert process.stop() == 0, process.output()
+        assert "Traceback" not in process.output(), process.output()
+    finally:
+        process.kill9()
+
+
+@pytest.fixture(scope="module")
+def url(broker: Broker) -> str:
+    """Where the broker under test listens, as an amqp:// URL with its virtual host spelt out."""
+    return broker.url
+
+
+@pytest.fixture
+def own_broker(referee_url: str | None, tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A VouchMQ process for this test alone, which may be killed and restarted."""
+    if referee_url is not None:
+        pytest.skip("needs a broker that the test may kill")
+    process = BrokerProcess(tmp_path)
+    process.start()
+    try:
+        yield process
+        assert "Traceback" not in process.output(), process.output()
+    finally:
+        process.kill9()
+
+
+class Names:
+    """Makes names that no other test uses and deletes what was declared under them."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._made: list[str] = []
+
+    def __call__(self, kind: str = "q") -> str:
+        """A fresh name, the same string for a queue or an exchange."""
+        name = f"{self._prefix}.{kind}.{uuid.uuid4().hex[:8]}"
+        self._made.append(name)
+        return name
+
+    def delete_all(self, url: str) -> None:
+        """Delete queues and exchanges of all names made; missing ones are no error."""
+        if not self._made:
+            return
+        connection = pika.BlockingConnection(pika.URLParameters(url))
+        channel = connection.channel()
+        for name in self._made:
+            channel.queue_delete(name)
+            channel.exchange_delete(name)
+        connection.close()
+
+
+@pytest.fixture
+def names(request: pytest.FixtureRequest, url: str) -> Iterator[Names]:
+    """A factory of names whose queues and exchanges are deleted after the test."""
+    made = Names(request.node.name.split("[")[0][:60])
+    yield made
+    made.delete_all(url)

@@ -1,0 +1,170 @@
+"""A broker as its operator sees it: a process that is started, stopped, killed and restarted.
+
+Knows the command line, the ready line and the data directory; nothing of what is inside.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+PROJECT = Path(__file__).resolve().parents[2]
+READY_LINE = re.compile(r"^VouchMQ ready on (?P<host>\S+):(?P<port>\d+)\s*$", re.MULTILINE)
+START_LIMIT_S = 8.0
+STOP_LIMIT_S = 8.0
+POLL_S = 0.01
+
+
+class Broker(Protocol):
+    """What every client test needs of the broker under test."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as an amqp:// URL."""
+
+    @property
+    def is_referee(self) -> bool:
+        """True when it is another broker, to compare with."""
+
+
+class RefereeBroker:
+    """A broker that somebody else started; it can be used but not restarted."""
+
+    is_referee = True
+
+    def __init__(self, url: str) -> None:
+        # rabbitmq-c reads the path "/" as an empty virtual host: spell it out for everybody.
+        self.url = url[:-1] + "/%2F" if url.count("/") == 3 and url.endswith("/") else url
+
+
+class BrokerFailedToStart(Exception):
+    """The process ended, or printed no ready line in time; carries its output."""
+
+
+def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The tests' environment without settings that happen to be exported on this machine."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("VOUCHMQ_", "RABBITMQ_"))
+    }
+    return {**kept, "VOUCHMQ_AUTH_FAILURE_DELAY_S": "0", **(extra or {})}
+
+
+class BrokerProcess:
+    """One VouchMQ process on a data directory of its own."""
+
+    is_referee = False
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`directory` holds data and output; `prefix` is a program that runs ours (strace)."""
+        self.data_dir = directory / "data"
+        self.port = 0
+        self._output_file = directory / "output.log"
+        self._flags = list(flags)
+        self._environment = clean_environment(environment)
+        self._prefix = list(prefix)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as an amqp:// URL with the virtual host spelt out."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/%2F"
+
+    @property
+    def pid(self) -> int:
+        """The broker's process id, also when it runs below another program."""
+        assert self._process is not None
+        if not self._prefix:
+            return self._process.pid
+        return int(psutil.Process(self._process.pid).children()[0].pid)
+
+    @property
+    def is_running(self) -> bool:
+        """True between start and the end of the process."""
+        return self._process is not None and self._process.poll() is None
+
+    def output(self) -> str:
+        """Everything the process has printed since its first start."""
+        if not self._output_file.exists():
+            return ""
+        return self._output_file.read_text(encoding="utf-8", errors="replace")
+
+    def start(self, limit_s: float = START_LIMIT_S) -> float:
+        """Start and wait for the ready line; returns the seconds that took.
+
+        A restart asks for the port it had before, so that clients may reconnect.
+        """
+        printed_before = len(self.output())
+        command = [
+            *self._prefix,
+            *(sys.executable, "-m", "server", "serve", "--port", str(self.port)),
+            *("--data-dir", str(self.data_dir), "--log-level", "warning", *self._flags),
+        ]
+        began = time.monotonic()
+        with self._output_file.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=PROJECT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        while time.monotonic() - began < limit_s:
+            ready = READY_LINE.search(self.output(), printed_before)
+            if ready is not None:
+                self.port = int(ready["port"])
+                return time.monotonic() - began
+            if self._process.poll() is not None:
+                raise BrokerFailedToStart(self.output()[printed_before:])
+            time.sleep(POLL_S)
+        self.kill9()
+        raise BrokerFailedToStart(f"no ready line in {limit_s} s: {self.output()}")
+
+    def kill9(self) -> None:
+        """Kill the broker without a word, as the kernel would; returns when it is gone."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        if self._prefix:
+            for child in psutil.Process(self._process.pid).children(recursive=True):
+                child.kill()
+        self._process.kill()
+        self._process.wait(STOP_LIMIT_S)
+
+    def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
+        """Ask it to drain and end; returns its exit code."""
+        assert self._process is not None
+        if self.is_running:
+            os.kill(self.pid, signal.SIGTERM)
+        return self._process.wait(limit_s)
+
+    def restart(self) -> float:
+        """Start again on the same data and port; returns the seconds to ready."""
+        self.kill9()
+        return self.start()
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the broker process, without its helper."""
+        return int(psutil.Process(self.pid).memory_info().rss)
+
+    def wait(self, limit_s: float = STOP_LIMIT_S) -> int:
+        """Wait for the process to end by itself; returns its exit code."""
+        assert self._process is not None
+        return self._process.wait(limit_s)
