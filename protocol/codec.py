@@ -219,8 +219,11 @@ def _decode_arguments(
 def _decode_scalar(payload: bytes, offset: int, kind: str) -> tuple[int | str, int]:
     """The scalar at `offset` and the offset behind it.
 
+    That offset may be past the end: pamqp takes a string that claims more octets than there are.
+    The caller finds out, since no later argument can bring it back.
+
     Raises:
-        FrameError, ValueError: it reaches past the end of the payload.
+        FrameError, ValueError: there are not enough octets.
     """
     chunk = payload[offset : offset + _WIDEST.get(kind, len(payload))]
     try:
@@ -228,8 +231,6 @@ def _decode_scalar(payload: bytes, offset: int, kind: str) -> tuple[int | str, i
     except UnicodeDecodeError:
         # Only shortstr raises so; a longstr comes back as bytes.
         return decode_shortstr(payload, offset)
-    if consumed > len(chunk):
-        raise ValueError(kind)
     if isinstance(value, bytes):
         value = decode_text(value)
     if kind == "longlong" and isinstance(value, int):

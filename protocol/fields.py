@@ -374,9 +374,11 @@ def _render_term(field: Field) -> str:
 def _render_float(value: float) -> str:
     """Python's shortest form, with the point that RabbitMQ's has even before an exponent."""
     mantissa, mark, exponent = repr(value).partition("e")
-    if mark and "." not in mantissa:
+    if not mark:
+        return mantissa
+    if "." not in mantissa:
         mantissa += ".0"
-    return mantissa + mark + exponent.removeprefix("+")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def _render_binary(octets: bytes) -> str:

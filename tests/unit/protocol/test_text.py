@@ -1,0 +1,50 @@
+"""Strings on the wire: any octets in, the same octets out; cuts at character boundaries."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.text import cut_octets, cut_to_shortstr, decode_text, describe_octets, encode_text
+
+
+def test_octets_that_are_not_utf8_survive_as_text() -> None:
+    octets = bytes(range(256))
+    assert encode_text(decode_text(octets)) == octets
+
+
+def test_a_surrogate_that_came_from_no_octet_becomes_a_question_mark() -> None:
+    assert encode_text("a\ud800b") == b"a?b"
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("a" * 255, 255),
+        ("a" * 256, 255),
+        ("é" * 200, 254),
+        ("€" * 100, 255),
+        ("a€" * 100, 252 + 1),
+        ("😀" * 70, 252),
+        ("a" + "😀" * 70, 253),
+    ],
+)
+def test_a_cut_text_ends_with_a_whole_character(text: str, size: int) -> None:
+    """GEN-03."""
+    cut = cut_to_shortstr(text)
+    assert len(cut.encode()) == size
+    assert text.startswith(cut)
+
+
+def test_short_texts_are_not_touched() -> None:
+    assert cut_to_shortstr("queue 'ü'") == "queue 'ü'"
+
+
+def test_octets_that_are_no_utf8_are_cut_at_most_three_short_of_the_limit() -> None:
+    assert cut_octets(b"\x80" * 300) == b"\x80" * 252
+
+
+def test_a_snippet_shows_sixteen_octets_at_most() -> None:
+    """FRAME-18."""
+    assert describe_octets(b"\x01\x02\xff") == "all octets = <<1,2,255>>"
+    assert describe_octets(b"") == "all octets = <<>>"
+    assert describe_octets(bytes(17)) == "first 16 octets = <<" + ",".join("0" * 16) + ">>"
