@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pika
+import pika.exceptions
 import pytest
 
 from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroker
@@ -90,10 +92,11 @@ class Names:
         if not self._made:
             return
         connection = pika.BlockingConnection(pika.URLParameters(url))
-        channel = connection.channel()
         for name in self._made:
-            channel.queue_delete(name)
-            channel.exchange_delete(name)
+            # An exclusive queue of a connection that is still open goes with that connection.
+            with suppress(pika.exceptions.ChannelClosedByBroker):
+                connection.channel().queue_delete(name)
+            connection.channel().exchange_delete(name)
         connection.close()
 
 

@@ -36,7 +36,7 @@ HEADERS: Final[dict[str, object]] = {
     "table": {"inner": {"deep": "value"}, "n": 1},
 }
 
-FLOATS: Final[dict[str, object]] = {"float": 2.5, "tiny": -1e-300}
+FLOATS: Final[dict[str, object]] = {"float": 2.5, "quarter": -0.25}
 
 PROPERTIES: Final[dict[str, object]] = {
     "content_type": "application/json",

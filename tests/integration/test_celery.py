@@ -1,0 +1,141 @@
+"""Celery with a real worker process: results over rpc://, late acks, a worker killed at work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import kombu
+import pytest
+
+from tests.conftest import Names
+from tests.integration.broker_process import PROJECT
+
+pytestmark = pytest.mark.timeout(40)
+
+START_LIMIT_S = 20.0
+
+
+class Worker:
+    """A Celery worker process with one slot."""
+
+    def __init__(self, url: str, queue: str, log: Path, *flags: str, remote: bool = False) -> None:
+        self.log = log
+        environment = {
+            **os.environ,
+            "CELERY_TEST_BROKER": url,
+            "CELERY_TEST_QUEUE": queue,
+            "CELERY_TEST_REMOTE_CONTROL": "1" if remote else "0",
+        }
+        command = [sys.executable, "-m", "celery", "-A", "tests.integration.celery_app", "worker"]
+        command += ["--pool", "solo", "--loglevel", "info", *flags]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=PROJECT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        wait_for(lambda: " ready." in self.text(), START_LIMIT_S, self.text)
+
+    def text(self) -> str:
+        """What the worker has logged."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def kill9(self) -> None:
+        """End it without a word."""
+        self.process.kill()
+        self.process.wait(10)
+
+
+def wait_for(claim: Callable[[], bool], limit_s: float, evidence: Callable[[], str]) -> None:
+    """Poll until the claim holds."""
+    deadline = time.monotonic() + limit_s
+    while not claim():
+        assert time.monotonic() < deadline, evidence()
+        time.sleep(0.05)
+
+
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+
+
+@pytest.fixture(scope="module")
+def app(url: str) -> Iterator[object]:
+    """The application, pointed at the broker under test."""
+    os.environ["CELERY_TEST_BROKER"] = url
+    from tests.integration import celery_app  # noqa: PLC0415 - reads the environment
+
+    celery_app.app.conf.broker_url = url
+    yield celery_app.app
+    celery_app.app.close()
+
+
+@pytest.fixture
+def tasks(app: object, names: Names) -> Iterator[str]:
+    """The name of a fresh task queue that the application sends to."""
+    queue = names("tasks")
+    app.conf.task_default_queue = queue  # type: ignore[attr-defined]
+    app.amqp.queues = app.amqp.Queues({})  # type: ignore[attr-defined]
+    yield queue
+
+
+def test_results_errors_and_retries(url: str, app: object, tasks: str, tmp_path: Path) -> None:
+    from tests.integration.celery_app import add, fail, third_time_lucky  # noqa: PLC0415
+
+    worker = Worker(url, tasks, tmp_path / "worker.log", *QUIET)
+    try:
+        results = [add.apply_async((n, n), queue=tasks) for n in range(20)]
+        assert [result.get(timeout=10) for result in results] == [2 * n for n in range(20)]
+        with pytest.raises(ValueError, match="on purpose"):
+            fail.apply_async(("on purpose",), queue=tasks).get(timeout=10)
+        assert third_time_lucky.apply_async(queue=tasks).get(timeout=10) == 2
+    finally:
+        worker.kill9()
+
+
+def test_task_of_a_killed_worker_goes_to_the_next(
+    url: str, app: object, tasks: str, tmp_path: Path
+) -> None:
+    from tests.integration.celery_app import note  # noqa: PLC0415
+
+    notes = tmp_path / "notes"
+    first = Worker(url, tasks, tmp_path / "first.log", *QUIET)
+    second = None
+    try:
+        result = note.apply_async((str(notes), 60), queue=tasks)
+        wait_for(notes.exists, 10, first.text)
+        first.kill9()
+        second = Worker(url, tasks, tmp_path / "second.log", *QUIET)
+        assert result.get(timeout=10) is True
+        assert notes.read_text().split() == ["redelivered=False", "redelivered=True"]
+    finally:
+        first.kill9()
+        if second is not None:
+            second.kill9()
+
+
+def test_worker_with_its_default_settings(
+    url: str, app: object, tasks: str, tmp_path: Path
+) -> None:
+    """Gossip, mingle, events and remote control declare queues with x-expires and a TTL."""
+    with kombu.Connection(url) as connection:
+        channel = connection.channel()
+        try:
+            channel.queue_declare("", exclusive=True, arguments={"x-expires": 60000})
+        except connection.channel_errors + connection.connection_errors as error:
+            pytest.skip(f"the broker has no queue expiry yet: {error}")
+    from tests.integration.celery_app import add  # noqa: PLC0415
+
+    worker = Worker(url, tasks, tmp_path / "worker.log", remote=True)
+    try:
+        assert add.apply_async((2, 3), queue=tasks).get(timeout=10) == 5
+        replies = app.control.ping(timeout=2)  # type: ignore[attr-defined]
+        assert [list(reply.values()) for reply in replies] == [[{"ok": "pong"}]]
+    finally:
+        worker.kill9()
