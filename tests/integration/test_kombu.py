@@ -81,9 +81,7 @@ def test_unroutable_mandatory_publish_is_returned(
     exchange = kombu.Exchange(names("x"), type="topic")
     producer = connection.Producer(
         exchange=exchange,
-        on_return=lambda error, _, __, message: returned.append(
-            (error.reply_code, message.body)
-        ),
+        on_return=lambda error, _, __, message: returned.append((error.reply_code, message.body)),
     )
     producer.publish("nobody", routing_key="a.b", mandatory=True, content_type="text/plain")
     drain_until(connection, lambda: bool(returned))
