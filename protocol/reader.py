@@ -1,0 +1,298 @@
+"""Received octets in, events out: the frame walk, the limits and the order of contents.
+
+The reader knows frames and contents, not what they mean. It is fed octets in any cut and gives
+events; the cut never shows in them, save that one run of publishes may come as two.
+
+A generator gives the events one by one, so that whoever consumes them can stop in the middle
+(a reply that waits for the disk) or say that a channel is closing, with effect on the very next
+frame. Whole publishes and acks are taken in runs (`runs.py`). What is not whole or not plain
+goes frame by frame through an assembly per channel, which is also the only place that finds
+the errors of FRAME-10…38 and CONN-63.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from protocol.errors import FrameError, HardError, UnexpectedFrame
+from protocol.properties import classify
+from protocol.runs import (
+    ACK_FRAME_OCTETS,
+    BASIC_CLASS,
+    CONTENT_HEADER,
+    FRAME_END,
+    FRAME_HEADER,
+    PROPERTIES_AT,
+    SMALLEST_CONTENT_HEADER,
+    parse_acks,
+    parse_publishes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Kinds of events, first in each event tuple; the channel number is always second.
+PUBLISHES: Final = 0  # (kind, channel, key, raws, mode, largest_octets)
+ACKS: Final = 1  # (kind, channel, ranges)
+METHOD: Final = 2  # (kind, channel, payload)
+PUBLISH_BEGUN: Final = 3  # (kind, channel): its content is still to come
+TOO_LARGE: Final = 4  # (kind, channel, key, body_octets): refused at the header (FRAME-38)
+HEARTBEAT: Final = 5  # (kind, 0)
+
+PublishesEvent = tuple[int, int, bytes, list[bytes], int, int]
+Event = (
+    PublishesEvent
+    | tuple[int, int, list[tuple[int, int]]]
+    | tuple[int, int, bytes]
+    | tuple[int, int]
+    | tuple[int, int, bytes, int]
+)
+
+PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
+ACK_METHOD: Final = b"\x00\x3c\x00\x50"
+CLOSE_METHODS: Final = (b"\x00\x14\x00\x28", b"\x00\x14\x00\x29")
+PUBLISH_IDS: Final = (60, 40)
+BODY_CEILING: Final = 536870912
+HEAD_OCTETS: Final = 7
+
+
+class Assembly:
+    """The content of one publish on its way in, frame by frame."""
+
+    __slots__ = ("frames", "key", "missing", "mode", "skipping")
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.frames: list[bytes] = []
+        self.missing = -1  # -1 until the content header is there
+        self.mode = 0
+        self.skipping = False
+
+
+class Reader:
+    """Turns the octets of one connection into events.
+
+    Args:
+        frame_max: the largest frame in octets, 0 for none (FRAME-12)
+        largest_body: configured largest message body in octets (FRAME-38)
+    """
+
+    __slots__ = (
+        "_assemblies",
+        "_data",
+        "_discarded",
+        "_largest_body",
+        "_largest_payload",
+        "_missing",
+        "_modes",
+        "_rest",
+    )
+
+    def __init__(self, frame_max: int, largest_body: int) -> None:
+        self._largest_body = largest_body
+        self._largest_payload = 0
+        self.set_frame_max(frame_max)
+        self._data = b""
+        self._rest: list[bytes] = []
+        self._missing = 0
+        self._assemblies: dict[int, Assembly] = {}
+        self._discarded: set[int] = set()
+        self._modes: dict[bytes, int] = {}
+
+    def set_frame_max(self, frame_max: int) -> None:
+        """Take over the negotiated limit; eight octets more are tolerated (FRAME-10)."""
+        self._largest_payload = frame_max or self._largest_body + 65536
+
+    def discard_channel(self, channel: int) -> None:
+        """From now on only close and close-ok of this channel are read (CHAN-11)."""
+        self._discarded.add(channel)
+        self._assemblies.pop(channel, None)
+
+    def forget_channel(self, channel: int) -> None:
+        """The channel number is free again: nothing of its past is kept."""
+        self._discarded.discard(channel)
+        self._assemblies.pop(channel, None)
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """Take received octets; give the events that they complete.
+
+        The iterator must be used up before the next call.
+
+        Raises:
+            HardError: while iterating, at the frame that breaks a rule; nothing can be read
+                after that.
+        """
+        if self._missing > len(data):
+            self._missing -= len(data)
+            self._rest.append(data)
+            return iter(())
+        if self._rest:
+            self._rest.append(data)
+            data = b"".join(self._rest)
+            self._rest.clear()
+        self._data = data
+        return self._events()
+
+    def _events(self) -> Iterator[Event]:
+        data = self._data
+        end = len(data)
+        pos = 0
+        unpack = FRAME_HEADER.unpack_from
+        while end - pos >= HEAD_OCTETS:
+            kind, channel, size = unpack(data, pos)
+            if size > self._largest_payload:
+                raise too_large(kind, size, self._largest_payload)
+            stop = pos + size + 8
+            if stop > end:
+                break
+            if data[stop - 1] != FRAME_END:
+                raise bad_end(kind, data[pos + HEAD_OCTETS : stop - 1], data[stop - 1])
+            if kind == 1 and channel not in self._assemblies and channel not in self._discarded:
+                method = data[pos + HEAD_OCTETS : pos + HEAD_OCTETS + 4]
+                if method == PUBLISH_METHOD and channel:
+                    key = data[pos:stop]
+                    limits = (self._largest_payload, self._largest_body)
+                    pos, raws, mode, largest = parse_publishes(data, pos, key, limits, self._modes)
+                    if raws:
+                        yield (PUBLISHES, channel, key, raws, mode, largest)
+                    else:
+                        self._assemblies[channel] = Assembly(key)
+                        pos = stop
+                        yield (PUBLISH_BEGUN, channel)
+                    continue
+                if method == ACK_METHOD and size + 8 == ACK_FRAME_OCTETS:
+                    ack_end, ranges = parse_acks(data, pos)
+                    if ranges:
+                        pos = ack_end
+                        yield (ACKS, channel, ranges)
+                        continue
+            pos = stop
+            event = self._frame(kind, channel, data, stop - size - 8, stop)
+            if event is not None:
+                yield event
+        self._data = b""
+        rest = end - pos
+        self._missing = 0
+        if rest:
+            self._rest.append(data[pos:])
+            whole = HEAD_OCTETS if rest < HEAD_OCTETS else unpack(data, pos)[2] + 8
+            self._missing = whole - rest
+
+    def _frame(self, kind: int, channel: int, data: bytes, at: int, stop: int) -> Event | None:
+        """One whole frame, the slow way."""
+        if channel in self._discarded:
+            if kind == 1 and data[at + HEAD_OCTETS : at + HEAD_OCTETS + 4] in CLOSE_METHODS:
+                return (METHOD, channel, data[at + HEAD_OCTETS : stop - 1])
+            return None
+        if kind == 8:
+            return heartbeat(channel, data[at + HEAD_OCTETS : stop - 1])
+        if kind not in {1, 2, 3}:
+            raise unknown_frame(kind, data[at + HEAD_OCTETS : stop - 1])
+        assembly = self._assemblies.get(channel)
+        if assembly is None:
+            if kind != 1:
+                raise UnexpectedFrame(
+                    "expected method frame, got non method frame instead", ids=(0, 0)
+                )
+            if stop - at - 8 < 4:
+                raise unknown_frame(kind, data[at + HEAD_OCTETS : stop - 1])
+            return (METHOD, channel, data[at + HEAD_OCTETS : stop - 1])
+        if assembly.missing < 0:
+            return self._content_header(assembly, kind, channel, data[at:stop])
+        if kind != 3:
+            raise UnexpectedFrame(
+                "expected content body, got non content body frame instead", ids=PUBLISH_IDS
+            )
+        size = stop - at - 8
+        if size > assembly.missing:
+            raise FrameError(
+                "content body frame exceeds remaining content size", ids=PUBLISH_IDS
+            )
+        assembly.missing -= size
+        if size and not assembly.skipping:
+            assembly.frames.append(data[at:stop])
+        return self._finished(channel, assembly)
+
+    def _content_header(
+        self, assembly: Assembly, kind: int, channel: int, frame: bytes
+    ) -> Event | None:
+        if kind != 2:
+            raise no_header()
+        if len(frame) - 8 < SMALLEST_CONTENT_HEADER:
+            raise unknown_frame(kind, frame[HEAD_OCTETS:-1])
+        _, _, _, class_id, weight, body_octets = CONTENT_HEADER.unpack_from(frame)
+        if class_id != BASIC_CLASS:
+            raise UnexpectedFrame(
+                f"expected content header for class {BASIC_CLASS}, got one for class {class_id} "
+                "instead",
+                ids=PUBLISH_IDS,
+            )
+        if weight:
+            raise no_header()
+        if body_octets > BODY_CEILING:
+            raise FrameError(
+                f"content body size {body_octets} exceeds maximum allowed size {BODY_CEILING}",
+                ids=PUBLISH_IDS,
+            )
+        assembly.mode = classify(frame[PROPERTIES_AT:-1])
+        assembly.missing = body_octets
+        if body_octets > self._largest_body:
+            assembly.skipping = True
+            return (TOO_LARGE, channel, assembly.key, body_octets)
+        assembly.frames.append(frame)
+        return self._finished(channel, assembly)
+
+    def _finished(self, channel: int, assembly: Assembly) -> Event | None:
+        if assembly.missing:
+            return None
+        self._assemblies.pop(channel, None)
+        if assembly.skipping:
+            return None
+        raw = b"".join(assembly.frames)
+        return (PUBLISHES, channel, assembly.key, [raw], assembly.mode, len(raw))
+
+
+def snippet(payload: bytes) -> str:
+    """Show how many octets there are and at most the first 16 of them (FRAME-18)."""
+    first = payload[:16]
+    if first and all(32 <= octet < 127 and octet not in {34, 92} for octet in first):
+        shown = '<<"' + first.decode("ascii") + '">>'
+    else:
+        shown = "<<" + ",".join(str(octet) for octet in first) + ">>"
+    return f"{'all' if len(payload) <= 16 else 'first 16'} octets = {shown}"
+
+
+def too_large(kind: int, size: int, largest: int) -> HardError:
+    """FRAME-10, known from the seven octets of the frame's head."""
+    return FrameError(
+        f"type {kind}, all octets = <<>>: {{frame_too_large,{size},{largest - 8}}}", ids=(0, 0)
+    )
+
+
+def bad_end(kind: int, payload: bytes, octet: int) -> HardError:
+    """FRAME-11: synchronisation is lost."""
+    return FrameError(
+        f"type {kind}, {snippet(payload)}: {{invalid_frame_end_marker,{octet}}}", ids=(0, 0)
+    )
+
+
+def unknown_frame(kind: int, payload: bytes) -> HardError:
+    """FRAME-13, FRAME-14."""
+    return FrameError(f"type {kind}, {snippet(payload)}: unknown_frame", ids=(0, 0))
+
+
+def no_header() -> HardError:
+    """FRAME-31."""
+    return UnexpectedFrame(
+        f"expected content header for class {BASIC_CLASS}, got non content header frame instead",
+        ids=PUBLISH_IDS,
+    )
+
+
+def heartbeat(channel: int, payload: bytes) -> Event:
+    """CONN-63."""
+    if payload:
+        raise unknown_frame(8, payload)
+    if channel:
+        raise UnexpectedFrame("heartbeat on a channel other than 0", ids=(0, 0))
+    return (HEARTBEAT, 0)

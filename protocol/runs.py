@@ -1,0 +1,219 @@
+"""The seam of the hot path: runs of publishes, runs of acks, runs of deliveries.
+
+Bytes go in, lists and bytes come out; no broker object is known here, so that a compiled twin
+of these functions could stand in their place and be held against the same test vectors.
+
+A *run* is what stands together on the wire: consecutive publishes whose `basic.publish` frame
+is byte for byte the same, consecutive acks, consecutive deliveries to one consumer. What is
+paid here is paid once a run wherever that can be done.
+
+A content is kept as received, *raw*: its header frame and body frames, octet for octet. A
+message is a tuple of atoms `(raw, tail, seq, expiry_ms)`, see `server/broker/message.py`.
+
+Nothing here judges a malformed frame. Whatever is not plainly right ends the run, and the
+reader's frame-by-frame way finds the exact error.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from protocol.properties import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Message = tuple[bytes, bytes, int, int]
+
+CONTENT_HEADER: Final = Struct(">BHIHHQ")
+FRAME_HEADER: Final = Struct(">BHI")
+ACK: Final = Struct(">11sQBB")
+TAG: Final = Struct(">Q")
+SIZE: Final = Struct(">I")
+
+FRAME_END: Final = 0xCE
+BASIC_CLASS: Final = 60
+ACK_FRAME_OCTETS: Final = 21
+# Frame header 7, class and weight 4, body size 8: what stands before the property block.
+PROPERTIES_AT: Final = 19
+SMALLEST_CONTENT_HEADER: Final = 14
+DELIVER_METHOD: Final = b"\x00\x3c\x00\x3c"
+
+# Property blocks repeat: most publishers send the same one for ever. Those with a message-id
+# or a timestamp do not, so what is remembered is bounded and simply forgotten when full.
+MODES_KEPT: Final = 2048
+
+
+def parse_publishes(
+    data: bytes, pos: int, key: bytes, limits: tuple[int, int], modes: dict[bytes, int]
+) -> tuple[int, list[bytes], int, int]:
+    """Walk the publishes at `pos` whose method frame is `key`, as far as they are whole.
+
+    Args:
+        data: received octets
+        pos: where the first method frame of the run begins
+        key: that whole method frame
+        limits: largest frame payload and largest body, in octets
+        modes: remembered `classify` answers by property block; filled here
+
+    Returns:
+        where the run ends, the raw contents, their common mode (bits of `properties.classify`)
+        and the octets of the largest raw content. No contents: the caller goes frame by frame.
+    """
+    startswith = data.startswith
+    unpack = CONTENT_HEADER.unpack_from
+    channel = (key[1] << 8) | key[2]
+    largest_payload, largest_body = limits
+    key_octets = len(key)
+    end = len(data)
+    raws: list[bytes] = []
+    push = raws.append
+    run_mode = -1
+    largest = 0
+    while startswith(key, pos):
+        at = pos + key_octets
+        if end - at < CONTENT_HEADER.size:
+            break
+        kind, number, size, class_id, weight, body_octets = unpack(data, at)
+        body_at = at + 8 + size
+        if (
+            kind != 2
+            or number != channel
+            or class_id != BASIC_CLASS
+            or weight
+            or not SMALLEST_CONTENT_HEADER <= size <= largest_payload
+            or body_octets > largest_payload
+            or body_octets > largest_body
+        ):
+            break
+        stop = body_at + 8 + body_octets if body_octets else body_at
+        if stop > end or data[body_at - 1] != FRAME_END or data[stop - 1] != FRAME_END:
+            break
+        if body_octets:
+            if FRAME_HEADER.unpack_from(data, body_at) != (3, channel, body_octets):
+                break
+            guess = data[pos : body_at + 7]
+        else:
+            guess = data[pos:body_at]
+        mode = mode_of(data[at + PROPERTIES_AT : body_at - 1], modes)
+        if mode != run_mode:
+            if run_mode >= 0 or mode < 0:
+                break
+            run_mode = mode
+        whole = stop - pos
+        if whole > largest:
+            largest = whole
+        push(data[at:stop])
+        pos = stop
+        # Up to the body the next message is most often the same as this one, to the octet:
+        # then nothing is left to check but its end.
+        stop = pos + whole
+        while stop <= end and startswith(guess, pos) and data[stop - 1] == FRAME_END:
+            push(data[pos + key_octets : stop])
+            pos = stop
+            stop += whole
+    return pos, raws, run_mode, largest
+
+
+def mode_of(block: bytes, modes: dict[bytes, int]) -> int:
+    """Classify a property block, remembered; -1 when it is malformed (FRAME-36)."""
+    mode = modes.get(block)
+    if mode is None:
+        try:
+            mode = classify(block)
+        except Exception:  # noqa: BLE001 - the reader's slow way raises it again, exactly
+            return -1
+        if len(modes) >= MODES_KEPT:
+            modes.clear()
+        modes[block] = mode
+    return mode
+
+
+def parse_acks(data: bytes, pos: int) -> tuple[int, list[tuple[int, int]]]:
+    """Walk consecutive single acks (multiple not set) of one channel.
+
+    Returns:
+        where they end, and the delivery tags as ranges `(first, last)` in the order received.
+    """
+    lead = data[pos : pos + 11]
+    count = (len(data) - pos) // ACK_FRAME_OCTETS
+    ranges: list[tuple[int, int]] = []
+    first = last = -1
+    walked = 0
+    for head, tag, bits, end in ACK.iter_unpack(data[pos : pos + count * ACK_FRAME_OCTETS]):
+        if head != lead or bits or end != FRAME_END:
+            break
+        walked += 1
+        if tag == last + 1 and first >= 0:
+            last = tag
+            continue
+        if first >= 0:
+            ranges.append((first, last))
+        first = last = tag
+    if first >= 0:
+        ranges.append((first, last))
+    return pos + walked * ACK_FRAME_OCTETS, ranges
+
+
+def encode_deliveries(
+    messages: Sequence[Message], tag: int, channel: bytes, consumer: bytes, limits: tuple[int, int]
+) -> list[bytes]:
+    """Encode deliveries to one consumer: method, header and body frames, in parts to be joined.
+
+    Args:
+        messages: in queue order, that is with growing `seq`
+        tag: delivery tag of the first; the others follow it
+        channel: the channel number, two octets
+        consumer: the consumer tag as a shortstr
+        limits: the peer's frame_max in octets (0: none), and the highest `seq` that had been
+            handed out before: what is not above it is marked redelivered (ACK-12)
+    """
+    frame_max, mark = limits
+    parts: list[bytes] = []
+    mine = b"\x02" + channel
+    fresh = messages[0][2] > mark
+    last_tail: bytes | None = None
+    head = after = b""
+    pack = TAG.pack
+    for raw, tail, seq, _ in messages:
+        if tail is not last_tail:
+            last_tail = tail
+            size = SIZE.pack(len(DELIVER_METHOD) + len(consumer) + 9 + len(tail))
+            head = b"".join((b"\x01", channel, size, DELIVER_METHOD, consumer))
+            after = b"\x00" + tail + b"\xce"
+        if not raw.startswith(mine) or len(raw) > frame_max:
+            raw = on_channel(raw, channel, frame_max)  # noqa: PLW2901
+        if fresh or seq > mark:
+            parts += (head, pack(tag), after, raw)
+        else:
+            parts += (head, pack(tag), b"\x01", after[1:], raw)
+        tag += 1
+    return parts
+
+
+def on_channel(raw: bytes, channel: bytes, frame_max: int) -> bytes:
+    """Return a raw content with its frames numbered for `channel` and no body frame too large.
+
+    A frame_max of 0 means no limit (FRAME-12). A header frame cannot be split (FRAME-19).
+    """
+    body_at = 8 + SIZE.unpack_from(raw, 3)[0]
+    parts = [b"\x02", channel, raw[3:body_at]]
+    end = len(raw)
+    while body_at < end:
+        size = SIZE.unpack_from(raw, body_at + 3)[0]
+        stop = body_at + 8 + size
+        if not frame_max or size + 8 <= frame_max:
+            parts += (b"\x03", channel, raw[body_at + 3 : stop])
+        else:
+            piece = frame_max - 8
+            for at in range(body_at + 7, stop - 1, piece):
+                chunk = raw[at : min(at + piece, stop - 1)]
+                parts += (b"\x03", channel, SIZE.pack(len(chunk)), chunk, b"\xce")
+        body_at = stop
+    return b"".join(parts)
+
+
+def body_size(raw: bytes) -> int:
+    """Octets of the body, as its content header says."""
+    return int.from_bytes(raw[11:19], "big")

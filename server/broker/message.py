@@ -1,0 +1,29 @@
+"""A queued message: a tuple of bytes and ints only.
+
+`(raw, tail, seq, expiry_ms)`:
+
+- raw: content header frame and body frames as received, octet for octet (FRAME-53)
+- tail: exchange and routing key as a deliver frame wants them; one object shared by a route
+- seq: twice the message's LSN, plus 1 when the journal holds it. It orders messages in a queue,
+  and the lowest bit spares a lookup when the message is settled.
+- expiry_ms: 0, reserved for a deadline
+
+Atoms only, because the garbage collector stops looking at such a tuple after its first round:
+a million of them cost no pause. Rarer facts stand beside the queue, by seq.
+"""
+
+from __future__ import annotations
+
+from protocol.runs import Message
+
+__all__ = ["Message", "lsn_of", "lsns_of"]
+
+
+def lsn_of(seq: int) -> int:
+    """The LSN behind a seq, stored or not."""
+    return seq >> 1
+
+
+def lsns_of(messages: list[Message]) -> list[int]:
+    """LSNs of those messages that the journal holds."""
+    return [message[2] >> 1 for message in messages if message[2] & 1]

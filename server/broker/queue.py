@@ -1,0 +1,313 @@
+"""A queue: ready messages in order, consumers by priority, and the count of what is unacked.
+
+Work comes in runs: a publish run is one `extend`, a batch for a consumer one slice. Nothing is
+delivered from inside a publish: the queue asks for its place in the turn, and `dispatch` runs
+there once for whatever has come (CONS-10, LIMIT-23). The queue must not know channels, sockets
+or frames; it sees consumers through `outlet.py` and the journal through `CopyLog`.
+
+Redelivery is one number. A queue hands messages out in the order of their seq, so everything
+not above the highest seq ever handed out is a redelivery, and the journal keeps that one number
+per queue instead of a record per delivery (ACK-12, DURABLE-12).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from protocol.errors import AccessRefused
+from server.broker.message import Message, lsn_of, lsns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from server.broker.outlet import CopyLog, Dispatcher, Outlet
+    from server.broker.spec import QueueSpec
+
+# Bounds of one turn (LIMIT-23): messages a queue hands out, and octets in one batch.
+TURN_MESSAGES: Final = 4096
+BATCH_OCTETS: Final = 262144
+
+
+class Queue:
+    """One queue of a virtual host.
+
+    Args:
+        spec: name, flags and arguments as declared
+        turn: asked for a dispatch whenever messages and consumers may have met
+        log: told what becomes of stored copies
+        unused: called when the last consumer has gone (QUEUE-08)
+    """
+
+    __slots__ = (
+        "_groups",
+        "_log",
+        "_turn",
+        "_unused",
+        "consumer_count",
+        "exclusive_consumer",
+        "holds_stored",
+        "is_deleted",
+        "is_dirty",
+        "largest_octets",
+        "mark",
+        "ready",
+        "spec",
+        "stored",
+        "unacked_count",
+    )
+
+    def __init__(
+        self,
+        spec: QueueSpec,
+        turn: Dispatcher,
+        log: CopyLog,
+        unused: Callable[[Queue], None],
+    ) -> None:
+        self.spec = spec
+        self.stored = spec.stored
+        self.ready: deque[Message] = deque()
+        self.unacked_count = 0
+        self.consumer_count = 0
+        self.mark = 0
+        self.largest_octets = 0
+        self.holds_stored = False
+        self.is_deleted = False
+        self.is_dirty = False
+        self.exclusive_consumer: Outlet | None = None
+        self._groups: list[tuple[int, deque[Outlet]]] = []
+        self._turn = turn
+        self._log = log
+        self._unused = unused
+
+    @property
+    def ready_count(self) -> int:
+        """Messages waiting, not counting unacked ones (QUEUE-01)."""
+        return len(self.ready)
+
+    def restore(self, messages: Iterable[tuple[int, bytes, bytes]], delivered_lsn: int) -> None:
+        """Put recovered copies `(lsn, raw, tail)` in place; the mark tells who was delivered."""
+        self.ready.extend((raw, tail, lsn * 2 + 1, 0) for lsn, raw, tail in messages)
+        self.mark = delivered_lsn * 2 + 1
+        self.holds_stored = bool(self.ready)
+        self.largest_octets = max((len(message[0]) for message in self.ready), default=0)
+
+    def enqueue(self, messages: Iterable[Message], largest_octets: int, *, stored: bool) -> None:
+        """Append a run of messages, the largest of them with `largest_octets`."""
+        self.ready.extend(messages)
+        if largest_octets > self.largest_octets:
+            self.largest_octets = largest_octets
+        if stored and self.stored:
+            self.holds_stored = True
+        if self._groups and not self.is_dirty:
+            self.wake()
+
+    def wake(self) -> None:
+        """Ask for a dispatch in this turn."""
+        if self.ready and not self.is_dirty and self._groups:
+            self.is_dirty = True
+            self._turn.wants_dispatch(self)
+
+    def dispatch(self) -> None:
+        """Hand ready messages to consumers: highest priority first, round robin within it.
+
+        Spec: CONS-10, CONS-20
+        """
+        self.is_dirty = False
+        left = TURN_MESSAGES
+        for _, group in self._groups:
+            if not self.ready or left <= 0:
+                break
+            left -= self._serve_one(group[0], left) if len(group) == 1 else self._serve(group, left)
+        if left <= 0:
+            self.wake()
+
+    def _serve_one(self, outlet: Outlet, limit: int) -> int:
+        served = 0
+        ready = self.ready
+        while ready and served < limit:
+            room = min(outlet.room(ready[0]), limit - served, self._batch_limit())
+            if room <= 0:
+                break
+            batch = self._take(room)
+            served += len(batch)
+            self._hand_out(outlet, batch)
+        return served
+
+    def _serve(self, group: deque[Outlet], limit: int) -> int:
+        served = 0
+        ready = self.ready
+        while ready and served < limit:
+            head = ready[0]
+            rooms = [(outlet, outlet.room(head)) for outlet in group]
+            able = [outlet for outlet, room in rooms if room > 0]
+            if not able:
+                break
+            smallest = min(room for _, room in rooms if room > 0)
+            rounds = min(smallest, len(ready) // len(able), (limit - served) // len(able) + 1)
+            rounds = min(rounds, max(1, self._batch_limit() // len(able)))
+            # Room that is shared over a channel, or judged against the size of one head, can be
+            # promised for one message only.
+            if rounds < 1 or any(outlet.shares_room for outlet in able):
+                self._hand_out(able[0], self._take(1))
+                group.remove(able[0])
+                group.append(able[0])
+                served += 1
+                continue
+            served += self._deal(group, able, rounds)
+        return served
+
+    def _deal(self, group: deque[Outlet], able: list[Outlet], rounds: int) -> int:
+        """Give each of `able` every n-th message of a batch, which is exact round robin."""
+        if len(able) != len(group):
+            waiting = [outlet for outlet in group if outlet not in able]
+            group.clear()
+            group.extend(waiting)
+            group.extend(able)
+        batch = self._take(rounds * len(able))
+        mark = self.mark
+        for index, outlet in enumerate(able):
+            self._hand_out(outlet, batch[index :: len(able)], mark)
+        return len(batch)
+
+    def _batch_limit(self) -> int:
+        return BATCH_OCTETS // self.largest_octets or 1 if self.largest_octets else BATCH_OCTETS
+
+    def _take(self, count: int) -> list[Message]:
+        ready = self.ready
+        if count >= len(ready):
+            batch = list(ready)
+            ready.clear()
+            return batch
+        popleft = ready.popleft
+        return [popleft() for _ in range(count)]
+
+    def _hand_out(self, outlet: Outlet, batch: list[Message], mark: int = -1) -> None:
+        if mark < 0:
+            mark = self.mark
+        last = batch[-1][2]
+        self.unacked_count += len(batch)
+        if last > self.mark:
+            self.mark = last
+            if self.holds_stored and not outlet.no_ack:
+                self._log.delivered(self.spec.queue_id, lsn_of(last))
+        outlet.deliver(batch, mark)
+
+    def get(self, *, no_ack: bool) -> tuple[Message, bool] | None:
+        """Take the head as a consumer would; also says whether it is a redelivery (CONS-51)."""
+        if not self.ready:
+            return None
+        message = self.ready.popleft()
+        self.unacked_count += 1
+        redelivered = message[2] <= self.mark
+        if not redelivered:
+            self.mark = message[2]
+            if self.holds_stored and not no_ack:
+                self._log.delivered(self.spec.queue_id, lsn_of(message[2]))
+        return message, redelivered
+
+    def can_take_now(self, message: Message) -> bool:
+        """PUB-30: nothing is ready and a consumer has room for it at this moment."""
+        return not self.ready and any(
+            outlet.room(message) > 0 for _, group in self._groups for outlet in group
+        )
+
+    def settle(self, messages: list[Message]) -> None:
+        """These deliveries are done with: acked, rejected or sent without need of an ack."""
+        self.unacked_count -= len(messages)
+        if self.is_deleted:
+            return
+        if self.holds_stored:
+            lsns = lsns_of(messages)
+            if lsns:
+                self._log.settle(self.spec.queue_id, lsns)
+        self._forget_when_empty()
+
+    def requeue(self, messages: list[Message]) -> None:
+        """Put deliveries back at their original places (ACK-10)."""
+        self.unacked_count -= len(messages)
+        if self.is_deleted or not messages:
+            return
+        ready = self.ready
+        back = sorted(messages, key=order)
+        last = back[-1][2]
+        if ready and ready[0][2] < last:
+            while ready and ready[0][2] < last:
+                back.append(ready.popleft())
+            back.sort(key=order)
+        ready.extendleft(reversed(back))
+        self.wake()
+
+    def purge(self) -> int:
+        """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
+        dropped = list(self.ready)
+        self.ready.clear()
+        if self.holds_stored:
+            lsns = lsns_of(dropped)
+            if lsns:
+                self._log.settle(self.spec.queue_id, lsns)
+        self._forget_when_empty()
+        return len(dropped)
+
+    def _forget_when_empty(self) -> None:
+        if not self.unacked_count and not self.ready:
+            self.holds_stored = False
+            self.largest_octets = 0
+
+    def deleted(self) -> None:
+        """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""
+        self.is_deleted = True
+        self.ready.clear()
+        groups, self._groups = self._groups, []
+        self.consumer_count = 0
+        for _, group in groups:
+            for outlet in group:
+                outlet.queue_deleted()
+
+    def add_consumer(self, outlet: Outlet, *, exclusive: bool) -> None:
+        """Register a consumer.
+
+        Raises:
+            AccessRefused: an exclusive consumer is there, or one is asked for beside others
+                (CONS-05)
+        """
+        if self.exclusive_consumer is not None or (exclusive and self.consumer_count):
+            raise AccessRefused(
+                f"queue '{self.spec.name}' in vhost '{self.spec.vhost}' in exclusive use"
+            )
+        if exclusive:
+            self.exclusive_consumer = outlet
+        for priority, group in self._groups:
+            if priority == outlet.priority:
+                group.append(outlet)
+                break
+        else:
+            self._groups.append((outlet.priority, deque([outlet])))
+            self._groups.sort(key=lambda entry: -entry[0])
+        self.consumer_count += 1
+        self.wake()
+
+    def remove_consumer(self, outlet: Outlet) -> None:
+        """Take a consumer away; the last one's leaving may end an auto-delete queue."""
+        for entry in self._groups:
+            if outlet in entry[1]:
+                entry[1].remove(outlet)
+                if not entry[1]:
+                    self._groups.remove(entry)
+                break
+        else:
+            return
+        self.consumer_count -= 1
+        if self.exclusive_consumer is outlet:
+            self.exclusive_consumer = None
+        if not self.consumer_count:
+            self._unused(self)
+
+    def outlets(self) -> list[Outlet]:
+        """All consumers, highest priority first."""
+        return [outlet for _, group in self._groups for outlet in group]
+
+
+def order(message: Message) -> int:
+    """Sort key: the order of enqueueing."""
+    return message[2]

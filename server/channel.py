@@ -1,0 +1,367 @@
+"""A channel: its deliveries, confirms and transaction, and a table of what each method does.
+
+A channel runs to completion: every method, every run of publishes or acks is one plain call.
+Errors are raised and never answered here; the connection turns them into a close, once. The
+verbs of consuming stand in `consuming.py`, those of topology in `topology.py`, publishing in
+`publishing.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from protocol.codec import (
+    AccessRequest,
+    access_request_ok,
+    cancel,
+    confirm_select_ok,
+    flow_ok,
+    tx_commit_ok,
+    tx_rollback_ok,
+    tx_select_ok,
+)
+from protocol.errors import ChannelError, CommandInvalid, NotImplementedByBroker, PreconditionFailed
+from server import consuming, topology
+from server.confirms import Confirms
+from server.consumer import Consumer, Credit
+from server.publishing import Publisher
+from server.transactions import Transaction
+from server.unacked import Unacked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from protocol.codec import Command
+    from server.auth import User
+    from server.broker.vhost import VHost
+    from server.connection import Connection
+    from server.node import Node
+    from server.outbox import Outbox
+    from server.reply_to import ReplyConsumer
+    from server.unacked import Taken
+
+
+class Channel:
+    """One open channel of a connection.
+
+    Args:
+        connection: whose outbox, vhost and user it uses
+        number: 1 … 65535
+    """
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.node: Node = connection.node
+        self.number = number
+        self.octets = number.to_bytes(2, "big")
+        self.vhost: VHost = connection.vhost
+        self.user: User = connection.user
+        self.outbox: Outbox = connection.outbox
+        self.frame_max = connection.frame_max or 1 << 62
+        self.is_closing = False
+        self.is_committing = False
+        self.flow_active = True
+        self.last_queue: str | None = None
+        self.barrier_lsn = 0
+        self.next_tag = 1
+        self.unacked = Unacked()
+        self.credit = Credit()
+        self.consumer_credit: tuple[int, int] = (self.node.limits.default_consumer_prefetch, 0)
+        self.consumers: dict[str, Consumer] = {}
+        self.reply_consumer: ReplyConsumer | None = None
+        self.confirms: Confirms | None = None
+        self.transaction: Transaction | None = None
+        self._commit_lsn = 0
+        self._publisher = Publisher(self)
+
+    @property
+    def owner(self) -> object:
+        """Who owns exclusive queues declared here: the connection (QUEUE-07)."""
+        return self.connection
+
+    @property
+    def reply_names(self) -> object:
+        """The live names of direct reply-to (CONS-64)."""
+        return self.node.replies
+
+    def handle(self, command: Command) -> None:
+        """Do what a method asks for.
+
+        Raises:
+            AmqpError: the rule it breaks
+        """
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'")
+        handler = HANDLERS.get(type(command.method))
+        if handler is None:
+            raise CommandInvalid("unimplemented method")
+        handler(self, command)
+
+    def reply(self, frame: bytes, lsn: int = 0) -> None:
+        """Answer a method, once everything up to `lsn` is on disk (DURABLE-02).
+
+        An empty frame is the answer to a no-wait method: then whatever is said next on this
+        channel waits instead.
+        """
+        self.barrier_lsn = max(self.barrier_lsn, lsn)
+        if not frame:
+            return
+        if self.barrier_lsn > self.node.watermark:
+            self.connection.hold_reply(frame, self.barrier_lsn)
+        else:
+            self.outbox.send(frame)
+
+    # Publishing
+
+    def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
+        """A run of publishes, see `Publisher.publish`."""
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 40))
+        self._publisher.publish(key, raws, mode, largest)
+
+    def refuse_too_large(self, key: bytes, body_octets: int) -> None:
+        """A publish refused at its header (FRAME-38)."""
+        self._publisher.check_size(key, body_octets)
+
+    def confirm(self, count: int, lsn: int) -> None:
+        """Number publishes; their confirms leave at the end of the turn or with the watermark."""
+        confirms = self.confirms
+        if confirms is None:
+            return
+        confirms.published(count, max(lsn, self.barrier_lsn) if self._barred() else lsn)
+        if confirms.waits:
+            self.node.waits(self)
+        if not lsn:
+            self.node.turn.wants_release(self)
+
+    def _barred(self) -> bool:
+        return self.barrier_lsn > self.node.watermark
+
+    def reply_name(self) -> str:
+        """The generated name for a publish with reply-to (CONS-62)."""
+        if self.reply_consumer is None:
+            raise PreconditionFailed("fast reply consumer does not exist", ids=(60, 40))
+        return self.reply_consumer.name
+
+    def check_user_id(self, claimed: str) -> None:
+        """PUB-06."""
+        if claimed != self.user.name and "impersonator" not in self.user.tags:
+            raise PreconditionFailed(
+                f"user_id property set to '{claimed}' but authenticated user was "
+                f"'{self.user.name}'",
+                ids=(60, 40),
+            )
+
+    def refuse_immediate_if_configured(self) -> None:
+        """`compat.reject_immediate` gives RabbitMQ's answer."""
+        if self.node.limits.reject_immediate:
+            raise NotImplementedByBroker("immediate=true", ids=(60, 40))
+
+    # Settling
+
+    def ack_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """A run of single acks, as ranges of tags in the order received (ACK-03)."""
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 80))
+        for first, last in ranges:
+            taken, unknown = self.unacked.take_range(first, last)
+            if taken:
+                self._settle_or_hold(taken, requeue=False)
+            if unknown or not first:
+                raise unknown_tag(unknown, (60, 80))
+
+    def settle_tag(
+        self, tag: int, *, multiple: bool, requeue: bool, ids: tuple[int, int]
+    ) -> None:
+        """basic.ack, nack or reject of one tag, or of all up to it (ACK-03…06)."""
+        if not multiple:
+            taken, unknown = self.unacked.take_range(tag, tag)
+            if unknown or not tag:
+                raise unknown_tag(tag, ids)
+        elif tag:
+            found = self.unacked.take_up_to(tag)
+            if found is None:
+                raise unknown_tag(tag, ids)
+            taken = found
+        else:
+            taken = self.unacked.take_all()
+        self._settle_or_hold(taken, requeue=requeue)
+
+    def _settle_or_hold(self, taken: list[Taken], *, requeue: bool) -> None:
+        if self.transaction is not None:
+            self.transaction.settle(taken, requeue=requeue)
+        else:
+            self.settle(taken, requeue)
+
+    def settle(self, taken: list[Taken], requeue: bool) -> None:
+        """Give credit back and let the queues know."""
+        for entry in taken:
+            if entry.consumer is not None:
+                entry.consumer.credit.give_back(entry.messages)
+                self.credit.give_back(entry.messages)
+            if requeue:
+                entry.queue.requeue(entry.messages)
+            else:
+                entry.queue.settle(entry.messages)
+                entry.queue.wake()
+        if self.credit.limit or self.credit.limit_octets:
+            self.wake_consumers()
+
+    def wake_consumers(self) -> None:
+        """There may be room again: let every queue consumed here try."""
+        for consumer in self.consumers.values():
+            consumer.queue.wake()
+
+    # Confirms and transactions waiting for the disk
+
+    def release(self, watermark: int) -> bool:
+        """See `node.Waiter`: say the confirms and the commit-ok that are true now."""
+        if self.is_closing:
+            return True
+        if self.confirms is not None:
+            self.outbox.send(self.confirms.release(watermark))
+            return not self.confirms.waits
+        if self.is_committing and self._commit_lsn <= watermark:
+            self.is_committing = False
+            self.outbox.send(tx_commit_ok(self.number))
+        return not self.is_committing
+
+    def storage_failed(self) -> None:
+        """See `node.Waiter`: nothing that waits can be confirmed any more (CONF-12)."""
+        if self.confirms is not None and not self.is_closing:
+            self.outbox.send(self.confirms.refuse())
+
+    def commit(self) -> None:
+        """tx.commit: apply, then wait for the disk where anything durable changed (TX-08)."""
+        transaction = self._needs_transaction()
+        durable = transaction.commit(self._publisher.settle_route, self.settle)
+        if not durable and not self._barred():
+            self.outbox.send(tx_commit_ok(self.number))
+            return
+        self._commit_lsn = self.node.journal.barrier()
+        self.is_committing = True
+        self.node.turn.wake()
+        self.node.waits(self)
+
+    def rollback(self) -> None:
+        """tx.rollback (TX-10)."""
+        self.unacked.put_back(self._needs_transaction().rollback())
+        self.reply(tx_rollback_ok(self.number))
+
+    def _needs_transaction(self) -> Transaction:
+        if self.transaction is None:
+            raise PreconditionFailed("channel is not transactional")
+        return self.transaction
+
+    # Ends
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """The broker has ended a consumer: tell the client, if it can hear it (CONS-40).
+
+        Put off to the turn, because a queue's deletion is answered before its consumers on the
+        deleting channel hear of it (QUEUE-61).
+        """
+        self.consumers.pop(consumer.tag, None)
+        if self.connection.has_capability("consumer_cancel_notify"):
+            self.node.turn.later(lambda: self._notify_cancel(consumer.tag))
+
+    def _notify_cancel(self, tag: str) -> None:
+        if not self.is_closing:
+            self.connection.send_behind_replies(cancel(self.number, tag))
+
+    def close(self) -> None:
+        """The channel ends: no consumers, no transaction, no confirms; requeue (CHAN-10)."""
+        self.is_closing = True
+        self.node.forget(self)
+        if self.reply_consumer is not None:
+            self.node.replies.close(self.reply_consumer)
+            self.reply_consumer = None
+        # Consumers go before the requeue, or they would be given their own messages back.
+        consumers, self.consumers = self.consumers, {}
+        outstanding = self.unacked.take_all()
+        if self.transaction is not None:
+            outstanding += self.transaction.rollback()
+        for consumer in consumers.values():
+            consumer.is_active = False
+        for entry in outstanding:
+            entry.queue.requeue(entry.messages)
+        for consumer in consumers.values():
+            consumer.queue.remove_consumer(consumer)
+
+
+def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
+    """ACK-05."""
+    return PreconditionFailed(f"unknown delivery tag {tag}", ids=ids)
+
+
+def settle_one(channel: Channel, command: Command) -> None:
+    """basic.ack, basic.nack and basic.reject outside a run."""
+    method = command.method
+    if isinstance(method, commands.Basic.Ack):
+        channel.settle_tag(
+            method.delivery_tag or 0,
+            multiple=bool(method.multiple),
+            requeue=False,
+            ids=command.ids,
+        )
+    elif isinstance(method, commands.Basic.Nack):
+        channel.settle_tag(
+            method.delivery_tag or 0,
+            multiple=bool(method.multiple),
+            requeue=bool(method.requeue),
+            ids=command.ids,
+        )
+    elif isinstance(method, commands.Basic.Reject):
+        channel.settle_tag(
+            method.delivery_tag or 0, multiple=False, requeue=bool(method.requeue), ids=command.ids
+        )
+
+
+def select_confirms(channel: Channel, command: Command) -> None:
+    """confirm.select (CONF-01, CONF-02)."""
+    if channel.transaction is not None:
+        raise PreconditionFailed("cannot switch from tx to confirm mode")
+    if channel.confirms is None:
+        channel.confirms = Confirms(channel.number)
+    if not command.method.nowait:  # type: ignore[attr-defined]
+        channel.reply(confirm_select_ok(channel.number))
+
+
+def select_transactions(channel: Channel, _command: Command) -> None:
+    """tx.select (TX-01)."""
+    if channel.confirms is not None:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction(channel.node.limits.tx_max_bytes)
+    channel.reply(tx_select_ok(channel.number))
+
+
+def set_flow(channel: Channel, command: Command) -> None:
+    """channel.flow from the client (CHAN-20)."""
+    channel.flow_active = bool(command.method.active)  # type: ignore[attr-defined]
+    channel.reply(flow_ok(channel.number, channel.flow_active))
+    if channel.flow_active:
+        channel.wake_consumers()
+
+
+HANDLERS: Final[dict[type, Callable[[Channel, Command], None]]] = {
+    commands.Channel.Flow: set_flow,
+    AccessRequest: lambda channel, _: channel.reply(access_request_ok(channel.number)),
+    **topology.HANDLERS,
+    commands.Basic.Qos: consuming.qos,
+    commands.Basic.Consume: consuming.consume,
+    commands.Basic.Cancel: consuming.cancel_consumer,
+    commands.Basic.CancelOk: consuming.cancelled,
+    commands.Basic.Get: consuming.get,
+    commands.Basic.Ack: settle_one,
+    commands.Basic.Reject: settle_one,
+    commands.Basic.Nack: settle_one,
+    commands.Basic.RecoverAsync: consuming.recover,
+    commands.Basic.Recover: consuming.recover,
+    commands.Confirm.Select: select_confirms,
+    commands.Tx.Select: select_transactions,
+    commands.Tx.Commit: lambda channel, _: channel.commit(),
+    commands.Tx.Rollback: lambda channel, _: channel.rollback(),
+}

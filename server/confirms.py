@@ -1,0 +1,99 @@
+"""Publisher confirms of one channel: what waits for the watermark, and what may be said now.
+
+Numbers are given in publish order. Those whose message must be on disk first wait in ranges,
+oldest first, each with the LSN that has to be synced; the others are due at once (CONF-05/06).
+A multiple ack speaks for every number up to its own, so it may only be used below the oldest
+number still waiting (CONF-08); what is due above that goes out singly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from protocol.codec import basic_ack, basic_nack
+
+
+class Confirms:
+    """The confirm state of a channel.
+
+    Args:
+        channel: its number, for the frames
+    """
+
+    __slots__ = ("_channel", "_due", "_settled", "_waiting", "last")
+
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        self.last = 0
+        self._settled = 0  # every number up to here has been settled
+        self._waiting: deque[tuple[int, int, int]] = deque()  # (first, last, lsn)
+        self._due: list[tuple[int, int]] = []
+
+    @property
+    def waits(self) -> bool:
+        """True while any number waits for the disk."""
+        return bool(self._waiting)
+
+    @property
+    def unconfirmed_count(self) -> int:
+        """Numbers not yet settled."""
+        waiting = sum(last - first + 1 for first, last, _ in self._waiting)
+        return waiting + sum(last - first + 1 for first, last in self._due)
+
+    def published(self, count: int, lsn: int) -> None:
+        """Number `count` publishes; `lsn` is what must be synced first, 0 for nothing.
+
+        Spec: CONF-03, CONF-06
+        """
+        first = self.last + 1
+        self.last += count
+        if not lsn:
+            self._due.append((first, self.last))
+        elif self._waiting and self._waiting[-1][1] == first - 1:
+            self._waiting[-1] = (self._waiting[-1][0], self.last, lsn)
+        else:
+            self._waiting.append((first, self.last, lsn))
+
+    def release(self, watermark: int) -> bytes:
+        """Give the frames of all confirms that are true now.
+
+        Spec: CONF-08, CONF-09
+        """
+        waiting = self._waiting
+        released: list[tuple[int, int]] = []
+        while waiting and waiting[0][2] <= watermark:
+            first, last, _ = waiting.popleft()
+            released.append((first, last))
+        if not released and not self._due:
+            return b""
+        due = sorted(released + self._due)
+        self._due.clear()
+        below = waiting[0][0] if waiting else self.last + 1
+        frames: list[bytes] = []
+        upto = 0
+        for first, last in due:
+            if last < below:
+                upto = last
+                continue
+            frames += [basic_ack(self._channel, number, False) for number in range(first, last + 1)]
+        if upto > self._settled:
+            single = upto == self._settled + 1
+            frames.insert(0, basic_ack(self._channel, upto, not single))
+            self._settled = upto
+        return b"".join(frames)
+
+    def refuse(self) -> bytes:
+        """Nack everything that waits: storing has failed (CONF-07, CONF-12)."""
+        frames = []
+        if self._waiting and not self._due:
+            newest = self._waiting[-1][1]
+            multiple = newest != self._waiting[0][0]
+            frames.append(basic_nack(self._channel, newest, multiple, True))
+        else:
+            for first, last, _ in self._waiting:
+                frames += [
+                    basic_nack(self._channel, number, False, True)
+                    for number in range(first, last + 1)
+                ]
+        self._waiting.clear()
+        return b"".join(frames)

@@ -1,0 +1,561 @@
+"""A connection: events in, channel table, stalls, heartbeats, and one way from error to close.
+
+The connection is fed octets by its wire and never touches a socket. It is the only place that
+turns an `AmqpError` into `channel.close` or `connection.close`, and the only one that knows
+which frames are owed after that.
+
+A reply that has to wait for the disk (DURABLE-02) stalls the connection: its events stop being
+walked until the watermark has passed, so that everything behind it stays in order (GEN-08).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+from pamqp import commands
+
+from protocol.codec import (
+    HEARTBEAT,
+    channel_close,
+    channel_close_ok,
+    channel_open_ok,
+    connection_close,
+    connection_close_ok,
+    decode_method,
+    update_secret_ok,
+)
+from protocol.errors import (
+    AmqpError,
+    ChannelError,
+    CommandInvalid,
+    ConnectionForced,
+    HardError,
+    InternalError,
+    LoginRefused,
+    NotAllowed,
+    SoftError,
+    UnexpectedFrame,
+)
+from protocol.reader import ACKS, METHOD, PUBLISH_BEGUN, PUBLISHES, TOO_LARGE, Reader
+from protocol.reader import HEARTBEAT as HEARTBEAT_EVENT
+from protocol.states import (
+    ConnectionEvent,
+    ConnectionState,
+    is_expected,
+    next_connection_state,
+    unexpected_method,
+)
+from server.channel import Channel
+from server.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from protocol.codec import Command
+    from protocol.reader import Event
+    from server.auth import User
+    from server.broker.vhost import VHost
+    from server.handshake import Handshake
+    from server.node import Node
+
+log = structlog.get_logger(__name__)
+
+HEADER_OCTETS: Final = 8
+CLOSE_OK_LIMIT_S: Final = 30.0
+LATE_SETTLEMENT_S: Final = 10.0
+# Settlements and cancels that may cross a channel's close (CHAN-12).
+LATE_IDS: Final = frozenset({(60, 80), (60, 90), (60, 120), (60, 30)})
+# Reasons to stop reading, as bits: a reply waits for the disk; too much is not yet synced.
+STALLED: Final = 1
+FLOODED: Final = 2
+
+
+class Cancellable(Protocol):
+    """A timer that can be taken back."""
+
+    def cancel(self) -> None:
+        """Never call."""
+
+
+class Wire(Protocol):
+    """The socket, seen from the connection."""
+
+    name: str
+
+    def write(self, data: bytes) -> None:
+        """Send octets."""
+
+    def pause(self, reason: int) -> None:
+        """Stop reading for this reason."""
+
+    def resume(self, reason: int) -> None:
+        """This reason is gone."""
+
+    def finish(self) -> None:
+        """Send what is left, then close without destroying it (CONN-07)."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
+        """Run a callable after a delay."""
+
+
+class Connection:
+    """One client connection.
+
+    Args:
+        node: what all connections share
+        wire: its socket
+        handshake: the state machine up to connection.open
+        judge: says of the first octets whether they are a protocol header: True, False, or None
+            while more octets are needed
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        wire: Wire,
+        handshake: Handshake,
+        judge: Callable[[bytes], bool | None],
+    ) -> None:
+        self.node = node
+        self.wire = wire
+        self.state = ConnectionState.STARTING
+        self.outbox = Outbox(
+            node.turn, self._write, node.limits.deliver_high_water_bytes, self._drained
+        )
+        self.channels: dict[int, Channel] = {}
+        self.vhost: VHost
+        self.user: User
+        self.frame_max = 0
+        self.opened_at = node.clock()
+        self._handshake = handshake
+        self._judge = judge
+        self._header: bytes | None = b""
+        self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
+        self._events: Iterator[Event] = iter(())
+        self._is_walking = False
+        self._held: list[bytes] = []
+        self._held_until = 0
+        self._late: list[bytes] = []
+        self._ids = (0, 0)
+        self._closed_channels: dict[int, float] = {}
+        self._has_published = False
+        self._is_flooded = False
+        self._received_at = self._sent_at = self.opened_at
+        self._timers: dict[str, Cancellable] = {}
+        self._set_timer("handshake", node.limits.handshake_timeout_s, self._handshake_timeout)
+
+    def has_capability(self, name: str) -> bool:
+        """What the client said it can do (CONN-14)."""
+        return name in self._handshake.capabilities
+
+    # Octets in
+
+    def receive(self, data: bytes) -> None:
+        """Take received octets."""
+        self._received_at = self.node.clock()
+        if self._header is not None:
+            data = self._greet(self._header + data)
+        if not data or self.state is ConnectionState.CLOSED:
+            return
+        if self._held_until or self._is_walking:
+            self._late.append(data)
+            return
+        self._events = self._reader.feed(data)
+        self._walk()
+        if self._has_published:
+            self._check_flood()
+
+    def _greet(self, data: bytes) -> bytes:
+        """Judge the protocol header (CONN-01…05); returns what follows it."""
+        accepted = self._judge(data)
+        if accepted is None:
+            self._header = data
+            return b""
+        self._header = None
+        if accepted:
+            self.outbox.send(self._handshake.start())
+            return data[HEADER_OCTETS:]
+        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
+        self._cancel_timers()
+        self._write(b"AMQP\x00\x00\x09\x01")
+        self.wire.finish()
+        return b""
+
+    def _walk(self) -> None:
+        """Take events until they are used up, a reply has to wait, or all is over."""
+        self._is_walking = True
+        try:
+            for event in self._events:
+                self._take(event)
+                if self._held_until or self.state is ConnectionState.CLOSED:
+                    return
+        except AmqpError as error:
+            # The reader itself gave up: nothing that follows can be understood.
+            self._fail(error, deaf=True)
+        finally:
+            self._is_walking = False
+
+    def _take(self, event: Event) -> None:
+        """One event; errors become closes here and nowhere else."""
+        try:
+            self._dispatch(event)
+        except SoftError as error:
+            if event[1] in self.channels:
+                self._fail_channel(event[1], error)
+            else:
+                self._fail(error)
+        except HardError as error:
+            self._fail(error)
+        except Exception:
+            log.exception("connection.bug", connection=self.wire.name, channel=event[1])
+            self._fail(InternalError("an error in the broker, see its log"))
+
+    def _dispatch(self, event: Event) -> None:
+        kind, number = event[0], event[1]
+        if kind == PUBLISHES:
+            self._ids = (60, 40)
+            channel = self._open_channel(number)
+            if channel is not None:
+                self._has_published = True
+                _, _, key, raws, mode, largest = event  # type: ignore[misc]
+                channel.publish(key, raws, mode, largest)  # type: ignore[arg-type, has-type]
+        elif kind == ACKS:
+            self._ids = (60, 80)
+            channel = self._open_channel(number)
+            if channel is not None:
+                channel.ack_ranges(event[2])  # type: ignore[misc, arg-type]
+        elif kind == METHOD:
+            self._method(number, event[2])  # type: ignore[misc, arg-type]
+        elif kind == PUBLISH_BEGUN:
+            self._ids = (60, 40)
+            self._open_channel(number)
+        elif kind == TOO_LARGE:
+            self._ids = (60, 40)
+            channel = self._open_channel(number)
+            if channel is not None:
+                channel.refuse_too_large(event[2], event[3])  # type: ignore[misc, arg-type]
+        elif kind != HEARTBEAT_EVENT:
+            raise InternalError(f"unknown event {kind}")
+
+    def _open_channel(self, number: int) -> Channel | None:
+        """The open channel of this number; None when what came for it is to be discarded."""
+        channel = self.channels.get(number)
+        if channel is not None:
+            return None if channel.is_closing else channel
+        if self.state in {ConnectionState.CLOSING, ConnectionState.CLOSED}:
+            return None
+        self._check_running(number)
+        if self._ids in LATE_IDS and number in self._closed_channels:
+            if self.node.clock() - self._closed_channels[number] < LATE_SETTLEMENT_S:
+                return None
+            del self._closed_channels[number]
+        raise ChannelError("expected 'channel.open'")
+
+    def _check_running(self, number: int) -> None:
+        if self.state is ConnectionState.RUNNING:
+            if not number:
+                raise unexpected_method(self.state, self._ids)
+        elif self.state is not ConnectionState.CLOSING:
+            raise UnexpectedFrame("a frame on a channel before connection.open", ids=(0, 0))
+
+    # Methods
+
+    def _method(self, number: int, payload: bytes) -> None:
+        self._ids = (0, 0)
+        if number and self.state is not ConnectionState.RUNNING:
+            self._check_running(number)
+            return
+        command = decode_method(payload)
+        self._ids = command.ids
+        if not number:
+            self._connection_method(command)
+        elif command.ids[0] == 10:
+            raise CommandInvalid("unimplemented method")
+        elif command.ids[0] == 20 and not isinstance(
+            command.method, commands.Channel.Flow | commands.Channel.FlowOk
+        ):
+            self._channel_method(number, command)
+        else:
+            channel = self._open_channel(number)
+            if channel is not None:
+                channel.handle(command)
+
+    def _channel_method(self, number: int, command: Command) -> None:
+        """channel.open, close, close-ok (CHAN-01…03, CHAN-10…12)."""
+        channel = self.channels.get(number)
+        method = command.method
+        if isinstance(method, commands.Channel.Open):
+            if channel is not None:
+                raise ChannelError("second 'channel.open' seen")
+            most = self._handshake.channel_max
+            if most and len(self.channels) >= most:
+                raise NotAllowed(
+                    f"number of channels opened ({len(self.channels)}) has reached the negotiated "
+                    f"channel_max ({most})",
+                    ids=(0, 0),
+                )
+            self.channels[number] = Channel(self, number)
+            self._closed_channels.pop(number, None)
+            self.outbox.send(channel_open_ok(number))
+        elif channel is None:
+            raise ChannelError("expected 'channel.open'")
+        elif isinstance(method, commands.Channel.Close):
+            if channel.is_closing:
+                self.outbox.send(channel_close_ok(number))
+                return
+            channel.close()
+            self._forget_channel(number)
+            channel.reply(channel_close_ok(number))
+        elif channel.is_closing:
+            self._forget_channel(number)
+        else:
+            raise CommandInvalid("unimplemented method")
+
+    def _forget_channel(self, number: int) -> None:
+        del self.channels[number]
+        self._reader.forget_channel(number)
+        self._closed_channels[number] = self.node.clock()
+
+    def _connection_method(self, command: Command) -> None:
+        """Methods of channel 0 (CONN-35, CONN-50…54, CONN-70)."""
+        if not is_expected(self.state, command.ids):
+            return
+        method = command.method
+        if isinstance(method, commands.Connection.Close):
+            self._closed_by_client()
+        elif isinstance(method, commands.Connection.CloseOk):
+            self._end()
+        elif isinstance(method, commands.Connection.UpdateSecret):
+            self._handshake.update_secret(command)
+            self.outbox.send(update_secret_ok())
+        else:
+            self._handshake_method(command)
+
+    def _handshake_method(self, command: Command) -> None:
+        answer = self._handshake.handle(command)
+        self.outbox.send(answer)
+        if isinstance(command.method, commands.Connection.TuneOk):
+            self.frame_max = self._handshake.frame_max
+            self._reader.set_frame_max(self.frame_max)
+            self._start_heartbeats()
+        if isinstance(command.method, commands.Connection.Open):
+            self.user, self.vhost = self._handshake.user, self._handshake.vhost
+            self._timers.pop("handshake").cancel()
+            log.info(
+                "connection.opened",
+                connection=self.wire.name,
+                user=self.user.name,
+                vhost=self.vhost.name,
+                client_name=self._handshake.connection_name,
+            )
+        self.state = self._handshake.state
+
+    # Waiting for the disk
+
+    def hold_reply(self, frame: bytes, lsn: int) -> None:
+        """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
+        self._held.append(frame)
+        if not self._held_until:
+            self.wire.pause(STALLED)
+        self._held_until = max(self._held_until, lsn)
+        self.node.turn.wake()
+        self.node.waits(self)
+
+    def send_behind_replies(self, frame: bytes) -> None:
+        """Send at once, but not before a reply that is being held."""
+        if self._held_until:
+            self._held.append(frame)
+        else:
+            self.outbox.send(frame)
+
+    def release(self, watermark: int) -> bool:
+        """See `node.Waiter`."""
+        if self._is_flooded:
+            self._check_flood()
+        if self._held_until and self._held_until <= watermark:
+            self._held_until = 0
+            held, self._held = self._held, []
+            for frame in held:
+                self.outbox.send(frame)
+            self._go_on()
+        return not self._held_until and not self._is_flooded
+
+    def _go_on(self) -> None:
+        """Walk what was left when the connection stalled."""
+        self._walk()
+        while self._late and not self._held_until:
+            late, self._late = self._late, []
+            self._events = self._reader.feed(b"".join(late))
+            self._walk()
+        if not self._held_until:
+            self.wire.resume(STALLED)
+
+    def storage_failed(self) -> None:
+        """See `node.Waiter`: a definition that cannot be stored ends the connection (CONF-12)."""
+        if self._held_until:
+            self._held_until = 0
+            self._held.clear()
+            self._late.clear()
+            self._fail(ConnectionForced("storage has failed", ids=(0, 0)))
+
+    def _check_flood(self) -> None:
+        """Stop reading a publisher while too much waits for the disk (LIMIT-20)."""
+        unsynced = self.node.journal.unsynced_bytes
+        limit = self.node.limits.unsynced_limit_bytes
+        if not self._is_flooded and unsynced > limit:
+            self._is_flooded = True
+            self.wire.pause(FLOODED)
+            self.node.waits(self)
+        elif self._is_flooded and unsynced <= limit // 2:
+            self._is_flooded = False
+            self.wire.resume(FLOODED)
+
+    # Octets out
+
+    def _write(self, data: bytes) -> None:
+        self._sent_at = self.node.clock()
+        self.wire.write(data)
+
+    def _drained(self) -> None:
+        for channel in self.channels.values():
+            channel.wake_consumers()
+
+    # Time
+
+    def _start_heartbeats(self) -> None:
+        """CONN-60, CONN-61."""
+        interval = self._handshake.heartbeat_s
+        if interval:
+            self._set_timer("heartbeat", interval / 2, self._beat)
+
+    def _beat(self) -> None:
+        if self.state is ConnectionState.CLOSED:
+            return
+        interval = self._handshake.heartbeat_s
+        now = self.node.clock()
+        if now - self._received_at >= 2 * interval and not (self._held_until or self._is_flooded):
+            log.warning("connection.silent", connection=self.wire.name, heartbeat_s=interval)
+            self.wire.abort()
+            return
+        idle = now - self._sent_at
+        if idle >= interval / 2 - 0.005:
+            self._write(HEARTBEAT)
+            idle = 0.0
+        self._set_timer("heartbeat", interval / 2 - idle, self._beat)
+
+    def _handshake_timeout(self) -> None:
+        if self.state is not ConnectionState.RUNNING:
+            log.warning("connection.handshake_timeout", connection=self.wire.name)
+            self.wire.abort()
+
+    # Ends
+
+    def _fail_channel(self, number: int, error: SoftError) -> None:
+        """A soft error closes the channel and leaves the others alone (CHAN-11, CHAN-13)."""
+        channel = self.channels[number]
+        channel.close()
+        self._reader.discard_channel(number)
+        log.warning(
+            "channel.closed",
+            connection=self.wire.name,
+            channel=number,
+            reply_code=error.code,
+            reason=error.reply_text,
+            last_tag=channel.next_tag - 1,
+        )
+        ids = error.ids if error.ids is not None else self._ids
+        self.send_behind_replies(channel_close(number, error, ids))
+
+    def _fail(self, error: AmqpError, *, deaf: bool = False) -> None:
+        """A hard error closes the connection (CONN-54); deaf: nothing more can be read."""
+        if self.state in {ConnectionState.CLOSING, ConnectionState.CLOSED}:
+            if deaf:
+                self._end()
+            return
+        log.warning(
+            "connection.failed",
+            connection=self.wire.name,
+            reply_code=error.code,
+            reason=error.reply_text,
+        )
+        self._clean_up()
+        self.state = next_connection_state(self.state, ConnectionEvent.SERVER_CLOSED)
+        limit = self._close_limit(error)
+        if not isinstance(error, LoginRefused) or error.notify:
+            ids = error.ids if error.ids is not None else self._ids
+            self.outbox.send(connection_close(error, ids))
+        if deaf:
+            self._end()
+        else:
+            self._set_timer("close", limit, self._end)
+
+    def _close_limit(self, error: AmqpError) -> float:
+        if isinstance(error, LoginRefused):
+            return self.node.limits.auth_failure_delay_s
+        interval = self._handshake.heartbeat_s
+        return min(CLOSE_OK_LIMIT_S, interval) if interval else CLOSE_OK_LIMIT_S
+
+    def shut_down(self, reason: str) -> None:
+        """Close by force (CONN-56)."""
+        if self._header is not None or self.state is not ConnectionState.RUNNING:
+            self.wire.abort()
+            return
+        self._held_until = 0
+        self._held.clear()
+        self._fail(ConnectionForced(reason, ids=(0, 0)))
+
+    def _closed_by_client(self) -> None:
+        """CONN-53: everything is cleaned up before close-ok leaves."""
+        self._clean_up()
+        self.outbox.send(connection_close_ok())
+        if self.state is ConnectionState.CLOSING:
+            return
+        self.state = next_connection_state(self.state, ConnectionEvent.CLIENT_CLOSED)
+        log.info("connection.closed", connection=self.wire.name, duration_ms=self._age_ms())
+        self._end()
+
+    def _end(self) -> None:
+        """Nothing more to say: let the last octets reach the client, then close (CONN-07)."""
+        self._cancel_timers()
+        self.outbox.flush()
+        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
+        self.outbox.close()
+        self.wire.finish()
+
+    def lost(self, reason: str) -> None:
+        """The socket is gone: the same clean-up as after a close (CONN-55)."""
+        self._cancel_timers()
+        self.outbox.close()
+        if self.state is not ConnectionState.CLOSED and self._header is None:
+            log.warning(
+                "connection.lost",
+                connection=self.wire.name,
+                reason=reason,
+                duration_ms=self._age_ms(),
+            )
+        self._clean_up()
+        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        self._timers[name] = self.wire.call_later(delay_s, callback)
+
+    def _clean_up(self) -> None:
+        self.node.forget(self)
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
+            if not channel.is_closing:
+                channel.close()
+        if self.state is ConnectionState.RUNNING:
+            self.vhost.owner_gone(self)
+
+    def _age_ms(self) -> int:
+        return int((self.node.clock() - self.opened_at) * 1000)

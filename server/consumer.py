@@ -1,0 +1,140 @@
+"""A consumer: its prefetch credit, and how a batch becomes frames in an outbox.
+
+To its queue it is an `Outlet`. It must not know routing, the journal or sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from protocol.fields import encode_shortstr
+from protocol.runs import body_size, encode_deliveries
+
+if TYPE_CHECKING:
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+    from server.channel import Channel
+    from server.unacked import Taken
+
+UNLIMITED: Final = 1 << 30
+# Method frame, content header and frame ends around a body, generously.
+DELIVER_OVERHEAD_OCTETS: Final = 128
+
+
+class Credit:
+    """One prefetch limit and what is outstanding under it: count and body octets (QOS-02, 20).
+
+    Limits of 0 are none.
+    """
+
+    __slots__ = ("limit", "limit_octets", "outstanding", "outstanding_octets")
+
+    def __init__(self, limit: int = 0, limit_octets: int = 0) -> None:
+        self.limit = limit
+        self.limit_octets = limit_octets
+        self.outstanding = 0
+        self.outstanding_octets = 0
+
+    def room(self, head: Message) -> int:
+        """Messages that may still go out, `head` first (QOS-21: one too large goes alone)."""
+        room = self.limit - self.outstanding if self.limit else UNLIMITED
+        if room <= 0 or not self.limit_octets:
+            return room
+        fits = self.outstanding_octets + body_size(head[0]) <= self.limit_octets
+        return 1 if fits or not self.outstanding else 0
+
+    def use(self, messages: list[Message]) -> None:
+        """These have been delivered. Octets are counted always, so that a limit may come late."""
+        self.outstanding += len(messages)
+        if self.limit_octets:
+            self.outstanding_octets += sum(body_size(message[0]) for message in messages)
+
+    def give_back(self, messages: list[Message]) -> None:
+        """These have been settled."""
+        self.outstanding -= len(messages)
+        if self.limit_octets:
+            self.outstanding_octets -= sum(body_size(message[0]) for message in messages)
+
+
+class Consumer:
+    """One `basic.consume` on a channel.
+
+    Args:
+        channel: where the deliveries go
+        queue: where they come from
+        tag: the consumer tag
+        no_ack: deliveries are settled when written (ACK-02)
+        priority: higher is served first (CONS-20)
+        credit: prefetch per consumer; unused with no_ack (QOS-08)
+    """
+
+    __slots__ = ("_shortstr", "channel", "credit", "is_active", "no_ack", "priority", "queue", "tag")
+
+    def __init__(
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        *,
+        no_ack: bool,
+        priority: int,
+        credit: Credit,
+    ) -> None:
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.priority = priority
+        self.credit = credit
+        self.is_active = True
+        self._shortstr = encode_shortstr(tag)
+
+    @property
+    def shares_room(self) -> bool:
+        """See `Outlet`."""
+        shared = self.channel.credit
+        return not self.no_ack and bool(
+            shared.limit or shared.limit_octets or self.credit.limit_octets
+        )
+
+    def room(self, head: Message) -> int:
+        """See `Outlet`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20)."""
+        channel = self.channel
+        if channel.outbox.blocked or not channel.flow_active:
+            return 0
+        if self.no_ack:
+            return UNLIMITED
+        shared = channel.credit
+        if shared.limit or shared.limit_octets:
+            return min(self.credit.room(head), shared.room(head))
+        return self.credit.room(head)
+
+    def deliver(self, messages: list[Message], mark: int) -> None:
+        """Write deliveries with fresh tags to the channel's outbox (CONS-09)."""
+        channel = self.channel
+        count = len(messages)
+        first = channel.next_tag
+        channel.next_tag = first + count
+        limits = (channel.frame_max, mark)
+        parts = encode_deliveries(messages, first, channel.octets, self._shortstr, limits)
+        octets = max(self.queue.largest_octets, 64) + DELIVER_OVERHEAD_OCTETS
+        channel.outbox.add(parts, octets * count)
+        if self.no_ack:
+            self.queue.settle(messages)
+            return
+        self.credit.use(messages)
+        channel.credit.use(messages)
+        channel.unacked.add(first, messages, self, self.queue)
+
+    def deliver_again(self, entry: Taken) -> None:
+        """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
+        channel = self.channel
+        for tag, message in zip(entry.tags, entry.messages, strict=True):
+            limits = (channel.frame_max, message[2])
+            parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
+            channel.outbox.add(parts, len(message[0]) + DELIVER_OVERHEAD_OCTETS)
+
+    def queue_deleted(self) -> None:
+        """See `Outlet`: the client hears of it if it can (CONS-40)."""
+        self.is_active = False
+        self.channel.consumer_cancelled(self)

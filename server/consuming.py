@@ -1,0 +1,199 @@
+"""The verbs of consuming on a channel: qos, consume, cancel, get, recover."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from protocol.codec import cancel_ok, consume_ok, get_empty, get_ok, qos_ok, recover_ok
+from protocol.constants import DIRECT_REPLY_TO
+from protocol.errors import NotAllowed, NotFound, NotImplementedByBroker, PreconditionFailed
+from protocol.fields import INTEGER_KINDS, decode_shortstr, type_name
+from protocol.runs import body_size, on_channel
+from server.consumer import Consumer, Credit
+from server.reply_to import PREFIX
+
+if TYPE_CHECKING:
+    from protocol.codec import Command
+    from protocol.fields import Table
+    from server.broker.queue import Queue
+    from server.channel import Channel
+
+# Consumer arguments whose features are not built: refused, never ignored.
+UNSUPPORTED: Final = ("x-consumer-timeout", "x-stream-offset", "x-queue-seq")
+
+
+def qos(channel: Channel, command: Command) -> None:
+    """basic.qos (QOS-01…07, QOS-20)."""
+    method = command.method
+    assert isinstance(method, commands.Basic.Qos)
+    count, octets = method.prefetch_count, method.prefetch_size
+    if octets and channel.node.limits.reject_prefetch_size:
+        raise NotImplementedByBroker(f"prefetch_size!=0 ({octets})")
+    if method.globally:
+        set_limits(channel, channel.credit, count, octets, None)
+    else:
+        channel.consumer_credit = (count, octets)
+        if channel.node.limits.qos_apply_to_existing_consumers:
+            for consumer in channel.consumers.values():
+                set_limits(channel, consumer.credit, count, octets, consumer)
+    channel.reply(qos_ok(channel.number))
+    channel.wake_consumers()
+
+
+def set_limits(
+    channel: Channel, credit: Credit, count: int, octets: int, consumer: Consumer | None
+) -> None:
+    """Change a running limit; octets outstanding are counted only from a size limit on."""
+    credit.limit, credit.limit_octets = count, octets
+    if octets:
+        held = [held for held in (channel.transaction,) if held is not None]
+        entries = channel.unacked.live() + [
+            entry for one in held for settlement in one.settlements for entry in settlement.entries
+        ]
+        credit.outstanding_octets = sum(
+            body_size(message[0])
+            for entry in entries
+            if entry.consumer is not None and consumer in {None, entry.consumer}
+            for message in entry.messages
+        )
+
+
+def consume(channel: Channel, command: Command) -> None:
+    """basic.consume (CONS-01…07, CONS-60)."""
+    method = command.method
+    assert isinstance(method, commands.Basic.Consume)
+    tag = method.consumer_tag or "amq.ctag-" + channel.node.random_token()
+    reply_tag = channel.reply_consumer.tag if channel.reply_consumer is not None else None
+    if tag in channel.consumers or tag == reply_tag:
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    limit = channel.node.limits.consumer_max_per_channel
+    if limit and len(channel.consumers) + (reply_tag is not None) >= limit:
+        raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
+    if method.queue == DIRECT_REPLY_TO:
+        consume_replies(channel, tag, no_ack=bool(method.no_ack))
+    else:
+        queue = wanted_queue(channel, method.queue)
+        priority = consumer_priority(queue, command.arguments)
+        count, octets = channel.consumer_credit
+        consumer = Consumer(
+            channel,
+            queue,
+            tag,
+            no_ack=bool(method.no_ack),
+            priority=priority,
+            credit=Credit(count, octets),
+        )
+        # The queue asks for its dispatch in the turn, so consume-ok leaves before deliveries.
+        queue.add_consumer(consumer, exclusive=bool(method.exclusive))
+        channel.consumers[tag] = consumer
+    if not method.nowait:
+        channel.reply(consume_ok(channel.number, tag))
+
+
+def consume_replies(channel: Channel, tag: str, *, no_ack: bool) -> None:
+    """Consume from the reply pseudo-queue (CONS-60)."""
+    if not no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge")
+    if channel.reply_consumer is not None:
+        raise PreconditionFailed("reply consumer already set")
+    channel.reply_consumer = channel.node.replies.open(channel, tag)
+
+
+def wanted_queue(channel: Channel, name: str) -> Queue:
+    """Find the queue of a consume or get: shorthand, permission, existence, lock.
+
+    Spec: QUEUE-14, PERM-05, PERM-06, QUEUE-30
+    """
+    if not name:
+        if channel.last_queue is None:
+            raise NotFound("no previously declared queue")
+        name = channel.last_queue
+    channel.user.require("read", "queue", name, channel.vhost.name)
+    if name == DIRECT_REPLY_TO or name.startswith(PREFIX):
+        raise NotFound(f"no queue '{name}' in vhost '{channel.vhost.name}'")
+    return channel.vhost.find_queue(name, channel.owner)
+
+
+def consumer_priority(queue: Queue, arguments: Table) -> int:
+    """CONS-20, CONS-21; also refuses consumer arguments of features that are not there."""
+    where = f"queue '{queue.spec.name}' in vhost '{queue.spec.vhost}'"
+    for name in UNSUPPORTED:
+        if name in arguments:
+            raise PreconditionFailed(
+                f"invalid arg '{name}' for {where}: not supported by this broker version"
+            )
+    field = arguments.get("x-priority")
+    if field is None:
+        return 0
+    if field.kind not in INTEGER_KINDS or not isinstance(field.value, int):
+        raise PreconditionFailed(
+            f"invalid arg 'x-priority' for {where}: "
+            f'"expected integer, got {type_name(field)}"'
+        )
+    return field.value
+
+
+def cancel_consumer(channel: Channel, command: Command) -> None:
+    """basic.cancel: no delivery after cancel-ok, outstanding ones stay (CONS-08, ACK-41)."""
+    method = command.method
+    assert isinstance(method, commands.Basic.Cancel)
+    tag = method.consumer_tag
+    reply_consumer = channel.reply_consumer
+    if reply_consumer is not None and reply_consumer.tag == tag:
+        channel.node.replies.close(reply_consumer)
+        channel.reply_consumer = None
+    consumer = channel.consumers.pop(tag, None)
+    if consumer is not None:
+        consumer.is_active = False
+        consumer.queue.remove_consumer(consumer)
+    if not method.nowait:
+        channel.reply(cancel_ok(channel.number, tag))
+
+
+def cancelled(_channel: Channel, _command: Command) -> None:
+    """The client's cancel-ok to the broker's basic.cancel: nothing is left to do (CONS-41)."""
+
+
+def get(channel: Channel, command: Command) -> None:
+    """basic.get (CONS-50, CONS-51)."""
+    method = command.method
+    assert isinstance(method, commands.Basic.Get)
+    no_ack = bool(method.no_ack)
+    queue = wanted_queue(channel, method.queue)
+    found = queue.get(no_ack=no_ack)
+    if found is None:
+        channel.reply(get_empty(channel.number))
+        return
+    message, redelivered = found
+    tag = channel.next_tag
+    channel.next_tag = tag + 1
+    exchange, at = decode_shortstr(message[1], 0)
+    routing_key, _ = decode_shortstr(message[1], at)
+    head = get_ok(channel.number, tag, redelivered, exchange, routing_key, queue.ready_count)
+    content = on_channel(message[0], channel.octets, channel.frame_max)
+    channel.reply(head + content)
+    if no_ack:
+        queue.settle([message])
+    else:
+        channel.unacked.add(tag, [message], None, queue)
+
+
+def recover(channel: Channel, command: Command) -> None:
+    """basic.recover and recover-async (ACK-20…22, TX-13)."""
+    method = command.method
+    assert isinstance(method, commands.Basic.Recover | commands.Basic.RecoverAsync)
+    if isinstance(method, commands.Basic.Recover):
+        channel.reply(recover_ok(channel.number))
+    if method.requeue:
+        channel.settle(channel.unacked.take_all(), requeue=True)
+        return
+    for entry in channel.unacked.take_all():
+        if entry.consumer is not None and entry.consumer.is_active:
+            entry.consumer.deliver_again(entry)
+            channel.unacked.put_back([entry])
+        else:
+            channel.settle([entry], requeue=True)
+
+

@@ -1,0 +1,128 @@
+"""What all connections of one broker share: journal, turn, watermark, reply names, limits.
+
+The rooms below the edge get their clock, their randomness and their journal from here, as
+arguments of `app.py`. Nothing here knows frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from server.reply_to import ReplyNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.broker.broker import Broker
+    from server.turn import Turn
+
+log = structlog.get_logger(__name__)
+
+
+class MessageLog(Protocol):
+    """The journal, as publishing and settling need it."""
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Octets handed over but not yet known to be on disk."""
+
+    def take(self, count: int) -> int:
+        """Reserve LSNs for messages that are not stored; returns the first."""
+
+    def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
+        """Store a run for these queues; returns its first LSN."""
+
+    def barrier(self) -> int:
+        """An LSN that is synced once everything buffered so far is."""
+
+
+class Waiter(Protocol):
+    """Who has something to say when the watermark has moved."""
+
+    def release(self, watermark: int) -> bool:
+        """Say it; False while more has to wait."""
+
+    def storage_failed(self) -> None:
+        """The disk has failed: nothing more will ever be synced (CONF-12)."""
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """Values of the settings that the state machines need, in the units of their names."""
+
+    max_message_size_bytes: int = 16 * 1024 * 1024
+    tx_max_bytes: int = 64 * 1024 * 1024
+    deliver_high_water_bytes: int = 1024 * 1024
+    unsynced_limit_bytes: int = 32 * 1024 * 1024
+    consumer_max_per_channel: int = 0
+    default_consumer_prefetch: int = 0
+    reject_immediate: bool = False
+    reject_prefetch_size: bool = False
+    qos_apply_to_existing_consumers: bool = False
+    auth_failure_delay_s: float = 3.0
+    handshake_timeout_s: float = 10.0
+    initial_frame_max: int = 8192
+
+
+class Node:
+    """The shared state of one broker.
+
+    Args:
+        broker: its virtual hosts
+        journal: where messages are stored
+        turn: what runs once per loop turn
+        limits: configured limits
+        clock: monotonic seconds
+        random_token: 22 random characters of base64url, at least 128 bits
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        journal: MessageLog,
+        turn: Turn,
+        limits: Limits,
+        *,
+        clock: Callable[[], float],
+        random_token: Callable[[], str],
+    ) -> None:
+        self.broker = broker
+        self.journal = journal
+        self.turn = turn
+        self.limits = limits
+        self.clock = clock
+        self.random_token = random_token
+        self.replies = ReplyNames(random_token)
+        self.watermark = 0
+        self.has_failed = False
+        self._waiters: dict[Waiter, None] = {}
+
+    def waits(self, waiter: Waiter) -> None:
+        """Call this waiter whenever the watermark moves, until it has nothing left to say."""
+        if self.has_failed:
+            waiter.storage_failed()
+            return
+        self._waiters[waiter] = None
+
+    def forget(self, waiter: Waiter) -> None:
+        """It has gone."""
+        self._waiters.pop(waiter, None)
+
+    def synced(self, watermark: int) -> None:
+        """Everything up to `watermark` is on disk: say so, and write it out at once."""
+        self.watermark = self.turn.watermark = watermark
+        for waiter in list(self._waiters):
+            if waiter.release(watermark):
+                self._waiters.pop(waiter, None)
+        self.turn.flush()
+
+    def storage_failed(self) -> None:
+        """A write or sync has failed, which is final: nack what waits (CONF-12, DURABLE-21)."""
+        self.has_failed = True
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            waiter.storage_failed()
+        self.turn.flush()

@@ -1,0 +1,112 @@
+"""Bytes waiting for one socket write.
+
+Whatever a turn has to say to one client is collected here and leaves in one write at the end
+of the turn. The size is an upper estimate kept by those who add: it bounds what a turn may
+pile up, not what is counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Flusher(Protocol):
+    """Who flushes the outbox once per loop turn."""
+
+    def wants_flush(self, outbox: Outbox) -> None:
+        """Put the outbox on this turn's list."""
+
+
+class Outbox:
+    """Collects what leaves with the next write.
+
+    Args:
+        turn: asked for a flush when the first part comes in
+        write: the socket write
+        high_octets: with more than this collected, deliveries wait for the next turn (CONS-11)
+        drained: called when deliveries that had to wait may go on
+    """
+
+    __slots__ = (
+        "_drained",
+        "_high_octets",
+        "_is_closed",
+        "_is_dirty",
+        "_is_full",
+        "_is_held",
+        "_parts",
+        "_turn",
+        "_write",
+        "blocked",
+        "size",
+        "written_octets",
+    )
+
+    def __init__(
+        self,
+        turn: Flusher,
+        write: Callable[[bytes], None],
+        high_octets: int,
+        drained: Callable[[], None],
+    ) -> None:
+        self._drained = drained
+        self._turn = turn
+        self._write = write
+        self._high_octets = high_octets
+        self._parts: list[bytes] = []
+        self._is_dirty = False
+        self._is_full = False
+        self._is_held = False
+        self._is_closed = False
+        self.size = 0
+        self.written_octets = 0
+        self.blocked = False
+
+    def add(self, parts: list[bytes], size: int) -> None:
+        """Collect parts of about `size` octets together."""
+        self._parts += parts
+        self.size += size
+        if self.size >= self._high_octets:
+            self._is_full = self.blocked = True
+        if not self._is_dirty:
+            self._is_dirty = True
+            self._turn.wants_flush(self)
+
+    def send(self, frame: bytes) -> None:
+        """Collect one frame; an empty one is nothing."""
+        if frame:
+            self.add([frame], len(frame))
+
+    def flush(self) -> None:
+        """Write what has been collected, in one go."""
+        self._is_dirty = False
+        parts, self._parts = self._parts, []
+        self.size = 0
+        if parts and not self._is_closed:
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            self.written_octets += len(data)
+            self._write(data)
+        was_full, self._is_full = self._is_full, False
+        self.blocked = self._is_held or self._is_closed
+        if was_full and not self.blocked:
+            self._drained()
+
+    def hold(self) -> None:
+        """The socket's own buffer is above its high mark: deliveries wait."""
+        self._is_held = self.blocked = True
+
+    def release(self) -> None:
+        """The socket has drained."""
+        self._is_held = False
+        self.blocked = self._is_full or self._is_closed
+        if not self.blocked:
+            self._drained()
+
+    def close(self) -> None:
+        """The socket is gone: whatever is still collected goes nowhere."""
+        self._is_closed = True
+        self.blocked = True
+        self._parts.clear()

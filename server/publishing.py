@@ -1,0 +1,304 @@
+"""Publishing on one channel: from a run of contents to queues, journal and confirm numbers.
+
+The first publish with a given method frame goes the slow way: pamqp decodes it, the permission
+is checked, the exchange routes. The answer is a *route*, kept under those raw octets until the
+topology changes; every further run costs one dict look-up, one journal entry and one `extend`
+per queue (architecture: the unit of work is the run).
+
+A message that needs care (expiration, user-id, CC or BCC, reply-to, a headers exchange, the
+immediate flag, a reply name) leaves the run and is judged by itself, in the order of PUB-01.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import repeat
+from typing import TYPE_CHECKING, Final
+
+from protocol.codec import basic_return, decode_method
+from protocol.constants import DIRECT_REPLY_TO
+from protocol.errors import AccessRefused, NotFound, PreconditionFailed
+from protocol.fields import Field, as_text, type_name
+from protocol.properties import CARE, HEADERS, PERSISTENT, Properties, with_reply_to, without_headers
+from protocol.runs import PROPERTIES_AT, SIZE, on_channel
+from server.reply_to import PREFIX
+
+if TYPE_CHECKING:
+    from protocol.fields import Table
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+    from server.channel import Channel
+
+PUBLISH_IDS: Final = (60, 40)
+NO_ROUTE: Final = (312, "NO_ROUTE")
+NO_CONSUMERS: Final = (313, "NO_CONSUMERS")
+MAX_TTL_MS: Final = 315_360_000_000
+# Distinct method frames of one channel: a publisher with ever new routing keys must not grow it.
+ROUTES_KEPT: Final = 4096
+NO_EXPIRY: Final = repeat(0)
+EXPIRATION: Final = re.compile(r"[+-]?[0-9]+")
+
+
+class Route:
+    """What a `basic.publish` frame means, as long as the topology stays as it is."""
+
+    __slots__ = (
+        "care",
+        "exchange",
+        "generation",
+        "immediate",
+        "is_careful",
+        "mandatory",
+        "queue_ids",
+        "queues",
+        "routing_key",
+        "tail",
+    )
+
+    def __init__(self, exchange: str, routing_key: str, tail: bytes) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.tail = tail
+        self.mandatory = False
+        self.immediate = False
+        self.is_careful = False
+        self.care = CARE
+        self.generation = -1
+        self.queues: tuple[Queue, ...] = ()
+        self.queue_ids: tuple[int, ...] = ()
+
+    def leads_to(self, queues: tuple[Queue, ...]) -> None:
+        """Set the target queues, and which of them keep persistent messages on disk."""
+        self.queues = queues
+        self.queue_ids = tuple(queue.spec.queue_id for queue in queues if queue.stored)
+
+
+class Publisher:
+    """The publishing side of one channel."""
+
+    __slots__ = ("_channel", "_headers_generation", "_headers_onward", "_routes")
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._routes: dict[bytes, Route] = {}
+        self._headers_generation = -1
+        self._headers_onward = False
+
+    def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
+        """Take a run of contents that share a method frame and a mode.
+
+        Raises:
+            SoftError: 403, 404 or 406 by PUB-01; the messages before the faulty one are kept
+        """
+        route = self._routes.get(key)
+        if route is None or route.generation != self._channel.vhost.generation:
+            route = self._resolve(key)
+        channel = self._channel
+        if route.is_careful or mode & route.care or channel.transaction is not None:
+            for raw in raws:
+                self._publish_with_care(route, raw, mode)
+            return
+        if not route.queues and route.mandatory:
+            for raw in raws:
+                self.give_back(route, raw, NO_ROUTE)
+        lsn = self.store(route, raws, mode, largest)
+        if channel.confirms is not None:
+            channel.confirm(len(raws), lsn)
+
+    def check_size(self, key: bytes, body_octets: int) -> None:
+        """Refuse a message too large, known from its header (FRAME-38)."""
+        largest = self._channel.node.limits.max_message_size_bytes
+        raise PreconditionFailed(
+            f"message size {body_octets} is larger than configured max size {largest}",
+            ids=PUBLISH_IDS,
+        )
+
+    def store(self, route: Route, raws: list[bytes], mode: int, largest: int) -> int:
+        """Give a run its LSNs, journal it where it must be, and enqueue it.
+
+        Returns:
+            the LSN that has to be synced before the run is confirmed; 0 for none (CONF-06)
+        """
+        journal = self._channel.node.journal
+        count = len(raws)
+        lsn = 0
+        if mode & PERSISTENT and route.queue_ids:
+            first = journal.append_run(route.queue_ids, route.tail, raws)
+            lsn = first + count - 1
+            seq = first * 2 + 1
+        else:
+            seq = journal.take(count) * 2
+        messages = zip(
+            raws, repeat(route.tail), range(seq, seq + 2 * count, 2), NO_EXPIRY, strict=False
+        )
+        queues = route.queues
+        if len(queues) == 1:
+            queues[0].enqueue(messages, largest, stored=lsn > 0)
+        elif queues:
+            copies = list(messages)
+            for queue in queues:
+                queue.enqueue(copies, largest, stored=lsn > 0)
+        return lsn
+
+    def store_now(self, route: Route, raw: bytes, mode: int) -> int:
+        """Store and deliver an immediate message where somebody can take it at once (PUB-31).
+
+        Returns:
+            the LSN to wait for, 0 for none, -1 when nobody could take it
+        """
+        head: Message = (raw, route.tail, 0, 0)
+        takers = tuple(queue for queue in route.queues if queue.can_take_now(head))
+        if not takers:
+            return -1
+        only = Route(route.exchange, route.routing_key, route.tail)
+        only.leads_to(takers)
+        lsn = self.store(only, [raw], mode, len(raw))
+        for queue in takers:
+            queue.dispatch()
+        return lsn
+
+    def give_back(self, route: Route, raw: bytes, reason: tuple[int, str]) -> None:
+        """basic.return, which precedes the message's confirm (PUB-21)."""
+        channel = self._channel
+        head = basic_return(channel.number, *reason, route.exchange, route.routing_key)
+        content = on_channel(raw, channel.octets, channel.frame_max)
+        channel.outbox.add([head, content], len(head) + len(content))
+
+    def _resolve(self, key: bytes) -> Route:
+        """Decode a `basic.publish` frame, check it and route it (PUB-01)."""
+        channel = self._channel
+        vhost = channel.vhost
+        command = decode_method(key[7:-1])
+        method = command.method
+        exchange_name, routing_key = method.exchange, method.routing_key  # type: ignore[attr-defined]
+        channel.user.require("write", "exchange", exchange_name or "amq.default", vhost.name)
+        exchange = vhost.exchanges.get(exchange_name)
+        if exchange is None:
+            raise NotFound(
+                f"no exchange '{exchange_name}' in vhost '{vhost.name}'", ids=PUBLISH_IDS
+            )
+        if exchange.internal:
+            raise AccessRefused(
+                f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'",
+                ids=PUBLISH_IDS,
+            )
+        # Frame header 7, ids 4, ticket 2 before the two names; flags and frame end behind.
+        route = Route(exchange_name, routing_key, key[13:-2])
+        route.mandatory = bool(method.mandatory)  # type: ignore[attr-defined]
+        route.immediate = bool(method.immediate)  # type: ignore[attr-defined]
+        if route.immediate:
+            channel.refuse_immediate_if_configured()
+        is_reply = not exchange_name and routing_key.startswith(PREFIX)
+        route.is_careful = route.immediate or is_reply
+        if exchange.type == "headers" or self._headers_lie_onward():
+            route.care = CARE | HEADERS
+        route.leads_to(vhost.route(exchange, (routing_key,), {}))
+        route.generation = vhost.generation
+        if len(self._routes) >= ROUTES_KEPT:
+            self._routes.clear()
+        self._routes[key] = route
+        return route
+
+    def _headers_lie_onward(self) -> bool:
+        """True when some exchange may pass messages on to a headers exchange.
+
+        Looked up once per topology: it decides for every route whether headers matter to it.
+        """
+        vhost = self._channel.vhost
+        if self._headers_generation != vhost.generation:
+            self._headers_generation = vhost.generation
+            alternates = {exchange.alternate for exchange in vhost.exchanges.values()}
+            self._headers_onward = any(
+                exchange.type == "headers"
+                and (name in alternates or vhost.bindings.to_destination("exchange", name))
+                for name, exchange in vhost.exchanges.items()
+            )
+        return self._headers_onward
+
+    def _publish_with_care(self, route: Route, raw: bytes, mode: int) -> None:
+        """One message by itself: properties checked, routed anew if they matter."""
+        channel = self._channel
+        if mode & (CARE | HEADERS):
+            route, raw = self._examined(route, raw)
+        if channel.transaction is not None:
+            channel.transaction.publish(route, raw, mode)
+            return
+        lsn = self.settle_route(route, raw, mode)
+        if channel.confirms is not None:
+            channel.confirm(1, lsn)
+
+    def settle_route(self, route: Route, raw: bytes, mode: int) -> int:
+        """Store, return or hand to a reply consumer; gives the LSN to wait for, 0 for none."""
+        if not route.exchange and route.routing_key.startswith(PREFIX):
+            consumer = self._channel.node.replies.find(route.routing_key)
+            if consumer is not None:
+                consumer.deliver((raw, route.tail, 2, 0))
+                return 0
+        if route.immediate:
+            lsn = self.store_now(route, raw, mode) if route.queues else -1
+            if lsn >= 0:
+                return lsn
+            nowhere = route.mandatory and not route.queues
+            self.give_back(route, raw, NO_ROUTE if nowhere else NO_CONSUMERS)
+            return 0
+        if not route.queues and route.mandatory:
+            self.give_back(route, raw, NO_ROUTE)
+        return self.store(route, [raw], mode, len(raw))
+
+    def _examined(self, route: Route, raw: bytes) -> tuple[Route, bytes]:
+        """Check the properties (CONS-62, PUB-05, PUB-10, PUB-06) and route by them."""
+        channel = self._channel
+        header_end = 7 + SIZE.unpack_from(raw, 3)[0]
+        block = raw[PROPERTIES_AT:header_end]
+        properties = Properties(block)
+        if properties.reply_to == DIRECT_REPLY_TO:
+            block = with_reply_to(block, channel.reply_name())
+        if properties.expiration is not None:
+            check_expiration(properties.expiration)
+        headers = properties.headers or {}
+        keys = (route.routing_key, *copies(headers, "CC"), *copies(headers, "BCC"))
+        if properties.user_id is not None:
+            channel.check_user_id(properties.user_id)
+        if "BCC" in headers:
+            block = without_headers(block, {"BCC"})
+        if len(block) != header_end - PROPERTIES_AT or block != raw[PROPERTIES_AT:header_end]:
+            raw = b"".join(
+                (raw[:3], SIZE.pack(len(block) + 12), raw[7:PROPERTIES_AT], block, raw[header_end:])
+            )
+        if len(keys) == 1 and not route.care & HEADERS:
+            return route, raw
+        exact = Route(route.exchange, route.routing_key, route.tail)
+        exact.mandatory, exact.immediate = route.mandatory, route.immediate
+        exchange = channel.vhost.exchanges[route.exchange]
+        exact.leads_to(channel.vhost.route(exchange, keys, headers))
+        return exact, raw
+
+
+def copies(headers: Table, name: str) -> list[str]:
+    """The further routing keys in CC or BCC (PUB-10)."""
+    field = headers.get(name)
+    if field is None:
+        return []
+    if not isinstance(field.value, tuple) or field.kind != "A":
+        raise PreconditionFailed(
+            f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(field)}}}',
+            ids=PUBLISH_IDS,
+        )
+    texts = (as_text(item) for item in field.value if isinstance(item, Field))
+    return [text for text in texts if text is not None]
+
+
+def check_expiration(text: str) -> None:
+    """PUB-05, and the refusal of what this version cannot do."""
+    match = EXPIRATION.match(text)
+    if match is None:
+        why = "no_integer"
+    elif match.end() < len(text):
+        why = f'{{leftover_string,"{text[match.end() :]}"}}'
+    elif int(text) < 0:
+        why = f"{{value_negative,{int(text)}}}"
+    elif int(text) > MAX_TTL_MS:
+        why = f"{{value_too_large,{int(text)}}}"
+    else:
+        why = "message TTL is not supported by this broker version"
+    raise PreconditionFailed(f"invalid expiration '{text}': {why}", ids=PUBLISH_IDS)

@@ -1,0 +1,102 @@
+"""A transaction: publishes and settlements held back until commit, then applied as one.
+
+All effects of one commit happen inside one call, so the journal buffers them next to each other
+and writes them in one checksummed block: after a crash all of them exist or none (TX-08).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.errors import PreconditionFailed
+from protocol.properties import PERSISTENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.publishing import Route
+    from server.unacked import Taken
+
+
+class HeldPublish(NamedTuple):
+    """A publish that was checked and routed when it came (TX-04)."""
+
+    route: Route
+    raw: bytes
+    mode: int
+
+
+class HeldSettlement(NamedTuple):
+    """Deliveries whose tags have left the outstanding set, settled at commit (TX-06)."""
+
+    entries: list[Taken]
+    requeue: bool
+
+
+class Transaction:
+    """What one transactional channel has done since its last commit or rollback.
+
+    Args:
+        max_bytes: bound of the held contents in octets (TX-15)
+    """
+
+    __slots__ = ("_bytes", "_max_bytes", "publishes", "settlements")
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self.publishes: list[HeldPublish] = []
+        self.settlements: list[HeldSettlement] = []
+
+    def publish(self, route: Route, raw: bytes, mode: int) -> None:
+        """Hold a publish.
+
+        Raises:
+            PreconditionFailed: the transaction has grown too large (TX-15)
+        """
+        self._bytes += len(raw)
+        if self._bytes > self._max_bytes:
+            raise PreconditionFailed("transaction too large")
+        self.publishes.append(HeldPublish(route, raw, mode))
+
+    def settle(self, entries: list[Taken], *, requeue: bool) -> None:
+        """Hold a settlement."""
+        self.settlements.append(HeldSettlement(entries, requeue))
+
+    def commit(
+        self,
+        store: Callable[[Route, bytes, int], int],
+        settle: Callable[[list[Taken], bool], None],
+    ) -> bool:
+        """Apply publishes, then settlements, each in order (TX-07), and begin anew.
+
+        Returns:
+            True when something of it has to be on disk before commit-ok.
+        """
+        durable = False
+        publishes, settlements = self.publishes, self.settlements
+        self.clear()
+        for held in publishes:
+            # Queues deleted since the publish was routed are skipped silently (TX-04).
+            if any(queue.is_deleted for queue in held.route.queues):
+                held.route.leads_to(
+                    tuple(queue for queue in held.route.queues if not queue.is_deleted)
+                )
+            store(held.route, held.raw, held.mode)
+            durable |= bool(held.mode & PERSISTENT and held.route.queue_ids)
+        for settlement in settlements:
+            durable |= any(entry.queue.holds_stored for entry in settlement.entries)
+            settle(settlement.entries, settlement.requeue)
+        return durable
+
+    def rollback(self) -> list[Taken]:
+        """Drop the publishes; give back the deliveries that become outstanding again (TX-10)."""
+        entries = [entry for held in self.settlements for entry in held.entries]
+        self.clear()
+        return entries
+
+    def clear(self) -> None:
+        """Begin the next transaction (TX-11)."""
+        self.publishes = []
+        self.settlements = []
+        self._bytes = 0

@@ -1,0 +1,211 @@
+"""The door: asyncio's side of a connection, and nothing else.
+
+All connections share one receive buffer: asyncio asks for it, receives into it and hands it
+over without a pause between, and what has come is copied out at once. A larger buffer would
+cost more (page faults), one per connection would cost memory.
+
+uvloop reads one busy socket many times before any other gets a turn. So time is taken at the
+first chunk of a loop turn, and who still fills the buffer when the budget is used up waits for
+the next turn (LIMIT-23).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.connection import Connection
+
+RECEIVE_OCTETS: Final = 65536
+READ_BUDGET_S: Final = 250e-6
+# A closed connection's unread octets are swallowed this long and this far (CONN-07).
+LINGER_S: Final = 1.0
+LINGER_OCTETS: Final = 65536
+OUT_OF_BUDGET: Final = 4
+
+
+class Door:
+    """What all edges share: the loop, the buffer, the read budget, who is connected.
+
+    Args:
+        loop: the running event loop
+        new_connection: makes the connection behind an edge
+        high_octets: the high-water mark of a socket's write buffer (CONS-11)
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        new_connection: Callable[[Edge, str], Connection],
+        high_octets: int,
+    ) -> None:
+        self.loop = loop
+        self.new_connection = new_connection
+        self.high_octets = high_octets
+        self.buffer = memoryview(bytearray(RECEIVE_OCTETS))
+        self.edges: set[Edge] = set()
+        self._turn_began = 0.0
+        self._waiting: list[Edge] = []
+
+    def over_budget(self) -> bool:
+        """True when this loop turn has spent its time on reading."""
+        now = time.perf_counter()
+        if not self._turn_began:
+            self._turn_began = now
+            self.loop.call_soon(self._end_turn)
+            return False
+        return now - self._turn_began > READ_BUDGET_S
+
+    def wait_for_turn(self, edge: Edge) -> None:
+        """Read this one again in the next loop turn."""
+        edge.pause(OUT_OF_BUDGET)
+        self._waiting.append(edge)
+
+    def _end_turn(self) -> None:
+        self._turn_began = 0.0
+        waiting, self._waiting = self._waiting, []
+        for edge in waiting:
+            edge.resume(OUT_OF_BUDGET)
+
+
+class Edge(asyncio.BufferedProtocol):
+    """One socket. It is the connection's `Wire`."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._paused = 0
+        self._is_finishing = False
+        self._linger_octets = LINGER_OCTETS
+        self.name = "?"
+
+    # asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: name the connection and make it."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        high = self._door.high_octets
+        transport.set_write_buffer_limits(high=high, low=high // 4)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.name = f"{shown(peer)} -> {shown(here)}"
+        self._door.edges.add(self)
+        self._connection = self._door.new_connection(self, str(peer[0]) if peer else "")
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """The shared buffer."""
+        return self._door.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Octets have come."""
+        if self._is_finishing:
+            self._linger_octets -= nbytes
+            if self._linger_octets < 0:
+                self.abort()
+            return
+        if self._connection is not None:
+            over = self._door.over_budget()
+            self._connection.receive(bytes(self._door.buffer[:nbytes]))
+            if over and nbytes == RECEIVE_OCTETS:
+                self._door.wait_for_turn(self)
+
+    def eof_received(self) -> bool:
+        """The client will send no more: that is the end."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._door.edges.discard(self)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.lost(str(exc) if exc else "closed by the client")
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its mark."""
+        if self._connection is not None:
+            self._connection.outbox.hold()
+
+    def resume_writing(self) -> None:
+        """The write buffer has drained."""
+        if self._connection is not None:
+            self._connection.outbox.release()
+
+    # The connection's calls
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection behind this socket, None when it is gone."""
+        return self._connection
+
+    def write(self, data: bytes) -> None:
+        """Send octets."""
+        if self._transport is not None and not self._is_finishing:
+            self._transport.write(data)
+
+    def pause(self, reason: int) -> None:
+        """Stop reading; several reasons may hold at once."""
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused |= reason
+
+    def resume(self, reason: int) -> None:
+        """Read again once no reason is left."""
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def finish(self) -> None:
+        """Shut down sending, then swallow what still comes, so that no reset destroys our last
+        words (CONN-07)."""
+        transport = self._transport
+        if transport is None or self._is_finishing or transport.is_closing():
+            return
+        self._is_finishing = True
+        if self._paused:
+            self._paused = 0
+            transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._door.loop.call_later(LINGER_S, self.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run a callable after a delay."""
+        return self._door.loop.call_later(delay_s, callback)
+
+
+def shown(address: tuple[object, ...] | str | None) -> str:
+    """An address as in connection names (CONN-15): IPv4-mapped as IPv4, IPv6 in brackets."""
+    if not isinstance(address, tuple) or len(address) < 2:
+        return str(address or "?")
+    host = str(address[0]).removeprefix("::ffff:")
+    return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
+
+
+async def listen(door: Door, host: str, port: int) -> tuple[asyncio.Server, int]:
+    """Open the listener; returns it and the port it got.
+
+    Raises:
+        OSError: the address cannot be used
+    """
+    server = await door.loop.create_server(
+        lambda: Edge(door), host, port, backlog=1024, reuse_address=True, start_serving=False
+    )
+    sockets = server.sockets
+    actual = sockets[0].getsockname()[1] if sockets else port
+    for one in sockets:
+        if one.family in {socket.AF_INET, socket.AF_INET6}:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return server, int(actual)

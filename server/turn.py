@@ -1,0 +1,123 @@
+"""Once per loop turn: the work list, one dispatch per dirty queue, the journal, the sockets.
+
+Everything that happens in one turn of the event loop is gathered here and done once, in this
+order: put-off work, deliveries, confirms that wait for nothing, one journal block, one write per
+socket. The journal stands before the sockets, so that what a client has been told is at least
+with the operating system.
+
+No timer waits for a batch to fill: a turn is as large as what came in meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.broker.queue import Queue
+    from server.outbox import Outbox
+
+
+class Releases(Protocol):
+    """Something that has confirms to say."""
+
+    def release(self, watermark: int) -> bool:
+        """Say what is true up to `watermark`; False while more of it has to wait."""
+
+
+class Turn:
+    """Gathers what one loop turn leaves to do.
+
+    Args:
+        call_soon: runs a callable in the next loop turn
+        write_journal: hands what is buffered to the disk and starts a sync where one is wanted
+        report: told of exceptions that nobody expected, so that one queue's bug stops no other
+    """
+
+    __slots__ = (
+        "_call_soon",
+        "_confirming",
+        "_is_scheduled",
+        "_outboxes",
+        "_queues",
+        "_report",
+        "_work",
+        "_write_journal",
+        "watermark",
+    )
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        write_journal: Callable[[], None],
+        report: Callable[[BaseException], None],
+    ) -> None:
+        self._call_soon = call_soon
+        self._write_journal = write_journal
+        self._report = report
+        self._is_scheduled = False
+        self._work: list[Callable[[], None]] = []
+        self._queues: list[Queue] = []
+        self._confirming: dict[Releases, None] = {}
+        self._outboxes: list[Outbox] = []
+        self.watermark = 0
+
+    def wants_dispatch(self, queue: Queue) -> None:
+        """Dispatch this queue in the turn; it asks only once."""
+        self._queues.append(queue)
+        if not self._is_scheduled:
+            self.wake()
+
+    def wants_flush(self, outbox: Outbox) -> None:
+        """Write this outbox at the end of the turn; it asks only once."""
+        self._outboxes.append(outbox)
+        if not self._is_scheduled:
+            self.wake()
+
+    def wants_release(self, confirming: Releases) -> None:
+        """Send confirms that wait for nothing in this turn."""
+        self._confirming[confirming] = None
+        if not self._is_scheduled:
+            self.wake()
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Put work off to the turn: whatever may not happen inside the present call."""
+        self._work.append(work)
+        if not self._is_scheduled:
+            self.wake()
+
+    def wake(self) -> None:
+        """See to it that a turn is run."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self.run)
+
+    def run(self) -> None:
+        """The turn. What it causes anew is left to the next one."""
+        self._is_scheduled = False
+        if self._work:
+            work, self._work = self._work, []
+            for job in work:
+                self._guard(job)
+        queues, self._queues = self._queues, []
+        for queue in queues:
+            self._guard(queue.dispatch)
+        if self._confirming:
+            confirming, self._confirming = self._confirming, {}
+            for channel in confirming:
+                channel.release(self.watermark)
+        self._write_journal()
+        self.flush()
+
+    def flush(self) -> None:
+        """One write per socket that has something to say."""
+        outboxes, self._outboxes = self._outboxes, []
+        for outbox in outboxes:
+            outbox.flush()
+
+    def _guard(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - a bug in one queue must not stop the others
+            self._report(error)

@@ -1,0 +1,196 @@
+"""The outstanding deliveries of one channel, by delivery tag.
+
+They are kept as they came: in runs of consecutive tags to one consumer. An ack run that meets a
+delivery run is then a slice. Acks in order cut the front of the first run; acks out of order
+leave holes, and a run without live entries goes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+    from server.consumer import Consumer
+
+# A run stays short enough that cutting its front is a small move.
+RUN_MESSAGES: Final = 512
+
+
+class Run:
+    """Deliveries `first`, `first + 1`, … to one consumer (None: got by basic.get)."""
+
+    __slots__ = ("consumer", "first", "live", "messages", "queue")
+
+    def __init__(
+        self, first: int, messages: list[Message | None], consumer: Consumer | None, queue: Queue
+    ) -> None:
+        self.first = first
+        self.messages = messages
+        self.live = len(messages)
+        self.consumer = consumer
+        self.queue = queue
+
+
+class Taken:
+    """Deliveries taken out together: the messages of one run, with their tags."""
+
+    __slots__ = ("consumer", "messages", "queue", "tags")
+
+    def __init__(self, run: Run, tags: range | list[int], messages: list[Message]) -> None:
+        self.tags = tags
+        self.messages = messages
+        self.consumer = run.consumer
+        self.queue = run.queue
+
+
+class Unacked:
+    """Outstanding deliveries in the order of their tags."""
+
+    __slots__ = ("_runs", "count")
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self.count = 0
+
+    def add(
+        self, first: int, messages: list[Message], consumer: Consumer | None, queue: Queue
+    ) -> None:
+        """Enter deliveries with the tags `first`, `first + 1`, …"""
+        self.count += len(messages)
+        if self._runs:
+            last = self._runs[-1]
+            if (
+                last.consumer is consumer
+                and last.queue is queue
+                and last.first + len(last.messages) == first
+                and len(last.messages) + len(messages) <= RUN_MESSAGES
+            ):
+                last.messages += messages
+                last.live += len(messages)
+                return
+        entries: list[Message | None] = [*messages]
+        self._runs.append(Run(first, entries, consumer, queue))
+
+    def take_range(self, first: int, last: int) -> tuple[list[Taken], int]:
+        """Take the deliveries `first` … `last`.
+
+        Returns:
+            what was taken, and the first tag that is not outstanding (0: all were). What stood
+            before that tag has been taken.
+        """
+        taken: list[Taken] = []
+        while first <= last:
+            index = self._index(first)
+            if index < 0:
+                return taken, first
+            run = self._runs[index]
+            at = first - run.first
+            count = min(last - first + 1, len(run.messages) - at)
+            messages = run.messages[at : at + count]
+            if run.live != len(run.messages) and None in messages:
+                count = messages.index(None)
+                if not count:
+                    return taken, first
+                messages = messages[:count]
+            self._cut(index, at, count)
+            # Holes were excluded just above.
+            taken.append(Taken(run, range(first, first + count), messages))  # type: ignore[arg-type]
+            first += count
+        return taken, 0
+
+    def take_up_to(self, tag: int) -> list[Taken] | None:
+        """Take everything with a tag up to `tag`, which must itself be outstanding (ACK-05)."""
+        index = self._index(tag)
+        if index < 0:
+            return None
+        run = self._runs[index]
+        at = tag - run.first
+        if run.messages[at] is None:
+            return None
+        taken = [whole(before) for before in self._runs[:index]]
+        part = Run(run.first, run.messages[: at + 1], run.consumer, run.queue)
+        part.live = sum(1 for message in part.messages if message is not None)
+        taken.append(whole(part))
+        self.count -= sum(len(entry.messages) for entry in taken)
+        del run.messages[: at + 1]
+        run.first += at + 1
+        run.live -= part.live
+        del self._runs[: index if run.live else index + 1]
+        return taken
+
+    def take_all(self) -> list[Taken]:
+        """Take everything, oldest first."""
+        taken = [whole(run) for run in self._runs]
+        self._runs.clear()
+        self.count = 0
+        return taken
+
+    def take_of(self, consumer: Consumer) -> list[Taken]:
+        """Take everything delivered to one consumer."""
+        mine = [run for run in self._runs if run.consumer is consumer]
+        self._runs = [run for run in self._runs if run.consumer is not consumer]
+        taken = [whole(run) for run in mine]
+        self.count -= sum(len(entry.messages) for entry in taken)
+        return taken
+
+    def put_back(self, entries: list[Taken]) -> None:
+        """Enter taken deliveries again under their old tags (TX-10)."""
+        for entry in entries:
+            for tag, message in zip(entry.tags, entry.messages, strict=True):
+                index = bisect_right(self._runs, tag, key=first_tag)
+                run = self._runs[index - 1] if index else None
+                if run is not None and tag < run.first + len(run.messages):
+                    run.messages[tag - run.first] = message
+                    run.live += 1
+                else:
+                    new = Run(tag, [message], entry.consumer, entry.queue)
+                    self._runs.insert(index, new)
+                self.count += 1
+
+    def live(self) -> list[Taken]:
+        """Everything outstanding, without taking it."""
+        return [whole(run) for run in self._runs]
+
+    def _index(self, tag: int) -> int:
+        runs = self._runs
+        if not runs:
+            return -1
+        run = runs[0]
+        index = 0
+        if tag >= run.first + len(run.messages):
+            index = bisect_right(runs, tag, key=first_tag) - 1
+            run = runs[index]
+        return index if run.first <= tag < run.first + len(run.messages) else -1
+
+    def _cut(self, index: int, at: int, count: int) -> None:
+        run = self._runs[index]
+        run.live -= count
+        self.count -= count
+        if not run.live:
+            del self._runs[index]
+        elif at:
+            run.messages[at : at + count] = [None] * count
+        else:
+            del run.messages[:count]
+            run.first += count
+
+
+def first_tag(run: Run) -> int:
+    """Sort key of the runs."""
+    return run.first
+
+
+def whole(run: Run) -> Taken:
+    """All live entries of a run."""
+    if run.live == len(run.messages):
+        tags: range | list[int] = range(run.first, run.first + run.live)
+        return Taken(run, tags, run.messages)  # type: ignore[arg-type]
+    pairs = [
+        (run.first + at, message)
+        for at, message in enumerate(run.messages)
+        if message is not None
+    ]
+    return Taken(run, [tag for tag, _ in pairs], [message for _, message in pairs])

@@ -1,0 +1,122 @@
+"""Start and stop a private RabbitMQ node, the referee that conformance and bench measure against.
+
+Needs Debian's `rabbitmq-server` package. The node gets its own name, port, data and log
+directory, so that several may run beside each other and beside a system-wide one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+START_LIMIT_S = 90
+
+
+def environment(directory: Path, port: int) -> dict[str, str]:
+    """The node's environment: nothing of it touches the machine-wide defaults."""
+    return {
+        **os.environ,
+        "HOME": str(directory),
+        "RABBITMQ_NODENAME": f"referee{port}@localhost",
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(port + 20000),
+        "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(directory / "log"),
+        "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+        "RABBITMQ_PID_FILE": str(directory / "pid"),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+    }
+
+
+def start(directory: Path, port: int) -> int:
+    """Start the node and wait until it speaks AMQP; print its URL."""
+    if not Path(SERVER).exists():
+        print("rabbitmq-server is not installed: apt-get install rabbitmq-server", file=sys.stderr)
+        return 2
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "enabled_plugins").write_text("[].\n")
+    (directory / "rabbitmq.conf").write_text(
+        "loopback_users = none\nlog.file.level = warning\ndisk_free_limit.absolute = 50MB\n"
+    )
+    with (directory / "output.log").open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603 - a fixed program
+            [SERVER],
+            env=environment(directory, port),
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    (directory / "group").write_text(str(process.pid))
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            print(f"rabbitmq-server ended early: see {directory / 'output.log'}", file=sys.stderr)
+            return 1
+        if speaks_amqp(port):
+            print(f"amqp://guest:guest@127.0.0.1:{port}/")
+            return 0
+        time.sleep(0.2)
+    print(f"rabbitmq-server not ready in {START_LIMIT_S} s: see {directory}", file=sys.stderr)
+    return 1
+
+
+def speaks_amqp(port: int) -> bool:
+    """True when the port answers a protocol header with a method frame."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=2) as peer:
+            peer.sendall(b"AMQP\x00\x00\x09\x01")
+            return peer.recv(1) == b"\x01"
+    except OSError:
+        return False
+
+
+def stop(directory: Path) -> int:
+    """End the node's whole process group."""
+    group = directory / "group"
+    if not group.exists():
+        return 0
+    leader = int(group.read_text())
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(leader, number)
+        except ProcessLookupError:
+            break
+        for _ in range(50):
+            time.sleep(0.1)
+            try:
+                os.killpg(leader, 0)
+            except ProcessLookupError:
+                break
+    group.unlink()
+    return 0
+
+
+def main() -> int:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("verb", choices=["start", "stop"])
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=5673)
+    parser.add_argument("--wipe", action="store_true", help="remove the directory afterwards")
+    options = parser.parse_args()
+    if options.verb == "start":
+        return start(options.dir, options.port)
+    code = stop(options.dir)
+    if options.wipe:
+        shutil.rmtree(options.dir, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
