@@ -1,0 +1,113 @@
+"""The registry of virtual hosts, and everything durable in them as one list of records.
+
+Must not know users, connections, or how the journal keeps the records.
+
+Spec: VHOST-01, DURABLE-01
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic
+
+from server.broker import definitions as d
+from server.broker.spec import QueueSpec
+from server.broker.vhost import Q_co, VHost
+
+
+class Broker(Generic[Q_co]):
+    """All virtual hosts of this process."""
+
+    def __init__(
+        self,
+        *,
+        new_queue: Callable[[QueueSpec], Q_co],
+        define: Callable[[bytes], int],
+        drop_queue: Callable[[int], int],
+        random_name: Callable[[], str],
+        relaxed_redeclare: bool = False,
+    ) -> None:
+        """Make a broker without vhosts; the arguments are those of `VHost`.
+
+        `new_queue` is called during `restore` too, also for queues that a later record deletes,
+        so it must do nothing but make the object.
+        """
+        self.vhosts: dict[str, VHost[Q_co]] = {}
+        self._new_queue = new_queue
+        self._define = define
+        self._drop_queue = drop_queue
+        self._random_name = random_name
+        self._relaxed_redeclare = relaxed_redeclare
+        # 0 stands for "not stored", so ids begin at 1.
+        self._free_queue_id = 1
+
+    def create_vhost(self, name: str) -> tuple[VHost[Q_co], int]:
+        """The vhost of that name, made when there is none, and the LSN an answer waits for.
+
+        Spec: VHOST-02
+        """
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            vhost = self._add_vhost(name)
+            vhost.defined_lsn = self._define(d.encode(d.VHostCreated(name)))
+        return vhost, vhost.defined_lsn
+
+    def definitions(self) -> list[bytes]:
+        """The records from which `restore` makes everything durable again.
+
+        Spec: DURABLE-01
+        """
+        records = [d.encode(d.QueueIdsReserved(self._free_queue_id))]
+        for vhost in self.vhosts.values():
+            records += vhost.definitions()
+        return records
+
+    def restore(self, records: Iterable[bytes]) -> None:
+        """Do again what the records say, in order: a snapshot and the changes since.
+
+        Raises:
+            BadDefinition: a record that no broker of this version wrote.
+        """
+        for record in records:
+            definition = d.decode(record)
+            if isinstance(definition, d.QueueIdsReserved):
+                self._reserve_queue_ids(definition.next_queue_id)
+            elif isinstance(definition, d.VHostCreated):
+                if definition.vhost not in self.vhosts:
+                    self._add_vhost(definition.vhost)
+            else:
+                vhost = self.vhosts.get(definition.vhost)
+                if vhost is None:
+                    raise d.BadDefinition(f"definition in a vhost that is not: {record[:80]!r}")
+                if isinstance(definition, d.QueueDeclared | d.QueueDeleted):
+                    self._reserve_queue_ids(definition.queue_id + 1)
+                vhost.apply_definition(definition)
+
+    def stored_queues(self) -> dict[int, Q_co]:
+        """The queues that the journal keeps, by the id under which it does."""
+        return {
+            queue.spec.queue_id: queue
+            for vhost in self.vhosts.values()
+            for queue in vhost.queues.values()
+            if queue.spec.stored
+        }
+
+    def _add_vhost(self, name: str) -> VHost[Q_co]:
+        vhost = self.vhosts[name] = VHost(
+            name,
+            new_queue=self._new_queue,
+            define=self._define,
+            drop_queue=self._drop_queue,
+            next_queue_id=self._next_queue_id,
+            random_name=self._random_name,
+            relaxed_redeclare=self._relaxed_redeclare,
+        )
+        return vhost
+
+    def _next_queue_id(self) -> int:
+        queue_id = self._free_queue_id
+        self._free_queue_id += 1
+        return queue_id
+
+    def _reserve_queue_ids(self, next_queue_id: int) -> None:
+        self._free_queue_id = max(self._free_queue_id, next_queue_id)

@@ -1,0 +1,239 @@
+"""What outlives a restart besides messages, as records for the journal and back.
+
+A record is one JSON document with a version, so that an operator can read it in a hex dump and a
+later version can tell it from its own. Argument tables are kept as their octets: types decide
+about equivalence (QUEUE-23) and must not be lost on the way.
+Must not know the journal, nor what a definition does; `vhost.py` and `broker.py` apply them.
+
+Spec: DURABLE-01, DURABLE-02
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, fields
+from typing import Final
+
+from protocol.errors import FrameError
+from protocol.fields import Table, decode_table_at, encode_table
+from server.broker.bindings import Binding, DestinationKind
+from server.broker.exchange import ROUTERS, Exchange
+from server.broker.spec import QueueSpec
+
+FORMAT_VERSION: Final = 1
+
+
+class BadDefinition(ValueError):  # noqa: N818 - it is the record that is bad
+    """A record that this version cannot have written."""
+
+
+@dataclass(slots=True, frozen=True)
+class QueueIdsReserved:
+    """Queue ids below `next_queue_id` have been given and are never given again."""
+
+    next_queue_id: int
+
+
+@dataclass(slots=True, frozen=True)
+class VHostCreated:
+    """A virtual host, with its predeclared exchanges."""
+
+    vhost: str
+
+
+@dataclass(slots=True, frozen=True)
+class ExchangeDeclared:
+    """A durable exchange."""
+
+    vhost: str
+    name: str
+    type: str
+    auto_delete: bool
+    internal: bool
+    arguments: Table
+
+
+@dataclass(slots=True, frozen=True)
+class ExchangeDeleted:
+    """A durable exchange is gone, and all its bindings with it."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
+class QueueDeclared:
+    """A durable queue that is nobody's own."""
+
+    vhost: str
+    name: str
+    queue_id: int
+    auto_delete: bool
+    arguments: Table
+
+
+@dataclass(slots=True, frozen=True)
+class QueueDeleted:
+    """A durable queue is gone, and all its bindings with it."""
+
+    vhost: str
+    name: str
+    queue_id: int
+
+
+@dataclass(slots=True, frozen=True)
+class Bound:
+    """A binding whose both ends are durable (EXCH-23)."""
+
+    vhost: str
+    source: str
+    kind: DestinationKind
+    destination: str
+    routing_key: str
+    arguments: Table
+
+
+@dataclass(slots=True, frozen=True)
+class Unbound:
+    """A durable binding is gone while both its ends stay."""
+
+    vhost: str
+    source: str
+    kind: DestinationKind
+    destination: str
+    routing_key: str
+    arguments: Table
+
+
+VHostDefinition = (
+    ExchangeDeclared | ExchangeDeleted | QueueDeclared | QueueDeleted | Bound | Unbound
+)
+Definition = QueueIdsReserved | VHostCreated | VHostDefinition
+
+# Names of operations and of fields are the format; renaming one needs a new version.
+_KINDS: Final[dict[str, type[Definition]]] = {
+    "queue-ids": QueueIdsReserved,
+    "vhost": VHostCreated,
+    "exchange": ExchangeDeclared,
+    "exchange-delete": ExchangeDeleted,
+    "queue": QueueDeclared,
+    "queue-delete": QueueDeleted,
+    "bind": Bound,
+    "unbind": Unbound,
+}
+_OPERATIONS: Final = {kind: operation for operation, kind in _KINDS.items()}
+
+
+def encode(definition: Definition) -> bytes:
+    """The record of a definition; names that are no UTF-8 stay what they are."""
+    document: dict[str, object] = {"v": FORMAT_VERSION, "op": _OPERATIONS[type(definition)]}
+    for each in fields(definition):
+        value = getattr(definition, each.name)
+        document[each.name] = _pack(value) if each.name == "arguments" else value
+    return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+
+def decode(record: bytes) -> Definition:
+    """The definition in a record.
+
+    Raises:
+        BadDefinition: not a record, or one of a newer version.
+    """
+    try:
+        document = json.loads(record)
+        version, kind = document.pop("v"), _KINDS[document.pop("op")]
+        if version != FORMAT_VERSION:
+            raise BadDefinition(f"definition of version {version}, known is {FORMAT_VERSION}")
+        if "arguments" in document:
+            document["arguments"] = _unpack(document["arguments"])
+        return kind(**document)
+    except (ValueError, KeyError, TypeError, AttributeError, FrameError, binascii.Error) as error:
+        if isinstance(error, BadDefinition):
+            raise
+        raise BadDefinition(f"not a definition: {record[:80]!r}") from error
+
+
+def of_exchange(exchange: Exchange) -> ExchangeDeclared:
+    """What declares a durable exchange again."""
+    return ExchangeDeclared(
+        exchange.vhost,
+        exchange.name,
+        exchange.type,
+        exchange.auto_delete,
+        exchange.internal,
+        exchange.arguments,
+    )
+
+
+def of_queue(spec: QueueSpec) -> QueueDeclared:
+    """What declares a stored queue again."""
+    return QueueDeclared(spec.vhost, spec.name, spec.queue_id, spec.auto_delete, spec.arguments)
+
+
+def of_binding(vhost: str, binding: Binding) -> Bound:
+    """What binds the same again."""
+    return Bound(vhost, *_tuple_of(binding))
+
+
+def of_unbound(vhost: str, binding: Binding) -> Unbound:
+    """What removes the binding."""
+    return Unbound(vhost, *_tuple_of(binding))
+
+
+def to_exchange(definition: ExchangeDeclared) -> Exchange:
+    """The exchange that a record is about.
+
+    Raises:
+        BadDefinition: its type is not of this version.
+    """
+    if definition.type not in ROUTERS:
+        raise BadDefinition(f"exchange type {definition.type!r} is not of this version")
+    return Exchange(
+        definition.name,
+        definition.vhost,
+        definition.type,
+        True,
+        definition.auto_delete,
+        definition.internal,
+        definition.arguments,
+    )
+
+
+def to_spec(definition: QueueDeclared) -> QueueSpec:
+    """The declaration of the queue that a record is about."""
+    return QueueSpec(
+        definition.name,
+        definition.vhost,
+        definition.queue_id,
+        True,
+        None,
+        definition.auto_delete,
+        definition.arguments,
+    )
+
+
+def to_binding(definition: Bound | Unbound) -> Binding:
+    """The binding that a record is about."""
+    return Binding(*_tuple_of(definition))
+
+
+def _tuple_of(
+    binding: Binding | Bound | Unbound,
+) -> tuple[str, DestinationKind, str, str, Table]:
+    return (
+        binding.source,
+        binding.kind,
+        binding.destination,
+        binding.routing_key,
+        binding.arguments,
+    )
+
+
+def _pack(arguments: Table) -> str:
+    return b64encode(encode_table(arguments)).decode("ascii") if arguments else ""
+
+
+def _unpack(packed: str) -> Table:
+    return decode_table_at(b64decode(packed, validate=True), 0)[0] if packed else {}

@@ -1,0 +1,140 @@
+"""An exchange: its declaration, what it may be called, and the router of its type.
+
+Must not know other exchanges or queues; the ways between them are the vhost's.
+
+Spec: EXCH-01 … EXCH-10
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from protocol.errors import PreconditionFailed
+from protocol.fields import Table, as_text, type_name
+from server.broker.arguments import refuse_unsupported_exchange_arguments
+from server.broker.bindings import Binding
+from server.broker.equivalence import (
+    require_same_argument,
+    require_same_flag,
+    require_same_text,
+)
+from server.broker.names import DEFAULT_EXCHANGE, RESERVED_PREFIX, exchange_text
+from server.broker.routing.direct import DirectRouter
+from server.broker.routing.fanout import FanoutRouter
+from server.broker.routing.headers import HeadersRouter
+from server.broker.routing.topic import TopicRouter
+
+ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+
+
+class Router(Protocol):
+    """How an exchange type keeps and matches its bindings."""
+
+    def validate(self, routing_key: str, arguments: Table) -> None:
+        """Raise PreconditionFailed (406) when no binding of this type can look like that."""
+
+    def add(self, binding: Binding) -> None:
+        """Take in a binding that is not in yet."""
+
+    def remove(self, binding: Binding) -> None:
+        """Take out a binding that is in."""
+
+    def match(self, keys: Sequence[str], headers: Table | None) -> Iterable[Binding]:
+        """The bindings that match; the same one may come more than once."""
+
+
+ROUTERS: Final[dict[str, Callable[[], Router]]] = {
+    "direct": DirectRouter,
+    "fanout": FanoutRouter,
+    "topic": TopicRouter,
+    "headers": HeadersRouter,
+}
+
+# Name, type, internal (EXCH-02).
+PREDECLARED: Final = (
+    (DEFAULT_EXCHANGE, "direct", False),
+    ("amq.direct", "direct", False),
+    ("amq.fanout", "fanout", False),
+    ("amq.topic", "topic", False),
+    ("amq.headers", "headers", False),
+    ("amq.match", "headers", False),
+    ("amq.rabbitmq.trace", "topic", True),
+)
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One exchange of a vhost. Nothing of the declaration changes after it was made."""
+
+    name: str
+    vhost: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Table
+    alternate: str | None = field(init=False)
+    router: Router = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.alternate = as_text(self.arguments.get(ALTERNATE_EXCHANGE))
+        self.router = ROUTERS[self.type]()
+
+    @property
+    def text(self) -> str:
+        """The {X} of error texts (GEN-04)."""
+        return exchange_text(self.name, self.vhost)
+
+    @property
+    def is_predeclared(self) -> bool:
+        """Whether the vhost made it, so that no client may delete it (EXCH-05)."""
+        return self.name == DEFAULT_EXCHANGE or self.name.startswith(RESERVED_PREFIX)
+
+    def require_valid(self) -> None:
+        """Check the arguments of a new exchange.
+
+        Raises:
+            PreconditionFailed: 406, an argument of the wrong type or of a feature to come.
+
+        Spec: EXCH-09
+        """
+        alternate = self.arguments.get(ALTERNATE_EXCHANGE)
+        if alternate is not None and self.alternate is None:
+            raise PreconditionFailed(
+                f"invalid type '{type_name(alternate)}' for arg '{ALTERNATE_EXCHANGE}' "
+                f"in {self.text}"
+            )
+        refuse_unsupported_exchange_arguments(self.text, self.arguments)
+
+    def require_equivalent(self, declared: Exchange) -> None:
+        """Compare with a later declaration of the same name.
+
+        Raises:
+            PreconditionFailed: 406, naming the first difference.
+
+        Spec: EXCH-08
+        """
+        require_same_text("type", self.text, declared.type, self.type)
+        require_same_flag("durable", self.text, declared.durable, self.durable)
+        require_same_flag("auto_delete", self.text, declared.auto_delete, self.auto_delete)
+        require_same_flag("internal", self.text, declared.internal, self.internal)
+        require_same_argument(
+            ALTERNATE_EXCHANGE,
+            self.text,
+            declared.arguments.get(ALTERNATE_EXCHANGE),
+            self.arguments.get(ALTERNATE_EXCHANGE),
+        )
+
+
+def check_type(exchange_type: str) -> None:
+    """Accept the exchange types there are.
+
+    Raises:
+        PreconditionFailed: 406, there is no such type.
+
+    Spec: EXCH-01
+    """
+    if exchange_type not in ROUTERS:
+        raise PreconditionFailed(f"unknown exchange type '{exchange_type}'")

@@ -1,0 +1,502 @@
+"""A virtual host: its exchanges, queues and bindings, and where a message goes.
+
+    declare, bind, delete ──▶ registries ──▶ definition record ──▶ LSN that the -ok waits for
+    route(exchange, keys, headers) ──▶ the set of queues
+
+Every change of a durable thing is logged before the method returns, and the LSN of the record is
+the answer: 0 when nothing durable is concerned. What follows from a change (an auto-delete
+exchange that loses its last binding) is logged as a record of its own, so that replay never has
+to deduce anything from transient things that are no longer there.
+Must not know users and permissions, channels, messages or the journal's format.
+
+Spec: EXCH, QUEUE, DURABLE-01, DURABLE-02
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+import structlog
+
+from protocol.errors import NotFound, PreconditionFailed
+from protocol.fields import Table
+from server.broker import definitions as d
+from server.broker.arguments import (
+    check_arguments,
+    dead_letter_exchange,
+    require_equivalent_arguments,
+)
+from server.broker.bindings import Binding, DestinationKind
+from server.broker.exchange import Exchange, check_type
+from server.broker.names import (
+    SERVER_NAMED_PREFIX,
+    check_exchange_name,
+    exchange_text,
+    queue_text,
+)
+from server.broker.routes import Routes
+from server.broker.spec import QueueLike, QueueSpec
+
+# Covariant so that a room which needs only the protocol accepts a vhost of the real queues.
+Q_co = TypeVar("Q_co", bound=QueueLike, covariant=True)
+
+log = structlog.get_logger()
+
+
+def permit_all(target: str) -> None:
+    """Stand-in for the permission check where no user is at work."""
+
+
+def tell_nobody(ready_count: int, lsn: int) -> None:
+    """Stand-in for the answer to a deletion that nobody asked for."""
+
+
+class VHost(Generic[Q_co]):
+    """One virtual host.
+
+    `generation` grows with every change that may alter a route or a verdict that does not hang on
+    permissions; whoever caches routes compares it. `defined_lsn` is the highest LSN logged here.
+    The limits are None while there is no limit; 0 allows none.
+
+    Spec: EXCH-14, QUEUE-09, VHOST-04
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        new_queue: Callable[[QueueSpec], Q_co],
+        define: Callable[[bytes], int],
+        drop_queue: Callable[[int], int],
+        next_queue_id: Callable[[], int],
+        random_name: Callable[[], str],
+        relaxed_redeclare: bool = False,
+    ) -> None:
+        """Make the vhost with its predeclared exchanges, logging nothing.
+
+        `define` logs a record and `drop_queue` that a stored queue's messages are gone; both give
+        the LSN. `random_name` gives 22 base64url characters that nobody can guess.
+
+        Spec: EXCH-02, QUEUE-02, QUEUE-25
+        """
+        self.name = name
+        self.routes = Routes(name)
+        self.exchanges = self.routes.exchanges
+        self.queues: dict[str, Q_co] = {}
+        self.generation = 0
+        self.defined_lsn = 0
+        self.exchange_limit: int | None = None
+        self.queue_limit: int | None = None
+        self._new_queue = new_queue
+        self._define = define
+        self._drop_queue = drop_queue
+        self._next_queue_id = next_queue_id
+        self._random_name = random_name
+        self._relaxed_redeclare = relaxed_redeclare
+        self._owned: dict[object, dict[str, None]] = {}
+
+    # Exchanges
+
+    def find_exchange(self, name: str) -> Exchange:
+        """The exchange of that name.
+
+        Raises:
+            NotFound: 404, there is none.
+
+        Spec: EXCH-07
+        """
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"no {exchange_text(name, self.name)}")
+        return exchange
+
+    def declare_exchange(
+        self,
+        name: str,
+        exchange_type: str,
+        *,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        arguments: Table,
+        permit_target: Callable[[str], None] = permit_all,
+    ) -> int:
+        """Make the exchange, or compare with the one there is.
+
+        `permit_target` is asked about the alternate exchange before a new one is made.
+
+        Raises:
+            PreconditionFailed: 406, unknown type, inequivalent or bad arguments, limit reached.
+            AccessRefused: 403, reserved name, or what `permit_target` raises.
+
+        Spec: EXCH-01, EXCH-04, EXCH-08, EXCH-09, EXCH-14
+        """
+        check_type(exchange_type)
+        declared = Exchange(
+            name, self.name, exchange_type, durable, auto_delete, internal, arguments
+        )
+        existing = self.exchanges.get(name)
+        if existing is not None:
+            existing.require_equivalent(declared)
+            return self.defined_lsn if existing.durable else 0
+        check_exchange_name(name)
+        declared.require_valid()
+        if declared.alternate is not None:
+            permit_target(declared.alternate)
+        if self.exchange_limit is not None and len(self.exchanges) >= self.exchange_limit:
+            raise PreconditionFailed(
+                f"cannot declare {declared.text}: exchange limit of "
+                f"{self.exchange_limit} is reached"
+            )
+        self.exchanges[name] = declared
+        self.generation += 1
+        log.debug("exchange.declared", vhost=self.name, exchange=name, type=exchange_type)
+        return self._log(d.of_exchange(declared)) if durable else 0
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> int:
+        """Delete the exchange, its bindings, and what auto-deletes by that; missing is fine.
+
+        Raises:
+            PreconditionFailed: 406, `if_unused` and it is the source of a binding.
+
+        Spec: EXCH-11, EXCH-12, EXCH-13
+        """
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            return self.defined_lsn
+        if if_unused and self.routes.bindings.is_source(name):
+            raise PreconditionFailed(f"{exchange.text} in use")
+        return max(
+            self._unregister_exchange(exchange), self._detach(self.routes.bindings_of(exchange))
+        )
+
+    # Bindings
+
+    def bind(
+        self,
+        source: str,
+        kind: DestinationKind,
+        destination: str,
+        routing_key: str,
+        arguments: Table,
+        owner: object,
+    ) -> int:
+        """Bind a queue or an exchange to the exchange `source`; binding twice is a no-op.
+
+        Raises:
+            NotFound: 404, an end is missing; the source is named when both are.
+            PreconditionFailed: 406, the exchange type has no such binding.
+            ResourceLocked: 405, the queue is exclusive to an owner other than `owner`.
+
+        Spec: EXCH-20, EXCH-21, EXCH-41, EXCH-52, QUEUE-30
+        """
+        # Both missing: RabbitMQ names the source (measured).
+        exchange = self.find_exchange(source)
+        self._find_destination(kind, destination)
+        exchange.router.validate(routing_key, arguments)
+        if kind == "queue":
+            self.find_queue(destination, owner)
+        binding = Binding(source, kind, destination, routing_key, arguments)
+        durable = self._is_durable(binding)
+        if not self.routes.add(binding):
+            return self.defined_lsn if durable else 0
+        self.generation += 1
+        return self._log(d.of_binding(self.name, binding)) if durable else 0
+
+    def unbind(
+        self,
+        source: str,
+        kind: DestinationKind,
+        destination: str,
+        routing_key: str,
+        arguments: Table,
+        owner: object,
+    ) -> int:
+        """Remove exactly this binding, and what auto-deletes by that; missing is fine.
+
+        Raises:
+            ResourceLocked: 405, it exists and its queue is exclusive to another owner.
+
+        Spec: EXCH-11, EXCH-20, EXCH-21
+        """
+        sought = Binding(source, kind, destination, routing_key, arguments)
+        binding = self.routes.bindings.find(sought.identity)
+        if binding is None:
+            return self.defined_lsn
+        if kind == "queue":
+            self.find_queue(destination, owner)
+        lsn = 0
+        if self._is_durable(binding):
+            lsn = self._log(d.Unbound(self.name, source, kind, destination, routing_key, arguments))
+        return max(lsn, self._detach([binding]))
+
+    # Queues
+
+    def server_named(self) -> str:
+        """A fresh name for a queue that was declared without one (QUEUE-02)."""
+        return SERVER_NAMED_PREFIX + self._random_name()
+
+    def find_queue(self, name: str, owner: object) -> Q_co:
+        """The queue of that name, for a connection `owner` that means to use it.
+
+        Raises:
+            NotFound: 404, there is none.
+            ResourceLocked: 405, it is exclusive to another connection.
+
+        Spec: QUEUE-30
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no {queue_text(name, self.name)}")
+        queue.spec.require_access(owner)
+        return queue
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: Table,
+        permit_target: Callable[[str], None] = permit_all,
+    ) -> tuple[Q_co, int]:
+        """Make the queue, or compare with the one there is.
+
+        The name is taken as it is: reserved prefixes and permissions are the caller's.
+        `permit_target` is asked about the dead letter exchange before a new queue is made.
+
+        Raises:
+            ResourceLocked: 405, its exclusive owner differs.
+            PreconditionFailed: 406, inequivalent or bad arguments, limit reached.
+
+        Spec: QUEUE-06, QUEUE-09, QUEUE-10, QUEUE-20, QUEUE-21
+        """
+        durable = durable and exclusive_owner is None
+        existing = self.queues.get(name)
+        if existing is not None:
+            self._require_equivalent(existing, durable, exclusive_owner, auto_delete, arguments)
+            return existing, self.defined_lsn if existing.spec.stored else 0
+        target = dead_letter_exchange(queue_text(name, self.name), arguments)
+        if target is not None:
+            permit_target(target)
+        check_arguments(queue_text(name, self.name), arguments)
+        if self.queue_limit is not None and len(self.queues) >= self.queue_limit:
+            raise PreconditionFailed(
+                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
+                f"({self.queue_limit}) is reached"
+            )
+        queue_id = self._next_queue_id() if durable else 0
+        spec = QueueSpec(
+            name, self.name, queue_id, durable, exclusive_owner, auto_delete, arguments
+        )
+        queue = self._register_queue(spec)
+        log.debug("queue.declared", vhost=self.name, queue=name)
+        return queue, self._log(d.of_queue(spec)) if spec.stored else 0
+
+    def delete_queue(
+        self,
+        name: str,
+        owner: object,
+        *,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        before_cancel: Callable[[int, int], None] = tell_nobody,
+    ) -> tuple[int, int]:
+        """Delete the queue; gives its number of ready messages and the LSN; missing is fine.
+
+        `before_cancel` is told both before the queue's consumers are, because delete-ok goes
+        before basic.cancel when they are the deleter's own.
+
+        Raises:
+            ResourceLocked: 405, exclusive to another connection.
+            PreconditionFailed: 406, `if_unused` with consumers or `if_empty` with ready messages.
+
+        Spec: QUEUE-61, QUEUE-62
+        """
+        if name not in self.queues:
+            before_cancel(0, self.defined_lsn)
+            return 0, self.defined_lsn
+        queue = self.find_queue(name, owner)
+        if if_unused and queue.consumer_count:
+            raise PreconditionFailed(f"{queue.spec.text} in use")
+        if if_empty and queue.ready_count:
+            raise PreconditionFailed(f"{queue.spec.text} not empty")
+        ready_count, lsn = queue.ready_count, self._remove_queue(queue)
+        before_cancel(ready_count, lsn)
+        queue.deleted()
+        return ready_count, lsn
+
+    def consumer_gone(self, queue: QueueLike) -> None:
+        """The last consumer of `queue` has left: an auto-delete queue goes with it.
+
+        Spec: QUEUE-08
+        """
+        is_here = self.queues.get(queue.spec.name) is queue
+        if is_here and queue.spec.auto_delete and not queue.consumer_count:
+            self._remove_queue(queue)
+            queue.deleted()
+
+    def owner_gone(self, owner: object) -> None:
+        """A connection ends: its exclusive queues go.
+
+        Spec: QUEUE-07, CONN-53
+        """
+        for name in self._owned.pop(owner, ()):
+            queue = self.queues[name]
+            self._remove_queue(queue)
+            queue.deleted()
+
+    # Routing
+
+    def route(
+        self, exchange: Exchange, keys: Sequence[str], headers: Table | None
+    ) -> tuple[Q_co, ...]:
+        """The queues that get a message published to `exchange`, each once.
+
+        `keys` are the routing key and those of CC and BCC.
+
+        Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60, EXCH-61, EXCH-62
+        """
+        return self.routes.walk(exchange, keys, headers, self.queues)
+
+    # Restart
+
+    def definitions(self) -> list[bytes]:
+        """The records from which `apply_definition` makes everything durable here again."""
+        records: list[d.Definition] = [d.VHostCreated(self.name)]
+        records += (
+            d.of_exchange(each)
+            for each in self.exchanges.values()
+            if each.durable and not each.is_predeclared
+        )
+        records += (d.of_queue(queue.spec) for queue in self.queues.values() if queue.spec.stored)
+        records += (
+            d.of_binding(self.name, each) for each in self.routes.bindings if self._is_durable(each)
+        )
+        return [d.encode(record) for record in records]
+
+    def apply_definition(self, definition: d.VHostDefinition) -> None:
+        """Do again what a record says, logging nothing and deducing nothing.
+
+        A snapshot may already hold what the records behind it do, so doing something twice,
+        deleting what is gone and binding what is gone are no errors. They end in the right state
+        as long as all of them come, in order.
+        """
+        self.generation += 1
+        match definition:
+            case d.ExchangeDeclared() | d.ExchangeDeleted():
+                self._apply_exchange(definition)
+            case d.QueueDeclared() | d.QueueDeleted():
+                self._apply_queue(definition)
+            case d.Bound() | d.Unbound():
+                self._apply_binding(definition)
+
+    def _apply_exchange(self, definition: d.ExchangeDeclared | d.ExchangeDeleted) -> None:
+        existing = self.exchanges.get(definition.name)
+        if isinstance(definition, d.ExchangeDeleted):
+            if existing is not None:
+                del self.exchanges[definition.name]
+                self.routes.remove(self.routes.bindings_of(existing))
+        elif existing is None:
+            self.exchanges[definition.name] = d.to_exchange(definition)
+
+    def _apply_queue(self, definition: d.QueueDeclared | d.QueueDeleted) -> None:
+        existing = self.queues.get(definition.name)
+        if isinstance(definition, d.QueueDeleted):
+            if existing is not None:
+                del self.queues[definition.name]
+                self.routes.remove(self.routes.bindings.to_destination("queue", definition.name))
+        elif existing is None:
+            self._register_queue(d.to_spec(definition))
+
+    def _apply_binding(self, definition: d.Bound | d.Unbound) -> None:
+        binding = d.to_binding(definition)
+        existing = self.routes.bindings.find(binding.identity)
+        if isinstance(definition, d.Unbound):
+            if existing is not None:
+                self.routes.remove([existing])
+            return
+        ends = self.queues if binding.kind == "queue" else self.exchanges
+        if binding.source in self.exchanges and binding.destination in ends:
+            self.routes.add(binding)
+
+    # What the verbs share
+
+    def _require_equivalent(
+        self,
+        queue: QueueLike,
+        durable: bool,
+        exclusive_owner: object | None,
+        auto_delete: bool,
+        arguments: Table,
+    ) -> None:
+        spec = queue.spec
+        spec.require_equivalent(durable, exclusive_owner, auto_delete)
+        try:
+            require_equivalent_arguments(spec.text, arguments, spec.arguments)
+        except PreconditionFailed as error:
+            if not self._relaxed_redeclare:
+                raise
+            log.warning("queue.redeclared", vhost=self.name, queue=spec.name, why=error.text)
+
+    def _register_queue(self, spec: QueueSpec) -> Q_co:
+        queue = self.queues[spec.name] = self._new_queue(spec)
+        if spec.exclusive_owner is not None:
+            self._owned.setdefault(spec.exclusive_owner, {})[spec.name] = None
+        self.generation += 1
+        return queue
+
+    def _remove_queue(self, queue: QueueLike) -> int:
+        """Take a queue and its bindings out of the vhost and log it; the queue is told later."""
+        spec = queue.spec
+        del self.queues[spec.name]
+        self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)
+        self.generation += 1
+        log.debug("queue.deleted", vhost=self.name, queue=spec.name)
+        lsn = 0
+        if spec.stored:
+            self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))
+            lsn = self.defined_lsn = self._drop_queue(spec.queue_id)
+        return max(lsn, self._detach(self.routes.bindings.to_destination("queue", spec.name)))
+
+    def _unregister_exchange(self, exchange: Exchange) -> int:
+        del self.exchanges[exchange.name]
+        self.generation += 1
+        log.debug("exchange.deleted", vhost=self.name, exchange=exchange.name)
+        if not exchange.durable:
+            return 0
+        return self._log(d.ExchangeDeleted(self.name, exchange.name))
+
+    def _detach(self, bindings: Iterable[Binding]) -> int:
+        """Take bindings out, and the auto-delete exchanges that lose their last one by that.
+
+        Spec: EXCH-11, EXCH-13
+        """
+        lsn = 0
+        unbound = self.routes.remove(bindings)
+        while unbound:
+            exchange = unbound.pop()
+            if exchange.auto_delete:
+                lsn = max(lsn, self._unregister_exchange(exchange))
+                unbound += self.routes.remove(self.routes.bindings_of(exchange))
+        return lsn
+
+    def _find_destination(self, kind: DestinationKind, name: str) -> None:
+        if kind == "exchange":
+            self.find_exchange(name)
+        elif name not in self.queues:
+            raise NotFound(f"no {queue_text(name, self.name)}")
+
+    def _is_durable(self, binding: Binding) -> bool:
+        """Whether both ends survive a restart (EXCH-23)."""
+        if not self.exchanges[binding.source].durable:
+            return False
+        if binding.kind == "queue":
+            return self.queues[binding.destination].spec.stored
+        return self.exchanges[binding.destination].durable
+
+    def _log(self, definition: d.Definition) -> int:
+        self.defined_lsn = self._define(d.encode(definition))
+        return self.defined_lsn
