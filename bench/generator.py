@@ -1,0 +1,156 @@
+"""The load generator from this side: compiled when first needed, given a plan, read back.
+
+The inner loops are C (generator.c; the sink it is checked against is sink.c), because the
+servers under test take more than a million messages a second and the generator shares
+their processors. This module knows plans and results, not scenarios' questions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from bench import frames
+from bench.client import Address, handshake_steps
+from bench.shape import DRAIN_MS, Mode, Publisher, Shape
+
+HERE = Path(__file__).resolve().parent
+STAMP_SIZE = 8
+
+
+class GeneratorError(Exception):
+    """There is no C compiler, or it refused the source."""
+
+
+class Percentiles(TypedDict):
+    """A histogram summed up, microseconds."""
+
+    count: int
+    mean_us: float
+    p50_us: float
+    p99_us: float
+    max_us: float
+
+
+class Published(TypedDict):
+    """What one publisher did; seconds since the start."""
+
+    sent: int
+    confirmed: int
+    first_s: float
+    last_s: float
+
+
+class Received(TypedDict):
+    """What one consumer did; seconds since the start."""
+
+    received: int
+    acked: int
+    first_s: float
+    last_s: float
+
+
+class Result(TypedDict):
+    """What the generator prints."""
+
+    error: str
+    cycles: int
+    churn_s: float
+    confirm: Percentiles
+    delivery: Percentiles
+    publishers: list[Published]
+    consumers: list[Received]
+    generator_cpu_s: float
+
+
+def build(name: str) -> Path:
+    """Compile one of the C programs beside this file, once per version of the source.
+
+    Raises:
+        GeneratorError: with the one line the user needs.
+    """
+    source = HERE / f"{name}.c"
+    digest = hashlib.sha256(source.read_bytes() + (HERE / "wire.h").read_bytes()).hexdigest()[:16]
+    binary = Path(tempfile.gettempdir()) / f"vouchmq-bench-{name}-{digest}"
+    if binary.exists():
+        return binary
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise GeneratorError("the load generator needs a C compiler: apt-get install gcc")
+    fresh = binary.with_suffix(".new")
+    command = [compiler, "-O2", "-Wall", "-pthread", "-o", str(fresh), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise GeneratorError(f"{name}.c does not compile:\n{done.stderr}")
+    fresh.replace(binary)
+    return binary
+
+
+def run(plan: str, descriptors: Sequence[int], limit_s: float) -> Result:
+    """Run a plan over inherited sockets; `error` in the result says what went wrong, if so.
+
+    Raises:
+        RuntimeError: the generator died or refused the plan.
+    """
+    done = subprocess.run(
+        [str(build("generator"))],
+        input=plan,
+        capture_output=True,
+        text=True,
+        check=False,
+        pass_fds=descriptors,
+        timeout=limit_s,
+    )
+    if not done.stdout:
+        raise RuntimeError(f"the generator ended with {done.returncode}: {done.stderr.strip()}")
+    result: Result = json.loads(done.stdout)
+    return result
+
+
+def message_cycle(publisher: Publisher) -> list[bytes]:
+    """Encode one publish for each routing key, with its commit if the mode is tx."""
+    after = frames.tx_commit() if publisher.mode is Mode.TX else b""
+    body = bytes(32 + index % 95 for index in range(publisher.body_size))
+    return [
+        frames.publish(publisher.exchange, key, body, persistent=publisher.persistent) + after
+        for key in publisher.routing_keys
+    ]
+
+
+def plan_for(
+    shape: Shape, address: Address, publishers: Sequence[int], consumers: Sequence[int]
+) -> str:
+    """Write the plan of a shape for sockets already connected, in the order of the shape."""
+    lines = [f"run {shape.duration_ms} {DRAIN_MS}"]
+    for descriptor, publisher in zip(publishers, shape.publishers, strict=True):
+        lines.append(_publisher_line(descriptor, publisher))
+    for descriptor, consumer in zip(consumers, shape.consumers, strict=True):
+        lines.append(
+            f"consumer {descriptor} {consumer.worker} {consumer.ack_every} "
+            f"{consumer.body_size} {int(consumer.stamped)}"
+        )
+    for worker in range(shape.churn_client_count):
+        limit = shape.churn_limit_count // shape.churn_client_count
+        steps = [*handshake_steps(address), (1, frames.channel_open())]
+        steps += [(1, frames.channel_close()), (1, frames.connection_close())]
+        lines.append(f"churn {worker} {address.port} {limit} {len(steps)}")
+        lines += [f"step {replies} {octets.hex()}" for replies, octets in steps]
+    return "\n".join(lines) + "\n"
+
+
+def _publisher_line(descriptor: int, publisher: Publisher) -> str:
+    cycle = message_cycle(publisher)
+    if len({len(message) for message in cycle}) != 1:
+        raise ValueError("the routing keys of a publisher must have one length")
+    stamp = frames.body_offset(cycle[0], publisher.body_size) if publisher.stamped else -1
+    return (
+        f"publisher {descriptor} {publisher.worker} {publisher.mode.value} {publisher.window} "
+        f"{publisher.limit_count} {publisher.rate_per_s} {publisher.backlog_count} "
+        f"{publisher.fan_count} {stamp} {len(cycle)} {b''.join(cycle).hex()}"
+    )

@@ -1,0 +1,180 @@
+"""The servers under test: started for the run or found where they listen, and stopped again.
+
+Each is a name, an address and the process that listens there; nothing else is known about
+it, so that none can be measured differently from the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import frames, process_tree
+from bench.client import Address
+from bench.generator import build
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_VOUCHMQ = (
+    f"{shlex.quote(sys.executable)} -m server serve --port 0 --data-dir {{data_dir}} "
+    "--log-level warning"
+)
+READY = re.compile(r"ready on [\w.]+:(\d+)")
+START_LIMIT_S = 30.0
+STOP_LIMIT_S = 15.0
+LOOPBACK = ("127.0.0.1", "localhost")
+
+
+class ServerError(Exception):
+    """A server could not be started or is not where it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server: `pid` is the root of its process tree, None if that is hidden from us."""
+
+    name: str
+    address: Address
+    pid: int | None
+    version: str
+    idle: process_tree.Memory | None
+
+    def cpu_s(self) -> float | None:
+        """CPU time of the whole server so far, in seconds."""
+        return process_tree.cpu_s(self.pid) if self.pid is not None else None
+
+
+@contextmanager
+def vouchmq(target: str, directory: Path) -> Iterator[Server]:
+    """Start VouchMQ by a command line, or use the one at an amqp:// URL.
+
+    Raises:
+        ServerError: it did not get ready; its last output is in the text.
+    """
+    if target.startswith("amqp://"):
+        yield _found("vouchmq", Address.parse(target))
+        return
+    data_dir = directory / "vouchmq"
+    data_dir.mkdir(parents=True)
+    command = shlex.split(target.replace("{data_dir}", shlex.quote(str(data_dir))))
+    with _started(command, directory / "vouchmq.log") as port:
+        yield _found("vouchmq", Address("127.0.0.1", port))
+
+
+@contextmanager
+def sink(directory: Path) -> Iterator[Server]:
+    """Start the sink that shows what the generator itself can do."""
+    with _started([str(build("sink"))], directory / "sink.log") as port:
+        yield _found("sink", Address("127.0.0.1", port))
+
+
+@contextmanager
+def rabbitmq(target: str, directory: Path) -> Iterator[Server]:
+    """Start a private RabbitMQ node (`start`), or use the one at an amqp:// URL.
+
+    Raises:
+        ServerError: the node did not get ready, with what its starter said.
+    """
+    if target != "start":
+        yield _found("rabbitmq", Address.parse(target))
+        return
+    home, port = directory / "rabbitmq", _free_port()
+    referee = [sys.executable, str(ROOT / "tools" / "referee.py")]
+    start = [*referee, "start", "--port", str(port), "--dir", str(home)]
+    done = subprocess.run(start, capture_output=True, text=True, check=False)
+    try:
+        if done.returncode:
+            raise ServerError(f"RabbitMQ did not start: {done.stderr.strip()}")
+        yield _found("rabbitmq", Address("127.0.0.1", port))
+    finally:
+        stop = [*referee, "stop", "--dir", str(home)]
+        subprocess.run(stop, capture_output=True, check=False)
+
+
+@contextmanager
+def _started(command: list[str], log: Path) -> Iterator[int]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        yield _ready_port(process, log)
+    finally:
+        _stop(process)
+
+
+def _ready_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if ready := READY.search(log.read_text(errors="replace")):
+            return int(ready[1])
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    tail = log.read_text(errors="replace")[-800:].strip()
+    raise ServerError(f"no ready line from {process.args!r}; its output ends with:\n{tail}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask, wait, then end what is left of it."""
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def _found(name: str, address: Address) -> Server:
+    if address.host not in LOOPBACK:
+        raise ServerError(f"{address.host} is another machine: its CPU time cannot be read")
+    pid = process_tree.listener(address.port)
+    idle = process_tree.memory(pid) if pid is not None else None
+    return Server(name, address, pid, _version(address), idle)
+
+
+def _version(address: Address) -> str:
+    """Read product version out of connection.start; it is a long string under a known key."""
+    try:
+        with socket.create_connection((address.host, address.port), timeout=10) as peer:
+            peer.sendall(frames.PROTOCOL_HEADER)
+            buffer = b""
+            while not frames.split(buffer)[0]:
+                octets = peer.recv(65536)
+                if not octets:
+                    raise ServerError(f"no AMQP 0-9-1 server on port {address.port}")
+                buffer += octets
+    except OSError as error:
+        raise ServerError(f"no server on port {address.port}: {error}") from error
+    found = re.search(rb"\x07versionS\x00\x00\x00(.)", buffer, re.DOTALL)
+    return buffer[found.end() : found.end() + found[1][0]].decode() if found else "unknown"
+
+
+def _free_port() -> int:
+    """Find a port for a node that also needs the one 20,000 above it."""
+    for port in range(15700, 15800):
+        try:
+            for needed in (port, port + 20000):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", needed))
+        except OSError:
+            continue
+        return port
+    raise ServerError("no free port between 15700 and 15800")

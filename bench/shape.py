@@ -1,0 +1,110 @@
+"""What a scenario is made of: a name, a question and a shape; values only, nothing runs here.
+
+The unit of every limit is in its name. A round ends when the time or the messages are used
+up, whichever is first, and everything that was sent has arrived and is confirmed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+QUICK: Final = 0.2
+"""What a quick round keeps of the time and of the messages of a full one."""
+
+DRAIN_MS: Final = 60_000
+
+
+class Mode(Enum):
+    """How a publisher learns that its messages are safe."""
+
+    NONE = "none"
+    """Not at all: it floods."""
+    WINDOW = "window"
+    """Confirms, with at most `window` of them awaited at a time."""
+    BATCH = "batch"
+    """Confirms; after `window` messages it waits for all of them."""
+    TX = "tx"
+    """tx.commit after every message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue, durable if its messages are to survive, bound to the exchange if there is one."""
+
+    name: str
+    durable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """One connection that publishes; routing keys are used in turn, one each message."""
+
+    routing_keys: tuple[str, ...]
+    body_size: int
+    limit_count: int
+    exchange: str = ""
+    persistent: bool = False
+    mode: Mode = Mode.NONE
+    window: int = 1
+    rate_per_s: int = 0
+    """0: as fast as it goes."""
+    backlog_count: int = 0
+    """It pauses while so many deliveries are due that did not arrive; 0: never."""
+    fan_count: int = 1
+    """Deliveries each message leads to; 0 when nobody consumes."""
+    stamped: bool = False
+    """Bodies begin with the time of sending, for the latency end to end."""
+    worker: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """One connection that consumes from one queue."""
+
+    queue: str
+    body_size: int
+    ack_every: int = 0
+    """0: no_ack; n > 1: one multiple ack for n deliveries."""
+    prefetch_count: int = 0
+    stamped: bool = False
+    worker: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Who publishes what to whom, and for how long."""
+
+    queues: tuple[Queue, ...] = ()
+    publishers: tuple[Publisher, ...] = ()
+    consumers: tuple[Consumer, ...] = ()
+    fanout_exchange: str = ""
+    churn_client_count: int = 0
+    churn_limit_count: int = 5_000
+    duration_ms: int = 3_000
+
+    def quick(self) -> Shape:
+        """Make the same shape shorter."""
+        return replace(
+            self,
+            duration_ms=max(int(self.duration_ms * QUICK), 600),
+            churn_limit_count=int(self.churn_limit_count * QUICK),
+            publishers=tuple(
+                replace(publisher, limit_count=int(publisher.limit_count * QUICK))
+                for publisher in self.publishers
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A named question and the shape that answers it."""
+
+    name: str
+    question: str
+    shape: Shape
+    headline: str = "rate_per_s"
+    """The value that stands in the table: a rate, or a latency for which less is better."""
+    also: tuple[str, ...] = ()
+    """Values to show beneath it, besides those that have a target."""

@@ -1,0 +1,207 @@
+"""The load generator's frames are what AMQP means: a foreign codec reads each of them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import pamqp.base
+import pamqp.body
+import pamqp.commands
+import pamqp.frame
+import pamqp.header
+import pytest
+
+from bench import frames
+from bench.client import Address, handshake_steps
+from bench.generator import message_cycle, plan_for
+from bench.scenarios import catalogue
+from bench.shape import Mode, Publisher, Scenario, Shape
+
+ADDRESS: Final = Address("127.0.0.1", 5672, "guest", "secret", "/")
+
+
+def decoded(octets: bytes) -> list[pamqp.frame.FrameTypes]:
+    """Decode all frames in a buffer; nothing may be left over."""
+    found = []
+    while octets:
+        size, _, value = pamqp.frame.unmarshal(octets)
+        found.append(value)
+        octets = octets[size:]
+    return found
+
+
+def only(octets: bytes) -> pamqp.frame.FrameTypes:
+    """Decode a buffer that must hold one frame."""
+    (value,) = decoded(octets)
+    return value
+
+
+def test_publish_is_method_header_and_body() -> None:
+    octets = frames.publish("logs", "info", b"hello", persistent=True)
+    method, header, body = decoded(octets)
+    assert isinstance(method, pamqp.commands.Basic.Publish)
+    assert (method.exchange, method.routing_key) == ("logs", "info")
+    assert not method.mandatory
+    assert isinstance(header, pamqp.header.ContentHeader)
+    assert (header.body_size, header.properties.delivery_mode) == (5, 2)
+    assert isinstance(body, pamqp.body.ContentBody)
+    assert body.value == b"hello"
+
+
+def test_transient_publish_says_so() -> None:
+    header = decoded(frames.publish("", "q", b"x", persistent=False))[1]
+    assert isinstance(header, pamqp.header.ContentHeader)
+    assert header.properties.delivery_mode == 1
+
+
+def test_large_body_is_cut_at_frame_max() -> None:
+    body = bytes(300_000)
+    octets = frames.publish("", "q", body, persistent=False)
+    split, rest = frames.split(octets)
+    assert rest == b""
+    assert max(len(frame.payload) for frame in split) == frames.FRAME_MAX - frames.FRAME_OVERHEAD
+    assert b"".join(frame.payload for frame in split[2:]) == body
+
+
+@pytest.mark.parametrize(
+    ("octets", "expected"),
+    [
+        (frames.tune_ok(), pamqp.commands.Connection.TuneOk(2047, 131072, 0)),
+        (frames.connection_open("/"), pamqp.commands.Connection.Open("/")),
+        (frames.connection_close(), pamqp.commands.Connection.Close(200, "done", 0, 0)),
+        (frames.channel_close(), pamqp.commands.Channel.Close(200, "done", 0, 0)),
+        (
+            frames.exchange_declare("f", "fanout"),
+            pamqp.commands.Exchange.Declare(exchange="f", exchange_type="fanout"),
+        ),
+        (frames.exchange_delete("f"), pamqp.commands.Exchange.Delete(exchange="f")),
+        (
+            frames.queue_declare("q", durable=True),
+            pamqp.commands.Queue.Declare(queue="q", durable=True),
+        ),
+        (
+            frames.queue_declare("q", passive=True),
+            pamqp.commands.Queue.Declare(queue="q", passive=True),
+        ),
+        (
+            frames.queue_bind("q", "f", "k"),
+            pamqp.commands.Queue.Bind(queue="q", exchange="f", routing_key="k"),
+        ),
+        (frames.queue_delete("q"), pamqp.commands.Queue.Delete(queue="q")),
+        (frames.qos(200), pamqp.commands.Basic.Qos(0, 200, False)),
+        (
+            frames.consume("q", "t", no_ack=True),
+            pamqp.commands.Basic.Consume(queue="q", consumer_tag="t", no_ack=True),
+        ),
+        (
+            frames.consume("q", "t", no_ack=False),
+            pamqp.commands.Basic.Consume(queue="q", consumer_tag="t"),
+        ),
+        (frames.confirm_select(), pamqp.commands.Confirm.Select()),
+        (frames.tx_select(), pamqp.commands.Tx.Select()),
+        (frames.tx_commit(), pamqp.commands.Tx.Commit()),
+    ],
+    ids=lambda value: value.name if isinstance(value, pamqp.base.Frame) else "",
+)
+def test_method_decodes_to_what_was_meant(octets: bytes, expected: pamqp.base.Frame) -> None:
+    value = only(octets)
+    assert type(value) is type(expected)
+    assert dict(value) == dict(expected)
+
+
+def test_channel_open_leaves_its_reserved_field_empty() -> None:
+    # Not compared as the others are: the codec's own default for that field is "0".
+    value = only(frames.channel_open())
+    assert isinstance(value, pamqp.commands.Channel.Open)
+    assert value.out_of_band == ""
+
+
+def test_start_ok_carries_the_account() -> None:
+    value = only(frames.start_ok("guest", "secret"))
+    assert isinstance(value, pamqp.commands.Connection.StartOk)
+    assert (value.mechanism, value.response) == ("PLAIN", "\0guest\0secret")
+    assert value.client_properties == {}
+
+
+def test_split_keeps_an_incomplete_frame_for_later() -> None:
+    whole = frames.channel_open() + frames.tx_select()
+    for cut in range(len(whole)):
+        first, rest = frames.split(whole[:cut])
+        second, nothing = frames.split(rest + whole[cut:])
+        assert [frame.ids for frame in first + second] == [(20, 10), (90, 10)]
+        assert nothing == b""
+
+
+def test_split_refuses_a_wrong_frame_end() -> None:
+    with pytest.raises(ValueError, match="no frame end"):
+        frames.split(frames.tx_select()[:-1] + b"\0")
+
+
+def test_reply_text_reads_what_the_broker_says() -> None:
+    closing = pamqp.commands.Channel.Close(404, "NOT_FOUND - no queue 'q'", 50, 10)
+    (frame,), _ = frames.split(pamqp.frame.marshal(closing, 1))
+    assert frame.ids == frames.CHANNEL_CLOSE
+    assert frames.reply_text(frame) == "404 NOT_FOUND - no queue 'q'"
+
+
+def test_declare_ok_tells_name_and_count() -> None:
+    octets = pamqp.frame.marshal(pamqp.commands.Queue.DeclareOk("bench-0", 70_000, 2), 1)
+    (frame,), _ = frames.split(octets)
+    assert frames.queue_name_and_count(frame) == ("bench-0", 70_000)
+
+
+def test_address_reads_a_url() -> None:
+    assert Address.parse("amqp://me:p%40ss@localhost:5673/a%2Fb") == Address(
+        "localhost", 5673, "me", "p@ss", "a/b"
+    )
+    assert Address.parse("amqp://127.0.0.1") == Address("127.0.0.1", 5672)
+    with pytest.raises(ValueError, match="not an amqp"):
+        Address.parse("http://localhost")
+
+
+def test_transactions_commit_after_each_message() -> None:
+    (message,) = message_cycle(Publisher(("q",), 16, 1, mode=Mode.TX))
+    *_, last = decoded(message)
+    assert isinstance(last, pamqp.commands.Tx.Commit)
+
+
+def test_stamp_lies_at_the_start_of_the_body() -> None:
+    message = frames.publish("", "q", b"STAMP..." + bytes(92), persistent=True)
+    assert message[frames.body_offset(message, 100) :].startswith(b"STAMP...")
+
+
+def test_messages_of_one_cycle_must_be_equally_long() -> None:
+    shape = Shape(publishers=(Publisher(("q", "longer"), 16, 1),))
+    with pytest.raises(ValueError, match="one length"):
+        plan_for(shape, ADDRESS, [3], [])
+
+
+@pytest.mark.parametrize("scenario", catalogue.SCENARIOS, ids=lambda scenario: scenario.name)
+def test_every_plan_holds_only_frames(scenario: Scenario) -> None:
+    """What a plan sends, decoded again, is the shape: keys, sizes, durability, steps."""
+    shape = scenario.shape
+    publishers = range(100, 100 + len(shape.publishers))
+    consumers = range(300, 300 + len(shape.consumers))
+    lines = plan_for(shape, ADDRESS, publishers, consumers).splitlines()
+    blobs = [line.split()[-1] for line in lines if line.startswith("publisher ")]
+    for publisher, blob in zip(shape.publishers, blobs, strict=True):
+        values = decoded(bytes.fromhex(blob))
+        methods = [value for value in values if isinstance(value, pamqp.commands.Basic.Publish)]
+        headers = [value for value in values if isinstance(value, pamqp.header.ContentHeader)]
+        assert tuple(method.routing_key for method in methods) == publisher.routing_keys
+        assert {header.body_size for header in headers} == {publisher.body_size}
+        assert {header.properties.delivery_mode for header in headers} == {
+            2 if publisher.persistent else 1
+        }
+    steps = [line.split()[2] for line in lines if line.startswith("step ")]
+    assert bool(steps) == bool(shape.churn_client_count)
+    for step in steps:
+        octets = bytes.fromhex(step)
+        assert octets == frames.PROTOCOL_HEADER or decoded(octets)
+
+
+def test_handshake_begins_with_the_protocol_header() -> None:
+    first, *others = handshake_steps(ADDRESS)
+    assert first == (1, b"AMQP" + struct.pack(">BBBB", 0, 0, 9, 1))
+    assert all(replies == 1 for replies, _ in others)
