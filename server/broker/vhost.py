@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 
 def permit_all(target: str) -> None:
-    """Stand-in for the permission check where no user is at work."""
+    """The permission check where no user is at work."""
 
 
 def tell_nobody(ready_count: int, lsn: int) -> None:
@@ -83,6 +83,7 @@ class VHost(Generic[Q_co]):
         self.name = name
         self.routes = Routes(name)
         self.exchanges = self.routes.exchanges
+        self.bindings = self.routes.bindings
         self.queues: dict[str, Q_co] = {}
         self.generation = 0
         self.defined_lsn = 0
@@ -165,7 +166,7 @@ class VHost(Generic[Q_co]):
         exchange = self.exchanges.get(name)
         if exchange is None:
             return self.defined_lsn
-        if if_unused and self.routes.bindings.is_source(name):
+        if if_unused and self.bindings.is_source(name):
             raise PreconditionFailed(f"{exchange.text} in use")
         return max(
             self._unregister_exchange(exchange), self._detach(self.routes.bindings_of(exchange))
@@ -193,7 +194,10 @@ class VHost(Generic[Q_co]):
         """
         # Both missing: RabbitMQ names the source (measured).
         exchange = self.find_exchange(source)
-        self._find_destination(kind, destination)
+        if kind == "exchange":
+            self.find_exchange(destination)
+        elif destination not in self.queues:
+            raise NotFound(f"no {queue_text(destination, self.name)}")
         exchange.router.validate(routing_key, arguments)
         if kind == "queue":
             self.find_queue(destination, owner)
@@ -221,7 +225,7 @@ class VHost(Generic[Q_co]):
         Spec: EXCH-11, EXCH-20, EXCH-21
         """
         sought = Binding(source, kind, destination, routing_key, arguments)
-        binding = self.routes.bindings.find(sought.identity)
+        binding = self.bindings.find(sought.identity)
         if binding is None:
             return self.defined_lsn
         if kind == "queue":
@@ -306,8 +310,7 @@ class VHost(Generic[Q_co]):
     ) -> tuple[int, int]:
         """Delete the queue; gives its number of ready messages and the LSN; missing is fine.
 
-        `before_cancel` is told both before the queue's consumers are, because delete-ok goes
-        before basic.cancel when they are the deleter's own.
+        `before_cancel` is told both before the queue's consumers are, for delete-ok goes first.
 
         Raises:
             ResourceLocked: 405, exclusive to another connection.
@@ -357,7 +360,7 @@ class VHost(Generic[Q_co]):
 
         `keys` are the routing key and those of CC and BCC.
 
-        Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60, EXCH-61, EXCH-62
+        Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60 … EXCH-62
         """
         return self.routes.walk(exchange, keys, headers, self.queues)
 
@@ -373,7 +376,7 @@ class VHost(Generic[Q_co]):
         )
         records += (d.of_queue(queue.spec) for queue in self.queues.values() if queue.spec.stored)
         records += (
-            d.of_binding(self.name, each) for each in self.routes.bindings if self._is_durable(each)
+            d.of_binding(self.name, each) for each in self.bindings if self._is_durable(each)
         )
         return [d.encode(record) for record in records]
 
@@ -407,13 +410,13 @@ class VHost(Generic[Q_co]):
         if isinstance(definition, d.QueueDeleted):
             if existing is not None:
                 del self.queues[definition.name]
-                self.routes.remove(self.routes.bindings.to_destination("queue", definition.name))
+                self.routes.remove(self.bindings.to_destination("queue", definition.name))
         elif existing is None:
             self._register_queue(d.to_spec(definition))
 
     def _apply_binding(self, definition: d.Bound | d.Unbound) -> None:
         binding = d.to_binding(definition)
-        existing = self.routes.bindings.find(binding.identity)
+        existing = self.bindings.find(binding.identity)
         if isinstance(definition, d.Unbound):
             if existing is not None:
                 self.routes.remove([existing])
@@ -459,7 +462,7 @@ class VHost(Generic[Q_co]):
         if spec.stored:
             self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))
             lsn = self.defined_lsn = self._drop_queue(spec.queue_id)
-        return max(lsn, self._detach(self.routes.bindings.to_destination("queue", spec.name)))
+        return max(lsn, self._detach(self.bindings.to_destination("queue", spec.name)))
 
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
@@ -482,12 +485,6 @@ class VHost(Generic[Q_co]):
                 lsn = max(lsn, self._unregister_exchange(exchange))
                 unbound += self.routes.remove(self.routes.bindings_of(exchange))
         return lsn
-
-    def _find_destination(self, kind: DestinationKind, name: str) -> None:
-        if kind == "exchange":
-            self.find_exchange(name)
-        elif name not in self.queues:
-            raise NotFound(f"no {queue_text(name, self.name)}")
 
     def _is_durable(self, binding: Binding) -> bool:
         """Whether both ends survive a restart (EXCH-23)."""
