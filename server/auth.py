@@ -1,0 +1,306 @@
+"""Who may log in, and what each user may do where.
+
+Users come from the settings. A login gives a `User`, which the channels ask before they touch a
+queue or an exchange; its answers are remembered, because a name is asked for again and again.
+Must not know connections, SASL, or what a resource is beyond its name.
+
+Hashes are RabbitMQ's: salt ‖ H(salt ‖ password), base64, so that those of exported definitions
+verify here.
+
+Spec: AUTH-01…08, CONN-21, CONN-22, PERM-01, PERM-02
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Callable, Iterable
+from typing import Final, Literal, NamedTuple
+
+import regex
+
+from protocol.errors import AccessRefused
+from protocol.text import encode_text
+from server.accounts import UserAccount
+from server.startup import SettingsError
+
+Permission = Literal["configure", "write", "read"]
+ResourceKind = Literal["exchange", "queue"]
+
+SALT_SIZE: Final = 4
+DIGESTS: Final[dict[str, str]] = {
+    "rabbit_password_hashing_sha256": "sha256",
+    "rabbit_password_hashing_sha512": "sha512",
+    "rabbit_password_hashing_md5": "md5",
+}
+# An honest pattern takes microseconds for 255 octets; this one stalls every client of the broker.
+MATCH_LIMIT_S: Final = 0.01
+# Verdicts kept per user; beyond that they are forgotten all at once.
+CACHE_SIZE: Final = 4096
+
+
+class LoginError(Exception):
+    """The true reason for the log; the client never learns it (CONN-22)."""
+
+
+class PasswordHash(NamedTuple):
+    """A salted hash; `digest` is a name that hashlib knows."""
+
+    salt: bytes
+    value: bytes
+    digest: str
+
+
+def hash_password(password: str, salt: bytes, algorithm: str) -> PasswordHash:
+    """Hash as RabbitMQ does.
+
+    Spec: AUTH-02
+    """
+    digest = DIGESTS[algorithm]
+    return PasswordHash(salt, _hash(password, salt, digest), digest)
+
+
+def _hash(password: str, salt: bytes, digest: str) -> bytes:
+    # MD5 hashes come from old definitions; they protect what they protected there.
+    return hashlib.new(digest, salt + encode_text(password), usedforsecurity=False).digest()
+
+
+def decode_hash(text: str, algorithm: str) -> PasswordHash:
+    """The hash as RabbitMQ's definitions carry it.
+
+    Raises:
+        ValueError: not base64, or not a salt and a digest of the algorithm.
+    """
+    if algorithm not in DIGESTS:
+        raise ValueError(f"unknown hashing_algorithm {algorithm!r}")
+    digest = DIGESTS[algorithm]
+    try:
+        octets = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("password_hash is not base64") from None
+    if len(octets) != SALT_SIZE + hashlib.new(digest, usedforsecurity=False).digest_size:
+        raise ValueError(f"password_hash is not one of {algorithm}")
+    return PasswordHash(octets[:SALT_SIZE], octets[SALT_SIZE:], digest)
+
+
+def encode_hash(hashed: PasswordHash) -> str:
+    """The hash as RabbitMQ's definitions carry it.
+
+    Spec: AUTH-03
+    """
+    return base64.b64encode(hashed.salt + hashed.value).decode("ascii")
+
+
+class Grant(NamedTuple):
+    """The three patterns of a user in one virtual host."""
+
+    configure: regex.Pattern[str]
+    write: regex.Pattern[str]
+    read: regex.Pattern[str]
+
+
+def compile_pattern(text: str) -> regex.Pattern[str]:
+    """A permission pattern; the empty string matches the empty name only.
+
+    Raises:
+        ValueError: not a regular expression.
+
+    Spec: PERM-01
+    """
+    try:
+        return regex.compile(text or "^$", regex.VERSION0)
+    except regex.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
+
+
+class User:
+    """A user who has logged in, or could: tags, and permissions per virtual host."""
+
+    __slots__ = ("_grants", "_verdicts", "max_channels", "max_connections", "name", "tags")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        tags: Iterable[str] = (),
+        grants: dict[str, Grant] | None = None,
+        max_connections: int = -1,
+        max_channels: int = -1,
+    ) -> None:
+        """Limits are numbers of connections and channels; negative: none (AUTH-06)."""
+        self.name = name
+        self.tags = frozenset(tags)
+        self.max_connections = max_connections
+        self.max_channels = max_channels
+        self._grants = grants or {}
+        self._verdicts: dict[tuple[str, str, str], bool] = {}
+
+    @property
+    def is_impersonator(self) -> bool:
+        """True when it may publish under another's user-id (PUB-06)."""
+        return "impersonator" in self.tags
+
+    def may_enter(self, vhost_name: str) -> bool:
+        """True with patterns for the virtual host, even if they match nothing (CONN-44)."""
+        return vhost_name in self._grants
+
+    def may(self, permission: Permission, name: str, vhost_name: str) -> bool:
+        """True when the pattern is found in the name; the empty name is the default exchange's.
+
+        Spec: PERM-01
+        """
+        key = (permission, name, vhost_name)
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            if len(self._verdicts) >= CACHE_SIZE:
+                self._verdicts.clear()
+            verdict = self._verdicts[key] = self._search(permission, name, vhost_name)
+        return verdict
+
+    def _search(self, permission: Permission, name: str, vhost_name: str) -> bool:
+        grant = self._grants.get(vhost_name)
+        if grant is None:
+            return False
+        pattern: regex.Pattern[str] = getattr(grant, permission)
+        try:
+            return pattern.search(name or "amq.default", timeout=MATCH_LIMIT_S) is not None
+        except (TimeoutError, regex.error):
+            return False
+
+    def require(
+        self, permission: Permission, kind: ResourceKind, name: str, vhost_name: str
+    ) -> None:
+        """Pass if the user has this permission on the resource.
+
+        Raises:
+            AccessRefused: 403, it has not.
+
+        Spec: PERM-02
+        """
+        if not self.may(permission, name, vhost_name):
+            raise AccessRefused(
+                f"{permission} access to {kind} '{name or 'amq.default'}' "
+                f"in vhost '{vhost_name}' refused for user '{self.name}'"
+            )
+
+    def require_any(self, kind: ResourceKind, name: str, vhost_name: str) -> None:
+        """Pass if the user has any of the three permissions on the resource (passive declares).
+
+        Raises:
+            AccessRefused: 403, it has none; the text names the one that a declare needs.
+
+        Spec: PERM-03, PERM-04
+        """
+        if self.may("read", name, vhost_name) or self.may("write", name, vhost_name):
+            return
+        self.require("configure", kind, name, vhost_name)
+
+
+class _Login(NamedTuple):
+    user: User
+    hashed: PasswordHash | None
+
+
+class Authenticator:
+    """All users, and the one question whether somebody is who they say.
+
+    Args:
+        accounts: the users there are
+        loopback_users: names that may log in from this machine only (AUTH-08)
+        random_octets: n → n random octets, for salts
+
+    Raises:
+        SettingsError: a pattern or a hash of an account cannot be used.
+    """
+
+    def __init__(
+        self,
+        accounts: Iterable[UserAccount],
+        loopback_users: Iterable[str],
+        random_octets: Callable[[int], bytes],
+    ) -> None:
+        self._loopback_users = frozenset(loopback_users)
+        self._logins: dict[str, _Login] = {}
+        for account in accounts:
+            try:
+                self._logins[account.name] = _login_of(account, random_octets)
+            except ValueError as error:
+                raise SettingsError(f"users: {account.name!r}: {error}") from error
+        self._nobody = hash_password("", random_octets(SALT_SIZE), "rabbit_password_hashing_sha256")
+
+    def find(self, name: str) -> User | None:
+        """The user of that name, whoever asks."""
+        login = self._logins.get(name)
+        return login.user if login else None
+
+    def log_in(self, name: str, password: str, *, is_loopback: bool) -> User:
+        """The user, if the password is theirs and they may come from where they come.
+
+        Costs one hash whatever is wrong, and compares in constant time.
+
+        Raises:
+            LoginError: with the reason for the log.
+
+        Spec: CONN-21, CONN-22, AUTH-08
+        """
+        login = self._logins.get(name)
+        hashed = login.hashed if login else None
+        target = hashed or self._nobody
+        matches = hmac.compare_digest(_hash(password, target.salt, target.digest), target.value)
+        if login is None:
+            raise LoginError(f"no user {name!r}")
+        if hashed is None:
+            raise LoginError(f"user {name!r} has no password")
+        if not password or not matches:
+            raise LoginError(f"wrong password for user {name!r}")
+        if name in self._loopback_users and not is_loopback:
+            raise LoginError(f"user {name!r} may log in from this machine only (loopback_users)")
+        return login.user
+
+
+def _login_of(account: UserAccount, random_octets: Callable[[int], bytes]) -> _Login:
+    """The account made ready to be checked.
+
+    Raises:
+        ValueError: a pattern, a hash or the name of an algorithm is none.
+    """
+    grant = Grant(
+        compile_pattern(account.configure),
+        compile_pattern(account.write),
+        compile_pattern(account.read),
+    )
+    user = User(
+        account.name,
+        tags=account.tags,
+        grants=dict.fromkeys(account.vhosts, grant),
+        max_connections=account.max_connections,
+        max_channels=account.max_channels,
+    )
+    if account.password_hash:
+        return _Login(user, decode_hash(account.password_hash, account.hashing_algorithm))
+    if account.hashing_algorithm not in DIGESTS:
+        raise ValueError(f"unknown hashing_algorithm {account.hashing_algorithm!r}")
+    if not account.password:
+        return _Login(user, None)
+    if DIGESTS[account.hashing_algorithm] == "md5":
+        raise ValueError("hashing_algorithm md5 is for existing hashes only")
+    salt = random_octets(SALT_SIZE)
+    return _Login(user, hash_password(account.password, salt, account.hashing_algorithm))
+
+
+def is_loopback(host: str) -> bool:
+    """True for an address of this machine alone; an empty host is a Unix socket.
+
+    Spec: AUTH-08
+    """
+    if not host:
+        return True
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,0 +1,387 @@
+"""What an operator can choose: one frozen value, each setting written down once.
+
+A setting is a field of `Settings` with its type, default, range and meaning. The names that
+operators see are derived: `max_message_size_bytes` is `VOUCHMQ_MAX_MESSAGE_SIZE_BYTES` in the
+environment, `--max-message-size-bytes` as a flag and `max_message_size_bytes` in the file, where a
+table may stand for the first words of a name (`[compat] product` is `compat_product`).
+Users and virtual hosts are tables of the file (`server/accounts.py`).
+
+Defaults < file < environment < flags. The variables RABBITMQ_DEFAULT_USER, _PASS and _VHOST, which
+people set for RabbitMQ's image, count between file and VOUCHMQ_*.
+
+Other rooms get values, never this object. Must not know what a value is used for.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, get_type_hints
+
+from server.accounts import (
+    UserAccount,
+    VHostAccount,
+    read_users,
+    read_vhosts,
+    require_known_vhosts,
+)
+from server.startup import SettingsError
+
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+ENVIRONMENT_PREFIX: Final = "VOUCHMQ_"
+RABBITMQ_VARIABLES: Final[Mapping[str, str]] = {
+    "RABBITMQ_DEFAULT_USER": "default_user",
+    "RABBITMQ_DEFAULT_PASS": "default_pass",
+    "RABBITMQ_DEFAULT_VHOST": "default_vhost",
+}
+# Names the file, not a setting of it; `--config` in flags.
+CONFIG_VARIABLE: Final = "VOUCHMQ_CONFIG"
+# Points the project's own tests at another broker; it must not stop a broker that they start.
+FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "VOUCHMQ_TEST_URL"})
+
+MIB: Final = 1024 * 1024
+DATA_DIR: Final = Path("vouchmq-data")
+_TRUE: Final = frozenset({"true", "on", "yes", "1"})
+_FALSE: Final = frozenset({"false", "off", "no", "0"})
+
+
+def _option(
+    default: object,
+    doc: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    is_secret: bool = False,
+) -> Any:
+    """A field: default, meaning, and what is allowed (bounds included)."""
+    metadata = {"doc": doc, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=metadata, repr=not is_secret)
+
+
+@dataclass(slots=True, frozen=True)
+class Settings:
+    """Everything an operator has chosen."""
+
+    host: str = _option("127.0.0.1", "Address to listen on; `0.0.0.0` or `::` for every interface.")
+    port: int = _option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
+    # A Path is as immutable as a string, which the rule does not know.
+    data_dir: Path = _option(DATA_DIR, "Directory of the journal; made if missing.")  # noqa: RUF009
+    node: str = _option("vouchmq@localhost", "Name of this broker, told to clients and in the log.")
+    log_level: str = _option(
+        "info",
+        "Least severe event that is logged.",
+        choices=("debug", "info", "warning", "error"),
+    )
+    log_format: str = _option(
+        "auto",
+        "`human`, `json`, or `auto`: human on a terminal, else JSON.",
+        choices=("auto", "human", "json"),
+    )
+    default_user: str = _option(
+        "guest", "The one user there is while the file has no `[[users]]` (AUTH-01)."
+    )
+    default_pass: str = _option(
+        "guest", "Password of `default_user`; an empty one never logs in.", is_secret=True
+    )
+    default_vhost: str = _option("/", "Virtual host that always exists.")
+    loopback_users: tuple[str, ...] = _option(
+        ("guest",), "Users who may log in from this machine only; `none` lifts it (AUTH-08)."
+    )
+    handshake_timeout_s: float = _option(
+        10.0, "Longest time from accept to connection.open-ok (CONN-06).", low=0.1, high=3600
+    )
+    auth_failure_delay_s: float = _option(
+        3.0, "How long a connection whose login failed is kept waiting (CONN-23).", low=0, high=60
+    )
+    channel_max: int = _option(
+        2047, "Channels per connection offered to clients; 0: no limit.", low=0, high=65535
+    )
+    frame_max: int = _option(
+        131072, "Largest frame in bytes offered to clients; 0: no limit.", low=0, high=0x7FFF_FFFF
+    )
+    initial_frame_max: int = _option(
+        8192, "Largest frame in bytes before tune-ok (CONN-34).", low=4096, high=1024 * 1024
+    )
+    heartbeat_s: int = _option(
+        60, "Heartbeat interval offered to clients; 0: none.", low=0, high=65535
+    )
+    connection_max: int = _option(
+        -1, "Open connections of this broker; negative: no limit (CONN-40).", low=-1
+    )
+    channel_max_per_node: int = _option(
+        0, "Open channels of this broker; 0: no limit (CHAN-04).", low=0
+    )
+    consumer_max_per_channel: int = _option(
+        0, "Consumers per channel; 0: no limit (CONS-07).", low=0
+    )
+    max_message_size_bytes: int = _option(
+        16 * MIB, "Largest message body (FRAME-38).", low=1, high=512 * MIB
+    )
+    tx_max_bytes: int = _option(
+        64 * MIB, "Uncommitted publishes per channel (TX-15).", low=1, high=64 * 1024 * MIB
+    )
+    default_consumer_prefetch: int = _option(
+        0,
+        "Prefetch of consumers on channels that never called basic.qos; 0: no limit (QOS-11).",
+        low=0,
+        high=65535,
+    )
+    qos_apply_to_existing_consumers: bool = _option(
+        False, "Let basic.qos with global=0 change running consumers too (QOS-05)."
+    )
+    honour_no_local: bool = _option(
+        False, "Keep a connection's own messages from its no-local consumers (CONS-04)."
+    )
+    relaxed_redeclare: bool = _option(
+        False, "Log differing arguments of a redeclared queue instead of refusing (QUEUE-25)."
+    )
+    update_secret_verify: bool = _option(
+        True, "Check the secret of connection.update-secret; off accepts any (CONN-71)."
+    )
+    compat_product: str = _option(
+        "VouchMQ", "`product` told to clients; some decide by it what they use (CONN-13)."
+    )
+    compat_version: str = _option("", "`version` told to clients; empty: our own (CONN-13).")
+    compat_reject_immediate: bool = _option(
+        False, "Answer immediate=1 with 540, as RabbitMQ does, instead of obeying it."
+    )
+    compat_reject_prefetch_size: bool = _option(
+        False, "Answer a prefetch size with 540, as RabbitMQ does, instead of obeying it."
+    )
+    deliver_high_water_bytes: int = _option(
+        MIB,
+        "Bytes waiting for a consumer's socket at which deliveries to it stop.",
+        low=4096,
+        high=1024 * MIB,
+    )
+    unsynced_limit_bytes: int = _option(
+        32 * MIB,
+        "Bytes waiting for the disk at which publishers are no longer read (LIMIT-20).",
+        low=MIB,
+        high=4096 * MIB,
+    )
+    segment_size_bytes: int = _option(
+        64 * MIB, "Size of one preallocated file of the journal.", low=MIB, high=1024 * MIB
+    )
+    durability_fsync: bool = _option(
+        True, "Off: confirms no longer mean anything; for tests and benchmarks (DURABLE-11)."
+    )
+    shutdown_timeout_s: float = _option(
+        10.0, "Longest wait for clients to answer when the broker stops.", low=0, high=600
+    )
+    users: tuple[UserAccount, ...] = field(
+        default=(), metadata={"doc": "`[[users]]` of the file; they replace `default_user`."}
+    )
+    vhosts: tuple[VHostAccount, ...] = field(
+        default=(), metadata={"doc": "`[[vhosts]]` of the file, beside `default_vhost`."}
+    )
+
+    def all_vhosts(self) -> tuple[VHostAccount, ...]:
+        """The virtual hosts that must exist: the default one first unless the file lists it."""
+        if any(vhost.name == self.default_vhost for vhost in self.vhosts):
+            return self.vhosts
+        return (VHostAccount(self.default_vhost), *self.vhosts)
+
+    def all_users(self) -> tuple[UserAccount, ...]:
+        """The users there are: those of the file, or else the default one.
+
+        Spec: AUTH-01
+        """
+        if self.users:
+            return self.users
+        account = UserAccount(
+            name=self.default_user,
+            password=self.default_pass,
+            tags=("administrator",),
+            vhosts=(self.default_vhost,),
+        )
+        return (account,)
+
+
+TABLES: Final = frozenset({"users", "vhosts"})
+
+
+def scalar_fields() -> list[Field[Any]]:
+    """The settings that have a flag and an environment variable, in the order of the class."""
+    return [each for each in fields(Settings) if each.name not in TABLES]
+
+
+def flag_name(name: str) -> str:
+    """`--max-message-size-bytes` of `max_message_size_bytes`."""
+    return "--" + name.replace("_", "-")
+
+
+def environment_name(name: str) -> str:
+    """`VOUCHMQ_MAX_MESSAGE_SIZE_BYTES` of `max_message_size_bytes`."""
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Settings)
+
+
+def type_of(name: str) -> Any:
+    """The Python type of a setting."""
+    return _types()[name]
+
+
+def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
+    """The settings of this run.
+
+    Args:
+        flags: name of a setting, or `config`, → what stands on the command line
+        environment: all environment variables; those without our prefix are ignored
+
+    Raises:
+        SettingsError: an unknown name, a value that does not fit, or an unreadable file.
+    """
+    file_name = flags.get("config", environment.get(CONFIG_VARIABLE, ""))
+    chosen: dict[str, Any] = _from_file(Path(file_name)) if file_name else {}
+    for variable, name in RABBITMQ_VARIABLES.items():
+        if variable in environment:
+            chosen[name] = _from_text(name, environment[variable], variable)
+    for variable, text in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in FOREIGN_VARIABLES:
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            if name not in _scalar_names() or variable != environment_name(name):
+                raise SettingsError(f"environment variable {variable}: no such setting")
+            chosen[name] = _from_text(name, text, variable)
+    for name, text in flags.items():
+        if name != "config":
+            chosen[name] = _from_text(name, text, flag_name(name))
+    settings = Settings(**chosen)
+    _require_consistent(settings)
+    return settings
+
+
+@cache
+def _scalar_names() -> frozenset[str]:
+    return frozenset(each.name for each in scalar_fields())
+
+
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"configuration file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"configuration file {path}: {error}") from error
+    where = f"configuration file {path}"
+    chosen: dict[str, Any] = {}
+    if "users" in content:
+        chosen["users"] = read_users(content.pop("users"), f"{where}: users")
+    if "vhosts" in content:
+        chosen["vhosts"] = read_vhosts(content.pop("vhosts"), f"{where}: vhosts")
+    for name, value in _flatten(content):
+        if name not in _scalar_names():
+            raise SettingsError(f"{where}: {name}: no such setting")
+        if name in chosen:
+            raise SettingsError(f"{where}: {name}: given twice")
+        chosen[name] = _from_value(name, value, f"{where}: {name}")
+    return chosen
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Names and values, the names of tables joined to those inside them by an underscore."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}_")
+        else:
+            yield prefix + key, value
+
+
+def _from_text(name: str, text: str, source: str) -> object:
+    """A value as typed on a command line or exported."""
+    kind = type_of(name)
+    if kind is bool:
+        word = text.strip().lower()
+        if word not in _TRUE | _FALSE:
+            raise SettingsError(f"{source}: expected on or off, not {text!r}")
+        return word in _TRUE
+    if kind in {int, float}:
+        try:
+            return _checked(name, kind(text), source)
+        except ValueError:
+            raise SettingsError(f"{source}: expected {_called(kind)}, not {text!r}") from None
+    if kind is Path:
+        return _path(text, source)
+    if kind is str:
+        return _checked(name, text, source)
+    return _names([part.strip() for part in text.split(",") if part.strip()])
+
+
+def _from_value(name: str, value: object, source: str) -> object:
+    """A value as TOML gives it: its type is part of what is checked."""
+    kind = type_of(name)
+    if kind is Path and isinstance(value, str):
+        return _path(value, source)
+    if kind is float and type(value) is int:
+        value = float(value)
+    # bool is an int to isinstance, and must not pass for one here.
+    if kind in {bool, int, float, str} and type(value) is kind:
+        return _checked(name, value, source)
+    if kind == tuple[str, ...] and isinstance(value, list):
+        if not all(isinstance(each, str) for each in value):
+            raise SettingsError(f"{source}: expected a list of strings")
+        return _names(value)
+    raise SettingsError(f"{source}: expected {_called(kind)}, not {value!r}")
+
+
+def _called(kind: object) -> str:
+    """A type in the words of an operator."""
+    words: dict[object, str] = {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        Path: "a string",
+    }
+    return words.get(kind, "a list of strings")
+
+
+def _names(names: list[str]) -> tuple[str, ...]:
+    """RabbitMQ's word for an empty list is `none`."""
+    return () if names == ["none"] else tuple(names)
+
+
+def _path(text: str, source: str) -> Path:
+    if not text or "\0" in text:
+        raise SettingsError(f"{source}: expected a path, not {text!r}")
+    return Path(text).expanduser()
+
+
+def _checked(name: str, value: Any, source: str) -> Any:
+    """The value, if it lies within what its setting allows."""
+    metadata = Settings.__dataclass_fields__[name].metadata
+    low, high, choices = metadata["low"], metadata["high"], metadata["choices"]
+    if choices and value not in choices:
+        raise SettingsError(f"{source}: expected one of {', '.join(choices)}, not {value!r}")
+    # Written so that not-a-number fails as well.
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        raise SettingsError(f"{source}: {value} is not {allowed(low, high)}")
+    return value
+
+
+def allowed(low: float | None, high: float | None) -> str:
+    """A range in words."""
+    if high is None:
+        return f"at least {low}"
+    return f"between {low} and {high}"
+
+
+def _require_consistent(settings: Settings) -> None:
+    """What no single setting can tell."""
+    if 0 < settings.frame_max < 4096:
+        raise SettingsError(f"frame_max: {settings.frame_max} is not 0 and not at least 4096")
+    for name in ("default_vhost", "default_user"):
+        size = len(getattr(settings, name).encode("utf-8", "surrogateescape"))
+        if not 0 < size <= 255:
+            raise SettingsError(f"{name}: expected 1 to 255 bytes, not {size}")
+    require_known_vhosts(settings.all_users(), settings.all_vhosts())
