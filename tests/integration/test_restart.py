@@ -1,0 +1,508 @@
+"""Restarts, most of them by `kill -9` in the middle of work, as clients see them.
+
+The clients keep the record: what they attempted, what was confirmed, what they received and
+what they acked. Afterwards the broker must agree with it. Spec: DURABLE-01, 02, 10, 12, 16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pika
+import pika.exceptions
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.channel import Channel
+
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.pika_async import (
+    PERSISTENT,
+    ConfirmLedger,
+    call,
+    connected,
+    open_channel,
+    until,
+)
+
+pytestmark = pytest.mark.timeout(25)
+
+QUEUES = ("restart.a", "restart.b", "restart.c")
+FAN = "restart.fan"
+WINDOW = 100
+How = Literal["kill9", "stop"]
+
+
+def end(broker: BrokerProcess, how: How) -> None:
+    """End the broker one way or the other."""
+    if how == "kill9":
+        broker.kill9()
+    else:
+        assert broker.stop() == 0, broker.output()
+
+
+def blocking(broker: BrokerProcess) -> pika.BlockingConnection:
+    """A fresh connection."""
+    return pika.BlockingConnection(pika.URLParameters(broker.url))
+
+
+def drain(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
+    """Take everything: body and redelivered flag, in order."""
+    taken = []
+    while True:
+        method, _, body = channel.basic_get(queue, auto_ack=True)
+        if method is None:
+            return taken
+        taken.append((body, method.redelivered))
+
+
+def exists(connection: pika.BlockingConnection, kind: str, name: str) -> bool:
+    """True when the queue or exchange is there."""
+    channel = connection.channel()
+    try:
+        if kind == "queue":
+            channel.queue_declare(name, passive=True)
+        else:
+            channel.exchange_declare(name, passive=True)
+    except pika.exceptions.ChannelClosedByBroker as error:
+        assert error.reply_code == 404
+        return False
+    channel.close()
+    return True
+
+
+@dataclass
+class Record:
+    """What the clients know about one queue when the broker is killed."""
+
+    attempted: set[bytes] = field(default_factory=set)
+    confirmed: set[bytes] = field(default_factory=set)
+    received: set[bytes] = field(default_factory=set)
+    acked: set[bytes] = field(default_factory=set)
+    prefetch: int = 0
+
+
+class Publisher:
+    """Publishes numbered messages to random queues, WINDOW unconfirmed at most."""
+
+    def __init__(self, name: str, seed: int, records: dict[str, Record]) -> None:
+        self.name = name
+        self._random = random.Random(f"{seed}:{name}")
+        self._records = records
+
+    async def run(self, channel: Channel) -> None:
+        """Publish until the channel is gone; note what was confirmed meanwhile."""
+        ledger = ConfirmLedger(channel)
+        await ledger.select()
+        targets: list[tuple[bytes, tuple[str, ...]]] = []
+        try:
+            while channel.is_open:
+                if len(ledger.pending) < WINDOW:
+                    body = b"%s:%d" % (self.name.encode(), len(targets) + 1)
+                    chosen = self._random.choice([*QUEUES, FAN])
+                    queues = QUEUES if chosen == FAN else (chosen,)
+                    for queue in queues:
+                        self._records[queue].attempted.add(body)
+                    targets.append((body, queues))
+                    exchange, key = (FAN, "") if chosen == FAN else ("", chosen)
+                    ledger.publish(exchange, key, body)
+                if len(targets) % 20 == 0 or len(ledger.pending) >= WINDOW:
+                    await asyncio.sleep(0.001)
+        except pika.exceptions.AMQPError:
+            pass
+        assert not ledger.nacked
+        for seqno in ledger.acked:
+            body, queues = targets[seqno - 1]
+            for queue in queues:
+                self._records[queue].confirmed.add(body)
+
+
+class Consumer:
+    """Acks most of what it gets, requeues some, holds some until its window is full."""
+
+    def __init__(self, queue: str, seed: int, record: Record) -> None:
+        self.queue = queue
+        self._random = random.Random(f"{seed}:{queue}")
+        self._record = record
+        self._held: list[tuple[int, bytes]] = []
+        record.prefetch = self._random.choice([1, 2, 7, 30])
+
+    async def start(self, channel: Channel) -> None:
+        """Subscribe."""
+        await call(channel.basic_qos, prefetch_count=self._record.prefetch)
+        await call(channel.basic_consume, self.queue, self._take)
+
+    def _take(self, channel: Channel, method: Any, _: object, body: bytes) -> None:
+        if not method.redelivered:
+            assert body not in self._record.received, f"{body!r} came twice, not redelivered"
+        self._record.received.add(body)
+        self._held.append((method.delivery_tag, body))
+        if self._random.random() < 0.3 and len(self._held) < self._record.prefetch:
+            return
+        tag, chosen = self._held.pop(self._random.randrange(len(self._held)))
+        if self._random.random() < 0.15:
+            channel.basic_nack(tag, requeue=True)
+        else:
+            self._record.acked.add(chosen)
+            channel.basic_ack(tag)
+
+
+async def load(broker: BrokerProcess, seed: int, span_s: float) -> dict[str, Record]:
+    """Publish and consume, kill the broker in the middle, and return the record."""
+    records: dict[str, Record] = defaultdict(Record)
+    async with connected(broker.url) as setup_side:
+        setup = await open_channel(setup_side)
+        await call(setup.exchange_declare, FAN, "fanout", durable=True)
+        for queue in QUEUES:
+            await call(setup.queue_declare, queue, durable=True)
+            await call(setup.queue_bind, queue, FAN)
+    async with connected(broker.url) as one, connected(broker.url) as two:
+        work = [
+            asyncio.create_task(Publisher(name, seed, records).run(await open_channel(side)))
+            for name, side in (("p", one), ("q", one), ("r", two))
+        ]
+        for queue in QUEUES:
+            await Consumer(queue, seed, records[queue]).start(await open_channel(two))
+        await asyncio.sleep(span_s)
+        await asyncio.to_thread(broker.kill9)
+        await until(lambda: one.is_closed and two.is_closed)
+        await asyncio.gather(*work)
+    return records
+
+
+async def take_all(broker: BrokerProcess) -> dict[str, list[tuple[bytes, bool]]]:
+    """Everything in the queues after the restart, in order."""
+    found: dict[str, list[tuple[bytes, bool]]] = {}
+    async with connected(broker.url) as connection:
+        channel = await open_channel(connection)
+        for queue in QUEUES:
+            taken: list[tuple[bytes, bool]] = []
+            reply = await call(channel.queue_declare, queue, passive=True)
+
+            def take(_: Channel, method: Any, __: object, body: bytes, taken: Any = taken) -> None:
+                taken.append((body, method.redelivered))
+
+            await call(channel.basic_consume, queue, take, auto_ack=True)
+            count = reply.method.message_count
+            await until(lambda taken=taken, count=count: len(taken) >= count)
+            assert len(taken) == count
+            found[queue] = taken
+        await asyncio.sleep(0.1)
+    return found
+
+
+def check(queue: str, record: Record, found: list[tuple[bytes, bool]]) -> None:
+    """Compare what is in the queue with what the clients know."""
+    bodies = [body for body, _ in found]
+    assert len(bodies) == len(set(bodies)), f"{queue}: a message is there twice"
+    assert set(bodies) <= record.attempted, f"{queue}: something nobody published"
+    missing = record.confirmed - record.acked - set(bodies)
+    assert not missing, f"{queue}: {len(missing)} confirmed messages are gone: {missing}"
+    for publisher in (b"p", b"q", b"r"):
+        numbers = [int(body[2:]) for body in bodies if body.startswith(publisher)]
+        assert numbers == sorted(numbers), f"{queue}: the order of {publisher!r} is broken"
+    silent = [body for body, again in found if body in record.received and not again]
+    assert not silent, f"{queue}: delivered before, but not told: {silent}"
+    # The broker may have sent up to `prefetch` messages that never reached the client; what
+    # lies behind them cannot have been delivered.
+    untouched = [again for body, again in found if body not in record.received]
+    told = untouched.count(True)
+    assert told <= record.prefetch, f"{queue}: {told} told as redelivered, never delivered"
+    assert untouched == [True] * told + [False] * (len(untouched) - told)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kill_in_the_middle_of_publishing_and_consuming(
+    own_broker: BrokerProcess, seed: int
+) -> None:
+    span_s = random.Random(seed).uniform(0.15, 0.9)
+    records = asyncio.run(load(own_broker, seed, span_s))
+    own_broker.restart()
+    if seed % 2:
+        # Recovery itself is interrupted, or at least done twice.
+        own_broker.kill9()
+        own_broker.restart()
+    found = asyncio.run(take_all(own_broker))
+    assert sum(len(record.confirmed) for record in records.values()) > 50, "too little load"
+    assert any(record.received for record in records.values())
+    for queue in QUEUES:
+        check(queue, records[queue], found[queue])
+
+
+@pytest.mark.parametrize("how", ["kill9", "stop"])
+def test_redelivered_is_told_truly_after_a_restart(own_broker: BrokerProcess, how: How) -> None:
+    connection = blocking(own_broker)
+    channel = connection.channel()
+    channel.queue_declare("told", durable=True)
+    channel.confirm_delivery()
+    for number in range(1, 11):
+        channel.basic_publish("", "told", b"%d" % number, PERSISTENT)
+    channel.basic_qos(prefetch_count=4)
+    seen = []
+    for method, _, body in channel.consume("told", inactivity_timeout=2):
+        assert method is not None
+        seen.append(body)
+        if len(seen) == 4:
+            break
+    assert seen == [b"1", b"2", b"3", b"4"]
+    channel.basic_ack(2)
+    # A reply after the ack: the broker has processed it.
+    assert channel.queue_declare("told", passive=True).method.message_count <= 6
+    time.sleep(0.05)
+    end(own_broker, how)
+    own_broker.restart()
+    with blocking(own_broker) as again:
+        found = drain(again.channel(), "told")
+    if (b"2", True) in found:
+        assert how == "kill9", "a clean stop must not bring an acked message back"
+        found.remove((b"2", True))
+    redelivered = [(b"%d" % number, True) for number in (1, 3, 4)]
+    # Acking 2 made room for one more delivery, which this client may not have looked at.
+    assert found[:3] == redelivered
+    assert [body for body, _ in found[3:]] == [b"5", b"6", b"7", b"8", b"9", b"10"]
+    assert [again for _, again in found[4:]] == [False] * 5
+
+
+@pytest.mark.parametrize("how", ["kill9", "stop"])
+def test_durable_things_survive_and_transient_ones_do_not(
+    own_broker: BrokerProcess, how: How
+) -> None:
+    connection = blocking(own_broker)
+    channel = connection.channel()
+    channel.exchange_declare("ex.spare", "fanout", durable=True)
+    channel.exchange_declare(
+        "ex.durable", "topic", durable=True, arguments={"alternate-exchange": "ex.spare"}
+    )
+    channel.exchange_declare("ex.headers", "headers", durable=True)
+    channel.exchange_declare("ex.passing", "direct", durable=False)
+    channel.queue_declare("q.durable", durable=True)
+    channel.queue_declare("q.spare", durable=True)
+    channel.queue_declare("q.auto", durable=True, auto_delete=True)
+    channel.queue_declare("q.passing")
+    channel.queue_declare("q.exclusive", durable=True, exclusive=True)
+    channel.queue_bind("q.durable", "ex.durable", "a.#")
+    channel.queue_bind("q.durable", "ex.headers", "", {"x-match": "any", "n": 1, "s": "x"})
+    channel.queue_bind("q.spare", "ex.spare")
+    channel.queue_bind("q.durable", "ex.passing", "k")
+    channel.exchange_bind("ex.headers", "ex.durable", "to.headers")
+    channel.confirm_delivery()
+    for body, properties in ((b"persistent", PERSISTENT), (b"transient", None)):
+        for queue in ("q.durable", "q.passing", "q.auto", "q.exclusive"):
+            channel.basic_publish("", queue, body, properties, mandatory=True)
+    end(own_broker, how)
+    own_broker.restart()
+    with blocking(own_broker) as again:
+        there = {
+            name: exists(again, kind, name)
+            for kind, names in (
+                ("exchange", ("ex.durable", "ex.headers", "ex.spare", "ex.passing")),
+                ("queue", ("q.durable", "q.spare", "q.auto", "q.passing", "q.exclusive")),
+            )
+            for name in names
+        }
+        gone = {"ex.passing", "q.passing", "q.exclusive"}
+        assert there == {name: name not in gone for name in there}
+        channel = again.channel()
+        assert drain(channel, "q.durable") == [(b"persistent", False)]
+        assert drain(channel, "q.auto") == [(b"persistent", False)]
+        channel.confirm_delivery()
+        channel.basic_publish("ex.durable", "a.b.c", b"topic", mandatory=True)
+        headers = pika.BasicProperties(headers={"s": "x"})
+        channel.basic_publish("ex.headers", "", b"headers", headers, mandatory=True)
+        channel.basic_publish("ex.durable", "to.headers", b"through", headers, mandatory=True)
+        channel.basic_publish("ex.durable", "none", b"alternate", mandatory=True)
+        assert [body for body, _ in drain(channel, "q.durable")] == [
+            b"topic",
+            b"headers",
+            b"through",
+        ]
+        assert drain(channel, "q.spare") == [(b"alternate", False)]
+        # Equivalence is checked against the recovered arguments.
+        channel.exchange_declare(
+            "ex.durable", "topic", durable=True, arguments={"alternate-exchange": "ex.spare"}
+        )
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
+            channel.exchange_declare("ex.durable", "topic", durable=True)
+        assert caught.value.reply_code == 406
+
+
+def test_what_was_deleted_stays_deleted(own_broker: BrokerProcess) -> None:
+    connection = blocking(own_broker)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    channel.exchange_declare("ex.gone", "fanout", durable=True)
+    channel.exchange_declare("ex.kept", "direct", durable=True)
+    for queue in ("gone", "reborn", "purged", "kept"):
+        channel.queue_declare(queue, durable=True)
+        channel.queue_bind(queue, "ex.kept", "key")
+        channel.basic_publish("", queue, b"old", PERSISTENT)
+    channel.exchange_delete("ex.gone")
+    channel.queue_delete("gone")
+    channel.queue_delete("reborn")
+    channel.queue_declare("reborn", durable=True)
+    channel.queue_purge("purged")
+    channel.queue_unbind("kept", "ex.kept", "key")
+    channel.basic_publish("", "reborn", b"new", PERSISTENT)
+    own_broker.kill9()
+    own_broker.restart()
+    with blocking(own_broker) as again:
+        assert not exists(again, "exchange", "ex.gone")
+        assert not exists(again, "queue", "gone")
+        channel = again.channel()
+        assert drain(channel, "reborn") == [(b"new", False)]
+        assert drain(channel, "kept") == [(b"old", False)]
+        assert drain(channel, "purged") == []
+        channel.basic_publish("ex.kept", "key", b"bound")
+        assert drain(channel, "purged") == [(b"bound", False)]
+        assert drain(channel, "kept") == []
+        assert drain(channel, "reborn") == []
+
+
+def test_every_declare_that_was_answered_survives_a_kill(own_broker: BrokerProcess) -> None:
+    answered: list[str] = []
+
+    def declare() -> None:
+        try:
+            channel = blocking(own_broker).channel()
+            channel.exchange_declare("ex.many", "direct", durable=True)
+            for number in range(100_000):
+                name = f"many.{number}"
+                channel.queue_declare(name, durable=True)
+                channel.queue_bind(name, "ex.many", "all")
+                answered.append(name)
+        except pika.exceptions.AMQPError:
+            return
+
+    thread = threading.Thread(target=declare)
+    thread.start()
+    time.sleep(0.4)
+    own_broker.kill9()
+    thread.join(5)
+    own_broker.restart()
+    assert len(answered) > 5
+    with blocking(own_broker) as again:
+        channel = again.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("ex.many", "all", b"x", mandatory=True)
+        for name in answered:
+            assert channel.queue_declare(name, passive=True).method.message_count == 1, name
+
+
+GROUP = 3
+ITEMS = 600
+
+
+def move_in_transactions(broker: BrokerProcess, committed: list[list[bytes]]) -> None:
+    """Move GROUP items at a time from `from` to `to.1` and `to.2` until the broker is gone."""
+    try:
+        channel = blocking(broker).channel()
+        channel.tx_select()
+        while True:
+            group = []
+            for _ in range(GROUP):
+                method, _, body = channel.basic_get("from")
+                if method is None:
+                    return
+                group.append(body)
+                channel.basic_publish("", "to.1", body, PERSISTENT)
+                channel.basic_publish("", "to.2", body, PERSISTENT)
+            channel.basic_ack(method.delivery_tag, multiple=True)
+            channel.tx_commit()
+            committed.append(group)
+    except pika.exceptions.AMQPError:
+        return
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_transaction_is_there_as_a_whole_or_not_at_all(
+    own_broker: BrokerProcess, seed: int
+) -> None:
+    bodies = [b"%d" % number for number in range(ITEMS)]
+    with blocking(own_broker) as connection:
+        channel = connection.channel()
+        channel.tx_select()
+        for queue in ("from", "to.1", "to.2"):
+            channel.queue_declare(queue, durable=True)
+        for body in bodies:
+            channel.basic_publish("", "from", body, PERSISTENT)
+        channel.tx_commit()
+    committed: list[list[bytes]] = []
+    thread = threading.Thread(target=move_in_transactions, args=(own_broker, committed))
+    thread.start()
+    while not committed:
+        time.sleep(0.001)
+    time.sleep(random.Random(seed).uniform(0.0, 0.12))
+    own_broker.kill9()
+    thread.join(5)
+    own_broker.restart()
+    with blocking(own_broker) as connection:
+        channel = connection.channel()
+        left = drain(channel, "from")
+        moved = [[body for body, _ in drain(channel, queue)] for queue in ("to.1", "to.2")]
+    assert moved[0] == moved[1]
+    assert [body for body, _ in left] == bodies[len(moved[0]) :]
+    assert moved[0] == bodies[: len(moved[0])]
+    assert len(moved[0]) % GROUP == 0
+    # At most the one commit in flight may have gone through unanswered.
+    assert 0 <= len(moved[0]) // GROUP - len(committed) <= 1
+    assert committed, "the broker was killed before anything happened"
+
+
+def test_uncommitted_work_is_rolled_back_by_a_kill(own_broker: BrokerProcess) -> None:
+    channel = blocking(own_broker).channel()
+    channel.queue_declare("tx", durable=True)
+    channel.tx_select()
+    channel.basic_publish("", "tx", b"first", PERSISTENT)
+    channel.tx_commit()
+    method, _, _ = channel.basic_get("tx")
+    channel.basic_ack(method.delivery_tag)
+    channel.basic_publish("", "tx", b"uncommitted", PERSISTENT)
+    channel.queue_declare("tx", passive=True)
+    own_broker.kill9()
+    own_broker.restart()
+    with blocking(own_broker) as again:
+        assert drain(again.channel(), "tx") == [(b"first", True)]
+
+
+def test_large_and_empty_bodies_and_properties_survive_a_kill(own_broker: BrokerProcess) -> None:
+    channel = blocking(own_broker).channel()
+    channel.queue_declare("bodies", durable=True)
+    channel.confirm_delivery()
+    sizes = (0, 1, 131_064, 131_065, 3_000_000)
+    sent = pika.BasicProperties(
+        delivery_mode=2,
+        headers={"n": 1, "deep": {"list": [1, "x", None]}},
+        message_id="m",
+        priority=3,
+    )
+    for size in sizes:
+        channel.basic_publish("", "bodies", bytes(size), sent)
+    own_broker.kill9()
+    own_broker.restart()
+    with blocking(own_broker) as again:
+        channel = again.channel()
+        for size in sizes:
+            method, got, body = channel.basic_get("bodies", auto_ack=True)
+            assert body == bytes(size)
+            assert got == sent
+            assert (method.exchange, method.routing_key) == ("", "bodies")
+
+
+def test_a_restart_of_a_restart_adds_and_loses_nothing(own_broker: BrokerProcess) -> None:
+    for generation in range(4):
+        with blocking(own_broker) as connection:
+            channel = connection.channel()
+            channel.queue_declare("again", durable=True)
+            channel.confirm_delivery()
+            for number in range(50):
+                channel.basic_publish("", "again", b"%d.%d" % (generation, number), PERSISTENT)
+        own_broker.kill9()
+        own_broker.restart()
+    expected = [(b"%d.%d" % (g, n), False) for g in range(4) for n in range(50)]
+    with blocking(own_broker) as connection:
+        assert drain(connection.channel(), "again") == expected
