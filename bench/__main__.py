@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -68,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for scenario in scenarios:
             console.print(f"{scenario.name:36} {scenario.question}")
         return 0
+    # Ended by a signal, it must still stop the servers it has started.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     work_dir = Path(tempfile.mkdtemp(prefix="vouchmq-bench-", dir=options.work_dir))
     if file_system(work_dir) == "tmpfs":
         console.print("[yellow]the data is on tmpfs: syncs cost nothing, see --work-dir[/yellow]")
@@ -81,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = as_json(running, rows, quick=options.quick, work_dir=work_dir)
             report.show(console, rows, running)
             judged = report.verdicts(rows, running)
+            results["targets"] = [report.verdict_as_json(entry) for entry in judged]
     except (ServerError, GeneratorError) as error:
         console.print(f"{error}", style="red", markup=False)
         return 2

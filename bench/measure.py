@@ -7,6 +7,7 @@ consumed lies in its queue.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ def play(server: Server, shape: Shape) -> Round:
     try:
         _clear(server.address, shape)
         values = _play(server, shape)
-    except (BrokerError, CountError, OSError, RuntimeError) as error:
+    except (BrokerError, CountError, OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         with suppress(BrokerError, OSError):
             _clear(server.address, shape)
         return Round(server.name, error=f"{error}")
@@ -69,11 +70,11 @@ def _play(server: Server, shape: Shape) -> dict[str, float]:
     finally:
         for client in clients:
             client.drop()
-    _check(shape, result, uncounted)
+    check(shape, result, uncounted)
     _check_queues(server.address, shape, result)
     _clear(server.address, shape)
     cpu_s = after - before if after is not None and before is not None else None
-    values = _values(shape, result, cpu_s)
+    values = values_of(shape, result, cpu_s)
     spent_s = (cpu_s or 0.0) + result["generator_cpu_s"]
     values["foreign_cores"] = round(max(busy_s - spent_s, 0.0) / elapsed_s, 3)
     return values
@@ -118,7 +119,7 @@ def _consumer(address: Address, consumer: Consumer, clients: list[Client]) -> in
     return client.socket.fileno()
 
 
-def _check(shape: Shape, result: Result, uncounted: int) -> None:
+def check(shape: Shape, result: Result, uncounted: int) -> None:
     """Hold what was sent against what was confirmed, delivered and acknowledged."""
     if uncounted:
         raise CountError(f"{uncounted} deliveries more than were due")
@@ -129,7 +130,7 @@ def _check(shape: Shape, result: Result, uncounted: int) -> None:
             raise CountError("nothing was sent")
         if publisher.mode is not Mode.NONE and told["confirmed"] != told["sent"]:
             raise CountError(f"{told['confirmed']} confirmed of {told['sent']}")
-    due = _due(shape, result)
+    due = due_of(shape, result)
     for consumer, got in zip(shape.consumers, result["consumers"], strict=True):
         if got["received"] != due[consumer.queue]:
             raise CountError(
@@ -139,7 +140,7 @@ def _check(shape: Shape, result: Result, uncounted: int) -> None:
             raise CountError(f"{consumer.queue}: acknowledged up to {got['acked']} only")
 
 
-def _due(shape: Shape, result: Result) -> dict[str, int]:
+def due_of(shape: Shape, result: Result) -> dict[str, int]:
     """Count what each queue must have got."""
     due = dict.fromkeys((queue.name for queue in shape.queues), 0)
     for publisher, told in zip(shape.publishers, result["publishers"], strict=True):
@@ -155,7 +156,7 @@ def _due(shape: Shape, result: Result) -> dict[str, int]:
 
 def _check_queues(address: Address, shape: Shape, result: Result) -> None:
     """After all have left, a consumed queue is empty and the others hold everything."""
-    due, consumed = _due(shape, result), {consumer.queue for consumer in shape.consumers}
+    due, consumed = due_of(shape, result), {consumer.queue for consumer in shape.consumers}
     with Client(address) as control:
         for queue in shape.queues:
             answer = control.call(frames.queue_declare(queue.name, passive=True))
@@ -166,7 +167,8 @@ def _check_queues(address: Address, shape: Shape, result: Result) -> None:
         control.close()
 
 
-def _values(shape: Shape, result: Result, cpu_s: float | None) -> dict[str, float]:
+def values_of(shape: Shape, result: Result, cpu_s: float | None) -> dict[str, float]:
+    """Work out rates, latencies and CPU time per message."""
     delivered = sum(got["received"] for got in result["consumers"])
     confirmed = sum(told["confirmed"] for told in result["publishers"])
     values: dict[str, float] = {}

@@ -36,6 +36,18 @@ def verdicts(rows: Sequence[Row], servers: Sequence[Server]) -> list[Verdict]:
     ]
 
 
+def verdict_as_json(verdict: Verdict) -> dict[str, object]:
+    """Put a verdict into the results."""
+    return {
+        "scenario": verdict.target.scenario,
+        "value": verdict.target.value,
+        "must": _demand_text(verdict.target, verdict.target.must),
+        "aim": _demand_text(verdict.target, verdict.target.aim),
+        "measured": verdict.measured,
+        "passed": verdict.passed,
+    }
+
+
 def limited_by_generator(row: Row) -> bool:
     """True when the sink shows less than HEADROOM above our figure: the row says little."""
     return _is_near(row, OURS) or _is_near(row, THEIRS)

@@ -78,7 +78,7 @@ def published(producer: socket.socket, count: int) -> None:
 
 
 def test_an_honest_broker_is_counted_exactly() -> None:
-    acked = []
+    acked: list[tuple[int, int]] = []
 
     def broker(producer: socket.socket, consumer: socket.socket) -> None:
         published(producer, 5)
@@ -99,7 +99,7 @@ def test_an_honest_broker_is_counted_exactly() -> None:
 
 
 def test_the_last_acks_of_a_batch_are_not_forgotten() -> None:
-    acked = []
+    acked: list[tuple[int, int]] = []
 
     def broker(producer: socket.socket, consumer: socket.socket) -> None:
         published(producer, 5)
