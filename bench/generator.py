@@ -7,12 +7,13 @@ their processors. This module knows plans and results, not scenarios' questions.
 
 from __future__ import annotations
 
-import hashlib
+import atexit
 import json
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
@@ -69,27 +70,31 @@ class Result(TypedDict):
     generator_cpu_s: float
 
 
+@cache
 def build(name: str) -> Path:
-    """Compile one of the C programs beside this file, once per version of the source.
+    """Compile one of the C programs beside this file, once per run of the bench.
 
     Raises:
         GeneratorError: with the one line the user needs.
     """
-    source = HERE / f"{name}.c"
-    digest = hashlib.sha256(source.read_bytes() + (HERE / "wire.h").read_bytes()).hexdigest()[:16]
-    binary = Path(tempfile.gettempdir()) / f"vouchmq-bench-{name}-{digest}"
-    if binary.exists():
-        return binary
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         raise GeneratorError("the load generator needs a C compiler: apt-get install gcc")
-    fresh = binary.with_suffix(".new")
-    command = [compiler, "-O2", "-Wall", "-pthread", "-o", str(fresh), str(source)]
+    source = HERE / f"{name}.c"
+    binary = _build_directory() / name
+    command = [compiler, "-O2", "-Wall", "-pthread", "-o", str(binary), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise GeneratorError(f"{name}.c does not compile:\n{done.stderr}")
-    fresh.replace(binary)
     return binary
+
+
+@cache
+def _build_directory() -> Path:
+    """Make a directory of our own, so that nobody else can put a program there."""
+    directory = Path(tempfile.mkdtemp(prefix="vouchmq-bench-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def run(plan: str, descriptors: Sequence[int], limit_s: float) -> Result:
