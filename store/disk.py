@@ -1,0 +1,267 @@
+"""The only room that touches the operating system's files, behind the Disk protocol.
+
+Production passes FileDisk, tests a simulated disk with the same verbs and worse manners.
+It must not know what a block is. Every failure is an OSError as the kernel gave it; only
+locking and opening the directory have errors of their own.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from store.errors import DataDirLocked, DataDirUnreadable
+
+LOCK_NAME: Final = "lock"
+# Linux takes at most 1024 buffers in one call (UIO_MAXIOV).
+_MAX_PARTS: Final = 1024
+_NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+class Syncable(Protocol):
+    """Something whose writes a sync makes durable: a file, or the directory itself."""
+
+    def sync(self) -> None:
+        """Return when everything written so far is durable; raise OSError otherwise."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a worker that syncs in another process."""
+
+
+class DiskFile(Syncable, Protocol):
+    """One open file; all positions and sizes in octets."""
+
+    def write(self, parts: Sequence[bytes], offset: int) -> None:
+        """Write all of `parts`, one after the other, at `offset`; page cache only."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return up to `size` octets from `offset`; fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Return the size of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file; durable after the next sync."""
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+
+
+class Disk(Protocol):
+    """One data directory. Create, rename and unlink are durable after `directory.sync()`."""
+
+    directory: Syncable
+
+    def lock(self) -> None:
+        """Take the directory for this process; a second call is a no-op."""
+
+    def listdir(self) -> list[str]:
+        """Return the names in the directory, in no order."""
+
+    def create(self, name: str, size: int) -> DiskFile:
+        """Create (or empty) a file and reserve `size` octets of zeros for it."""
+
+    def open(self, name: str) -> DiskFile:
+        """Open an existing file for reading and writing."""
+
+    def prepare(self, name: str, size: int) -> None:
+        """Create a file like `create`; the name shows up only when it is complete."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, replacing whatever had it."""
+
+    def unlink(self, name: str) -> None:
+        """Remove a file; a missing one is not an error."""
+
+    def free_bytes(self) -> int:
+        """Return the octets an unprivileged process may still write here."""
+
+    def entropy(self) -> int:
+        """Return 64 unpredictable bits."""
+
+
+_sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+
+
+class _Directory:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+
+class _File:
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, parts: Sequence[bytes], offset: int) -> None:
+        for start in range(0, len(parts), _MAX_PARTS):
+            chunk = parts[start : start + _MAX_PARTS]
+            wanted = sum(map(len, chunk))
+            written = os.pwritev(self._descriptor, chunk, offset)
+            if written < wanted:
+                self._write_rest(b"".join(chunk), written, offset)
+            offset += wanted
+
+    def _write_rest(self, data: bytes, written: int, offset: int) -> None:
+        with memoryview(data) as view:
+            while written < len(data):
+                count = os.pwrite(self._descriptor, view[written:], offset + written)
+                if count == 0:
+                    raise OSError(errno.EIO, "the disk takes no more octets")
+                written += count
+
+    def read(self, offset: int, size: int) -> bytes:
+        parts = []
+        while size > 0:
+            part = os.pread(self._descriptor, size, offset)
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        _sync_data(self._descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def reserve(descriptor: int, size: int) -> None:
+    """Make room for `size` octets, or leave it to the writes where that is unsupported."""
+    if size <= 0 or not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in _NOT_SUPPORTED:
+            raise
+
+
+class FileDisk:
+    """A real directory.
+
+    Raises:
+        DataDirUnreadable: the directory cannot be made or opened.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(directory)
+        self._lock_descriptor: int | None = None
+        try:
+            self._make_directory()
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataDirUnreadable(
+                f"cannot use data directory {self.path}: {error.strerror}"
+            ) from error
+        self.directory: Syncable = _Directory(self._descriptor)
+
+    def _make_directory(self) -> None:
+        if self.path.is_dir():
+            return
+        self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        # The name of a new directory is durable only when its parent is synced.
+        parent = os.open(self.path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+    def lock(self) -> None:
+        """Take the lock of this directory until the process ends or `close` is called.
+
+        Raises:
+            DataDirLocked: another process has it.
+            DataDirUnreadable: the lock file cannot be written.
+        """
+        if self._lock_descriptor is not None:
+            return
+        try:
+            descriptor = self._open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise DataDirUnreadable(
+                f"cannot write to data directory {self.path}: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(descriptor)
+            raise DataDirLocked(
+                f"data directory {self.path} is in use by another broker"
+                + (f" (process {holder})" if holder else "")
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        self._lock_descriptor = descriptor
+
+    def close(self) -> None:
+        """Release the lock and the directory; open files stay open."""
+        if self._lock_descriptor is not None:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def listdir(self) -> list[str]:
+        return os.listdir(self._descriptor)  # noqa: PTH208 - a descriptor has no Path
+
+    def create(self, name: str, size: int) -> DiskFile:
+        descriptor = self._open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            reserve(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                self.unlink(name)
+            raise
+        return _File(descriptor)
+
+    def open(self, name: str) -> DiskFile:
+        return _File(self._open(name, os.O_RDWR))
+
+    def prepare(self, name: str, size: int) -> None:
+        unfinished = name + ".new"
+        self.create(unfinished, size).close()
+        self.rename(unfinished, name)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+
+    def unlink(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def free_bytes(self) -> int:
+        status = os.fstatvfs(self._descriptor)
+        return status.f_bavail * status.f_frsize
+
+    def entropy(self) -> int:
+        return int.from_bytes(os.urandom(8), "little")
+
+    def _open(self, name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_CLOEXEC, 0o640, dir_fd=self._descriptor)

@@ -1,0 +1,57 @@
+"""What can go wrong in the store, by name.
+
+Nothing here knows a reply code: the edge decides what a client is told.
+    StoreError
+      DataDirLocked        another process serves this directory
+      DataDirUnreadable    the directory cannot be made, read or written
+      UnsupportedFormat    a newer program wrote it; reading on would misread
+      CorruptSegment       damage in the middle, and the caller asked to refuse it
+      WriteFailed          a block could not be handed to the disk; the journal stays usable
+      SettledTwice         more copies settled than were stored: a fault of the caller
+"""
+
+# Names of what happened; an Error suffix would say it twice (N818).
+# ruff: noqa: N818
+
+
+class StoreError(Exception):
+    """Root of the store's errors; the text says what, where and what to do."""
+
+
+class DataDirLocked(StoreError):
+    """Another broker holds the lock of the data directory. Spec: DURABLE-18"""
+
+
+class DataDirUnreadable(StoreError):
+    """The data directory cannot be created, listed or written."""
+
+
+class UnsupportedFormat(StoreError):
+    """The journal was written by a newer program. Spec: DURABLE-18"""
+
+
+class CorruptSegment(StoreError):
+    """Damage that is not a torn tail was found and the caller wants to refuse it.
+
+    Spec: DURABLE-14
+    """
+
+
+class WriteFailed(StoreError):
+    """One block could not be written.
+
+    Runs, definitions and drops buffered for it are gone (their LSNs are `first_lsn` to
+    `last_lsn`, both inclusive); settles and delivery marks stay buffered for the next block.
+
+    Spec: CONF-12, LIMIT-15
+    """
+
+    def __init__(self, error: OSError, first_lsn: int, last_lsn: int) -> None:
+        super().__init__(f"cannot write to the journal: {error.strerror or error}")
+        self.errno = error.errno or 0
+        self.first_lsn = first_lsn
+        self.last_lsn = last_lsn
+
+
+class SettledTwice(StoreError):
+    """A queue settled more copies in a segment than it had there."""

@@ -1,0 +1,246 @@
+"""The bytes of the journal: blocks, sections, checksums. Pure; no file is touched here.
+
+A segment is a row of blocks, a block is a header and a payload, a payload is a row of
+sections. `docs/journal.md` is the prose; this is its only implementation.
+
+    block header, 80 octets, little-endian
+      magic 6s, version u16, crc32 u32             crc over all that follows, payload included
+      kind u16, flags u16, length u64              of the payload, in octets
+      generation u64, salt u64                     which life of which file; stale blocks differ
+      number u64                                   blocks are numbered without gaps
+      synced u64                                   highest block number known synced at the time
+      oldest u64                                   generation of the oldest segment that counts
+      first_lsn u64, next_lsn u64                  LSNs handed out for this block: [first, next)
+    section header, 16 octets
+      kind u32, count u32, length u64
+
+`synced` is what tells a torn tail from damage: a hole at a number that a later block
+declares synced was once durable, any other hole is the unsynced tail of a crash.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from store.errors import UnsupportedFormat
+
+MAGIC: Final = b"VQJRNL"
+FORMAT_VERSION: Final = 1
+
+_LEAD: Final = struct.Struct("<6sHI")
+_REST: Final = struct.Struct("<HHQQQQQQQQ")
+_SECTION: Final = struct.Struct("<IIQ")
+_ROUTE: Final = struct.Struct("<QII")
+HEADER_SIZE: Final = _LEAD.size + _REST.size
+SECTION_SIZE: Final = _SECTION.size
+_SIGNATURE: Final = MAGIC + FORMAT_VERSION.to_bytes(2, "little")
+
+# Kinds of blocks. 3 and up are reserved, see docs/journal.md.
+HEAD: Final = 1
+BATCH: Final = 2
+
+# Kinds of sections; a batch holds each at most once, and replay takes them in this order.
+SEGMENT_INFO: Final = 1
+SNAPSHOT: Final = 2
+DEFINITIONS: Final = 3
+ROUTES: Final = 4
+RUNS: Final = 5
+MOVES: Final = 6
+LENGTHS: Final = 7
+CONTENTS: Final = 8
+SETTLED_RANGES: Final = 9
+SETTLED_LISTS: Final = 10
+DROPPED_QUEUES: Final = 11
+DELIVERED_MARKS: Final = 12
+KNOWN_GAPS: Final = 13
+# 14 to 31 are reserved by name in docs/journal.md; an unknown kind at or above this
+# bit may be skipped by a reader that does not know it, one below may not.
+SKIPPABLE: Final = 0x8000_0000
+_KNOWN: Final = frozenset(range(SEGMENT_INFO, KNOWN_GAPS + 1))
+
+_BIG_ENDIAN: Final = sys.byteorder == "big"
+
+
+class BlockHeader(NamedTuple):
+    """Everything in a block header but magic, version and checksum."""
+
+    kind: int
+    flags: int
+    length: int
+    generation: int
+    salt: int
+    number: int
+    synced: int
+    oldest: int
+    first_lsn: int
+    next_lsn: int
+
+
+class Section(NamedTuple):
+    """Where one section's body lies in the buffer it was found in."""
+
+    item_count: int
+    start: int
+    end: int
+
+
+def seal(header: BlockHeader, payload: Sequence[bytes]) -> bytes:
+    """Return the 80 octets that go in front of `payload`, checksum included."""
+    rest = _REST.pack(*header)
+    crc = crc32(rest)
+    for part in payload:
+        crc = crc32(part, crc)
+    return _LEAD.pack(MAGIC, FORMAT_VERSION, crc) + rest
+
+
+def read_block(buffer: bytes, offset: int, generation: int, salt: int | None) -> BlockHeader | None:
+    """Return the header of the whole, unbroken block at `offset`, or None.
+
+    A block of another generation or salt is as good as none; without a salt any will do.
+    Costs one pass over the payload for its checksum, only if all else fits.
+    """
+    if not buffer.startswith(_SIGNATURE, offset) or offset + HEADER_SIZE > len(buffer):
+        return None
+    header = BlockHeader(*_REST.unpack_from(buffer, offset + _LEAD.size))
+    stop = offset + HEADER_SIZE + header.length
+    if stop > len(buffer) or header.generation != generation:
+        return None
+    if salt is not None and header.salt != salt:
+        return None
+    with memoryview(buffer) as view, view[offset + _LEAD.size : stop] as checked:
+        if crc32(checked) != _LEAD.unpack_from(buffer, offset)[2]:
+            return None
+    return header
+
+
+def trusted_header(buffer: bytes, offset: int) -> BlockHeader:
+    """Return the header at `offset` of a block that `read_block` has already judged."""
+    return BlockHeader(*_REST.unpack_from(buffer, offset + _LEAD.size))
+
+
+def torn_size(buffer: bytes, generation: int, salt: int) -> int:
+    """Return how large the block wanted to be whose header starts `buffer`; 0 if none does."""
+    if len(buffer) < HEADER_SIZE or not buffer.startswith(_SIGNATURE):
+        return 0
+    header = trusted_header(buffer, 0)
+    is_ours = header.generation == generation and header.salt == salt
+    return HEADER_SIZE + header.length if is_ours else 0
+
+
+def find_signature(buffer: bytes, start: int) -> int:
+    """Return the offset of the next possible block at or after `start`, or -1."""
+    return buffer.find(_SIGNATURE, start)
+
+
+def refuse_other_versions(buffer: bytes, name: str) -> None:
+    """Look at the first octets of a segment.
+
+    Raises:
+        UnsupportedFormat: they are ours, but of another format version.
+    """
+    if buffer.startswith(MAGIC) and not buffer.startswith(_SIGNATURE):
+        version = int.from_bytes(buffer[len(MAGIC) : len(MAGIC) + 2], "little")
+        raise UnsupportedFormat(
+            f"{name} has journal format {version}, this program reads {FORMAT_VERSION};"
+            " start the version that wrote it"
+        )
+
+
+def pack_section(kind: int, count: int, *parts: bytes) -> list[bytes]:
+    """Return a section as the parts of a later join."""
+    return [_SECTION.pack(kind, count, sum(map(len, parts))), *parts]
+
+
+def open_section(kind: int, count: int, length: int) -> bytes:
+    """Return only the header of a section whose body follows in parts of `length` octets."""
+    return _SECTION.pack(kind, count, length)
+
+
+def read_sections(buffer: bytes, start: int, end: int) -> dict[int, Section]:
+    """Return the sections of a checked payload by kind.
+
+    Raises:
+        UnsupportedFormat: a section that this program does not know and may not skip.
+    """
+    sections = {}
+    offset = start
+    while offset < end:
+        kind, count, length = _SECTION.unpack_from(buffer, offset)
+        offset += SECTION_SIZE
+        if kind in _KNOWN:
+            sections[kind] = Section(count, offset, offset + length)
+        elif not kind & SKIPPABLE:
+            raise UnsupportedFormat(
+                f"the journal holds a section of kind {kind}; start the version that wrote it"
+            )
+        offset += length
+    return sections
+
+
+def pack_numbers(numbers: Sequence[int]) -> bytes:
+    """Return unsigned 64-bit integers as octets."""
+    packed = array("Q", numbers)
+    if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_numbers(buffer: bytes, section: Section) -> list[int]:
+    """Return the unsigned 64-bit integers of a section."""
+    numbers = array("Q")
+    numbers.frombytes(buffer[section.start : section.end])
+    if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
+        numbers.byteswap()
+    return numbers.tolist()
+
+
+def pack_lengths(parts: Sequence[bytes]) -> tuple[bytes, int]:
+    """Return the lengths of `parts` as 32-bit octets, and their sum."""
+    lengths = array("I", map(len, parts))
+    total = sum(lengths)
+    if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
+        lengths.byteswap()
+    return lengths.tobytes(), total
+
+
+def unpack_lengths(buffer: bytes, section: Section) -> list[int]:
+    """Return the 32-bit lengths of a section."""
+    lengths = array("I")
+    lengths.frombytes(buffer[section.start : section.end])
+    if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
+        lengths.byteswap()
+    return lengths.tolist()
+
+
+def pack_texts(kind: int, texts: Sequence[bytes]) -> list[bytes]:
+    """Return a section of opaque byte strings: their lengths, then the strings."""
+    lengths, _ = pack_lengths(texts)
+    return pack_section(kind, len(texts), lengths, *texts)
+
+
+def unpack_texts(buffer: bytes, section: Section) -> list[bytes]:
+    """Return the byte strings of a section made by `pack_texts`."""
+    table = section.start + 4 * section.item_count
+    lengths = unpack_lengths(buffer, Section(section.item_count, section.start, table))
+    return [buffer[a:b] for a, b in pairwise(accumulate(lengths, initial=table))]
+
+
+def pack_route(number: int, queue_ids: Sequence[int], tail: bytes) -> bytes:
+    """Return one entry of a routes section."""
+    return _ROUTE.pack(number, len(queue_ids), len(tail)) + pack_numbers(queue_ids) + tail
+
+
+def unpack_routes(buffer: bytes, section: Section) -> Iterator[tuple[int, tuple[int, ...], bytes]]:
+    """Yield (number, queue ids, tail) of each entry of a routes section."""
+    offset = section.start
+    for _ in range(section.item_count):
+        number, queue_count, tail_size = _ROUTE.unpack_from(buffer, offset)
+        offset += _ROUTE.size
+        stop = offset + 8 * queue_count
+        queue_ids = tuple(unpack_numbers(buffer, Section(queue_count, offset, stop)))
+        yield number, queue_ids, buffer[stop : stop + tail_size]
+        offset = stop + tail_size

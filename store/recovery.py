@@ -1,0 +1,309 @@
+"""From a directory to the state that was true: scan, judge, clean up, replay.
+
+Three passes, each of which a crash may interrupt without harm:
+  1. `scan` reads every segment and checks every block; unbroken rows of blocks become
+     extents. Valid blocks behind a hole are found too.
+  2. `judge` puts the extents in order and tells what a hole means. Each block says which
+     number was known synced when it was written: a hole at or below the highest such
+     number is damage, the first hole above it is the torn tail, and what lies behind that
+     was never promised to anybody.
+  3. Files that count no more are removed and the torn tail is cut; what is served but not
+     proven synced is written again and synced; damaged segments are emptied and set aside.
+`replay` then builds the queues, newest segment first, so that settled messages are never
+even cut out of the buffer.
+
+Spec: DURABLE-12, DURABLE-14, DURABLE-15
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from store import records
+from store.disk import Disk
+from store.errors import CorruptSegment
+from store.journal import DAMAGED_SUFFIX, SPARE_SUFFIX, Journal, JournalState
+from store.replay import RecoveredQueue, Remains, Replay
+from store.scan import Extent, Verdict, judge, list_generations, merge_gaps, read_segment, scan
+from store.segment import Segment, parse_generation, segment_name
+
+# Suffix of files in which nothing at all could be read while nothing else was there either.
+DISCARDED_SUFFIX: Final = ".discarded"
+# Blocks that carry a damaged segment's messages on are about this large.
+_MOVE_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(slots=True, frozen=True)
+class Damage:
+    """Durable blocks that are gone.
+
+    `offset` and `size_bytes` bound the bad spot in `segment` (size 0: the file is missing or
+    ends early). The LSNs (inclusive; none if `last_lsn` is smaller) are those that may be
+    lost, the queues those that had messages in the segment.
+    """
+
+    segment: str
+    offset: int
+    size_bytes: int
+    first_number: int
+    last_number: int
+    first_lsn: int
+    last_lsn: int
+    queue_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What recovery found; sizes in octets."""
+
+    segments: int = 0
+    blocks: int = 0
+    messages: int = 0
+    truncated_bytes: int = 0
+    discarded_segments: list[str] = field(default_factory=list)
+    damaged: list[Damage] = field(default_factory=list)
+    unroutable_messages: int = 0
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What was true when the last durable block was written.
+
+    `definitions` are in replay order: the newest snapshot, then later changes. Queues that
+    the definitions do not know should be dropped, so that their segments come free.
+    """
+
+    definitions: list[bytes]
+    queues: dict[int, RecoveredQueue]
+    report: RecoveryReport
+
+
+def open_journal(
+    disk: Disk,
+    *,
+    segment_size_bytes: int,
+    snapshot: Callable[[], list[bytes]],
+    refuse_damage: bool = False,
+) -> tuple[Journal, Recovered]:
+    """Lock the directory, recover what it holds and open the journal for writing.
+
+    `snapshot` is first called when the journal needs its next segment, not before.
+
+    Raises:
+        DataDirLocked: another process has the directory.
+        UnsupportedFormat: a newer program wrote it.
+        CorruptSegment: damage was found and `refuse_damage` is set; nothing was changed.
+        OSError: the disk refused a read, a write or a sync.
+    """
+    disk.lock()
+    names = disk.listdir()
+    generations = list_generations(names)
+    verdict = judge(scan(disk, generations), generations)
+    if verdict.holes and refuse_damage:
+        hole = verdict.holes[0]
+        raise CorruptSegment(
+            f"{segment_name(hole.generation)} is damaged at offset {hole.offset}"
+            f" ({len(verdict.holes)} damaged places in all)"
+        )
+    report = RecoveryReport()
+    _clean_up(disk, names, verdict, report)
+    replay = Replay()
+    segments, remains = _replay_segments(disk, verdict, replay)
+    state = _state(segments, names, verdict, replay)
+    journal = Journal(disk, segment_size_bytes=segment_size_bytes, snapshot=snapshot, state=state)
+    definitions = replay.definitions()
+    if verdict.holes:
+        report.damaged = _describe(verdict, remains)
+        _set_damaged_aside(disk, journal, verdict, remains, segments)
+    report.messages = replay.message_count
+    report.unroutable_messages = replay.unroutable_count
+    return journal, Recovered(definitions, replay.queues(), report)
+
+
+def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryReport) -> None:
+    """Make the directory say what the verdict says, and make that durable.
+
+    The order matters: what lies behind the torn tail goes before the tail is cut, or a
+    second recovery would find it behind a tail that looks whole.
+    """
+    unlinked = [name for name in names if _is_rubbish(name, verdict.oldest)]
+    doomed = [segment_name(generation) for generation in verdict.doomed]
+    report.segments = len({extent.generation for extent in verdict.accepted})
+    report.blocks = sum(extent.block_count for extent in verdict.accepted)
+    report.truncated_bytes = sum(e.end - e.start for e in verdict.discarded)
+    for name in doomed:
+        if any(read_segment(disk, name)):
+            report.discarded_segments.append(name)
+            if not verdict.accepted:
+                # All there is cannot be read at all. Perhaps the very first write was cut
+                # short, perhaps worse; nobody should have to regret that it was removed.
+                disk.rename(name, name + DISCARDED_SUFFIX)
+                continue
+        unlinked.append(name)
+    for name in unlinked:
+        disk.unlink(name)
+    disk.directory.sync()
+    unproven = {e.generation for e in verdict.accepted if e.last_number >= verdict.unproven}
+    for generation in sorted(unproven):
+        _write_again(disk, [e for e in verdict.accepted if e.generation == generation], verdict)
+    if verdict.accepted:
+        report.truncated_bytes += _cut(disk, verdict.accepted[-1])
+
+
+def _is_rubbish(name: str, oldest: int) -> bool:
+    if name.endswith((SPARE_SUFFIX, SPARE_SUFFIX + ".new")):
+        return True
+    generation = parse_generation(name)
+    return generation is not None and generation < oldest
+
+
+def _write_again(disk: Disk, extents: list[Extent], verdict: Verdict) -> None:
+    """Write blocks that nothing proves to be synced again, and sync them.
+
+    They may be in the page cache only, marked clean by a sync that failed before we were
+    started; from now on later blocks will vouch for them.
+    """
+    file = disk.open(segment_name(extents[0].generation))
+    try:
+        for extent in extents:
+            buffer = file.read(extent.start, extent.end - extent.start)
+            at = 0
+            number = extent.first_number
+            while number < min(verdict.unproven, extent.last_number + 1):
+                at += records.HEADER_SIZE + records.trusted_header(buffer, at).length
+                number += 1
+            if at < len(buffer):
+                file.write([buffer[at:]], extent.start + at)
+        file.sync()
+    finally:
+        file.close()
+
+
+def _cut(disk: Disk, last: Extent) -> int:
+    """Cut everything behind the last accepted block; return what looks like a torn block."""
+    file = disk.open(segment_name(last.generation))
+    try:
+        size = file.size()
+        if size <= last.end:
+            return 0
+        torn = records.torn_size(
+            file.read(last.end, records.HEADER_SIZE), last.generation, last.salt
+        )
+        file.truncate(last.end)
+        file.sync()
+        return min(torn, size - last.end)
+    finally:
+        file.close()
+
+
+def _replay_segments(
+    disk: Disk, verdict: Verdict, replay: Replay
+) -> tuple[list[Segment], dict[int, Remains]]:
+    """Replay all accepted segments, newest first; return them oldest first."""
+    extents: dict[int, list[Extent]] = {}
+    for extent in verdict.accepted:
+        extents.setdefault(extent.generation, []).append(extent)
+    damaged = verdict.damaged_generations()
+    remains: dict[int, Remains] = {}
+    segments: list[Segment] = []
+    for generation in sorted(extents, reverse=True):
+        own = extents[generation]
+        buffer = read_segment(disk, segment_name(generation))
+        segment = Segment(generation, own[0].salt, own[0].first_lsn, len(buffer))
+        segment.offset = own[-1].end
+        if generation in damaged:
+            remains[generation] = Remains()
+        replay.segment(buffer, own, segment, remains.get(generation))
+        segments.append(segment)
+    segments.reverse()
+    return segments, remains
+
+
+def _state(
+    segments: list[Segment], names: list[str], verdict: Verdict, replay: Replay
+) -> JournalState:
+    accepted = verdict.accepted
+    stems = [name.removesuffix(DAMAGED_SUFFIX).removesuffix(DISCARDED_SUFFIX) for name in names]
+    state = JournalState(
+        segments=segments,
+        # Never a number that any file had before: stale blocks would pass for new ones.
+        generation=max(list_generations(stems), default=0),
+        marks=replay.live_marks(),
+        gaps=merge_gaps([*verdict.gaps, *_lost_numbers(verdict)]),
+        moved=replay.moved,
+        definitions=replay.definitions(),
+    )
+    if accepted:
+        state.number = accepted[-1].last_number + 1
+        state.next_lsn = max(extent.next_lsn for extent in accepted)
+        for segment in segments:
+            segment.dead_number = state.number - 1
+    return state
+
+
+def _lost_numbers(verdict: Verdict) -> list[tuple[int, int]]:
+    """Return the block numbers of all holes and of the segments that will be set aside."""
+    damaged = verdict.damaged_generations()
+    lost = [hole.numbers for hole in verdict.holes]
+    spans = [(e.first_number, e.last_number) for e in verdict.accepted if e.generation in damaged]
+    return lost + spans
+
+
+def _describe(verdict: Verdict, remains: dict[int, Remains]) -> list[Damage]:
+    return [
+        Damage(
+            segment=segment_name(hole.generation),
+            offset=hole.offset,
+            size_bytes=hole.size_bytes,
+            first_number=hole.numbers[0],
+            last_number=hole.numbers[1],
+            first_lsn=hole.first_lsn,
+            last_lsn=hole.last_lsn,
+            queue_ids=tuple(sorted(remains[hole.generation].queue_ids))
+            if hole.generation in remains
+            else (),
+        )
+        for hole in verdict.holes
+    ]
+
+
+def _set_damaged_aside(
+    disk: Disk,
+    journal: Journal,
+    verdict: Verdict,
+    remains: dict[int, Remains],
+    segments: list[Segment],
+) -> None:
+    """Carry on what damaged segments still hold, sync that, then rename their files."""
+    damaged = verdict.damaged_generations()
+    emptied = [segment for segment in segments if segment.generation in damaged]
+    for segment in emptied:
+        _carry_on(journal, remains[segment.generation], segment.first_lsn)
+    ticket = journal.begin_sync()
+    for target in ticket.targets:
+        target.sync()
+    for segment in emptied:
+        journal.set_aside(segment)
+    names = disk.listdir()
+    for generation in damaged - {segment.generation for segment in emptied}:
+        if segment_name(generation) in names:
+            disk.rename(segment_name(generation), segment_name(generation) + DAMAGED_SUFFIX)
+    disk.directory.sync()
+    for file in journal.end_sync(ticket):
+        file.close()
+
+
+def _carry_on(journal: Journal, remains: Remains, first_lsn: int) -> None:
+    for queue_id, lsns in remains.settles:
+        journal.relog(queue_id, [lsn for lsn in lsns if lsn < first_lsn])
+    for queue_id in remains.dropped:
+        journal.drop_queue(queue_id)
+    journal.write()
+    size = 0
+    for lsn, raw, (queue_ids, tail) in sorted(remains.messages):
+        journal.move_run(queue_ids, tail, lsn, [raw])
+        size += len(raw)
+        if size >= _MOVE_BYTES:
+            journal.write()
+            size = 0
+    journal.write()

@@ -1,0 +1,251 @@
+"""What is whole on the disk, and what a hole in it means. Reads, changes nothing.
+
+Spec: DURABLE-14
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from store import records
+from store.disk import Disk, DiskFile
+from store.segment import parse_generation, segment_name
+
+# An unreadable spot costs at most this many octets around it.
+_RESCUE_BYTES: Final = 64 * 1024
+
+Gap = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Extent:
+    """Blocks that follow each other without a flaw, in place and in number."""
+
+    generation: int
+    salt: int
+    start: int
+    end: int
+    first_number: int
+    last_number: int
+    first_lsn: int
+    next_lsn: int
+    synced: int
+    oldest: int
+    block_count: int
+    gaps: list[Gap] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class Hole:
+    """Durable blocks that are missing; `generation` is the segment they were in.
+
+    LSNs from `first_lsn` to `last_lsn` may have been lost, none if the latter is smaller.
+    """
+
+    generation: int
+    offset: int
+    size_bytes: int
+    numbers: Gap
+    first_lsn: int
+    last_lsn: int
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What of the scanned extents counts.
+
+    `unproven` is the first block number that no block declares synced. Segments below
+    `oldest` were declared gone; those of `doomed` lie behind the torn tail.
+    """
+
+    accepted: list[Extent]
+    discarded: list[Extent]
+    holes: list[Hole]
+    gaps: list[Gap]
+    oldest: int
+    unproven: int
+    doomed: list[int]
+
+    def damaged_generations(self) -> set[int]:
+        return {hole.generation for hole in self.holes}
+
+
+def scan(disk: Disk, generations: Iterable[int]) -> list[Extent]:
+    """Return the extents of all segments in journal order.
+
+    Raises:
+        UnsupportedFormat: a segment of another format version.
+    """
+    extents: list[Extent] = []
+    for generation in sorted(generations):
+        name = segment_name(generation)
+        buffer = read_segment(disk, name)
+        records.refuse_other_versions(buffer, name)
+        extents += scan_segment(buffer, generation)
+    return extents
+
+
+def list_generations(names: Iterable[str]) -> list[int]:
+    """Return the generations of all segments among file names, in order."""
+    return sorted(g for g in map(parse_generation, names) if g is not None)
+
+
+def read_segment(disk: Disk, name: str) -> bytes:
+    """Return a segment's octets; zeros stand for what the disk cannot read."""
+    file = disk.open(name)
+    try:
+        size = file.size()
+        try:
+            return file.read(0, size)
+        except OSError:
+            return b"".join(_rescue(file, at) for at in range(0, size, _RESCUE_BYTES))[:size]
+    finally:
+        file.close()
+
+
+def _rescue(file: DiskFile, offset: int) -> bytes:
+    try:
+        return file.read(offset, _RESCUE_BYTES)
+    except OSError:
+        return bytes(_RESCUE_BYTES)
+
+
+def scan_segment(buffer: bytes, generation: int) -> list[Extent]:
+    """Return the extents of one segment, also those behind a hole.
+
+    All blocks of one segment carry one salt, drawn at random when it was begun: neither
+    stale blocks of a recycled file nor a message body made to look like a block have it.
+    """
+    extents: list[Extent] = []
+    salt: int | None = None
+    offset = 0
+    while offset >= 0:
+        header = records.read_block(buffer, offset, generation, salt)
+        if header is None:
+            offset = records.find_signature(buffer, offset + 1)
+            continue
+        salt = header.salt
+        end = offset + records.HEADER_SIZE + header.length
+        _extend(extents, header, offset, end)
+        if header.kind == records.HEAD:
+            extents[-1].gaps = _read_gaps(buffer, offset + records.HEADER_SIZE, end)
+        offset = end
+    return extents
+
+
+def _extend(extents: list[Extent], header: records.BlockHeader, start: int, end: int) -> None:
+    last = extents[-1] if extents else None
+    if last is not None and last.end == start and last.last_number + 1 == header.number:
+        last.end = end
+        last.last_number = header.number
+        last.next_lsn = header.next_lsn
+        last.synced = header.synced
+        last.oldest = header.oldest
+        last.block_count += 1
+        return
+    extents.append(
+        Extent(
+            generation=header.generation,
+            salt=header.salt,
+            start=start,
+            end=end,
+            first_number=header.number,
+            last_number=header.number,
+            first_lsn=header.first_lsn,
+            next_lsn=header.next_lsn,
+            synced=header.synced,
+            oldest=header.oldest,
+            block_count=1,
+        )
+    )
+
+
+def _read_gaps(buffer: bytes, start: int, end: int) -> list[Gap]:
+    section = records.read_sections(buffer, start, end).get(records.KNOWN_GAPS)
+    if section is None:
+        return []
+    numbers = iter(records.unpack_numbers(buffer, section))
+    return list(zip(numbers, numbers, strict=True))
+
+
+def judge(extents: list[Extent], generations: list[int]) -> Verdict:
+    """Tell what counts: `extents` in journal order, `generations` of all files there are."""
+    synced = max((extent.synced for extent in extents), default=0)
+    oldest = max((extent.oldest for extent in extents), default=0)
+    gaps = merge_gaps(gap for extent in extents for gap in extent.gaps)
+    judged = [extent for extent in extents if extent.generation >= oldest]
+    accepted: list[Extent] = []
+    holes: list[Hole] = []
+    for extent in judged:
+        previous = accepted[-1] if accepted else None
+        missing = _missing(previous, extent, oldest)
+        if missing is None:
+            accepted.append(extent)
+            continue
+        if missing[0] > missing[1]:
+            break  # a number twice: a block that failed, and was never promised
+        is_known = any(first <= missing[0] and missing[1] <= last for first, last in gaps)
+        if is_known and extent.start == 0:
+            accepted.append(extent)
+            continue
+        if missing[0] <= synced:
+            holes += _locate(previous, extent, missing, oldest, generations)
+        if missing[1] > synced and not is_known:
+            break
+        accepted.append(extent)
+    discarded = judged[len(accepted) :]
+    newest = accepted[-1].generation if accepted else oldest - 1
+    return Verdict(
+        accepted=accepted,
+        discarded=discarded,
+        holes=holes,
+        gaps=gaps,
+        oldest=oldest,
+        unproven=synced + 1,
+        doomed=[generation for generation in generations if generation > newest],
+    )
+
+
+def _missing(previous: Extent | None, extent: Extent, oldest: int) -> Gap | None:
+    """Return the block numbers missing in front of `extent`; (1, 0) if it comes out of turn."""
+    if previous is None:
+        if extent.generation == oldest and extent.start == 0:
+            return None
+        # How many there were cannot be known; the last of them decides.
+        last = extent.first_number - 1
+        return (last, last)
+    if extent.first_number == previous.last_number + 1:
+        return None
+    if extent.first_number <= previous.last_number:
+        return (1, 0)
+    return (previous.last_number + 1, extent.first_number - 1)
+
+
+def _locate(
+    previous: Extent | None, extent: Extent, missing: Gap, oldest: int, generations: list[int]
+) -> list[Hole]:
+    """Return where the missing blocks must have been: in every segment that has room for them."""
+    first_lsn = previous.next_lsn if previous else 1
+    last_lsn = extent.first_lsn - 1
+    before = previous.generation if previous else oldest - 1
+    places = [(g, 0, 0) for g in generations if before < g < extent.generation]
+    if previous is not None and previous.generation == extent.generation:
+        places.append((extent.generation, previous.end, extent.start - previous.end))
+    elif extent.start > 0:
+        places.append((extent.generation, 0, extent.start))
+    elif previous is not None and not places:
+        places.append((previous.generation, previous.end, 0))
+    if not places:
+        places.append((oldest, 0, 0))  # the file itself is missing
+    return [Hole(g, at, size, missing, first_lsn, last_lsn) for g, at, size in places]
+
+
+def merge_gaps(gaps: Iterable[Gap]) -> list[Gap]:
+    """Return the same numbers as few, ordered, disjoint ranges (first, last)."""
+    merged: list[Gap] = []
+    for first, last in sorted(gaps):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged

@@ -1,0 +1,109 @@
+"""The program of the sync helper process; see sync_worker.py for the other end.
+
+Run as a script with descriptors 3 to 6: eventfd of requests, eventfd of replies, shared
+page, socket. It imports as little as it can, as its memory is part of the broker's. It
+ends when the socket closes, or by signal when the broker dies.
+"""
+
+import _socket
+import mmap
+import os
+import select
+import stat
+import sys
+from struct import pack_into, unpack_from
+
+REQUEST, REPLY, PAGE, CONTROL = 3, 4, 5, 6
+PAGE_SIZE, REQUEST_AT, REPLY_AT = 4096, 64, 0
+MESSAGE_SIZE, RIGHTS_SIZE = 512, 64
+EIO = 5
+
+
+class Helper:
+    """Files by slot number, and what the broker asks to be done with them."""
+
+    def __init__(self) -> None:
+        self.page = mmap.mmap(PAGE, PAGE_SIZE)
+        self.control = _socket.socket(fileno=CONTROL)
+        self.files: dict[int, int] = {}
+        self.directories: set[int] = set()
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(REQUEST, select.POLLIN)
+        poll.register(CONTROL, select.POLLIN)
+        while True:
+            ready = dict(poll.poll())
+            # Syncs first: somebody waits for them.
+            if REQUEST in ready:
+                self.serve()
+            elif CONTROL in ready:
+                self.obey()
+
+    def serve(self) -> None:
+        os.eventfd_read(REQUEST)
+        sequence, count = unpack_from("=QQ", self.page, REQUEST_AT)
+        slots = unpack_from(f"={count}Q", self.page, REQUEST_AT + 16)
+        pack_into("=QQ", self.page, REPLY_AT, sequence, self.sync(slots))
+        os.eventfd_write(REPLY, 1)
+
+    def sync(self, slots: tuple[int, ...]) -> int:
+        """Return 0 or the errno of the first failure."""
+        try:
+            for slot in slots:
+                # The descriptor was sent before the request, but may not be read yet.
+                while slot not in self.files:
+                    self.obey()
+                if slot in self.directories:
+                    os.fsync(self.files[slot])
+                else:
+                    os.fdatasync(self.files[slot])
+        except OSError as error:
+            return error.errno or EIO
+        return 0
+
+    def obey(self) -> None:
+        """Take one message from the socket: file, close, prepare, unlink."""
+        message, ancillary, _, _ = self.control.recvmsg(MESSAGE_SIZE, RIGHTS_SIZE)
+        if not message:
+            sys.exit(0)
+        verb, slot, size = unpack_from("=cQQ", message)
+        name = message[17:].decode("utf-8", "surrogateescape")
+        if verb == b"F":
+            descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
+            self.files[slot] = descriptor
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                self.directories.add(slot)
+        elif verb == b"C":
+            os.close(self.files.pop(slot))
+        elif verb == b"P":
+            self.prepare(self.files[slot], name, size)
+        elif verb == b"U":
+            self.unlink(self.files[slot], name)
+
+    def prepare(self, directory: int, name: str, size: int) -> None:
+        """Make a spare file; the broker does without if that fails."""
+        unfinished = name + ".new"
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            descriptor = os.open(unfinished, flags, 0o640, dir_fd=directory)
+        except OSError:
+            return
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            os.rename(unfinished, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError:
+            self.unlink(directory, unfinished)
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def unlink(directory: int, name: str) -> None:
+        try:
+            os.unlink(name, dir_fd=directory)
+        except OSError:
+            return
+
+
+if __name__ == "__main__":
+    Helper().run()
