@@ -148,7 +148,7 @@ class User:
         return vhost_name in self._grants
 
     def may(self, permission: Permission, name: str, vhost_name: str) -> bool:
-        """True when the pattern is found in the name; the empty name is the default exchange's.
+        """True when the pattern is found in the name; the default exchange's is `amq.default`.
 
         Spec: PERM-01
         """
@@ -166,13 +166,11 @@ class User:
             return False
         pattern: regex.Pattern[str] = getattr(grant, permission)
         try:
-            return pattern.search(name or "amq.default", timeout=MATCH_LIMIT_S) is not None
+            return pattern.search(name, timeout=MATCH_LIMIT_S) is not None
         except (TimeoutError, regex.error):
             return False
 
-    def require(
-        self, permission: Permission, kind: ResourceKind, name: str, vhost_name: str
-    ) -> None:
+    def require(self, permission: Permission, kind: ResourceKind, name: str, vhost: str) -> None:
         """Pass if the user has this permission on the resource.
 
         Raises:
@@ -180,13 +178,13 @@ class User:
 
         Spec: PERM-02
         """
-        if not self.may(permission, name, vhost_name):
+        if not self.may(permission, name, vhost):
             raise AccessRefused(
-                f"{permission} access to {kind} '{name or 'amq.default'}' "
-                f"in vhost '{vhost_name}' refused for user '{self.name}'"
+                f"{permission} access to {kind} '{name}' in vhost '{vhost}' "
+                f"refused for user '{self.name}'"
             )
 
-    def require_any(self, kind: ResourceKind, name: str, vhost_name: str) -> None:
+    def require_any(self, kind: ResourceKind, name: str, vhost: str) -> None:
         """Pass if the user has any of the three permissions on the resource (passive declares).
 
         Raises:
@@ -194,9 +192,9 @@ class User:
 
         Spec: PERM-03, PERM-04
         """
-        if self.may("read", name, vhost_name) or self.may("write", name, vhost_name):
+        if self.may("read", name, vhost) or self.may("write", name, vhost):
             return
-        self.require("configure", kind, name, vhost_name)
+        self.require("configure", kind, name, vhost)
 
 
 class _Login(NamedTuple):

@@ -232,6 +232,26 @@ def type_of(name: str) -> Any:
     return _types()[name]
 
 
+def doc_of(name: str) -> str:
+    """What a setting means, in a sentence."""
+    text: str = Settings.__dataclass_fields__[name].metadata["doc"]
+    return text
+
+
+def default_of(name: str) -> object:
+    """The value of a setting that nobody chose."""
+    return Settings.__dataclass_fields__[name].default
+
+
+def show(value: object) -> str:
+    """A value as it would be typed on a command line."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ",".join(str(each) for each in value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
     """The settings of this run.
 
