@@ -90,18 +90,14 @@ class GroupCommit:
         if completion is None or self.has_failed:
             return
         if completion.errno:
-            self._fail(completion.errno)
+            self.has_failed = True
+            self._on_failed(completion.errno)
             return
         if ticket is None or completion.sequence != self._sequence:
             return
         self._ticket = None
         self._count(ticket)
-        try:
-            closing = self._journal.end_sync(ticket)
-        except OSError as error:
-            self._fail(error.errno or 0)
-            return
-        for file in closing:
+        for file in self._journal.end_sync(ticket):
             self._worker.forget(file)
             file.close()
         if self._is_wanted or self._journal.wants_sync:
@@ -118,10 +114,6 @@ class GroupCommit:
         counters.synced_bytes += ticket.size_bytes
         counters.last_sync_ms = duration_ms
         counters.max_sync_ms = max(counters.max_sync_ms, duration_ms)
-
-    def _fail(self, errno: int) -> None:
-        self.has_failed = True
-        self._on_failed(errno)
 
     def _hand_out_chores(self) -> None:
         journal = self._journal

@@ -1,71 +1,49 @@
-"""The journal: everything durable, in the order it happened, in one row of segments.
+"""The journal: everything durable, in the order it happened.
 
 A turn of the broker buffers what it decided (`append_run`, `settle`, `define`, …) and then
 calls `write` once, which hands all of it to the disk as one checksummed block: after a
 crash the block is there or it is not. Nothing here syncs; group commit does that with the
 tickets of `begin_sync`, and what is durable comes back through `end_sync`.
 
-Segments go oldest first: a settle is only ever needed while an older segment lives. One
-that holds no live copy is first declared gone (field `oldest` of later blocks) and removed
-or recycled once such a block is synced, so that no crash can bring back a part of the past.
-
 It must not know AMQP connections, queues' names, the clock, threads or the loop.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from store import records
+from store.chain import Chain, ChainState, Chore, SyncScope
 from store.disk import Disk, DiskFile, Syncable
 from store.errors import WriteFailed
 from store.segment import Segment
 
-SPARE_SUFFIX: Final = ".spare"
-DAMAGED_SUFFIX: Final = ".damaged"
-PREPARED_NAME: Final = "prepared" + SPARE_SUFFIX
 # Beyond this many different routes in a segment the table starts anew, so that a routing
 # key per message costs disk (a route is logged again), not memory.
 _MAX_ROUTES: Final = 4096
-# Two recycled files cover a roll while another one waits for its rename to be synced.
-_MAX_SPARES: Final = 2
-# From this average on the parts go to the kernel one by one instead of being joined:
-# the copy costs more than the vector (measured, design study of the hot path).
-_JOIN_BELOW_BYTES: Final = 16 * 1024
-
-
-class Chore(NamedTuple):
-    """File work that may take long and that nothing waits for: `prepare` or `unlink`."""
-
-    verb: str
-    name: str
-    size: int
 
 
 @dataclass(slots=True, frozen=True)
 class SyncTicket:
-    """What one sync will make durable: all blocks up to `number`, all LSNs up to `lsn`."""
+    """What one sync will make durable: all LSNs up to `lsn`."""
 
     lsn: int
-    number: int
     size_bytes: int
-    targets: tuple[Syncable, ...]
-    recycled: tuple[str, ...]
+    scope: SyncScope
+
+    @property
+    def targets(self) -> tuple[Syncable, ...]:
+        return self.scope.targets
 
 
 @dataclass(slots=True)
 class JournalState:
     """What recovery hands over; the defaults are those of an empty directory."""
 
-    segments: list[Segment] = field(default_factory=list)
-    generation: int = 0
-    number: int = 1
+    chain: ChainState = field(default_factory=ChainState)
     next_lsn: int = 1
     marks: dict[int, int] = field(default_factory=dict)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    moved: dict[int, Segment] = field(default_factory=dict)
     definitions: list[bytes] = field(default_factory=list)
 
 
@@ -90,16 +68,9 @@ class Journal:
         self.written_lsn = state.next_lsn - 1
         self.unsynced_bytes = 0
         self.wants_sync = False
-        self._segment_size_bytes = segment_size_bytes
+        self._chain = Chain(disk, segment_size_bytes, state.chain)
         self._snapshot = snapshot
-        self._segments = state.segments
-        self._starts = [segment.first_lsn for segment in state.segments]
-        self._generation = state.generation
-        self._number = state.number
-        self._synced_number = state.number - 1
         self._all_marks = state.marks
-        self._gaps = state.gaps
-        self._moved = state.moved
         # What the current turn has buffered.
         self._routes: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._route_keys: dict[int, tuple[tuple[int, ...], bytes]] = {}
@@ -116,17 +87,7 @@ class Journal:
         self._drops: list[int] = []
         self._marks: dict[int, int] = {}
         self._has_barrier = False
-        self._needs_scrub = False
-        # Files and what became of them.
-        self._dirty: list[Segment] = []
-        self._full: list[Segment] = []
-        self._is_directory_dirty = True
-        self._retired: list[tuple[Segment, int]] = []
-        self._spares: list[str] = []
-        self._recycling: list[str] = []
-        self._chores: list[Chore] = []
-        self._asked_spare = False
-        self._active = self._begin_segment(0, state.definitions)
+        self._begin_segment(0, state.definitions)
 
     # Buffering: no I/O, nothing that can fail.
 
@@ -251,67 +212,38 @@ class Journal:
             return self.written_lsn
         wants_sync = bool(self._runs or self._defines or self._drops or self._has_barrier)
         try:
-            if self._needs_scrub:
-                self._scrub()
-            self._write_block(self._encode, may_roll=True)
+            self._chain.scrub()
+            self._write_block()
         except OSError as error:
             raise self._forget_block(error) from error
-        self._count_block()
-        self._clear_block()
-        if wants_sync:
+        try:
+            self._count_block()
+        finally:
+            self._clear_block()
+        if self._chain.look_after_files() or wants_sync:
             self.wants_sync = True
-        self._look_for_dead_segments()
         return self.written_lsn
 
-    def _write_block(self, encode: Callable[[], tuple[list[bytes], int]], may_roll: bool) -> bool:
-        """Write what `encode` returns; when a new segment is needed it is asked again,
-        because routes are logged once per segment."""
-        payload, length = encode()
-        size = records.HEADER_SIZE + length
-        if not self._active.has_room(size):
-            if not may_roll:
-                return False
-            self._roll(size + self._routes_size())
-            payload, length = encode()
-            size = records.HEADER_SIZE + length
-        block = self._seal(self._active, records.BATCH, payload, length)
-        self._needs_scrub = True
-        self._active.append(block, size)
-        self._needs_scrub = False
-        self._written(self._active, size)
-        return True
+    def _write_block(self) -> None:
+        payload, length = self._encode()
+        if not self._chain.active.has_room(records.HEADER_SIZE + length):
+            self._begin_segment(
+                records.HEADER_SIZE + length + self._routes_size(), self._snapshot()
+            )
+            # Routes are logged once per segment: all those in use now need it again.
+            self._keep_routes(set())
+            self._new_routes = list(self._route_keys)
+            payload, length = self._encode()
+        self._append(payload, length)
 
-    def _scrub(self) -> None:
-        """Wipe the header of a block that failed: it may have reached the disk in full, and
-        the number it carries will be used again."""
-        self._active.wipe(records.HEADER_SIZE)
-        self._needs_scrub = False
-        if self._active not in self._dirty:
-            self._dirty.append(self._active)
-
-    def _seal(self, segment: Segment, kind: int, payload: list[bytes], length: int) -> list[bytes]:
-        header = records.BlockHeader(
-            kind=kind,
-            flags=0,
-            length=length,
-            generation=segment.generation,
-            salt=segment.salt,
-            number=self._number,
-            synced=self._synced_number,
-            oldest=self._segments[0].generation if self._segments else segment.generation,
-            first_lsn=self.written_lsn + 1,
-            next_lsn=self.next_lsn,
-        )
-        if len(payload) > 1 and length < _JOIN_BELOW_BYTES * len(payload):
-            payload = [b"".join(payload)]
-        return [records.seal(header, payload), *payload]
-
-    def _written(self, segment: Segment, size: int) -> None:
-        self._number += 1
+    def _append(self, payload: list[bytes], length: int) -> None:
+        first_lsn = self.written_lsn + 1
+        self.unsynced_bytes += self._chain.append(payload, length, first_lsn, self.next_lsn)
         self.written_lsn = self.next_lsn - 1
-        self.unsynced_bytes += size
-        if segment not in self._dirty:
-            self._dirty.append(segment)
+
+    def _begin_segment(self, need: int, definitions: list[bytes]) -> None:
+        head = self._encode_head(definitions)
+        self.unsynced_bytes += self._chain.begin(head, need, self.written_lsn + 1)
 
     def _encode(self) -> tuple[list[bytes], int]:
         """Return the sections of the buffered turn, in the order replay takes them."""
@@ -368,6 +300,18 @@ class Journal:
                 records.SETTLED_LISTS, list_count, records.pack_numbers(lists)
             )
 
+    def _encode_head(self, definitions: list[bytes]) -> list[bytes]:
+        info = records.pack_numbers([self._chain.segment_size_bytes])
+        parts = records.pack_section(records.SEGMENT_INFO, 1, info)
+        parts += records.pack_texts(records.SNAPSHOT, definitions)
+        if self._all_marks:
+            marks = [number for pair in self._all_marks.items() for number in pair]
+            self._put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
+        if self._chain.gaps:
+            gaps = [number for gap in self._chain.gaps for number in gap]
+            self._put_numbers(parts, records.KNOWN_GAPS, gaps, 2)
+        return parts
+
     def _routes_size(self) -> int:
         """Upper bound, in octets, of logging every buffered route again."""
         used = {*self._runs[::3], *self._moves[::3]}
@@ -376,9 +320,8 @@ class Journal:
 
     def _forget_block(self, error: OSError) -> WriteFailed:
         first, last = self.written_lsn + 1, self.next_lsn - 1
-        if self._needs_scrub:
-            with suppress(OSError):
-                self._scrub()
+        with suppress(OSError):
+            self._chain.scrub()
         lost = set(self._new_routes)
         self._new_routes = []
         self._runs = []
@@ -407,232 +350,59 @@ class Journal:
         self._marks = {}
         self._has_barrier = False
 
-    # Counting live copies, per segment and queue.
-
     def _count_block(self) -> None:
-        active = self._active
-        number = self._number - 1
-        active.dead_number = number
+        chain = self._chain
         keys = self._route_keys
         runs = iter(self._runs)
         for route, _, count in zip(runs, runs, runs, strict=True):
-            for queue_id in keys[route][0]:
-                active.add_live(queue_id, count)
-        if self._moves:
-            self._count_moves()
+            chain.add_copies(keys[route][0], count)
+        moves = iter(self._moves)
+        for route, first_lsn, count in zip(moves, moves, moves, strict=True):
+            chain.move_copies(keys[route][0], first_lsn, count)
         for queue_id, lsns in self._settles.items():
-            self._count_settles(queue_id, lsns, number)
+            chain.settle_copies(queue_id, lsns)
         for queue_id in self._drops:
             self._all_marks.pop(queue_id, None)
-            self._marks.pop(queue_id, None)
-            for segment in self._segments:
-                segment.drop_queue(queue_id)
-                segment.dead_number = number
-
-    def _count_moves(self) -> None:
-        moves = iter(self._moves)
-        for route, first, count in zip(moves, moves, moves, strict=True):
-            queue_ids = self._route_keys[route][0]
-            for lsn in range(first, first + count):
-                source = self._segment_of(lsn)
-                for queue_id in queue_ids:
-                    source.take_live(queue_id, 1)
-                    self._active.add_live(queue_id, 1)
-                self._moved[lsn] = self._active
-
-    def _count_settles(self, queue_id: int, lsns: list[int], number: int) -> None:
-        if not lsns:
-            return
-        segment = self._segment_of(min(lsns))
-        if not self._moved and segment is self._segment_of(max(lsns)):
-            segment.take_live(queue_id, len(lsns))
-            segment.dead_number = number
-            return
-        for lsn in lsns:
-            segment = self._segment_of(lsn)
-            segment.take_live(queue_id, 1)
-            segment.dead_number = number
-
-    def _segment_of(self, lsn: int) -> Segment:
-        moved = self._moved.get(lsn) if self._moved else None
-        return moved or self._segments[bisect_right(self._starts, lsn) - 1]
-
-    # Segments: begin, roll, retire, remove.
-
-    def _roll(self, need: int) -> None:
-        """Begin a segment with room for a block of `need` octets and make it the active one."""
-        active = self._begin_segment(need, self._snapshot())
-        self._full.append(self._active)
-        self._active = active
-        self._keep_routes(set())
-        self._new_routes = list(self._route_keys)
-
-    def _begin_segment(self, need: int, definitions: list[bytes]) -> Segment:
-        self._generation += 1
-        segment = Segment(
-            self._generation, self.disk.entropy(), self.written_lsn + 1, self._segment_size_bytes
-        )
-        payload = self._encode_head(definitions)
-        length = sum(map(len, payload))
-        size = records.HEADER_SIZE + length
-        segment.size_bytes = max(self._segment_size_bytes, size + need)
-        segment.file = self._open_new(segment)
-        # The head hands out no LSN: those that are buffered belong to the block behind it.
-        next_lsn, self.next_lsn = self.next_lsn, self.written_lsn + 1
-        try:
-            segment.append(self._seal(segment, records.HEAD, payload, length), size)
-            self._written(segment, size)
-        except OSError:
-            segment.file.close()
-            self.disk.unlink(segment.name)
-            raise
-        finally:
-            self.next_lsn = next_lsn
-        segment.dead_number = self._number - 1
-        self._segments.append(segment)
-        self._starts.append(segment.first_lsn)
-        self._asked_spare = False
-        return segment
-
-    def _encode_head(self, definitions: list[bytes]) -> list[bytes]:
-        info = records.pack_numbers([self._segment_size_bytes])
-        parts = records.pack_section(records.SEGMENT_INFO, 1, info)
-        parts += records.pack_texts(records.SNAPSHOT, definitions)
-        if self._all_marks:
-            marks = [number for pair in self._all_marks.items() for number in pair]
-            self._put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
-        if self._gaps:
-            gaps = [number for gap in self._gaps for number in gap]
-            self._put_numbers(parts, records.KNOWN_GAPS, gaps, 2)
-        return parts
-
-    def _open_new(self, segment: Segment) -> DiskFile:
-        self._is_directory_dirty = True
-        if segment.size_bytes == self._segment_size_bytes:
-            for spare in (*self._spares[-1:], PREPARED_NAME):
-                try:
-                    self.disk.rename(spare, segment.name)
-                except FileNotFoundError:
-                    continue
-                if spare in self._spares:
-                    self._spares.remove(spare)
-                return self.disk.open(segment.name)
-        return self.disk.create(segment.name, segment.size_bytes)
-
-    def _look_for_dead_segments(self) -> None:
-        """Ask for a sync when it would free a segment: settles alone never ask for one, and
-        a full disk that only drains must come free. Spec: LIMIT-15"""
-        if len(self._segments) > 1 and not self._segments[0].live_count:
-            self.wants_sync = True
-        if (
-            not self._asked_spare
-            and not self._spares
-            and not self._recycling
-            and self._active.offset * 2 > self._segment_size_bytes
-        ):
-            self._asked_spare = True
-            self._chores.append(Chore("prepare", PREPARED_NAME, self._segment_size_bytes))
-
-    def _retire_segments(self) -> None:
-        """Declare leading segments gone whose last settle is durable."""
-        segments = self._segments
-        was = len(segments)
-        while (
-            len(segments) > 1
-            and not segments[0].live_count
-            and segments[0].dead_number <= self._synced_number
-        ):
-            self._retired.append((segments.pop(0), self._number))
-            self._starts.pop(0)
-        if len(segments) == was:
-            return
-        if self._moved:
-            self._moved = {n: s for n, s in self._moved.items() if s in segments}
-        # Nothing else may come to be written for a long time; an empty block tells it.
-        # Without room the next roll tells it as well.
-        self._write_block(lambda: ([], 0), may_roll=False)
-        self.wants_sync = True
-
-    def _remove_retired(self) -> None:
-        while self._retired and self._retired[0][1] <= self._synced_number:
-            segment, _ = self._retired.pop(0)
-            is_standard = segment.size_bytes == self._segment_size_bytes
-            if is_standard and len(self._spares) + len(self._recycling) < _MAX_SPARES:
-                spare = f"{segment.generation}{SPARE_SUFFIX}"
-                self.disk.rename(segment.name, spare)
-                self._is_directory_dirty = True
-                self._recycling.append(spare)
-            else:
-                self._chores.append(Chore("unlink", segment.name, 0))
+            chain.drop_queue(queue_id)
 
     # What group commit asks.
 
     def begin_sync(self) -> SyncTicket:
         """Return what a sync started now must cover; later blocks belong to the next one."""
-        dirty, self._dirty = self._dirty, []
-        targets: list[Syncable] = [s.file for s in dirty if s.file is not None]
-        recycled: tuple[str, ...] = ()
-        if self._is_directory_dirty:
-            # A new file counts only when its name is durable too. Spec: DURABLE-10
-            targets.append(self.disk.directory)
-            self._is_directory_dirty = False
-            # Until its new name is durable a recycled file may come back under its old one.
-            recycled = tuple(self._recycling)
         self.wants_sync = False
-        return SyncTicket(
-            lsn=self.written_lsn,
-            number=self._number - 1,
-            size_bytes=self.unsynced_bytes,
-            targets=tuple(targets),
-            recycled=recycled,
-        )
+        return SyncTicket(self.written_lsn, self.unsynced_bytes, self._chain.begin_sync())
 
     def end_sync(self, ticket: SyncTicket) -> list[DiskFile]:
         """Take note that the sync of `ticket` succeeded; return files to be closed.
 
-        May write one small block and rename a file.
-
-        Raises:
-            OSError: the disk refused either; nothing durable is touched by that.
+        May write one small block and rename a file; neither may fail the caller.
         """
-        self._synced_number = ticket.number
         self.unsynced_bytes -= ticket.size_bytes
-        for spare in ticket.recycled:
-            self._recycling.remove(spare)
-            self._spares.append(spare)
-        closing = self._close_full_segments()
-        self._retire_segments()
-        self._remove_retired()
+        closing = self._chain.close_full_segments()
+        if self._chain.end_sync(ticket.scope):
+            # Nothing else may come to be written for a long time; an empty block tells it.
+            # Without room for that the next segment tells it as well.
+            with suppress(OSError):
+                self._announce()
+            self.wants_sync = True
         return closing
 
-    def _close_full_segments(self) -> list[DiskFile]:
-        still_dirty = [segment for segment in self._full if segment in self._dirty]
-        closing = []
-        for segment in self._full:
-            if segment not in still_dirty and segment.file is not None:
-                closing.append(segment.file)
-                segment.file = None
-        self._full = still_dirty
-        return closing
+    def _announce(self) -> None:
+        if not self._chain.active.has_room(records.HEADER_SIZE):
+            return
+        self._chain.scrub()
+        # What is buffered belongs to a later block, and so do its LSNs.
+        lsn = self.written_lsn + 1
+        self.unsynced_bytes += self._chain.append((), 0, lsn, lsn)
 
     def take_chores(self) -> list[Chore]:
         """Return file work for somebody who may block; none of it is needed for safety."""
-        chores, self._chores = self._chores, []
-        return chores
+        return self._chain.take_chores()
 
     def set_aside(self, segment: Segment) -> None:
-        """Leave out a damaged segment whose live copies were moved and synced.
-
-        Its file is renamed, not removed. The numbers of its blocks are among the known gaps.
-        """
-        self._starts.pop(self._segments.index(segment))
-        self._segments.remove(segment)
-        self.disk.rename(segment.name, segment.name + DAMAGED_SUFFIX)
-        self._is_directory_dirty = True
+        """Leave out a damaged segment whose live copies were moved and synced."""
+        self._chain.set_aside(segment)
 
     def close(self) -> None:
         """Close the files. What was not synced is as durable as after a crash."""
-        for segment in self._segments:
-            if segment.file is not None:
-                segment.file.close()
-                segment.file = None
+        self._chain.close()

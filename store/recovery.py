@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from store import records
+from store.chain import DAMAGED_SUFFIX, SPARE_SUFFIX, ChainState
 from store.disk import Disk
 from store.errors import CorruptSegment
-from store.journal import DAMAGED_SUFFIX, SPARE_SUFFIX, Journal, JournalState
+from store.journal import Journal, JournalState
 from store.replay import RecoveredQueue, Remains, Replay
 from store.scan import Extent, Verdict, judge, list_generations, merge_gaps, read_segment, scan
 from store.segment import Segment, parse_generation, segment_name
@@ -224,20 +225,19 @@ def _state(
 ) -> JournalState:
     accepted = verdict.accepted
     stems = [name.removesuffix(DAMAGED_SUFFIX).removesuffix(DISCARDED_SUFFIX) for name in names]
-    state = JournalState(
+    chain = ChainState(
         segments=segments,
         # Never a number that any file had before: stale blocks would pass for new ones.
         generation=max(list_generations(stems), default=0),
-        marks=replay.live_marks(),
         gaps=merge_gaps([*verdict.gaps, *_lost_numbers(verdict)]),
         moved=replay.moved,
-        definitions=replay.definitions(),
     )
+    state = JournalState(chain, marks=replay.live_marks(), definitions=replay.definitions())
     if accepted:
-        state.number = accepted[-1].last_number + 1
+        chain.number = accepted[-1].last_number + 1
         state.next_lsn = max(extent.next_lsn for extent in accepted)
         for segment in segments:
-            segment.dead_number = state.number - 1
+            segment.dead_number = chain.number - 1
     return state
 
 

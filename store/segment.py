@@ -96,5 +96,8 @@ class Segment:
         self.live_by_queue[queue_id] = live - count
         self.live_count -= count
 
-    def drop_queue(self, queue_id: int) -> None:
-        self.live_count -= self.live_by_queue.pop(queue_id, 0)
+    def drop_queue(self, queue_id: int) -> int:
+        """Forget a queue; return how many live copies it had here."""
+        live = self.live_by_queue.pop(queue_id, 0)
+        self.live_count -= live
+        return live
