@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
     from protocol.codec import Command
     from server.auth import User
+    from server.broker.queue import Queue
     from server.broker.vhost import VHost
     from server.connection import Connection
     from server.node import Node
     from server.outbox import Outbox
-    from server.reply_to import ReplyConsumer
+    from server.reply_to import ReplyConsumer, ReplyNames
     from server.unacked import Taken
 
 
@@ -54,9 +55,9 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.node: Node = connection.node
-        self.number = number
+        self.number: int = number
         self.octets = number.to_bytes(2, "big")
-        self.vhost: VHost = connection.vhost
+        self.vhost: VHost[Queue] = connection.vhost
         self.user: User = connection.user
         self.outbox: Outbox = connection.outbox
         self.frame_max = connection.frame_max or 1 << 62
@@ -82,7 +83,7 @@ class Channel:
         return self.connection
 
     @property
-    def reply_names(self) -> object:
+    def reply_names(self) -> ReplyNames:
         """The live names of direct reply-to (CONS-64)."""
         return self.node.replies
 
@@ -147,7 +148,7 @@ class Channel:
 
     def check_user_id(self, claimed: str) -> None:
         """PUB-06."""
-        if claimed != self.user.name and "impersonator" not in self.user.tags:
+        if claimed != self.user.name and not self.user.is_impersonator:
             raise PreconditionFailed(
                 f"user_id property set to '{claimed}' but authenticated user was "
                 f"'{self.user.name}'",
@@ -172,9 +173,7 @@ class Channel:
             if unknown or not first:
                 raise unknown_tag(unknown, (60, 80))
 
-    def settle_tag(
-        self, tag: int, *, multiple: bool, requeue: bool, ids: tuple[int, int]
-    ) -> None:
+    def settle_tag(self, tag: int, *, multiple: bool, requeue: bool, ids: tuple[int, int]) -> None:
         """basic.ack, nack or reject of one tag, or of all up to it (ACK-03…06)."""
         if not multiple:
             taken, unknown = self.unacked.take_range(tag, tag)
@@ -275,6 +274,7 @@ class Channel:
         """The channel ends: no consumers, no transaction, no confirms; requeue (CHAN-10)."""
         self.is_closing = True
         self.node.forget(self)
+        self.node.channel_closed(self.user)
         if self.reply_consumer is not None:
             self.node.replies.close(self.reply_consumer)
             self.reply_consumer = None

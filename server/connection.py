@@ -17,12 +17,14 @@ from pamqp import commands
 
 from protocol.codec import (
     HEARTBEAT,
+    KNOWN_METHODS,
     channel_close,
     channel_close_ok,
     channel_open_ok,
     connection_close,
     connection_close_ok,
     decode_method,
+    method_ids,
     update_secret_ok,
 )
 from protocol.errors import (
@@ -32,7 +34,6 @@ from protocol.errors import (
     ConnectionForced,
     HardError,
     InternalError,
-    LoginRefused,
     NotAllowed,
     SoftError,
     UnexpectedFrame,
@@ -47,6 +48,7 @@ from protocol.states import (
     unexpected_method,
 )
 from server.channel import Channel
+from server.handshake import LoginFailure, header_mistake, judge_header
 from server.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from protocol.codec import Command
     from protocol.reader import Event
     from server.auth import User
+    from server.broker.queue import Queue
     from server.broker.vhost import VHost
     from server.handshake import Handshake
     from server.node import Node
@@ -109,8 +112,6 @@ class Connection:
         node: what all connections share
         wire: its socket
         handshake: the state machine up to connection.open
-        judge: says of the first octets whether they are a protocol header: True, False, or None
-            while more octets are needed
     """
 
     def __init__(
@@ -118,7 +119,6 @@ class Connection:
         node: Node,
         wire: Wire,
         handshake: Handshake,
-        judge: Callable[[bytes], bool | None],
     ) -> None:
         self.node = node
         self.wire = wire
@@ -127,12 +127,11 @@ class Connection:
             node.turn, self._write, node.limits.deliver_high_water_bytes, self._drained
         )
         self.channels: dict[int, Channel] = {}
-        self.vhost: VHost
+        self.vhost: VHost[Queue]
         self.user: User
         self.frame_max = 0
         self.opened_at = node.clock()
         self._handshake = handshake
-        self._judge = judge
         self._header: bytes | None = b""
         self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
         self._events: Iterator[Event] = iter(())
@@ -166,12 +165,14 @@ class Connection:
             return
         self._events = self._reader.feed(data)
         self._walk()
+        # Whatever these octets did to the journal is written in this turn.
+        self.node.turn.wake()
         if self._has_published:
             self._check_flood()
 
     def _greet(self, data: bytes) -> bytes:
         """Judge the protocol header (CONN-01…05); returns what follows it."""
-        accepted = self._judge(data)
+        accepted = judge_header(data)
         if accepted is None:
             self._header = data
             return b""
@@ -181,6 +182,7 @@ class Connection:
             return data[HEADER_OCTETS:]
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         self._cancel_timers()
+        log.warning("connection.refused", connection=self.wire.name, reason=header_mistake(data))
         self._write(b"AMQP\x00\x00\x09\x01")
         self.wire.finish()
         return b""
@@ -269,6 +271,11 @@ class Connection:
         if number and self.state is not ConnectionState.RUNNING:
             self._check_running(number)
             return
+        if not number:
+            # Judged before it is decoded: out of turn is 504 even for what only we may send.
+            ids = method_ids(payload)
+            if ids in KNOWN_METHODS and not is_expected(self.state, ids):
+                return
         command = decode_method(payload)
         self._ids = command.ids
         if not number:
@@ -298,6 +305,7 @@ class Connection:
                     f"channel_max ({most})",
                     ids=(0, 0),
                 )
+            self.node.channel_opened(self.user)
             self.channels[number] = Channel(self, number)
             self._closed_channels.pop(number, None)
             self.outbox.send(channel_open_ok(number))
@@ -322,8 +330,6 @@ class Connection:
 
     def _connection_method(self, command: Command) -> None:
         """Methods of channel 0 (CONN-35, CONN-50…54, CONN-70)."""
-        if not is_expected(self.state, command.ids):
-            return
         method = command.method
         if isinstance(method, commands.Connection.Close):
             self._closed_by_client()
@@ -485,7 +491,7 @@ class Connection:
         self._clean_up()
         self.state = next_connection_state(self.state, ConnectionEvent.SERVER_CLOSED)
         limit = self._close_limit(error)
-        if not isinstance(error, LoginRefused) or error.notify:
+        if not isinstance(error, LoginFailure) or error.notify:
             ids = error.ids if error.ids is not None else self._ids
             self.outbox.send(connection_close(error, ids))
         if deaf:
@@ -494,7 +500,7 @@ class Connection:
             self._set_timer("close", limit, self._end)
 
     def _close_limit(self, error: AmqpError) -> float:
-        if isinstance(error, LoginRefused):
+        if isinstance(error, LoginFailure):
             return self.node.limits.auth_failure_delay_s
         interval = self._handshake.heartbeat_s
         return min(CLOSE_OK_LIMIT_S, interval) if interval else CLOSE_OK_LIMIT_S
@@ -556,6 +562,7 @@ class Connection:
                 channel.close()
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
+        self._handshake.leave()
 
     def _age_ms(self) -> int:
         return int((self.node.clock() - self.opened_at) * 1000)

@@ -31,7 +31,7 @@ def qos(channel: Channel, command: Command) -> None:
     count, octets = method.prefetch_count, method.prefetch_size
     if octets and channel.node.limits.reject_prefetch_size:
         raise NotImplementedByBroker(f"prefetch_size!=0 ({octets})")
-    if method.globally:
+    if method.global_:
         set_limits(channel, channel.credit, count, octets, None)
     else:
         channel.consumer_credit = (count, octets)
@@ -129,8 +129,7 @@ def consumer_priority(queue: Queue, arguments: Table) -> int:
         return 0
     if field.kind not in INTEGER_KINDS or not isinstance(field.value, int):
         raise PreconditionFailed(
-            f"invalid arg 'x-priority' for {where}: "
-            f'"expected integer, got {type_name(field)}"'
+            f"invalid arg 'x-priority' for {where}: \"expected integer, got {type_name(field)}\""
         )
     return field.value
 
@@ -139,7 +138,7 @@ def cancel_consumer(channel: Channel, command: Command) -> None:
     """basic.cancel: no delivery after cancel-ok, outstanding ones stay (CONS-08, ACK-41)."""
     method = command.method
     assert isinstance(method, commands.Basic.Cancel)
-    tag = method.consumer_tag
+    tag = method.consumer_tag or ""
     reply_consumer = channel.reply_consumer
     if reply_consumer is not None and reply_consumer.tag == tag:
         channel.node.replies.close(reply_consumer)
@@ -195,5 +194,3 @@ def recover(channel: Channel, command: Command) -> None:
             channel.unacked.put_back([entry])
         else:
             channel.settle([entry], requeue=True)
-
-

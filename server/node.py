@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from protocol.errors import NotAllowed
 from server.reply_to import ReplyNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.auth import User
     from server.broker.broker import Broker
+    from server.broker.queue import Queue
     from server.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -58,6 +61,7 @@ class Limits:
     deliver_high_water_bytes: int = 1024 * 1024
     unsynced_limit_bytes: int = 32 * 1024 * 1024
     consumer_max_per_channel: int = 0
+    channel_max_per_node: int = 0
     default_consumer_prefetch: int = 0
     reject_immediate: bool = False
     reject_prefetch_size: bool = False
@@ -77,17 +81,19 @@ class Node:
         limits: configured limits
         clock: monotonic seconds
         random_token: 22 random characters of base64url, at least 128 bits
+        name: of this node, for error texts
     """
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Broker[Queue],
         journal: MessageLog,
         turn: Turn,
         limits: Limits,
         *,
         clock: Callable[[], float],
         random_token: Callable[[], str],
+        name: str = "",
     ) -> None:
         self.broker = broker
         self.journal = journal
@@ -98,7 +104,35 @@ class Node:
         self.replies = ReplyNames(random_token)
         self.watermark = 0
         self.has_failed = False
+        self.name = name
         self._waiters: dict[Waiter, None] = {}
+        self._channels: dict[str, int] = {}
+
+    def channel_opened(self, user: User) -> None:
+        """Count a channel.
+
+        Raises:
+            NotAllowed: 530, the user's or the node's limit is reached (CHAN-04)
+        """
+        count = self._channels.get(user.name, 0)
+        if 0 <= user.max_channels <= count:
+            raise NotAllowed(
+                f"number of channels opened for user '{user.name}' has reached the maximum "
+                f"allowed user limit of ({user.max_channels})"
+            )
+        most = self.limits.channel_max_per_node
+        if most and sum(self._channels.values()) >= most:
+            raise NotAllowed(
+                f"number of channels opened on node '{self.name}' has reached the maximum "
+                f"allowed limit of ({most})"
+            )
+        self._channels[user.name] = count + 1
+
+    def channel_closed(self, user: User) -> None:
+        """One channel less."""
+        self._channels[user.name] -= 1
+        if not self._channels[user.name]:
+            del self._channels[user.name]
 
     def waits(self, waiter: Waiter) -> None:
         """Call this waiter whenever the watermark moves, until it has nothing left to say."""

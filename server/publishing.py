@@ -19,7 +19,14 @@ from protocol.codec import basic_return, decode_method
 from protocol.constants import DIRECT_REPLY_TO
 from protocol.errors import AccessRefused, NotFound, PreconditionFailed
 from protocol.fields import Field, as_text, type_name
-from protocol.properties import CARE, HEADERS, PERSISTENT, Properties, with_reply_to, without_headers
+from protocol.properties import (
+    CARE,
+    HEADERS,
+    PERSISTENT,
+    Properties,
+    with_reply_to,
+    without_headers,
+)
 from protocol.runs import PROPERTIES_AT, SIZE, on_channel
 from server.reply_to import PREFIX
 

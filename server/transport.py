@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,10 +89,10 @@ class Edge(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: name the connection and make it."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio's, only shaped like them.
+        self._transport = socket_transport = cast("asyncio.Transport", transport)
         high = self._door.high_octets
-        transport.set_write_buffer_limits(high=high, low=high // 4)
+        socket_transport.set_write_buffer_limits(high=high, low=high // 4)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{shown(peer)} -> {shown(here)}"
         self._door.edges.add(self)

@@ -1,0 +1,222 @@
+"""The broker as a process: start, serve, drain, stop.
+
+Start-up order matters: the sync helper is forked before the event loop and any thread exist,
+recovery is finished before the port opens, and the port is printed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import gc
+import platform
+import secrets
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import uvloop
+
+from server.admission import Admission
+from server.assembly import Assembly
+from server.auth import Authenticator, is_loopback
+from server.connection import Connection
+from server.handshake import Handshake, Offer
+from server.logs import configure_logs
+from server.startup import StartupError
+from server.transport import Door, Edge, listen
+from server.version import VERSION
+from store.disk import FileDisk
+from store.errors import StoreError
+from store.sync_worker import ThreadWorker, start_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from server.settings import Settings
+    from store.disk import Syncable
+    from store.sync_worker import SyncWorker
+
+log = structlog.get_logger(__name__)
+
+# mallopt's names for: give nothing back below this, ask for more at once, no mmap below this.
+M_TRIM_THRESHOLD: Final = -1
+M_TOP_PAD: Final = -2
+M_MMAP_THRESHOLD: Final = -3
+KEEP_OCTETS: Final = 64 * 1024 * 1024
+TOP_PAD_OCTETS: Final = 1024 * 1024
+TOKEN_OCTETS: Final = 16
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal or a fatal error; returns the exit code.
+
+    Raises:
+        StartupError: one line that says what keeps the broker from starting
+    """
+    configure_logs(settings.log_level, settings.log_format)
+    tune_process()
+    worker: SyncWorker = start_worker() if settings.durability_fsync else Unsynced()
+    if not settings.durability_fsync:
+        log.warning("durability.fsync_off", meaning="a confirm does not survive a power cut")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(Server(settings, worker).serve())
+    finally:
+        worker.close()
+
+
+def tune_process() -> None:
+    """Set the allocator and the garbage collector up for long runs of short-lived octets."""
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, KEEP_OCTETS)
+        libc.mallopt(M_TRIM_THRESHOLD, KEEP_OCTETS)
+        libc.mallopt(M_TOP_PAD, TOP_PAD_OCTETS)
+    gc.set_threshold(50000, 20, 100)
+
+
+class Unsynced(ThreadWorker):
+    """Says "synced" without syncing, for tests and benchmarks (DURABLE-11)."""
+
+    def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
+        """Nothing is synced."""
+        del targets
+        super().submit(sequence, ())
+
+
+class Server:
+    """One running broker process."""
+
+    def __init__(self, settings: Settings, worker: SyncWorker) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._stopping = asyncio.Event()
+        self._exit_code = 0
+        self._auth = Authenticator(settings.all_users(), settings.loopback_users, secrets.token_bytes)
+        self._offer = Offer(
+            node=settings.node,
+            product=settings.compat_product,
+            version=settings.compat_version or VERSION,
+            platform=f"Python {platform.python_version()}",
+            channel_max=settings.channel_max,
+            frame_max=settings.frame_max,
+            heartbeat_s=settings.heartbeat_s,
+            update_secret_verify=settings.update_secret_verify,
+        )
+        self._admission = Admission(
+            settings.connection_max,
+            {account.name: account.max_connections for account in settings.all_vhosts()},
+        )
+        self._assembly: Assembly
+
+    async def serve(self) -> int:
+        """Recover, listen, wait for the end, drain."""
+        loop = asyncio.get_running_loop()
+        self._assembly = assembly = self._open(loop)
+        loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
+        door = Door(loop, self._new_connection, self._settings.deliver_high_water_bytes)
+        server, port = await self._listen(door)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        gc.collect()
+        gc.freeze()
+        await server.start_serving()
+        sys.stdout.write(f"VouchMQ ready on {self._settings.host}:{port}\n")
+        sys.stdout.flush()
+        await self._stopping.wait()
+        server.close()
+        await self._drain(door)
+        loop.remove_reader(assembly.commit.fileno)
+        assembly.journal.close()
+        log.info("broker.stopped", exit_code=self._exit_code)
+        return self._exit_code
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> Assembly:
+        settings = self._settings
+        began = time.monotonic()
+        try:
+            disk = FileDisk(settings.data_dir)
+            assembly = Assembly(
+                settings,
+                disk,
+                self._worker,
+                call_soon=loop.call_soon,
+                clock=time.monotonic,
+                random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
+                fatal=self._fatal,
+            )
+        except StoreError as error:
+            raise StartupError(str(error)) from error
+        except OSError as error:
+            raise StartupError(
+                f"data directory {settings.data_dir}: {error.strerror or error}"
+            ) from error
+        report = assembly.report
+        log.info(
+            "journal.recovered",
+            segments=report.segments,
+            blocks=report.blocks,
+            count=report.messages,
+            duration_ms=int((time.monotonic() - began) * 1000),
+        )
+        if report.truncated_bytes:
+            log.warning("journal.truncated", size_bytes=report.truncated_bytes)
+        for damage in report.damaged:
+            log.error("journal.damaged", damage=str(damage))
+        return assembly
+
+    async def _listen(self, door: Door) -> tuple[asyncio.Server, int]:
+        settings = self._settings
+        try:
+            return await listen(door, settings.host, settings.port)
+        except OSError as error:
+            why = "address already in use: stop what listens there or choose another --port"
+            if error.errno != errno.EADDRINUSE:
+                why = error.strerror or str(error)
+            raise StartupError(f"cannot listen on {settings.host}:{settings.port}: {why}") from error
+
+    def _new_connection(self, edge: Edge, peer: str) -> Connection:
+        handshake = Handshake(
+            self._offer,
+            self._auth,
+            self._assembly.broker.vhosts.get,
+            self._admission,
+            peer=edge.name,
+            is_loopback=is_loopback(peer),
+        )
+        return Connection(self._assembly.node, edge, handshake)
+
+    def _stop(self, signal_name: str) -> None:
+        log.info("broker.stopping", signal=signal_name)
+        self._stopping.set()
+
+    def _fatal(self, reason: str) -> None:
+        log.critical("store.failed", reason=reason, meaning="nothing was confirmed after this")
+        self._exit_code = 1
+        self._stopping.set()
+
+    async def _drain(self, door: Door) -> None:
+        """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
+        assembly = self._assembly
+        deadline = time.monotonic() + self._settings.shutdown_timeout_s
+        assembly.turn.run()
+        while not assembly.node.has_failed and not assembly.commit.is_idle:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.005)
+        for edge in list(door.edges):
+            connection = edge.connection
+            if connection is not None:
+                connection.shut_down("broker forced connection closure with reason 'shutdown'")
+        assembly.turn.run()
+        while door.edges and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for edge in list(door.edges):
+            edge.abort()
+        await asyncio.sleep(0)
+        assembly.turn.run()

@@ -1,0 +1,158 @@
+"""A broker put together from its rooms, with everything that touches the world passed in.
+
+`app.py` gives it the real disk, clock and loop; a simulator gives it others. No logic of AMQP
+stands here, only who is told of what.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from server.broker.broker import Broker
+from server.broker.queue import Queue
+from server.node import Limits, Node
+from server.turn import Turn
+from store.errors import WriteFailed
+from store.group_commit import GroupCommit
+from store.recovery import open_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.broker.spec import QueueSpec
+    from server.settings import Settings
+    from store.disk import Disk
+    from store.journal import Journal
+    from store.recovery import RecoveryReport
+    from store.sync_worker import SyncWorker
+
+log = structlog.get_logger(__name__)
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The settings that the state machines below the edge need."""
+    return Limits(
+        max_message_size_bytes=settings.max_message_size_bytes,
+        tx_max_bytes=settings.tx_max_bytes,
+        deliver_high_water_bytes=settings.deliver_high_water_bytes,
+        unsynced_limit_bytes=settings.unsynced_limit_bytes,
+        consumer_max_per_channel=settings.consumer_max_per_channel,
+        channel_max_per_node=settings.channel_max_per_node,
+        default_consumer_prefetch=settings.default_consumer_prefetch,
+        reject_immediate=settings.compat_reject_immediate,
+        reject_prefetch_size=settings.compat_reject_prefetch_size,
+        qos_apply_to_existing_consumers=settings.qos_apply_to_existing_consumers,
+        auth_failure_delay_s=settings.auth_failure_delay_s,
+        handshake_timeout_s=settings.handshake_timeout_s,
+        initial_frame_max=settings.initial_frame_max,
+    )
+
+
+class Assembly:
+    """One broker: journal recovered, virtual hosts restored, ready for connections.
+
+    Args:
+        settings: what the operator chose
+        disk: the data directory
+        worker: does the syncs
+        call_soon: runs a callable in the next loop turn
+        clock: monotonic seconds
+        random_token: 22 random base64url characters
+        fatal: called once, with a line for the log, when the store can no longer keep its word
+
+    Raises:
+        StoreError: the data directory is locked, damaged beyond use or of a newer format
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        disk: Disk,
+        worker: SyncWorker,
+        *,
+        call_soon: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+        random_token: Callable[[], str],
+        fatal: Callable[[str], None],
+    ) -> None:
+        self._fatal = fatal
+        self.turn = Turn(call_soon, self._write_journal, self._report)
+        self.journal: Journal
+        self.broker: Broker[Queue] = Broker(
+            new_queue=self._new_queue,
+            define=lambda record: self.journal.define(record),
+            drop_queue=lambda queue_id: self.journal.drop_queue(queue_id),
+            random_name=random_token,
+            relaxed_redeclare=settings.relaxed_redeclare,
+        )
+        self.journal, recovered = open_journal(
+            disk,
+            segment_size_bytes=settings.segment_size_bytes,
+            snapshot=self.broker.definitions,
+        )
+        self.report: RecoveryReport = recovered.report
+        self.commit = GroupCommit(
+            self.journal,
+            worker,
+            on_synced=self._synced,
+            on_failed=self._sync_failed,
+            clock=clock,
+        )
+        self.broker.restore(recovered.definitions)
+        queues = self.broker.stored_queues()
+        for queue_id, copies in recovered.queues.items():
+            queue = queues.get(queue_id)
+            if queue is None:
+                self.journal.drop_queue(queue_id)
+            else:
+                queue.restore(copies.messages, copies.delivered_lsn)
+        for account in settings.all_vhosts():
+            vhost, _ = self.broker.create_vhost(account.name)
+            vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
+            vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
+        self.node = Node(
+            self.broker,
+            self.journal,
+            self.turn,
+            limits_of(settings),
+            clock=clock,
+            random_token=random_token,
+            name=settings.node,
+        )
+        self.turn.wake()
+
+    def _new_queue(self, spec: QueueSpec) -> Queue:
+        return Queue(spec, self.turn, self.journal, self._unused)
+
+    def _unused(self, queue: Queue) -> None:
+        vhost = self.broker.vhosts.get(queue.spec.vhost)
+        if vhost is not None:
+            vhost.consumer_gone(queue)
+
+    def _write_journal(self) -> None:
+        if self.node.has_failed:
+            return
+        try:
+            self.journal.write()
+        except WriteFailed as error:
+            self._storage_failed(f"cannot write to the journal: {error}")
+            return
+        if self.journal.wants_sync:
+            self.commit.request()
+
+    def _synced(self, watermark: int) -> None:
+        self.node.synced(watermark)
+
+    def _sync_failed(self, error: int) -> None:
+        self._storage_failed(f"cannot sync the journal: errno {error}")
+
+    def _storage_failed(self, reason: str) -> None:
+        """A failed write or sync is final: no page can be trusted after it (DURABLE-21)."""
+        if not self.node.has_failed:
+            self.node.storage_failed()
+            self._fatal(reason)
+
+    def _report(self, error: BaseException) -> None:
+        log.error("turn.bug", exc_info=error)
