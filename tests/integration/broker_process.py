@@ -46,7 +46,7 @@ class RefereeBroker:
         self.url = url[:-1] + "/%2F" if url.count("/") == 3 and url.endswith("/") else url
 
 
-class BrokerFailedToStart(Exception):
+class StartError(Exception):
     """The process ended, or printed no ready line in time; carries its output."""
 
 
@@ -133,10 +133,10 @@ class BrokerProcess:
                 self.port = int(ready["port"])
                 return time.monotonic() - began
             if self._process.poll() is not None:
-                raise BrokerFailedToStart(self.output()[printed_before:])
+                raise StartError(self.output()[printed_before:])
             time.sleep(POLL_S)
         self.kill9()
-        raise BrokerFailedToStart(f"no ready line in {limit_s} s: {self.output()}")
+        raise StartError(f"no ready line in {limit_s} s: {self.output()}")
 
     def kill9(self) -> None:
         """Kill the broker without a word, as the kernel would; returns when it is gone."""

@@ -69,7 +69,7 @@ QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 def app(url: str) -> Iterator[object]:
     """The application, pointed at the broker under test."""
     os.environ["CELERY_TEST_BROKER"] = url
-    from tests.integration import celery_app  # noqa: PLC0415 - reads the environment
+    from tests.integration import celery_app
 
     celery_app.app.conf.broker_url = url
     yield celery_app.app
@@ -86,7 +86,7 @@ def tasks(app: object, names: Names) -> Iterator[str]:
 
 
 def test_results_errors_and_retries(url: str, app: object, tasks: str, tmp_path: Path) -> None:
-    from tests.integration.celery_app import add, fail, third_time_lucky  # noqa: PLC0415
+    from tests.integration.celery_app import add, fail, third_time_lucky
 
     worker = Worker(url, tasks, tmp_path / "worker.log", *QUIET)
     try:
@@ -102,7 +102,7 @@ def test_results_errors_and_retries(url: str, app: object, tasks: str, tmp_path:
 def test_task_of_a_killed_worker_goes_to_the_next(
     url: str, app: object, tasks: str, tmp_path: Path
 ) -> None:
-    from tests.integration.celery_app import note  # noqa: PLC0415
+    from tests.integration.celery_app import note
 
     notes = tmp_path / "notes"
     first = Worker(url, tasks, tmp_path / "first.log", *QUIET)
@@ -130,7 +130,7 @@ def test_worker_with_its_default_settings(
             channel.queue_declare("", exclusive=True, arguments={"x-expires": 60000})
         except connection.channel_errors + connection.connection_errors as error:
             pytest.skip(f"the broker has no queue expiry yet: {error}")
-    from tests.integration.celery_app import add  # noqa: PLC0415
+    from tests.integration.celery_app import add
 
     worker = Worker(url, tasks, tmp_path / "worker.log", remote=True)
     try:
