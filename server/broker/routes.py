@@ -19,7 +19,7 @@ _Q = TypeVar("_Q")
 
 
 class Routes:
-    """Exchanges by name and their bindings; the two change together only here."""
+    """Exchanges by name, and their bindings in the index and in the routers alike."""
 
     __slots__ = ("bindings", "exchanges")
 

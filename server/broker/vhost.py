@@ -232,7 +232,7 @@ class VHost(Generic[Q_co]):
             self.find_queue(destination, owner)
         lsn = 0
         if self._is_durable(binding):
-            lsn = self._log(d.Unbound(self.name, source, kind, destination, routing_key, arguments))
+            lsn = self._log(d.of_unbound(self.name, binding))
         return max(lsn, self._detach([binding]))
 
     # Queues
@@ -478,6 +478,7 @@ class VHost(Generic[Q_co]):
         Spec: EXCH-11, EXCH-13
         """
         lsn = 0
+        self.generation += 1
         unbound = self.routes.remove(bindings)
         while unbound:
             exchange = unbound.pop()

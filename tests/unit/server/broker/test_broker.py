@@ -1,0 +1,129 @@
+"""The registry of vhosts, and that a restart gives back what is durable and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.fields import longstr
+from server.broker import definitions as d
+from server.broker.broker import Broker
+from tests.unit.server.broker.stand_ins import (
+    JournalStandIn,
+    QueueStandIn,
+    exchange,
+    integer,
+    new_broker,
+    queue,
+    routed,
+)
+
+ME = object()
+
+
+def restored(records: list[bytes]) -> Broker[QueueStandIn]:
+    journal = JournalStandIn()
+    broker = new_broker(journal)
+    broker.restore(records)
+    assert journal.records == [], "a restart logs nothing"
+    return broker
+
+
+def test_vhost_is_made_once_and_logged() -> None:
+    journal = JournalStandIn()
+    broker = new_broker(journal)
+    vhost, lsn = broker.create_vhost("/")
+    assert lsn == journal.lsn == 1
+    assert broker.create_vhost("/") == (vhost, 1)
+    assert broker.create_vhost("other")[0] is not vhost
+    assert list(restored(journal.records).vhosts) == ["/", "other"]
+
+
+def test_vhosts_are_apart() -> None:
+    broker = new_broker()
+    one, two = broker.create_vhost("1")[0], broker.create_vhost("2")[0]
+    queue(one, "q")
+    exchange(one, "x")
+    assert routed(one, "", "q") == ["q"]
+    assert routed(two, "", "q") == []
+    assert "x" not in two.exchanges
+
+
+@pytest.mark.parametrize("source", ["log", "snapshot"])
+def test_restart_brings_back_the_durable_and_nothing_else(source: str) -> None:
+    journal = JournalStandIn()
+    broker = new_broker(journal)
+    vhost = broker.create_vhost("/")[0]
+    arguments = {"x-max-priority": integer(0, "s"), "mine": longstr(b"\xff")}
+    queue(vhost, "stored", durable=True, auto_delete=True, arguments=arguments)
+    queue(vhost, "transient")
+    queue(vhost, "exclusive", durable=True, owner=ME)
+    exchange(vhost, "x", "topic", durable=True, auto_delete=True, internal=True, alternate="alt")
+    exchange(vhost, "gone", "topic")
+    for name in ("stored", "transient", "exclusive"):
+        for via in ("x", "gone", "amq.topic"):
+            vhost.bind(via, "queue", name, "a.#", {"b": integer(1)}, ME)
+    vhost.bind("amq.topic", "exchange", "x", "#", {}, ME)
+    vhost.bind("amq.topic", "exchange", "gone", "#", {}, ME)
+    again = restored(journal.records if source == "log" else broker.definitions())
+    back = again.vhosts["/"]
+    assert list(back.queues) == ["stored"]
+    assert back.queues["stored"].spec == vhost.queues["stored"].spec
+    assert again.stored_queues() == {back.queues["stored"].spec.queue_id: back.queues["stored"]}
+    back.exchanges["x"].require_equivalent(vhost.exchanges["x"])
+    assert set(back.exchanges) == set(vhost.exchanges) - {"gone"}
+    assert sorted((each.source, each.kind, each.destination) for each in back.bindings) == [
+        ("amq.topic", "exchange", "x"),
+        ("amq.topic", "queue", "stored"),
+        ("x", "queue", "stored"),
+    ]
+    assert routed(back, "x", "a.b") == ["stored"]
+    assert again.definitions() == broker.definitions()
+
+
+def test_durable_auto_delete_exchange_outlives_its_transient_bindings_over_a_restart() -> None:
+    journal = JournalStandIn()
+    vhost = new_broker(journal).create_vhost("/")[0]
+    exchange(vhost, "x", durable=True, auto_delete=True)
+    queue(vhost, "transient")
+    queue(vhost, "stored", durable=True)
+    vhost.bind("x", "queue", "transient", "k", {}, ME)
+    vhost.bind("x", "queue", "stored", "k", {}, ME)
+    vhost.unbind("x", "queue", "stored", "k", {}, ME)
+    assert "x" in vhost.exchanges
+    assert "x" in restored(journal.records).vhosts["/"].exchanges
+
+
+def test_queue_ids_are_never_given_twice() -> None:
+    journal = JournalStandIn()
+    broker = new_broker(journal)
+    vhost = broker.create_vhost("/")[0]
+    used = {queue(vhost, f"q{i}", durable=True).spec.queue_id for i in range(3)}
+    assert 0 not in used
+    for i in range(3):
+        vhost.delete_queue(f"q{i}", ME)
+    for records in (journal.records, broker.definitions(), restored(journal.records).definitions()):
+        again = restored(records).vhosts["/"]
+        assert queue(again, "new", durable=True).spec.queue_id not in used
+    assert queue(broker.create_vhost("2")[0], "new", durable=True).spec.queue_id not in used
+
+
+def test_replay_over_a_snapshot_that_holds_it_already_ends_the_same() -> None:
+    journal = JournalStandIn()
+    broker = new_broker(journal)
+    vhost = broker.create_vhost("/")[0]
+    queue(vhost, "q", durable=True)
+    exchange(vhost, "x", durable=True)
+    vhost.bind("x", "queue", "q", "old", {}, ME)
+    vhost.delete_queue("q", ME)
+    queue(vhost, "q", durable=True)
+    vhost.bind("x", "queue", "q", "new", {}, ME)
+    queue(vhost, "p", durable=True)
+    vhost.delete_queue("p", ME)
+    for first in range(len(journal.records)):
+        again = restored(broker.definitions() + journal.records[first:])
+        assert again.definitions() == broker.definitions()
+
+
+def test_definition_in_an_unknown_vhost_is_refused() -> None:
+    with pytest.raises(d.BadDefinition, match="vhost"):
+        restored([d.encode(d.QueueDeleted("nowhere", "q", 1))])
