@@ -1,0 +1,118 @@
+"""`python -m conformance --url amqp://…`: which rules does the broker at that URL keep?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from conformance.case import MARKS, Case, all_cases
+from conformance.client import Connection, Target
+from conformance.events import EndedError, RefusedError, SilenceError
+from conformance.expect import MismatchError
+from conformance.report import Display, write_json, write_junit
+from conformance.runner import Plan, run
+from conformance.wire import WireError
+
+EXIT_FAILED = 1
+EXIT_UNUSABLE = 2
+
+
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    parser.add_argument("--url", default="amqp://guest:guest@127.0.0.1:5672/")
+    parser.add_argument("--json", type=Path, metavar="F", help="write all verdicts as JSON")
+    parser.add_argument("--junit", type=Path, metavar="F", help="write all verdicts as JUnit XML")
+    parser.add_argument("--only", nargs="+", default=[], metavar="RULE-PREFIX")
+    parser.add_argument("--marks", nargs="+", choices=MARKS, default=list(MARKS))
+    parser.add_argument("--list", action="store_true", help="list the cases and stop")
+    parser.add_argument(
+        "--referee",
+        action="store_true",
+        help="the broker is RabbitMQ 3.10.8: only ≡ cases, its known departures are excused",
+    )
+    parser.add_argument("--jobs", type=int, default=4, help="cases at the same time (default 4)")
+    parser.add_argument(
+        "--restart-command", default="", metavar="CMD", help="restarts the broker, then returns"
+    )
+    return parser.parse_args(arguments)
+
+
+def chosen(wanted: argparse.Namespace) -> list[Case]:
+    """The cases that the command line asks for."""
+    marks = ["≡"] if wanted.referee else wanted.marks
+    return [
+        one
+        for one in all_cases()
+        if one.mark in marks
+        and (not wanted.only or any(one.rule.startswith(prefix) for prefix in wanted.only))
+    ]
+
+
+def target(url: str) -> Target:
+    """The broker a URL names; a URL without a path means the vhost `/`.
+
+    Raises:
+        ValueError: not an amqp:// URL with a host.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "amqp" or not parts.hostname:
+        raise ValueError(f"not an amqp:// URL: {url}")
+    return Target(
+        parts.hostname,
+        parts.port or 5672,
+        unquote(parts.username or "guest"),
+        unquote(parts.password or "guest"),
+        unquote(parts.path[1:]) or "/",
+    )
+
+
+def unusable(broker: Target) -> str:
+    """Why no connection can be opened; empty if one can."""
+    where = f"{broker.host}:{broker.port}"
+    try:
+        connection = Connection(broker).open()
+        connection.close()
+    except OSError as error:
+        return f"no broker at {where}: {error}"
+    except (EndedError, RefusedError, SilenceError, MismatchError, WireError) as error:
+        return f"cannot open a connection to {where} as {broker.user}: {error}"
+    connection.drop()
+    return ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what was asked for; 0 all kept, 1 some failed, 2 nothing could be judged."""
+    wanted = options(arguments)
+    cases = chosen(wanted)
+    if wanted.list:
+        for one in cases:
+            sys.stdout.write(f"{one.rule:11} {one.mark:2} {one.says}\n")
+        return 0
+    try:
+        broker = target(wanted.url)
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_UNUSABLE
+    problem = unusable(broker) or ("" if cases else "no case matches --only and --marks")
+    if problem:
+        sys.stderr.write(f"{problem}\n")
+        return EXIT_UNUSABLE
+    plan = Plan(broker, wanted.jobs, wanted.restart_command, wanted.referee)
+    with Display(len(cases)) as display:
+        verdicts = run(cases, plan, display.tell)
+    display.table(verdicts)
+    shown_url = f"amqp://{broker.user}@{broker.host}:{broker.port}{urlsplit(wanted.url).path}"
+    if wanted.json:
+        write_json(wanted.json, shown_url, verdicts)
+    if wanted.junit:
+        write_junit(wanted.junit, verdicts)
+    display.summary(verdicts)
+    return EXIT_FAILED if any(verdict.outcome == "failed" for verdict in verdicts) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""What one case works with: fresh connections, names nobody else has, and a clean exit."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+from typing import Final
+
+from conformance.client import Channel, Connection, Target
+from conformance.events import EndedError, RefusedError, SilenceError
+from conformance.expect import MismatchError
+from conformance.wire import Table
+
+_RUN: Final = secrets.token_hex(3)
+_COUNTER: Final = itertools.count(1)
+CLEANING_S: Final = 5.0
+
+
+class Stage:
+    """The props of one case; `clear` removes whatever it left behind."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.connections: list[Connection] = []
+        self._names: list[str] = []
+
+    # --- names and texts -------------------------------------------------------------------
+
+    def name(self, label: str = "q") -> str:
+        """A name for a queue or an exchange; it is deleted when the case is over."""
+        name = f"conformance.{_RUN}.{next(_COUNTER)}.{label}"
+        self._names.append(name)
+        return name
+
+    def doomed(self, name: str) -> str:
+        """A name of the case's own making, deleted when the case is over."""
+        self._names.append(name)
+        return name
+
+    def the_queue(self, name: str) -> str:
+        """A queue as reply texts name it. Spec: GEN-04"""
+        return f"queue '{name}' in vhost '{self.target.vhost}'"
+
+    def the_exchange(self, name: str) -> str:
+        """An exchange as reply texts name it. Spec: GEN-04"""
+        return f"exchange '{name}' in vhost '{self.target.vhost}'"
+
+    # --- connections -----------------------------------------------------------------------
+
+    def dial(self, *, greet: bytes | None = None) -> Connection:
+        """A socket on which only the protocol header (or `greet`) has been sent."""
+        connection = (
+            Connection(self.target) if greet is None else Connection(self.target, greet=greet)
+        )
+        self.connections.append(connection)
+        return connection
+
+    def connect(
+        self,
+        *,
+        client_properties: Table | None = None,
+        channel_max: int = 2047,
+        frame_max: int = 131072,
+        beat: int = 0,
+    ) -> Connection:
+        """An open connection."""
+        connection = self.dial()
+        if client_properties is None:
+            return connection.open(channel_max=channel_max, frame_max=frame_max, beat=beat)
+        return connection.open(
+            client_properties=client_properties,
+            channel_max=channel_max,
+            frame_max=frame_max,
+            beat=beat,
+        )
+
+    def channel(self) -> Channel:
+        """A channel on a connection of its own."""
+        return self.connect().channel()
+
+    # --- things to work on -----------------------------------------------------------------
+
+    def queue(
+        self, channel: Channel, *, label: str = "q", arguments: Table | None = None, **flags: bool
+    ) -> str:
+        """A new queue; transient, shared, lasting unless flags say otherwise."""
+        name = self.name(label)
+        channel.call("queue.declare", queue=name, arguments=arguments or {}, **flags)
+        return name
+
+    def exchange(
+        self,
+        channel: Channel,
+        kind: str,
+        *,
+        arguments: Table | None = None,
+        **flags: bool,
+    ) -> str:
+        """A new exchange."""
+        name = self.name(kind)
+        channel.call(
+            "exchange.declare", exchange=name, type=kind, arguments=arguments or {}, **flags
+        )
+        return name
+
+    def bound(
+        self, channel: Channel, exchange: str, key: str = "", arguments: Table | None = None
+    ) -> str:
+        """A new queue bound to an exchange."""
+        queue = self.queue(channel)
+        channel.call(
+            "queue.bind",
+            queue=queue,
+            exchange=exchange,
+            routing_key=key,
+            arguments=arguments or {},
+        )
+        return queue
+
+    def confirming(self) -> Channel:
+        """A channel in confirm mode, on a connection of its own."""
+        channel = self.channel()
+        channel.call("confirm.select")
+        return channel
+
+    def transactional(self) -> Channel:
+        """A channel in transaction mode, on a connection of its own."""
+        channel = self.channel()
+        channel.call("tx.select")
+        return channel
+
+    def load(self, channel: Channel, queue: str, *bodies: str) -> None:
+        """Publish these bodies to an idle queue; they are ready in it afterwards."""
+        before = channel.count(queue)
+        for body in bodies:
+            channel.publish("", queue, body)
+        channel.holds(queue, before + len(bodies))
+
+    # --- afterwards ------------------------------------------------------------------------
+
+    def trace(self) -> tuple[str, ...]:
+        """The last frames of the connections that were used, newest connection last."""
+        lines: list[str] = []
+        for number, connection in enumerate(self.connections, 1):
+            lines += [f"connection {number}:", *connection.trace]
+        return tuple(lines)
+
+    def leave(self) -> None:
+        """End all connections, in good order where that is still possible."""
+        for connection in self.connections:
+            with contextlib.suppress(Exception):
+                if not connection.end:
+                    connection.send_method(
+                        0, "connection.close", reply_code=200, reply_text="case over"
+                    )
+                    connection.wait(0, "connection.close_ok", timeout_s=1.0)
+            connection.drop()
+        self.connections.clear()
+
+    def abandon(self) -> None:
+        """Let go of connections whose broker is gone."""
+        for connection in self.connections:
+            connection.drop()
+        self.connections.clear()
+
+    def clear(self) -> None:
+        """Leave, then delete every name of the case, queue or exchange."""
+        self.leave()
+        if not self._names:
+            return
+        connection = Connection(self.target).open()
+        try:
+            channel = connection.channel()
+            for name in self._names:
+                self._delete(channel, "queue.delete", queue=name)
+                self._delete(channel, "exchange.delete", exchange=name)
+        finally:
+            with contextlib.suppress(EndedError, SilenceError, RefusedError, MismatchError):
+                connection.close()
+            connection.drop()
+
+    def _delete(self, channel: Channel, verb: str, **argument: str) -> None:
+        try:
+            channel.send(verb, **argument)
+            channel.wait(f"{verb}_ok", timeout_s=CLEANING_S)
+        except RefusedError as refused:
+            if refused.is_hard:
+                raise
+            channel.send("channel.close_ok")
+            channel.reopen()
