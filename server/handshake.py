@@ -329,19 +329,21 @@ def _negotiated(name: str, minimum: int, offered: int, value: int) -> int:
     """The client's value, if the offer allows it.
 
     Raises:
-        NotAllowed: 530, too low or too high.
+        NotAllowed: 530, too low or too high; the ids are those of tune, as RabbitMQ's are.
 
     Spec: CONN-31
     """
     if value and value < minimum:
         raise NotAllowed(
-            f"negotiated {name} = {value} is lower than the minimum allowed value ({minimum})"
+            f"negotiated {name} = {value} is lower than the minimum allowed value ({minimum})",
+            c.CONNECTION_TUNE,
         )
     if offered and (not value or value > offered):
         detail = " (no limit)" if name == "channel_max" and not value else ""
         raise NotAllowed(
             f"negotiated {name} = {value}{detail} is higher than the maximum allowed value "
-            f"({offered})"
+            f"({offered})",
+            c.CONNECTION_TUNE,
         )
     return value
 

@@ -1,0 +1,540 @@
+"""The handshake, method by method: every answer, every refusal, and the order of the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from pamqp import commands
+from pamqp import frame as pamqp_frame
+
+from protocol import codec
+from protocol import constants as c
+from protocol.codec import Command
+from protocol.errors import AmqpError, ChannelError, NotAllowed
+from protocol.errors import LoginRefused as ProtocolLoginRefused
+from protocol.fields import (
+    Field,
+    Table,
+    boolean,
+    decode_table_at,
+    encode_shortstr,
+    encode_table,
+    long_int,
+    longstr,
+)
+from protocol.states import ConnectionState
+from server import sasl
+from server.accounts import UserAccount
+from server.admission import Admission
+from server.auth import Authenticator
+from server.broker.queue import Queue
+from server.broker.vhost import VHost
+from server.handshake import (
+    CAPABILITIES,
+    Handshake,
+    InvalidResponse,
+    LoginFailure,
+    LoginRefused,
+    Offer,
+    UnknownMechanism,
+    header_mistake,
+    judge_header,
+)
+
+NOTIFIABLE: Table = {"capabilities": Field("F", {"authentication_failure_close": boolean(True)})}
+OFFER = Offer(node="n@h", product="VouchMQ", version="1.2", platform="Python 3")
+PLAIN_GUEST = b"\x00guest\x00guest"
+ACCOUNTS = (
+    UserAccount("guest", password="guest"),
+    UserAccount("shop", password="s", vhosts=("shop",), max_connections=1),
+)
+
+
+class Counter:
+    """Queue ids and LSNs for a vhost that stores nothing."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    def __call__(self, *_: object) -> int:
+        self.last += 1
+        return self.last
+
+
+def make_vhost(name: str) -> VHost[Queue]:
+    """A vhost in which nothing is ever declared."""
+
+    def no_queue(_: object) -> Queue:
+        raise AssertionError("no queue is declared in a handshake")
+
+    counter = Counter()
+    return VHost(
+        name,
+        new_queue=no_queue,
+        define=counter,
+        drop_queue=counter,
+        next_queue_id=counter,
+        random_name=lambda: "x",
+    )
+
+
+def make(
+    offer: Offer = OFFER,
+    *,
+    admission: Admission | None = None,
+    is_loopback: bool = True,
+    mechanisms: Mapping[str, Callable[[], sasl.Mechanism]] = sasl.MECHANISMS,
+) -> Handshake:
+    """A handshake whose guest may enter `/` and whose shop may enter `shop`."""
+    vhosts = {name: make_vhost(name) for name in ("/", "shop")}
+    return Handshake(
+        offer,
+        Authenticator(ACCOUNTS, ("guest",), lambda count: bytes(count)),
+        vhosts.get,
+        admission or Admission(),
+        peer="127.0.0.1:1 -> 127.0.0.1:5672",
+        is_loopback=is_loopback,
+        mechanisms=mechanisms,
+    )
+
+
+def command(ids: c.Ids, arguments: bytes) -> Command:
+    """A method as the connection hands it over."""
+    return codec.decode_method(ids[0].to_bytes(2, "big") + ids[1].to_bytes(2, "big") + arguments)
+
+
+def long_string(octets: bytes) -> bytes:
+    return len(octets).to_bytes(4, "big") + octets
+
+
+def start_ok(
+    response: bytes = PLAIN_GUEST, mechanism: str = "PLAIN", properties: Table | None = None
+) -> Command:
+    arguments = encode_table(properties or {}) + encode_shortstr(mechanism)
+    return command(
+        c.CONNECTION_START_OK, arguments + long_string(response) + encode_shortstr("en_US")
+    )
+
+
+def secure_ok(response: bytes) -> Command:
+    return command(c.CONNECTION_SECURE_OK, long_string(response))
+
+
+def tune_ok(channel_max: int = 2047, frame_max: int = 131072, heartbeat: int = 60) -> Command:
+    octets = channel_max.to_bytes(2, "big") + frame_max.to_bytes(4, "big")
+    return command(c.CONNECTION_TUNE_OK, octets + heartbeat.to_bytes(2, "big"))
+
+
+def open_vhost(name: str = "/") -> Command:
+    return command(c.CONNECTION_OPEN, encode_shortstr(name) + b"\x00\x01")
+
+
+def update_secret(secret: str) -> Command:
+    arguments = long_string(secret.encode()) + encode_shortstr("rotated")
+    return command(c.CONNECTION_UPDATE_SECRET, arguments)
+
+
+def authenticated(handshake: Handshake, response: bytes = PLAIN_GUEST) -> Handshake:
+    handshake.handle(start_ok(response))
+    return handshake
+
+
+def tuned(handshake: Handshake, response: bytes = PLAIN_GUEST) -> Handshake:
+    authenticated(handshake, response).handle(tune_ok())
+    return handshake
+
+
+def refused(handshake: Handshake, taken: Command) -> AmqpError:
+    with pytest.raises(AmqpError) as caught:
+        handshake.handle(taken)
+    return caught.value
+
+
+# --- the protocol header ---
+
+
+@pytest.mark.parametrize("header", [b"AMQP\x00\x00\x09\x01", b"AMQP\x01\x01\x00\x09"])
+def test_both_headers_of_our_protocol_are_accepted(header: bytes) -> None:
+    assert judge_header(header) is True
+    assert judge_header(header + b"\x01 and what follows") is True
+
+
+@pytest.mark.parametrize("size", range(8))
+def test_a_header_in_pieces_is_awaited(size: int) -> None:
+    assert judge_header(b"AMQP\x00\x00\x09\x01"[:size]) is None
+    assert judge_header(b"GET / HTTP"[:size]) is None
+
+
+@pytest.mark.parametrize(
+    ("octets", "mistake"),
+    [
+        (b"GET / HTTP/1.1\r\n", "HTTP request on the AMQP port"),
+        (b"POST / HTTP/1.1\r\n", "HTTP request on the AMQP port"),
+        (b"HEAD / HTTP/1.1\r\n", "HTTP request on the AMQP port"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "TLS handshake on the plain AMQP port"),
+        (b"AMQP\x03\x01\x00\x00", "AMQP 1.0 client"),
+        (b"AMQP\x00\x01\x00\x00", "AMQP 1.0 client"),
+        (b"AMQP\x02\x01\x00\x00", "AMQP 1.0 client over TLS"),
+        (b"AMQP\x01\x01\x08\x00", "unsupported version of AMQP"),
+        (b"AMQP\x00\x00\x0a\x00", "unsupported version of AMQP"),
+        (b"\x00\x01\x02\x03\x04\x05\x06\x07", "not AMQP"),
+    ],
+)
+def test_other_headers_are_refused_and_the_mistake_is_named(octets: bytes, mistake: str) -> None:
+    assert judge_header(octets) is False
+    assert header_mistake(octets) == mistake
+
+
+# --- start ---
+
+
+def test_start_offers_what_the_broker_can() -> None:
+    frame = make().start()
+    _, _, method = pamqp_frame.unmarshal(frame)
+    assert isinstance(method, commands.Connection.Start)
+    assert (method.version_major, method.version_minor) == (0, 9)
+    assert (method.mechanisms, method.locales) == ("PLAIN AMQPLAIN", "en_US")
+    # 7 octets of frame header, 4 of ids, 2 of version.
+    table, _ = decode_table_at(frame, 13)
+    assert table["capabilities"] == Field("F", {name: boolean(True) for name in CAPABILITIES})
+    assert table["product"] == longstr("VouchMQ")
+    assert table["version"] == longstr("1.2")
+    assert table["platform"] == longstr("Python 3")
+    assert table["cluster_name"] == longstr("n@h")
+    assert table["copyright"].kind == table["information"].kind == "S"
+
+
+def test_product_and_version_may_be_others() -> None:
+    offer = Offer(node="n", product="RabbitMQ", version="3.13.7", platform="p")
+    assert offer.server_properties()["product"] == longstr("RabbitMQ")
+    assert offer.server_properties()["version"] == longstr("3.13.7")
+
+
+# --- start-ok ---
+
+
+def test_plain_leads_to_tune_with_the_offered_values() -> None:
+    handshake = make(Offer("n", "p", "v", "p", channel_max=7, frame_max=8192, heartbeat_s=9))
+    _, _, method = pamqp_frame.unmarshal(handshake.handle(start_ok()))
+    assert isinstance(method, commands.Connection.Tune)
+    assert (method.channel_max, method.frame_max, method.heartbeat) == (7, 8192, 9)
+    assert handshake.state is ConnectionState.TUNING
+    assert handshake.user.name == "guest"
+    assert handshake.mechanism == "PLAIN"
+
+
+def test_amqplain_works_as_well_and_ignores_other_keys() -> None:
+    table: Table = {
+        "X": long_int(1),
+        "LOGIN": longstr("guest"),
+        "PASSWORD": longstr("guest"),
+    }
+    handshake = make()
+    handshake.handle(start_ok(encode_table(table)[4:], "AMQPLAIN"))
+    assert handshake.user.name == "guest"
+    assert handshake.mechanism == "AMQPLAIN"
+
+
+def test_client_properties_are_kept() -> None:
+    can: Table = {
+        "connection.blocked": boolean(True),
+        "consumer_cancel_notify": boolean(False),
+        "publisher_confirms": longstr("true"),
+    }
+    properties: Table = {"capabilities": Field("F", can), "connection_name": longstr("billing")}
+    handshake = make()
+    handshake.handle(start_ok(properties=properties))
+    assert handshake.client_properties == properties
+    assert handshake.capabilities == {"connection.blocked"}
+    assert handshake.connection_name == "billing"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{}, {"capabilities": longstr("all"), "connection_name": long_int(1)}],
+    ids=["missing", "mistyped"],
+)
+def test_properties_that_say_nothing_count_as_empty(properties: Table) -> None:
+    handshake = make()
+    handshake.handle(start_ok(properties=properties))
+    assert handshake.capabilities == frozenset()
+    assert handshake.connection_name == ""
+
+
+@pytest.mark.parametrize("properties", [{}, NOTIFIABLE], ids=["silent", "notified"])
+@pytest.mark.parametrize(
+    ("response", "is_loopback"),
+    [
+        (b"\x00guest\x00wrong", True),
+        (b"\x00nobody\x00guest", True),
+        (b"\x00guest\x00", True),
+        (b"\x00\x00", True),
+        (b"\x00guest\x00guest", False),
+    ],
+)
+def test_refused_logins_all_look_the_same(
+    response: bytes, is_loopback: bool, properties: Table
+) -> None:
+    handshake = make(is_loopback=is_loopback)
+    error = refused(handshake, start_ok(response, properties=properties))
+    assert isinstance(error, LoginRefused)
+    # Whoever knows the tree of protocol errors only still knows what this is.
+    assert isinstance(error, ProtocolLoginRefused)
+    assert error.code == 403
+    assert error.ids == (0, 0)
+    assert error.reply_text == (
+        "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. "
+        "For details see the broker logfile."
+    )
+    assert error.notify is bool(properties)
+    assert handshake.state is ConnectionState.STARTING
+
+
+@pytest.mark.parametrize("properties", [{}, NOTIFIABLE], ids=["silent", "notified"])
+def test_a_mechanism_that_was_not_offered(properties: Table) -> None:
+    error = refused(make(), start_ok(mechanism="EXTERNAL", properties=properties))
+    assert isinstance(error, UnknownMechanism)
+    assert error.code == 503
+    assert error.reply_text == ("COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'")
+    assert error.notify is bool(properties)
+
+
+@pytest.mark.parametrize("properties", [{}, NOTIFIABLE], ids=["silent", "notified"])
+@pytest.mark.parametrize(
+    "response",
+    [b"", b"guest", b"\x00guest", b"guest\x00guest\x00guest", b"\x00a\x00b\x00c", b"x\x00a\x00b"],
+)
+def test_malformed_plain(response: bytes, properties: Table) -> None:
+    error = refused(make(), start_ok(response, properties=properties))
+    assert isinstance(error, InvalidResponse)
+    assert error.code == 502
+    assert error.reply_text == "SYNTAX_ERROR - PLAIN response invalid"
+    assert error.notify is bool(properties)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"junk",
+        PLAIN_GUEST,
+        b"",
+        encode_table({"LOGIN": longstr("guest")})[4:],
+        encode_table({"PASSWORD": longstr("guest")})[4:],
+        encode_table({"LOGIN": long_int(1), "PASSWORD": longstr("guest")})[4:],
+        encode_table({"LOGIN": longstr("guest"), "PASSWORD": Field("x", b"guest")})[4:],
+    ],
+)
+def test_malformed_amqplain(response: bytes) -> None:
+    error = refused(make(), start_ok(response, "AMQPLAIN"))
+    assert isinstance(error, LoginFailure)
+    assert error.reply_text == "SYNTAX_ERROR - AMQPLAIN response invalid"
+
+
+class Riddle:
+    """A mechanism with a second step, as none of ours has."""
+
+    def __init__(self) -> None:
+        self._responses: list[bytes] = []
+
+    def __call__(self, response: bytes) -> sasl.Credentials | sasl.Challenge:
+        """First the name, then the password."""
+        self._responses.append(response)
+        if len(self._responses) == 1:
+            return sasl.Challenge(b"and the password?")
+        return sasl.Credentials(*(each.decode() for each in self._responses))
+
+
+def test_a_mechanism_may_ask_back() -> None:
+    handshake = make(mechanisms={"RIDDLE": Riddle})
+    answer = handshake.handle(start_ok(b"guest", "RIDDLE"))
+    _, _, method = pamqp_frame.unmarshal(answer)
+    assert isinstance(method, commands.Connection.Secure)
+    assert method.challenge == "and the password?"
+    assert handshake.state is ConnectionState.SECURING
+    _, _, method = pamqp_frame.unmarshal(handshake.handle(secure_ok(b"guest")))
+    assert isinstance(method, commands.Connection.Tune)
+    assert handshake.user.name == "guest"
+
+
+def test_a_wrong_answer_to_a_challenge_is_a_refused_login() -> None:
+    handshake = make(mechanisms={"RIDDLE": Riddle})
+    handshake.handle(start_ok(b"guest", "RIDDLE", NOTIFIABLE))
+    error = refused(handshake, secure_ok(b"wrong"))
+    assert isinstance(error, LoginRefused)
+    assert error.notify
+
+
+# --- tune-ok ---
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [((2047, 131072, 60), (2047, 131072, 60)), ((1, 4096, 0), (1, 4096, 0)), ((9, 9999, 600),) * 2],
+)
+def test_lower_values_are_taken_and_any_heartbeat(
+    values: tuple[int, int, int], expected: tuple[int, int, int]
+) -> None:
+    handshake = authenticated(make())
+    assert handshake.handle(tune_ok(*values)) == b""
+    assert (handshake.channel_max, handshake.frame_max, handshake.heartbeat_s) == expected
+    assert handshake.state is ConnectionState.OPENING
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            (2048, 131072),
+            "channel_max = 2048 is higher than the maximum allowed value (2047)",
+        ),
+        (
+            (0, 131072),
+            "channel_max = 0 (no limit) is higher than the maximum allowed value (2047)",
+        ),
+        ((1, 131073), "frame_max = 131073 is higher than the maximum allowed value (131072)"),
+        ((1, 0), "frame_max = 0 is higher than the maximum allowed value (131072)"),
+        ((1, 4095), "frame_max = 4095 is lower than the minimum allowed value (4096)"),
+    ],
+)
+def test_values_beyond_the_offer_are_refused(values: tuple[int, int], text: str) -> None:
+    error = refused(authenticated(make()), tune_ok(*values))
+    assert isinstance(error, NotAllowed)
+    assert error.reply_text == f"NOT_ALLOWED - negotiated {text}"
+    assert error.ids == (10, 30)
+
+
+def test_no_limit_is_taken_where_none_was_offered() -> None:
+    offer = Offer("n", "p", "v", "p", channel_max=0, frame_max=0)
+    handshake = authenticated(make(offer))
+    handshake.handle(tune_ok(0, 0))
+    assert (handshake.channel_max, handshake.frame_max) == (0, 0)
+    lower = authenticated(make(offer))
+    lower.handle(tune_ok(5, 4096))
+    assert (lower.channel_max, lower.frame_max) == (5, 4096)
+    assert isinstance(refused(authenticated(make(offer)), tune_ok(0, 100)), NotAllowed)
+
+
+# --- open ---
+
+
+def test_open_enters_the_vhost() -> None:
+    admission = Admission()
+    handshake = tuned(make(admission=admission))
+    _, _, method = pamqp_frame.unmarshal(handshake.handle(open_vhost()))
+    assert isinstance(method, commands.Connection.OpenOk)
+    assert handshake.state is ConnectionState.RUNNING
+    assert handshake.vhost.name == "/"
+    assert admission.connection_count == 1
+    handshake.leave()
+    handshake.leave()
+    assert admission.connection_count == 0
+
+
+def test_leaving_before_open_takes_nobody_elses_place() -> None:
+    admission = Admission()
+    admission.enter("/", "guest")
+    tuned(make(admission=admission)).leave()
+    assert admission.connection_count == 1
+
+
+@pytest.mark.parametrize("name", ["nowhere", "", " /"])
+def test_a_vhost_that_is_not_there(name: str) -> None:
+    error = refused(tuned(make()), open_vhost(name))
+    assert error.reply_text == f"NOT_ALLOWED - vhost {name} not found"
+
+
+def test_a_vhost_without_any_permission() -> None:
+    error = refused(tuned(make()), open_vhost("shop"))
+    assert error.reply_text == ("NOT_ALLOWED - access to vhost 'shop' refused for user 'guest'")
+
+
+def test_the_limit_of_the_node() -> None:
+    error = refused(tuned(make(admission=Admission(0))), open_vhost("nowhere"))
+    assert error.reply_text == (
+        "NOT_ALLOWED - connection refused: node connection limit (0) is reached"
+    )
+
+
+def test_the_limit_of_the_vhost() -> None:
+    admission = Admission(vhost_limits={"shop": 1})
+    admission.enter("shop", "other")
+    # Guest may not enter shop at all: the limit is looked at first (CONN-42 before CONN-44).
+    error = refused(tuned(make(admission=admission)), open_vhost("shop"))
+    assert error.reply_text == (
+        "NOT_ALLOWED - access to vhost 'shop' refused for user 'guest': "
+        "connection limit (1) is reached"
+    )
+    admission.leave("shop", "other")
+    assert tuned(make(admission=admission), b"\x00shop\x00s").handle(open_vhost("shop"))
+
+
+def test_the_limit_of_the_user() -> None:
+    admission = Admission(2)
+    first = tuned(make(admission=admission), b"\x00shop\x00s")
+    first.handle(open_vhost("shop"))
+    second = tuned(make(admission=admission), b"\x00shop\x00s")
+    # Shop may not enter / at all: the limit is looked at first (CONN-43 before CONN-44).
+    assert refused(second, open_vhost("/")).reply_text == (
+        "NOT_ALLOWED - connection refused for user 'shop': user connection limit (1) is reached"
+    )
+    assert admission.connection_count == 1
+    first.leave()
+    assert second.handle(open_vhost("shop"))
+
+
+# --- out of turn ---
+
+
+@pytest.mark.parametrize(
+    ("prepare", "taken", "state"),
+    [
+        (lambda: make(), tune_ok(), "starting"),
+        (lambda: make(), open_vhost(), "starting"),
+        (lambda: make(), secure_ok(b""), "starting"),
+        (lambda: authenticated(make()), start_ok(), "tuning"),
+        (lambda: authenticated(make()), open_vhost(), "tuning"),
+        (lambda: tuned(make()), tune_ok(), "opening"),
+        (lambda: tuned(make()), update_secret("x"), "opening"),
+    ],
+)
+def test_a_method_out_of_turn(prepare: Callable[[], Handshake], taken: Command, state: str) -> None:
+    error = refused(prepare(), taken)
+    assert isinstance(error, ChannelError)
+    assert error.reply_text == (f"CHANNEL_ERROR - unexpected method in connection state {state}")
+
+
+def test_what_is_no_matter_of_the_handshake_is_a_bug_of_the_caller() -> None:
+    handshake = tuned(make())
+    handshake.handle(open_vhost())
+    with pytest.raises(ValueError, match="no matter of the handshake"):
+        handshake.handle(update_secret("guest"))
+
+
+# --- update-secret ---
+
+
+def opened(handshake: Handshake) -> Handshake:
+    tuned(handshake).handle(open_vhost())
+    return handshake
+
+
+def test_the_right_secret_is_accepted() -> None:
+    handshake = opened(make())
+    handshake.update_secret(update_secret("guest"))
+    assert handshake.user.name == "guest"
+
+
+def test_a_wrong_secret_is_refused() -> None:
+    with pytest.raises(NotAllowed) as caught:
+        opened(make()).update_secret(update_secret("wrong"))
+    assert caught.value.reply_text == (
+        "NOT_ALLOWED - New secret was refused by one of the backends"
+    )
+
+
+def test_any_secret_is_accepted_where_none_is_checked() -> None:
+    offer = Offer("n", "p", "v", "p", update_secret_verify=False)
+    handshake = opened(make(offer))
+    handshake.update_secret(update_secret("wrong"))
+    assert handshake.user.name == "guest"

@@ -1,0 +1,154 @@
+"""The command line: what it hands on, and how mistakes end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from server import __main__ as program
+from server.settings import Settings, flag_name, scalar_fields
+from server.startup import StartupError
+from server.version import VERSION
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings with which a broker would have been started; none is."""
+    runs: list[Settings] = []
+
+    def run(settings: Settings) -> int:
+        runs.append(settings)
+        return 0
+
+    replace_app(monkeypatch, run)
+    replace_environment(monkeypatch, {})
+    return runs
+
+
+def replace_app(monkeypatch: pytest.MonkeyPatch, run: Callable[[Settings], int]) -> None:
+    """Let `server.app` be a module with nothing but this `run`."""
+    module = ModuleType("server.app")
+    module.__dict__["run"] = run
+    monkeypatch.setitem(sys.modules, "server.app", module)
+
+
+def replace_environment(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
+    """Let these be all environment variables."""
+    monkeypatch.setattr(os, "environ", environment)
+
+
+def test_serve_without_flags_starts_with_the_defaults(started: list[Settings]) -> None:
+    assert program.main(["serve"]) == 0
+    assert started == [Settings()]
+
+
+def test_flags_file_and_environment_reach_the_broker(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    replace_environment(monkeypatch, {"VOUCHMQ_HEARTBEAT_S": "7"})
+    file = tmp_path / "vouchmq.toml"
+    file.write_text("channel_max = 8\n")
+    arguments = ["--config", str(file), "--port", "0", "--data-dir", str(tmp_path)]
+    assert program.main(["serve", *arguments]) == 0
+    (settings,) = started
+    assert (settings.port, settings.data_dir) == (0, tmp_path)
+    assert (settings.channel_max, settings.heartbeat_s) == (8, 7)
+
+
+def test_a_bad_setting_is_one_line_and_exit_2(
+    started: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.main(["serve", "--port", "70000"]) == 2
+    assert started == []
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "vouchmq: --port: 70000 is not between 0 and 65535\n"
+
+
+def test_a_broker_that_cannot_start_is_one_line_and_exit_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: Settings) -> int:
+        raise StartupError("cannot listen on 127.0.0.1:5672: address already in use")
+
+    replace_app(monkeypatch, run)
+    replace_environment(monkeypatch, {})
+    assert program.main(["serve"]) == 2
+    line = "vouchmq: cannot listen on 127.0.0.1:5672: address already in use\n"
+    assert capsys.readouterr().err == line
+
+
+def test_the_exit_code_of_the_broker_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_app(monkeypatch, lambda _: 1)
+    replace_environment(monkeypatch, {})
+    assert program.main(["serve"]) == 1
+
+
+def test_conformance_gets_every_argument_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+
+    def main(arguments: list[str]) -> int:
+        given.append(arguments)
+        return 1
+
+    module = ModuleType("conformance.__main__")
+    module.__dict__["main"] = main
+    monkeypatch.setitem(sys.modules, "conformance.__main__", module)
+    assert program.main(["conformance", "--url", "amqp://h", "--help"]) == 1
+    assert given == [["--url", "amqp://h", "--help"]]
+
+
+def test_conformance_that_is_not_installed_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(program, "find_spec", lambda _: None)
+    assert program.main(["conformance"]) == 2
+    assert capsys.readouterr().err == "vouchmq: the conformance suite is not installed\n"
+
+
+def test_no_command_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main([]) == 2
+    assert "serve" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["serv"], ["serve", "--prot", "1"], ["serve", "--conf=x"]])
+def test_unknown_words_and_abbreviations_are_mistakes(
+    arguments: list[str], started: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program.main(arguments)
+    assert caught.value.code == 2
+    assert started == []
+    assert "vouchmq" in capsys.readouterr().err
+
+
+def test_every_setting_has_a_flag_that_help_explains(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program.main(["serve", "--help"])
+    assert caught.value.code == 0
+    words = capsys.readouterr().out.split()
+    for field in scalar_fields():
+        assert flag_name(field.name) in words
+
+
+def test_help_imports_nothing_of_the_broker() -> None:
+    code = (
+        "import sys; from server.__main__ import main\n"
+        "try: main(['serve', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'uvloop', 'structlog', 'asyncio', 'pamqp', 'regex'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_told_by_the_module_itself() -> None:
+    command = [sys.executable, "-m", "server", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"vouchmq {VERSION}\n"

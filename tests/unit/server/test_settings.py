@@ -1,0 +1,258 @@
+"""Settings: every source, their order, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.settings import (
+    Settings,
+    default_of,
+    doc_of,
+    environment_name,
+    flag_name,
+    load,
+    scalar_fields,
+    show,
+    type_of,
+)
+from server.startup import SettingsError
+
+
+def write(directory: Path, text: str) -> dict[str, str]:
+    """The flag that names a file with this text."""
+    path = directory / "vouchmq.toml"
+    path.write_text(text, encoding="utf-8")
+    return {"config": str(path)}
+
+
+def test_defaults_are_those_of_the_specification() -> None:
+    settings = load({}, {})
+    assert settings == Settings()
+    assert (settings.channel_max, settings.frame_max, settings.heartbeat_s) == (2047, 131072, 60)
+    assert (settings.initial_frame_max, settings.handshake_timeout_s) == (8192, 10)
+    assert settings.max_message_size_bytes == 16 * 1024 * 1024
+    assert (settings.host, settings.port, settings.default_vhost) == ("127.0.0.1", 5672, "/")
+
+
+def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    flags = write(tmp_path, 'port = 1\nheartbeat_s = 1\nchannel_max = 1\nhost = "::1"\n')
+    environment = {"VOUCHMQ_PORT": "2", "VOUCHMQ_HEARTBEAT_S": "2"}
+    settings = load(flags | {"port": "3"}, environment)
+    assert settings.port == 3
+    assert settings.heartbeat_s == 2
+    assert settings.channel_max == 1
+    assert settings.host == "::1"
+
+
+def test_variables_of_rabbitmqs_image_count_between_file_and_our_own(tmp_path: Path) -> None:
+    flags = write(tmp_path, 'default_user = "file"\ndefault_pass = "file"\n')
+    environment = {
+        "RABBITMQ_DEFAULT_USER": "theirs",
+        "RABBITMQ_DEFAULT_PASS": "theirs",
+        "RABBITMQ_DEFAULT_VHOST": "shop",
+        "VOUCHMQ_DEFAULT_PASS": "ours",
+    }
+    settings = load(flags, environment)
+    assert settings.default_user == "theirs"
+    assert settings.default_pass == "ours"
+    assert settings.all_users()[0].vhosts == ("shop",)
+    assert [vhost.name for vhost in settings.all_vhosts()] == ["shop"]
+
+
+def test_other_variables_of_rabbitmq_are_none_of_our_business() -> None:
+    assert load({}, {"RABBITMQ_NODENAME": "rabbit", "HOME": "/"}) == Settings()
+
+
+def test_the_file_may_be_named_in_the_environment_and_the_flag_wins(tmp_path: Path) -> None:
+    named = tmp_path / "named.toml"
+    named.write_text("port = 7\n")
+    assert load({}, {"VOUCHMQ_CONFIG": str(named)}).port == 7
+    assert load(write(tmp_path, "port = 8\n"), {"VOUCHMQ_CONFIG": str(named)}).port == 8
+
+
+def test_tables_of_the_file_stand_for_the_first_words_of_a_name(tmp_path: Path) -> None:
+    text = '[compat]\nproduct = "RabbitMQ"\nreject.immediate = true\n[durability]\nfsync = false\n'
+    settings = load(write(tmp_path, text), {})
+    assert settings.compat_product == "RabbitMQ"
+    assert settings.compat_reject_immediate
+    assert not settings.durability_fsync
+
+
+@pytest.mark.parametrize("word", ["on", "TRUE", "yes", "1"])
+def test_words_for_on(word: str) -> None:
+    assert load({"relaxed_redeclare": word}, {}).relaxed_redeclare
+
+
+@pytest.mark.parametrize("word", ["off", "False", "no", "0"])
+def test_words_for_off(word: str) -> None:
+    assert not load({"durability_fsync": word}, {}).durability_fsync
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("a, b", ("a", "b")), ("none", ()), ("", ()), ("guest", ("guest",))]
+)
+def test_names_are_separated_by_commas_and_none_is_nobody(
+    text: str, names: tuple[str, ...]
+) -> None:
+    assert load({}, {"VOUCHMQ_LOOPBACK_USERS": text}).loopback_users == names
+
+
+def test_names_are_a_list_in_the_file(tmp_path: Path) -> None:
+    assert load(write(tmp_path, 'loopback_users = ["none"]'), {}).loopback_users == ()
+    assert load(write(tmp_path, 'loopback_users = ["a"]'), {}).loopback_users == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"port": "70000"}, "--port: 70000 is not between 0 and 65535"),
+        ({"port": "http"}, "--port: expected an integer, not 'http'"),
+        ({"port": "1.5"}, "--port: expected an integer, not '1.5'"),
+        ({"handshake_timeout_s": "nan"}, "--handshake-timeout-s: nan is not between 0.1 and 3600"),
+        ({"handshake_timeout_s": "soon"}, "--handshake-timeout-s: expected a number, not 'soon'"),
+        ({"connection_max": "-2"}, "--connection-max: -2 is not at least -1"),
+        ({"log_level": "loud"}, "--log-level: expected one of debug, info, warning, error"),
+        ({"durability_fsync": "maybe"}, "--durability-fsync: expected on or off, not 'maybe'"),
+        ({"data_dir": ""}, "--data-dir: expected a path, not ''"),
+        ({"frame_max": "100"}, "frame_max: 100 is not 0 and not at least 4096"),
+        ({"default_vhost": ""}, "default_vhost: expected 1 to 255 bytes, not 0"),
+        ({"default_user": "é" * 128}, "default_user: expected 1 to 255 bytes, not 256"),
+    ],
+)
+def test_a_bad_flag_is_one_clear_line(flags: dict[str, str], line: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(flags, {})
+    assert str(caught.value).startswith(line)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "variable", ["VOUCHMQ_PROT", "VOUCHMQ_", "VOUCHMQ_USERS", "VOUCHMQ_port", "VOUCHMQ_Port"]
+)
+def test_an_unknown_variable_is_refused(variable: str) -> None:
+    with pytest.raises(SettingsError, match=f"environment variable {variable}: no such setting"):
+        load({}, {variable: "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("prot = 1", "prot: no such setting"),
+        ("[compat]\nprot = 1", "compat_prot: no such setting"),
+        ('port = "5672"', "port: expected an integer, not '5672'"),
+        ("port = true", "port: expected an integer, not True"),
+        ("port = 5672.0", "port: expected an integer, not 5672.0"),
+        ("durability_fsync = 1", "durability_fsync: expected true or false, not 1"),
+        ("host = 1", "host: expected a string, not 1"),
+        ("data_dir = 1", "data_dir: expected a string, not 1"),
+        ('loopback_users = "guest"', "loopback_users: expected a list of strings, not 'guest'"),
+        ("loopback_users = [1]", "loopback_users: expected a list of strings"),
+        ("port = 70000", "port: 70000 is not between 0 and 65535"),
+        ('compat_product = "a"\n[compat]\nproduct = "b"', "compat_product: given twice"),
+        ("port =", "Invalid value"),
+        ("users = 1", "users: expected tables, [[users]]"),
+        ("vhosts = [1]", "vhosts: expected tables, [[vhosts]]"),
+        ("[[users]]\ntags = []", "users: each needs a name of 1 to 255 bytes"),
+        ('[[users]]\nname = ""', "users: each needs a name of 1 to 255 bytes"),
+        ('[[users]]\nname = "a"\npasword = "x"', "users: 'a': pasword: no such key"),
+        ('[[users]]\nname = "a"\ntags = "b"', "users: 'a': tags: expected a list of strings"),
+        ('[[users]]\nname = "a"\nread = 1', "users: 'a': read: expected a string"),
+        (
+            '[[users]]\nname = "a"\nmax_channels = true',
+            "users: 'a': max_channels: expected an integer, not True",
+        ),
+        ('[[users]]\nname = "a"\n[[users]]\nname = "a"', "users: 'a' is there twice"),
+        ('[[vhosts]]\nname = "a"\n[[vhosts]]\nname = "a"', "vhosts: 'a' is there twice"),
+        (
+            '[[users]]\nname = "a"\npassword = "x"\npassword_hash = "y"',
+            "users: 'a' has both a password and a password_hash",
+        ),
+        ('[[users]]\nname = "a"\nvhosts = ["b"]', "users: 'a' may enter 'b': no such vhost"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(write(tmp_path, text), {})
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+    with pytest.raises(SettingsError, match=r"missing\.toml: No such file or directory"):
+        load({"config": str(missing)}, {})
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vouchmq.toml"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="configuration file"):
+        load({"config": str(path)}, {})
+
+
+def test_users_and_vhosts_come_from_tables(tmp_path: Path) -> None:
+    text = """
+        [[users]]
+        name = "shop"
+        password = "secret"
+        tags = ["impersonator"]
+        vhosts = ["/", "shop"]
+        configure = "^shop\\\\."
+        max_connections = 3
+        [[vhosts]]
+        name = "shop"
+        max_queues = 10
+    """
+    settings = load(write(tmp_path, text), {})
+    (user,) = settings.all_users()
+    assert (user.name, user.password, user.tags) == ("shop", "secret", ("impersonator",))
+    assert (user.vhosts, user.configure, user.write) == (("/", "shop"), r"^shop\.", ".*")
+    assert (user.max_connections, user.max_channels) == (3, -1)
+    assert [(each.name, each.max_queues) for each in settings.all_vhosts()] == [
+        ("/", -1),
+        ("shop", 10),
+    ]
+
+
+def test_the_default_vhost_is_not_listed_twice(tmp_path: Path) -> None:
+    settings = load(write(tmp_path, '[[vhosts]]\nname = "/"\nmax_connections = 5\n'), {})
+    assert [(each.name, each.max_connections) for each in settings.all_vhosts()] == [("/", 5)]
+
+
+def test_the_default_user_is_an_administrator_of_the_default_vhost() -> None:
+    (user,) = Settings().all_users()
+    assert (user.name, user.password, user.tags) == ("guest", "guest", ("administrator",))
+    assert (user.vhosts, user.configure, user.write, user.read) == (("/",), ".*", ".*", ".*")
+
+
+def test_no_secret_is_shown_when_settings_are_printed(tmp_path: Path) -> None:
+    flags = write(tmp_path, '[[users]]\nname = "a"\npassword = "hush"\n')
+    settings = load(flags | {"default_pass": "hush"}, {})
+    assert "hush" not in repr(settings)
+
+
+def test_a_wrong_value_that_may_be_a_password_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(write(tmp_path, '[[users]]\nname = "a"\npassword = 1234\n'), {})
+    assert "1234" not in str(caught.value)
+
+
+def test_names_of_flags_and_variables_are_derived() -> None:
+    assert flag_name("max_message_size_bytes") == "--max-message-size-bytes"
+    assert environment_name("max_message_size_bytes") == "VOUCHMQ_MAX_MESSAGE_SIZE_BYTES"
+
+
+@pytest.mark.parametrize("name", [field.name for field in scalar_fields()])
+def test_every_default_passes_its_own_check_and_is_explained(name: str) -> None:
+    default = default_of(name)
+    assert doc_of(name).endswith(".")
+    if name != "compat_version":
+        assert getattr(load({name: show(default)}, {}), name) == default
+    assert type_of(name) is not None
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Settings().port = 1  # type: ignore[misc]
