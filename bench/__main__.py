@@ -84,6 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = as_json(running, rows, quick=options.quick, work_dir=work_dir)
             report.show(console, rows, running)
             judged = report.verdicts(rows, running)
+            results["limited_by_generator"] = [
+                row.scenario.name for row in rows if report.limited_by_generator(row)
+            ]
             results["targets"] = [report.verdict_as_json(entry) for entry in judged]
     except (ServerError, GeneratorError) as error:
         console.print(f"{error}", style="red", markup=False)

@@ -58,15 +58,14 @@ def handshake_steps(address: Address) -> list[tuple[int, bytes]]:
 
 
 class Client:
-    """One connection with channel 1 open."""
+    """One connection with channel 1 open; `start` is what the broker introduced itself with."""
 
     def __init__(self, address: Address) -> None:
         self.socket = socket.create_connection((address.host, address.port), timeout=PATIENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
         self._frames: deque[Frame] = deque()
-        for _, octets in handshake_steps(address):
-            self.call(octets)
+        self.start, *_ = [self.call(octets) for _, octets in handshake_steps(address)]
         self.call(frames.channel_open())
 
     def __enter__(self) -> Self:

@@ -47,6 +47,12 @@ def members(root: int) -> list[int]:
     return found
 
 
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs: it exists and is not a zombie."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] != "Z"
+
+
 def cpu_s(root: int) -> float:
     """Sum the CPU time used so far by a process tree, in seconds."""
     return sum(_process_cpu_s(pid) for pid in members(root))

@@ -72,6 +72,7 @@ def play_all(
         for number in range(1, round_count + 1):
             for server in servers:
                 told(f"{scenario.name}: {server.name} {number}/{round_count}")
+                server.require_alive()
                 await_quiet([other for other in servers if other is not server])
                 row.rounds.append(play(server, shape))
         rows.append(row)

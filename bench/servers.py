@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import frames, process_tree
-from bench.client import Address
+from bench import process_tree
+from bench.client import Address, BrokerError, Client
 from bench.generator import build
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,6 +47,12 @@ class Server:
     pid: int | None
     version: str
     idle: process_tree.Memory | None
+    log: Path | None = None
+
+    def require_alive(self) -> None:
+        """Raise ServerError, with the end of its output, when the process has gone."""
+        if self.pid is not None and not process_tree.is_alive(self.pid):
+            raise ServerError(f"{self.name} has ended by itself{_tail(self.log)}")
 
     def cpu_s(self) -> float | None:
         """CPU time of the whole server so far, in seconds."""
@@ -66,15 +72,17 @@ def vouchmq(target: str, directory: Path) -> Iterator[Server]:
     data_dir = directory / "vouchmq"
     data_dir.mkdir(parents=True)
     command = shlex.split(target.replace("{data_dir}", shlex.quote(str(data_dir))))
-    with _started(command, directory / "vouchmq.log") as port:
-        yield _found("vouchmq", Address("127.0.0.1", port))
+    log = directory / "vouchmq.log"
+    with _started(command, log) as port:
+        yield _found("vouchmq", Address("127.0.0.1", port), log)
 
 
 @contextmanager
 def sink(directory: Path) -> Iterator[Server]:
     """Start the sink that shows what the generator itself can do."""
-    with _started([str(build("sink"))], directory / "sink.log") as port:
-        yield _found("sink", Address("127.0.0.1", port))
+    log = directory / "sink.log"
+    with _started([str(build("sink"))], log) as port:
+        yield _found("sink", Address("127.0.0.1", port), log)
 
 
 @contextmanager
@@ -126,8 +134,13 @@ def _ready_port(process: subprocess.Popen[bytes], log: Path) -> int:
         if process.poll() is not None:
             break
         time.sleep(0.02)
-    tail = log.read_text(errors="replace")[-800:].strip()
-    raise ServerError(f"no ready line from {process.args!r}; its output ends with:\n{tail}")
+    raise ServerError(f"no ready line from {process.args!r}{_tail(log)}")
+
+
+def _tail(log: Path | None) -> str:
+    if log is None:
+        return ""
+    return f"; its output ends with:\n{log.read_text(errors='replace')[-800:].strip()}"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -142,29 +155,24 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _found(name: str, address: Address) -> Server:
+def _found(name: str, address: Address, log: Path | None = None) -> Server:
     if address.host not in LOOPBACK:
         raise ServerError(f"{address.host} is another machine: its CPU time cannot be read")
     pid = process_tree.listener(address.port)
     idle = process_tree.memory(pid) if pid is not None else None
-    return Server(name, address, pid, _version(address), idle)
+    return Server(name, address, pid, _version(address), idle, log)
 
 
 def _version(address: Address) -> str:
-    """Read product version out of connection.start; it is a long string under a known key."""
+    """Read the product's version out of connection.start: a long string under a known key."""
     try:
-        with socket.create_connection((address.host, address.port), timeout=10) as peer:
-            peer.sendall(frames.PROTOCOL_HEADER)
-            buffer = b""
-            while not frames.split(buffer)[0]:
-                octets = peer.recv(65536)
-                if not octets:
-                    raise ServerError(f"no AMQP 0-9-1 server on port {address.port}")
-                buffer += octets
-    except OSError as error:
-        raise ServerError(f"no server on port {address.port}: {error}") from error
-    found = re.search(rb"\x07versionS\x00\x00\x00(.)", buffer, re.DOTALL)
-    return buffer[found.end() : found.end() + found[1][0]].decode() if found else "unknown"
+        with Client(address) as client:
+            client.close()
+    except (OSError, BrokerError) as error:
+        raise ServerError(f"no broker for us on port {address.port}: {error}") from error
+    start = client.start.payload
+    found = re.search(rb"\x07versionS\x00\x00\x00(.)", start, re.DOTALL)
+    return start[found.end() : found.end() + found[1][0]].decode() if found else "unknown"
 
 
 def _free_port() -> int:

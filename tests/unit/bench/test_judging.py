@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +17,7 @@ from bench.measure import CountError, Round, check, due_of, values_of
 from bench.report import limited_by_generator, verdicts
 from bench.run import Row
 from bench.scenarios import catalogue
-from bench.servers import Server
+from bench.servers import Server, ServerError
 from bench.shape import Consumer, Mode, Publisher, Queue, Shape
 from bench.targets import IDLE, TARGETS
 
@@ -136,6 +139,17 @@ def test_every_target_is_about_a_scenario_there_is() -> None:
 def test_unknown_scenario_is_refused_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="no scenario nonsense; there are: confirm_each"):
         catalogue.chosen(["nonsense"])
+
+
+def test_a_server_that_ended_stops_the_run_with_its_last_words(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    log = tmp_path / "log"
+    log.write_text("out of luck\n")
+    gone = Server("vouchmq", Address("127.0.0.1", 1), process.pid, "0", None, log)
+    with pytest.raises(ServerError, match=r"vouchmq has ended by itself; (?s:.*)out of luck"):
+        gone.require_alive()
+    Server("vouchmq", Address("127.0.0.1", 1), os.getpid(), "0", None).require_alive()
 
 
 def test_cpu_time_and_memory_of_a_process_are_read() -> None:
