@@ -6,14 +6,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from conformance.case import MARKS, Case, all_cases
-from conformance.client import Connection, Target
+from conformance.client import Connection
 from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError
 from conformance.report import Display, write_json, write_junit
 from conformance.runner import Plan, run
+from conformance.target import Target, parse
 from conformance.wire import WireError
 
 EXIT_FAILED = 1
@@ -52,24 +53,6 @@ def chosen(wanted: argparse.Namespace) -> list[Case]:
     ]
 
 
-def target(url: str) -> Target:
-    """The broker a URL names; a URL without a path means the vhost `/`.
-
-    Raises:
-        ValueError: not an amqp:// URL with a host.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "amqp" or not parts.hostname:
-        raise ValueError(f"not an amqp:// URL: {url}")
-    return Target(
-        parts.hostname,
-        parts.port or 5672,
-        unquote(parts.username or "guest"),
-        unquote(parts.password or "guest"),
-        unquote(parts.path[1:]) or "/",
-    )
-
-
 def unusable(broker: Target) -> str:
     """Why no connection can be opened; empty if one can."""
     where = f"{broker.host}:{broker.port}"
@@ -93,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(f"{one.rule:11} {one.mark:2} {one.says}\n")
         return 0
     try:
-        broker = target(wanted.url)
+        broker = parse(wanted.url)
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_UNUSABLE

@@ -12,7 +12,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
 from conformance import wire
@@ -25,6 +24,7 @@ from conformance.events import (
     describe_octets,
 )
 from conformance.expect import MismatchError, Text, equal, eventually, says
+from conformance.target import Target
 from conformance.wire import Argument, Raw, Table
 
 REPLY_S: Final = 10.0
@@ -45,21 +45,6 @@ CAPABILITIES: Final[Table] = {
 CLIENT_PROPERTIES: Final[Table] = {"product": "conformance", "capabilities": CAPABILITIES}
 
 _CONTENT: Final = frozenset({"basic.deliver", "basic.return", "basic.get_ok"})
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The broker under test, as its URL names it."""
-
-    host: str
-    port: int
-    user: str
-    password: str
-    vhost: str
-
-    def plain(self) -> bytes:
-        """The SASL PLAIN response of the user."""
-        return b"\0" + self.user.encode() + b"\0" + self.password.encode()
 
 
 class Connection:

@@ -17,10 +17,11 @@ from functools import partial
 from typing import Final
 
 from conformance.case import Case, Outcome, Verdict
-from conformance.client import Connection, Target
+from conformance.client import Connection
 from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError, SkipError
 from conformance.stage import Stage
+from conformance.target import Target
 from conformance.wire import WireError
 
 SLOW_JOBS: Final = 16

@@ -7,9 +7,10 @@ import itertools
 import secrets
 from typing import Final
 
-from conformance.client import Channel, Connection, Target
+from conformance.client import Channel, Connection
 from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError
+from conformance.target import Target
 from conformance.wire import Table
 
 _RUN: Final = secrets.token_hex(3)
