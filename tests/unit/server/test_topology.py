@@ -275,7 +275,7 @@ def test_binding_exchanges_checks_write_then_default_then_read_then_existence(
         "ACCESS_REFUSED - write exchange amq.default refused"
     )
     assert "write exchange ny" in channel.refuses(method, source="", destination="ny")
-    channel.user.refused = {"read exchange nx"}
+    channel.user.refused = {"read exchange nx", "read exchange amq.default"}
     assert channel.refuses(method, source="nx", destination="") == DEFAULT
     assert channel.refuses(method, source="", destination="ny") == DEFAULT
     assert "read exchange nx" in channel.refuses(method, source="nx", destination="ny")

@@ -676,6 +676,11 @@ def test_auto_deleted_durable_exchange_is_logged_and_waited_for() -> None:
     bind(vhost, "x", "q")
     assert vhost.delete_queue("q", ME) == (0, journal.lsn)
     assert logged(journal)[-1] == "ExchangeDeleted"
+    exchange(vhost, "x", durable=True, auto_delete=True)
+    queue(vhost, "q")
+    bind(vhost, "x", "q")
+    assert vhost.unbind("x", "queue", "q", "k", {}, ME) == journal.lsn
+    assert logged(journal)[-1] == "ExchangeDeleted"
 
 
 def test_auto_delete_and_expiring_owners_log_too() -> None:
