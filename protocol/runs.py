@@ -69,7 +69,7 @@ def parse_publishes(
     end = len(data)
     raws: list[bytes] = []
     push = raws.append
-    run_mode = -1
+    run_mode = -2  # none yet; -1 is what malformed properties give
     largest = 0
     while startswith(key, pos):
         at = pos + key_octets
@@ -113,7 +113,7 @@ def parse_publishes(
             push(data[pos + key_octets : stop])
             pos = stop
             stop += whole
-    return pos, raws, run_mode, largest
+    return pos, raws, run_mode, largest - key_octets if raws else 0
 
 
 def mode_of(block: bytes, modes: dict[bytes, int]) -> int:
@@ -141,7 +141,9 @@ def parse_acks(data: bytes, pos: int) -> tuple[int, list[tuple[int, int]]]:
     ranges: list[tuple[int, int]] = []
     first = last = -1
     walked = 0
-    for head, tag, bits, end in ACK.iter_unpack(data[pos : pos + count * ACK_FRAME_OCTETS]):
+    # A view: a slice would copy the rest of the buffer for every ack that stands alone.
+    frames = memoryview(data)[pos : pos + count * ACK_FRAME_OCTETS]
+    for head, tag, bits, end in ACK.iter_unpack(frames):
         if head != lead or bits or end != FRAME_END:
             break
         walked += 1
@@ -183,7 +185,7 @@ def encode_deliveries(
             head = b"".join((b"\x01", channel, size, DELIVER_METHOD, consumer))
             after = b"\x00" + tail + b"\xce"
         if not raw.startswith(mine) or len(raw) > frame_max:
-            raw = on_channel(raw, channel, frame_max)  # noqa: PLW2901
+            raw = on_channel(raw, channel, frame_max)
         if fresh or seq > mark:
             parts += (head, pack(tag), after, raw)
         else:
