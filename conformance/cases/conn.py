@@ -303,13 +303,14 @@ def silent_unknown_mechanism(stage: Stage) -> None:
 @case("CONN-24", says="an unknown mechanism is 503 with the capability", mark="≠", slow=True)
 def unknown_mechanism(stage: Stage) -> None:
     connection = _log_in(stage, stage.target.plain(), "ROT13")
-    with connection.hard(503, "COMMAND_INVALID - unknown authentication mechanism 'ROT13'"):
+    text = "COMMAND_INVALID - unknown authentication mechanism 'ROT13'"
+    with connection.hard(503, text, "connection.start_ok"):
         connection.wait(0, "connection.tune")
 
 
 def _malformed(mechanism: str, response: bytes, stage: Stage) -> None:
     connection = _log_in(stage, response, mechanism)
-    with connection.hard(502, Starting("SYNTAX_ERROR - ")):
+    with connection.hard(502, Starting("SYNTAX_ERROR - "), "connection.start_ok"):
         connection.wait(0, "connection.tune")
 
 

@@ -127,6 +127,16 @@ for _what, _octets, _kind in (
         says=f"{_what} is hard 501",
     )
 
+_broken(
+    "FRAME-14",
+    publish() + header(0, block=b"\0"),
+    501,
+    Starting("FRAME_ERROR - type 2, all octets = "),
+    None,
+    says="a content header that ends within its flags is hard 501",
+    mark="≠",
+)
+
 _DECLARE: Final = wire.method_payload("queue.declare", queue="x")
 for _what, _payload, _method in (
     ("arguments cut short", _DECLARE[:-3], "queue.declare"),
@@ -277,7 +287,6 @@ for _what, _block in (
     ("a timestamp of four octets", b"\0\x40\0\0\0\0"),
     ("a table longer than its frame", b"\x20\0\0\0\0\x09"),
     ("octets after the last property", b"\0\0\0"),
-    ("one flag octet only", b"\0"),
     ("the continuation flag", b"\0\x01\0\0"),
 ):
     _broken(
@@ -304,6 +313,17 @@ def contents_interleave(stage: Stage) -> None:
     connection.send(body(b"cd"))
     first.holds(queue, 2)
     equal(first.drain(queue), ["between", "abcd"], "bodies")
+
+
+@case("FRAME-33", says="frames may come octet by octet")
+def octet_by_octet(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    octets = publish(queue) + header(5) + body(b"abc") + body(b"de")
+    for at in range(len(octets)):
+        channel.connection.send(octets[at : at + 1])
+    channel.holds(queue, 1)
+    equal(channel.drain(queue), ["abcde"], "bodies")
 
 
 @case("FRAME-33", says="empty body frames while octets are missing add nothing")
