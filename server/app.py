@@ -35,7 +35,7 @@ from store.errors import StoreError
 from store.sync_worker import ThreadWorker, start_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from server.settings import Settings
     from store.disk import Syncable
@@ -50,6 +50,8 @@ M_MMAP_THRESHOLD: Final = -3
 KEEP_OCTETS: Final = 64 * 1024 * 1024
 TOP_PAD_OCTETS: Final = 1024 * 1024
 TOKEN_OCTETS: Final = 16
+LOOK_S: Final = 0.005
+LAST_WORDS_S: Final = 0.2
 
 
 def run(settings: Settings) -> int:
@@ -97,7 +99,9 @@ class Server:
         self._worker = worker
         self._stopping = asyncio.Event()
         self._exit_code = 0
-        self._auth = Authenticator(settings.all_users(), settings.loopback_users, secrets.token_bytes)
+        self._auth = Authenticator(
+            settings.all_users(), settings.loopback_users, secrets.token_bytes
+        )
         self._offer = Offer(
             node=settings.node,
             product=settings.compat_product,
@@ -178,7 +182,9 @@ class Server:
             why = "address already in use: stop what listens there or choose another --port"
             if error.errno != errno.EADDRINUSE:
                 why = error.strerror or str(error)
-            raise StartupError(f"cannot listen on {settings.host}:{settings.port}: {why}") from error
+            raise StartupError(
+                f"cannot listen on {settings.host}:{settings.port}: {why}"
+            ) from error
 
     def _new_connection(self, edge: Edge, peer: str) -> Connection:
         handshake = Handshake(
@@ -205,18 +211,23 @@ class Server:
         assembly = self._assembly
         deadline = time.monotonic() + self._settings.shutdown_timeout_s
         assembly.turn.run()
-        while not assembly.node.has_failed and not assembly.commit.is_idle:
-            if time.monotonic() > deadline:
-                break
-            await asyncio.sleep(0.005)
+        await until(lambda: assembly.node.has_failed or assembly.commit.is_idle, deadline)
         for edge in list(door.edges):
             connection = edge.connection
             if connection is not None:
                 connection.shut_down("broker forced connection closure with reason 'shutdown'")
         assembly.turn.run()
-        while door.edges and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
+        await until(lambda: not door.edges, deadline)
         for edge in list(door.edges):
             edge.abort()
-        await asyncio.sleep(0)
+        await until(lambda: not door.edges, time.monotonic() + LAST_WORDS_S)
         assembly.turn.run()
+
+
+async def until(is_so: Callable[[], bool], deadline: float) -> None:
+    """Look every few milliseconds whether something has become true, at most until `deadline`."""
+    looks = max(1, int((deadline - time.monotonic()) / LOOK_S))
+    for _ in range(looks):
+        if is_so():
+            return
+        await asyncio.sleep(LOOK_S)

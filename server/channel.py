@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pamqp import commands
+from pamqp import base, commands
 
 from protocol.codec import (
     AccessRequest,
@@ -29,11 +29,13 @@ from server.consumer import Consumer, Credit
 from server.publishing import Publisher
 from server.transactions import Transaction
 from server.unacked import Unacked
+from server.verbs import verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocol.codec import Command
+    from protocol.fields import Table
     from server.auth import User
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
@@ -296,40 +298,35 @@ def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
     return PreconditionFailed(f"unknown delivery tag {tag}", ids=ids)
 
 
-def settle_one(channel: Channel, command: Command) -> None:
-    """basic.ack, basic.nack and basic.reject outside a run."""
-    method = command.method
-    if isinstance(method, commands.Basic.Ack):
-        channel.settle_tag(
-            method.delivery_tag or 0,
-            multiple=bool(method.multiple),
-            requeue=False,
-            ids=command.ids,
-        )
-    elif isinstance(method, commands.Basic.Nack):
-        channel.settle_tag(
-            method.delivery_tag or 0,
-            multiple=bool(method.multiple),
-            requeue=bool(method.requeue),
-            ids=command.ids,
-        )
-    elif isinstance(method, commands.Basic.Reject):
-        channel.settle_tag(
-            method.delivery_tag or 0, multiple=False, requeue=bool(method.requeue), ids=command.ids
-        )
+def ack(channel: Channel, method: commands.Basic.Ack, _arguments: Table) -> None:
+    """basic.ack outside a run."""
+    tag, multiple = method.delivery_tag or 0, bool(method.multiple)
+    channel.settle_tag(tag, multiple=multiple, requeue=False, ids=(60, 80))
 
 
-def select_confirms(channel: Channel, command: Command) -> None:
+def nack(channel: Channel, method: commands.Basic.Nack, _arguments: Table) -> None:
+    """basic.nack."""
+    tag, multiple = method.delivery_tag or 0, bool(method.multiple)
+    channel.settle_tag(tag, multiple=multiple, requeue=bool(method.requeue), ids=(60, 120))
+
+
+def reject(channel: Channel, method: commands.Basic.Reject, _arguments: Table) -> None:
+    """basic.reject."""
+    tag = method.delivery_tag or 0
+    channel.settle_tag(tag, multiple=False, requeue=bool(method.requeue), ids=(60, 90))
+
+
+def select_confirms(channel: Channel, method: commands.Confirm.Select, _arguments: Table) -> None:
     """confirm.select (CONF-01, CONF-02)."""
     if channel.transaction is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     if channel.confirms is None:
         channel.confirms = Confirms(channel.number)
-    if not command.method.nowait:  # type: ignore[attr-defined]
+    if not method.nowait:
         channel.reply(confirm_select_ok(channel.number))
 
 
-def select_transactions(channel: Channel, _command: Command) -> None:
+def select_transactions(channel: Channel, _method: commands.Tx.Select, _arguments: Table) -> None:
     """tx.select (TX-01)."""
     if channel.confirms is not None:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
@@ -338,30 +335,28 @@ def select_transactions(channel: Channel, _command: Command) -> None:
     channel.reply(tx_select_ok(channel.number))
 
 
-def set_flow(channel: Channel, command: Command) -> None:
+def set_flow(channel: Channel, method: commands.Channel.Flow, _arguments: Table) -> None:
     """channel.flow from the client (CHAN-20)."""
-    channel.flow_active = bool(command.method.active)  # type: ignore[attr-defined]
+    channel.flow_active = bool(method.active)
     channel.reply(flow_ok(channel.number, channel.flow_active))
     if channel.flow_active:
         channel.wake_consumers()
 
 
-HANDLERS: Final[dict[type, Callable[[Channel, Command], None]]] = {
-    commands.Channel.Flow: set_flow,
-    AccessRequest: lambda channel, _: channel.reply(access_request_ok(channel.number)),
+HANDLERS: Final[dict[type[base.Frame], Callable[[Channel, Command], None]]] = {
     **topology.HANDLERS,
-    commands.Basic.Qos: consuming.qos,
-    commands.Basic.Consume: consuming.consume,
-    commands.Basic.Cancel: consuming.cancel_consumer,
-    commands.Basic.CancelOk: consuming.cancelled,
-    commands.Basic.Get: consuming.get,
-    commands.Basic.Ack: settle_one,
-    commands.Basic.Reject: settle_one,
-    commands.Basic.Nack: settle_one,
-    commands.Basic.RecoverAsync: consuming.recover,
-    commands.Basic.Recover: consuming.recover,
-    commands.Confirm.Select: select_confirms,
-    commands.Tx.Select: select_transactions,
+    **consuming.HANDLERS,
+    **dict(
+        (
+            verb(commands.Channel.Flow, set_flow),
+            verb(commands.Basic.Ack, ack),
+            verb(commands.Basic.Reject, reject),
+            verb(commands.Basic.Nack, nack),
+            verb(commands.Confirm.Select, select_confirms),
+            verb(commands.Tx.Select, select_transactions),
+        )
+    ),
+    AccessRequest: lambda channel, _: channel.reply(access_request_ok(channel.number)),
     commands.Tx.Commit: lambda channel, _: channel.commit(),
     commands.Tx.Rollback: lambda channel, _: channel.rollback(),
 }

@@ -224,7 +224,7 @@ class Connection:
             if channel is not None:
                 self._has_published = True
                 _, _, key, raws, mode, largest = event  # type: ignore[misc]
-                channel.publish(key, raws, mode, largest)  # type: ignore[arg-type, has-type]
+                channel.publish(key, raws, mode, largest)
         elif kind == ACKS:
             self._ids = (60, 80)
             channel = self._open_channel(number)

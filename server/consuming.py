@@ -13,9 +13,9 @@ from protocol.fields import INTEGER_KINDS, decode_shortstr, type_name
 from protocol.runs import body_size, on_channel
 from server.consumer import Consumer, Credit
 from server.reply_to import PREFIX
+from server.verbs import verb
 
 if TYPE_CHECKING:
-    from protocol.codec import Command
     from protocol.fields import Table
     from server.broker.queue import Queue
     from server.channel import Channel
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 UNSUPPORTED: Final = ("x-consumer-timeout", "x-stream-offset", "x-queue-seq")
 
 
-def qos(channel: Channel, command: Command) -> None:
+def qos(channel: Channel, method: commands.Basic.Qos, _arguments: Table) -> None:
     """basic.qos (QOS-01…07, QOS-20)."""
-    method = command.method
-    assert isinstance(method, commands.Basic.Qos)
     count, octets = method.prefetch_count, method.prefetch_size
     if octets and channel.node.limits.reject_prefetch_size:
         raise NotImplementedByBroker(f"prefetch_size!=0 ({octets})")
@@ -60,10 +58,8 @@ def set_limits(
         )
 
 
-def consume(channel: Channel, command: Command) -> None:
+def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) -> None:
     """basic.consume (CONS-01…07, CONS-60)."""
-    method = command.method
-    assert isinstance(method, commands.Basic.Consume)
     tag = method.consumer_tag or "amq.ctag-" + channel.node.random_token()
     reply_tag = channel.reply_consumer.tag if channel.reply_consumer is not None else None
     if tag in channel.consumers or tag == reply_tag:
@@ -75,7 +71,7 @@ def consume(channel: Channel, command: Command) -> None:
         consume_replies(channel, tag, no_ack=bool(method.no_ack))
     else:
         queue = wanted_queue(channel, method.queue)
-        priority = consumer_priority(queue, command.arguments)
+        priority = consumer_priority(queue, arguments)
         count, octets = channel.consumer_credit
         consumer = Consumer(
             channel,
@@ -134,10 +130,8 @@ def consumer_priority(queue: Queue, arguments: Table) -> int:
     return field.value
 
 
-def cancel_consumer(channel: Channel, command: Command) -> None:
+def cancel_consumer(channel: Channel, method: commands.Basic.Cancel, _arguments: Table) -> None:
     """basic.cancel: no delivery after cancel-ok, outstanding ones stay (CONS-08, ACK-41)."""
-    method = command.method
-    assert isinstance(method, commands.Basic.Cancel)
     tag = method.consumer_tag or ""
     reply_consumer = channel.reply_consumer
     if reply_consumer is not None and reply_consumer.tag == tag:
@@ -151,14 +145,12 @@ def cancel_consumer(channel: Channel, command: Command) -> None:
         channel.reply(cancel_ok(channel.number, tag))
 
 
-def cancelled(_channel: Channel, _command: Command) -> None:
+def cancelled(_channel: Channel, _method: commands.Basic.CancelOk, _arguments: Table) -> None:
     """The client's cancel-ok to the broker's basic.cancel: nothing is left to do (CONS-41)."""
 
 
-def get(channel: Channel, command: Command) -> None:
+def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None:
     """basic.get (CONS-50, CONS-51)."""
-    method = command.method
-    assert isinstance(method, commands.Basic.Get)
     no_ack = bool(method.no_ack)
     queue = wanted_queue(channel, method.queue)
     found = queue.get(no_ack=no_ack)
@@ -179,13 +171,20 @@ def get(channel: Channel, command: Command) -> None:
         channel.unacked.add(tag, [message], None, queue)
 
 
-def recover(channel: Channel, command: Command) -> None:
-    """basic.recover and recover-async (ACK-20…22, TX-13)."""
-    method = command.method
-    assert isinstance(method, commands.Basic.Recover | commands.Basic.RecoverAsync)
-    if isinstance(method, commands.Basic.Recover):
-        channel.reply(recover_ok(channel.number))
-    if method.requeue:
+def recover(channel: Channel, method: commands.Basic.Recover, _arguments: Table) -> None:
+    """basic.recover (ACK-20, ACK-22, TX-13)."""
+    channel.reply(recover_ok(channel.number))
+    give_again(channel, requeue=bool(method.requeue))
+
+
+def recover_async(channel: Channel, method: commands.Basic.RecoverAsync, _arguments: Table) -> None:
+    """basic.recover-async: the same without reply (ACK-21)."""
+    give_again(channel, requeue=bool(method.requeue))
+
+
+def give_again(channel: Channel, *, requeue: bool) -> None:
+    """Requeue what is outstanding, or send it again under its old tags (ACK-22)."""
+    if requeue:
         channel.settle(channel.unacked.take_all(), requeue=True)
         return
     for entry in channel.unacked.take_all():
@@ -194,3 +193,16 @@ def recover(channel: Channel, command: Command) -> None:
             channel.unacked.put_back([entry])
         else:
             channel.settle([entry], requeue=True)
+
+
+HANDLERS: Final = dict(
+    (
+        verb(commands.Basic.Qos, qos),
+        verb(commands.Basic.Consume, consume),
+        verb(commands.Basic.Cancel, cancel_consumer),
+        verb(commands.Basic.CancelOk, cancelled),
+        verb(commands.Basic.Get, get),
+        verb(commands.Basic.RecoverAsync, recover_async),
+        verb(commands.Basic.Recover, recover),
+    )
+)

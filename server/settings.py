@@ -173,7 +173,7 @@ class Settings:
         True, "Off: confirms no longer mean anything; for tests and benchmarks (DURABLE-11)."
     )
     shutdown_timeout_s: float = _option(
-        10.0, "Longest wait for clients to answer when the broker stops.", low=0, high=600
+        4.0, "Longest wait for clients to answer when the broker stops.", low=0, high=600
     )
     users: tuple[UserAccount, ...] = field(
         default=(), metadata={"doc": "`[[users]]` of the file; they replace `default_user`."}

@@ -11,7 +11,7 @@ Spec: EXCH, QUEUE, PERM-03, PERM-04, PERM-06, CONS-61, CONS-64, DURABLE-02
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, Protocol
 
 from pamqp import base, commands
 
@@ -42,6 +42,7 @@ from server.broker.names import (
 )
 from server.broker.spec import QueueLike
 from server.broker.vhost import VHost
+from server.verbs import verb
 
 Permission = Literal["configure", "write", "read"]
 # What permissions call the exchange without a name (PERM-01).
@@ -100,7 +101,6 @@ class Scope(Protocol):
 
 
 Handler = Callable[[Scope, Command], None]
-_Method = TypeVar("_Method", bound=base.Frame)
 
 
 def declare_exchange(scope: Scope, method: commands.Exchange.Declare, arguments: Table) -> None:
@@ -322,30 +322,16 @@ def _is_reply_name(queue: str) -> bool:
     return queue == DIRECT_REPLY_TO or queue.startswith(REPLY_NAME_PREFIX)
 
 
-def _verb(
-    kind: type[_Method], handle: Callable[[Scope, _Method, Table], None]
-) -> tuple[type[base.Frame], Handler]:
-    """A row of the dispatch table: from any command to the verb that knows its method's type."""
-
-    def run(scope: Scope, command: Command) -> None:
-        method = command.method
-        if not isinstance(method, kind):
-            raise TypeError(f"{method.name} given to the verb of {kind.name}")
-        handle(scope, method, command.arguments)
-
-    return kind, run
-
-
 HANDLERS: Final[dict[type[base.Frame], Handler]] = dict(
     (
-        _verb(commands.Exchange.Declare, declare_exchange),
-        _verb(commands.Exchange.Delete, delete_exchange),
-        _verb(commands.Exchange.Bind, bind_exchange),
-        _verb(commands.Exchange.Unbind, unbind_exchange),
-        _verb(commands.Queue.Declare, declare_queue),
-        _verb(commands.Queue.Bind, bind_queue),
-        _verb(commands.Queue.Purge, purge_queue),
-        _verb(commands.Queue.Delete, delete_queue),
-        _verb(commands.Queue.Unbind, unbind_queue),
+        verb(commands.Exchange.Declare, declare_exchange),
+        verb(commands.Exchange.Delete, delete_exchange),
+        verb(commands.Exchange.Bind, bind_exchange),
+        verb(commands.Exchange.Unbind, unbind_exchange),
+        verb(commands.Queue.Declare, declare_queue),
+        verb(commands.Queue.Bind, bind_queue),
+        verb(commands.Queue.Purge, purge_queue),
+        verb(commands.Queue.Delete, delete_queue),
+        verb(commands.Queue.Unbind, unbind_queue),
     )
 )
