@@ -136,14 +136,14 @@ def find_signature(buffer: bytes, start: int) -> int:
     return buffer.find(_SIGNATURE, start)
 
 
-def refuse_other_versions(buffer: bytes, name: str) -> None:
+def refuse_newer_versions(buffer: bytes, name: str) -> None:
     """Look at the first octets of a segment.
 
     Raises:
-        UnsupportedFormat: they are ours, but of another format version.
+        UnsupportedFormat: they are ours, but of a newer format version.
     """
-    if buffer.startswith(MAGIC) and not buffer.startswith(_SIGNATURE):
-        version = int.from_bytes(buffer[len(MAGIC) : len(MAGIC) + 2], "little")
+    version = int.from_bytes(buffer[len(MAGIC) : len(_SIGNATURE)], "little")
+    if buffer.startswith(MAGIC) and version > FORMAT_VERSION:
         raise UnsupportedFormat(
             f"{name} has journal format {version}, this program reads {FORMAT_VERSION};"
             " start the version that wrote it"

@@ -124,10 +124,10 @@ def open_journal(
 def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryReport) -> None:
     """Make the directory say what the verdict says, and make that durable.
 
-    The order matters: what lies behind the torn tail goes before the tail is cut, or a
-    second recovery would find it behind a tail that looks whole.
+    The order matters. What lies behind the torn tail goes before the tail is cut, or a second
+    recovery would find it behind a tail that looks whole. Segments that are declared gone go
+    last, when the blocks that declare it are surely synced.
     """
-    unlinked = [name for name in names if _is_rubbish(name, verdict.oldest)]
     doomed = [segment_name(generation) for generation in verdict.doomed]
     report.segments = len({extent.generation for extent in verdict.accepted})
     report.blocks = sum(extent.block_count for extent in verdict.accepted)
@@ -140,8 +140,6 @@ def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryRe
                 # short, perhaps worse; nobody should have to regret that it was removed.
                 disk.rename(name, name + DISCARDED_SUFFIX)
                 continue
-        unlinked.append(name)
-    for name in unlinked:
         disk.unlink(name)
     disk.directory.sync()
     unproven = {e.generation for e in verdict.accepted if e.last_number >= verdict.unproven}
@@ -149,6 +147,9 @@ def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryRe
         _write_again(disk, [e for e in verdict.accepted if e.generation == generation], verdict)
     if verdict.accepted:
         report.truncated_bytes += _cut(disk, verdict.accepted[-1])
+    for name in names:
+        if _is_rubbish(name, verdict.oldest):
+            disk.unlink(name)
 
 
 def _is_rubbish(name: str, oldest: int) -> bool:

@@ -80,7 +80,7 @@ def scan(disk: Disk, generations: Iterable[int]) -> list[Extent]:
     for generation in sorted(generations):
         name = segment_name(generation)
         buffer = read_segment(disk, name)
-        records.refuse_other_versions(buffer, name)
+        records.refuse_newer_versions(buffer, name)
         extents += scan_segment(buffer, generation)
     return extents
 
@@ -169,9 +169,20 @@ def _read_gaps(buffer: bytes, start: int, end: int) -> list[Gap]:
 
 
 def judge(extents: list[Extent], generations: list[int]) -> Verdict:
-    """Tell what counts: `extents` in journal order, `generations` of all files there are."""
+    """Tell what counts: `extents` in journal order, `generations` of all files there are.
+
+    Which segment is the oldest that counts is only worth believing when the block that says
+    so counts itself: files go after it is synced, so without it they are still there.
+    """
+    for oldest in sorted({extent.oldest for extent in extents}, reverse=True):
+        verdict = _judge_from(oldest, extents, generations)
+        if any(extent.oldest == oldest for extent in verdict.accepted):
+            return verdict
+    return _judge_from(0, extents, generations)
+
+
+def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> Verdict:
     synced = max((extent.synced for extent in extents), default=0)
-    oldest = max((extent.oldest for extent in extents), default=0)
     gaps = merge_gaps(gap for extent in extents for gap in extent.gaps)
     judged = [extent for extent in extents if extent.generation >= oldest]
     accepted: list[Extent] = []
