@@ -208,7 +208,10 @@ async def test_transactions_commit_and_roll_back(
     assert await queue.get(fail=False) is None
 
 
-async def test_rpc_pattern_over_a_reply_queue(connection: AbstractConnection, names: Names) -> None:
+async def test_rpc_pattern_over_a_reply_queue(
+    connection: AbstractConnection, names: Names, need_argument: Callable[[str, object], None]
+) -> None:
+    need_argument("x-dead-letter-exchange", "amq.direct")
     method = names("rpc")
 
     async def multiply(*, left: int, right: int) -> int:
@@ -225,6 +228,32 @@ async def test_rpc_pattern_over_a_reply_queue(connection: AbstractConnection, na
         await client.close()
         await server.unregister(multiply)
         await server.close()
+
+
+async def test_rpc_over_an_exclusive_reply_queue(
+    connection: AbstractConnection, names: Names
+) -> None:
+    client, server = await connection.channel(), await connection.channel()
+    requests = await server.declare_queue(names("rpc"))
+    replies = await client.declare_queue(exclusive=True)
+
+    async def answer(request: AbstractIncomingMessage) -> None:
+        async with request.process():
+            assert request.reply_to is not None
+            reply = aio_pika.Message(request.body * 2, correlation_id=request.correlation_id)
+            await server.default_exchange.publish(reply, request.reply_to)
+
+    await requests.consume(answer)
+    for number in range(5):
+        request = aio_pika.Message(
+            b"%d" % number, reply_to=replies.name, correlation_id=str(number)
+        )
+        await client.default_exchange.publish(request, requests.name)
+    async with replies.iterator(no_ack=True, timeout=LIMIT_S) as deliveries:
+        got = [await anext(deliveries) for _ in range(5)]
+    assert [(one.correlation_id, one.body) for one in got] == [
+        (str(number), b"%d%d" % (number, number)) for number in range(5)
+    ]
 
 
 async def test_rpc_over_direct_reply_to(connection: AbstractConnection, names: Names) -> None:

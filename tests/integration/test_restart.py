@@ -11,6 +11,8 @@ import random
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -46,9 +48,22 @@ def end(broker: BrokerProcess, how: How) -> None:
         assert broker.stop() == 0, broker.output()
 
 
-def blocking(broker: BrokerProcess) -> pika.BlockingConnection:
-    """A fresh connection."""
-    return pika.BlockingConnection(pika.URLParameters(broker.url))
+@contextmanager
+def blocking(broker: BrokerProcess) -> Iterator[pika.BlockingConnection]:
+    """A connection that is cleaned up also when the broker it led to is gone."""
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    try:
+        yield connection
+    finally:
+        with suppress(pika.exceptions.AMQPError):
+            connection.close()
+
+
+@pytest.fixture
+def channel(own_broker: BrokerProcess) -> Iterator[BlockingChannel]:
+    """A channel to the broker before its restart."""
+    with blocking(own_broker) as connection:
+        yield connection.channel()
 
 
 def drain(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
@@ -235,9 +250,9 @@ def test_kill_in_the_middle_of_publishing_and_consuming(
 
 
 @pytest.mark.parametrize("how", ["kill9", "stop"])
-def test_redelivered_is_told_truly_after_a_restart(own_broker: BrokerProcess, how: How) -> None:
-    connection = blocking(own_broker)
-    channel = connection.channel()
+def test_redelivered_is_told_truly_after_a_restart(
+    own_broker: BrokerProcess, channel: BlockingChannel, how: How
+) -> None:
     channel.queue_declare("told", durable=True)
     channel.confirm_delivery()
     for number in range(1, 11):
@@ -270,10 +285,8 @@ def test_redelivered_is_told_truly_after_a_restart(own_broker: BrokerProcess, ho
 
 @pytest.mark.parametrize("how", ["kill9", "stop"])
 def test_durable_things_survive_and_transient_ones_do_not(
-    own_broker: BrokerProcess, how: How
+    own_broker: BrokerProcess, channel: BlockingChannel, how: How
 ) -> None:
-    connection = blocking(own_broker)
-    channel = connection.channel()
     channel.exchange_declare("ex.spare", "fanout", durable=True)
     channel.exchange_declare(
         "ex.durable", "topic", durable=True, arguments={"alternate-exchange": "ex.spare"}
@@ -331,9 +344,9 @@ def test_durable_things_survive_and_transient_ones_do_not(
         assert caught.value.reply_code == 406
 
 
-def test_what_was_deleted_stays_deleted(own_broker: BrokerProcess) -> None:
-    connection = blocking(own_broker)
-    channel = connection.channel()
+def test_what_was_deleted_stays_deleted(
+    own_broker: BrokerProcess, channel: BlockingChannel
+) -> None:
     channel.confirm_delivery()
     channel.exchange_declare("ex.gone", "fanout", durable=True)
     channel.exchange_declare("ex.kept", "direct", durable=True)
@@ -367,16 +380,14 @@ def test_every_declare_that_was_answered_survives_a_kill(own_broker: BrokerProce
     answered: list[str] = []
 
     def declare() -> None:
-        try:
-            channel = blocking(own_broker).channel()
+        with suppress(pika.exceptions.AMQPError), blocking(own_broker) as connection:
+            channel = connection.channel()
             channel.exchange_declare("ex.many", "direct", durable=True)
             for number in range(100_000):
                 name = f"many.{number}"
                 channel.queue_declare(name, durable=True)
                 channel.queue_bind(name, "ex.many", "all")
                 answered.append(name)
-        except pika.exceptions.AMQPError:
-            return
 
     thread = threading.Thread(target=declare)
     thread.start()
@@ -399,8 +410,8 @@ ITEMS = 600
 
 def move_in_transactions(broker: BrokerProcess, committed: list[list[bytes]]) -> None:
     """Move GROUP items at a time from `from` to `to.1` and `to.2` until the broker is gone."""
-    try:
-        channel = blocking(broker).channel()
+    with suppress(pika.exceptions.AMQPError), blocking(broker) as connection:
+        channel = connection.channel()
         channel.tx_select()
         while True:
             group = []
@@ -414,8 +425,6 @@ def move_in_transactions(broker: BrokerProcess, committed: list[list[bytes]]) ->
             channel.basic_ack(method.delivery_tag, multiple=True)
             channel.tx_commit()
             committed.append(group)
-    except pika.exceptions.AMQPError:
-        return
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -453,8 +462,9 @@ def test_a_transaction_is_there_as_a_whole_or_not_at_all(
     assert committed, "the broker was killed before anything happened"
 
 
-def test_uncommitted_work_is_rolled_back_by_a_kill(own_broker: BrokerProcess) -> None:
-    channel = blocking(own_broker).channel()
+def test_uncommitted_work_is_rolled_back_by_a_kill(
+    own_broker: BrokerProcess, channel: BlockingChannel
+) -> None:
     channel.queue_declare("tx", durable=True)
     channel.tx_select()
     channel.basic_publish("", "tx", b"first", PERSISTENT)
@@ -469,8 +479,9 @@ def test_uncommitted_work_is_rolled_back_by_a_kill(own_broker: BrokerProcess) ->
         assert drain(again.channel(), "tx") == [(b"first", True)]
 
 
-def test_large_and_empty_bodies_and_properties_survive_a_kill(own_broker: BrokerProcess) -> None:
-    channel = blocking(own_broker).channel()
+def test_large_and_empty_bodies_and_properties_survive_a_kill(
+    own_broker: BrokerProcess, channel: BlockingChannel
+) -> None:
     channel.queue_declare("bodies", durable=True)
     channel.confirm_delivery()
     sizes = (0, 1, 131_064, 131_065, 3_000_000)
