@@ -303,6 +303,21 @@ def recover_in_place(stage: Stage) -> None:
     channel.sync()
 
 
+@case("ACK-22", says="recover-async without requeue sends again without a reply", mark="+")
+def recover_async_in_place(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    stage.load(channel, queue, "a")
+    channel.consume(queue)
+    channel.deliver()
+    channel.send("basic.recover_async", requeue=False)
+    event = channel.deliver()
+    equal((event.tag, event.redelivered), (1, True), "redelivery")
+    channel.ack(1)
+    channel.sync()
+    check(not channel.connection.inbox(1), "a reply came")
+
+
 @case("ACK-22", says="recover without requeue puts back gets and cancelled consumers'", mark="+")
 def recover_without_consumer(stage: Stage) -> None:
     channel, queue, _ = taken(stage, "a", "b")

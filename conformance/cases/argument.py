@@ -168,3 +168,16 @@ def equivalence_before_arguments(stage: Stage) -> None:
         durable=True,
         arguments={"x-dead-letter-routing-key": "k"},
     )
+
+
+@case("QUEUE-22", says="a number that differs is shown without types on either side")
+def numbers_differ(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel, arguments={"x-queue-version": Typed("s", 1)})
+    text = (
+        f"PRECONDITION_FAILED - inequivalent arg 'x-queue-version' for {stage.the_queue(queue)}: "
+        "received '2' but current is '1'"
+    )
+    channel.soft_again(
+        406, text, "queue.declare", queue=queue, arguments={"x-queue-version": Typed("l", 2)}
+    )

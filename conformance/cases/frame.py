@@ -87,6 +87,30 @@ _broken(
     None,
     says="the largest size a frame can claim is hard 501",
 )
+
+
+@case("FRAME-11", says="clients that send junk disturb no other client")
+def hostile_neighbours(stage: Stage) -> None:
+    channel, reader = stage.confirming(), stage.channel()
+    queue = stage.queue(channel, durable=True)
+    reader.consume(queue)
+    for number in range(60):
+        junk = stage.connect()
+        junk.channel()
+        junk.send(
+            (
+                wire.frame(METHOD, 1, bytes(range(number + 4)), end=number),
+                publish(queue) + header(100) + body(b"x" * 50) + publish(queue),
+                struct.pack(">BHI", number, number, number << 20),
+            )[number % 3]
+        )
+        channel.publish("", queue, str(number), delivery_mode=2)
+        if number % 2:
+            junk.drop()
+    equal(channel.confirms(60), dict.fromkeys(range(1, 61), "ack"), "confirms")
+    equal(reader.bodies(60), [str(number) for number in range(60)], "deliveries")
+
+
 _broken(
     "FRAME-11",
     wire.frame(METHOD, 1, b"junk", end=0),

@@ -111,6 +111,23 @@ def returns_at_commit(stage: Stage) -> None:
     equal(keys, ["nowhere 1", "nowhere 2"], "keys of the returns before commit-ok")
 
 
+@case("TX-05", says="immediate is judged at commit, its return comes before commit-ok", mark="+")
+def immediate_at_commit(stage: Stage) -> None:
+    channel, reader = stage.transactional(), stage.channel()
+    served, idle = stage.queue(reader), stage.queue(reader)
+    for queue in (served, idle):
+        channel.publish("", queue, queue, immediate=True)
+    channel.sync()
+    reader.consume(served)
+    channel.call("tx.commit")
+    returned = [
+        (event.number("reply_code"), event.text("routing_key"))
+        for event in channel.connection.inbox(1)
+    ]
+    equal(returned, [(313, idle)], "returns before commit-ok")
+    equal(reader.bodies(1), [served], "delivery")
+
+
 def _two_deliveries(stage: Stage) -> tuple[Channel, Channel, str]:
     channel, watcher = stage.transactional(), stage.channel()
     queue = stage.queue(watcher)
