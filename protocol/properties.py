@@ -13,6 +13,7 @@ Spec: FRAME-36, FRAME-40, FRAME-53
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final, NoReturn
 
 from protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTENT_DELIVERY_MODE
@@ -48,6 +49,7 @@ _TIMESTAMP_VALUE: Final = struct.Struct(">Q")
 _NEEDS_CARE: Final = _EXPIRATION | _USER_ID
 _TAIL: Final = _MESSAGE_ID | _TIMESTAMP | _TYPE | _USER_ID | _APP_ID | _CLUSTER_ID
 _OCTET_FLAGS: Final = _DELIVERY_MODE | _PRIORITY
+_REMEMBERED_SIZE: Final = 1024
 _IN_ORDER: Final = tuple(0x8000 >> index for index in range(14))
 _DIRECT_REPLY_TO: Final = encode_shortstr(DIRECT_REPLY_TO)
 
@@ -63,8 +65,8 @@ def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
     expiration, a user-id, a CC or BCC header, or the direct reply-to address.
 
     On the hot path where properties differ from message to message; hence no loop, no table of
-    properties, no object. Headers are checked as to their total length only, unless they may hold
-    CC or BCC.
+    properties, no object. A headers table is walked to its last field, so that none which cannot
+    be read is ever stored; small ones that come again and again are remembered.
 
     Raises:
         FrameError: 501, ids 60,40.
@@ -86,9 +88,14 @@ def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
             mode |= HEADERS
             start = offset + 4
             offset = start + int.from_bytes(block[offset:start], "big")
-            # BCC holds CC. Whether it is a key only the decoded table can tell.
-            if block.find(b"CC", start, offset) >= 0 and _has_copies(block, start, offset):
-                mode |= CARE
+            if offset > size:
+                _refuse(block)
+            table = block[start:offset]
+            try:
+                if (_remembers_copies if len(table) <= _REMEMBERED_SIZE else _has_copies)(table):
+                    mode |= CARE
+            except FrameError:
+                _refuse(block)
         if flags & _DELIVERY_MODE:
             if block[offset] == PERSISTENT_DELIVERY_MODE:
                 mode |= PERSISTENT
@@ -130,14 +137,13 @@ def _skip_tail(block: bytes, offset: int, flags: int) -> int:
     return offset
 
 
-def _has_copies(block: bytes, start: int, end: int) -> bool:
-    if end > len(block):
-        _refuse(block)
-    try:
-        table = decode_table(block[start:end])
-    except FrameError:
-        _refuse(block)
+def _has_copies(body: bytes) -> bool:
+    """Whether a headers table, without its length, has CC or BCC (PUB-10)."""
+    table = decode_table(body)
     return "CC" in table or "BCC" in table
+
+
+_remembers_copies = lru_cache(maxsize=1024)(_has_copies)
 
 
 def _spans(block: bytes) -> dict[int, tuple[int, int]]:

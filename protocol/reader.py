@@ -50,8 +50,11 @@ Event = (
 
 PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
 ACK_METHOD: Final = b"\x00\x3c\x00\x50"
-CLOSE_METHODS: Final = (b"\x00\x14\x00\x28", b"\x00\x14\x00\x29")
+# channel.open (an error then), close and close-ok: what counts on a channel being closed.
+CLOSE_METHODS: Final = (b"\x00\x14\x00\x0a", b"\x00\x14\x00\x28", b"\x00\x14\x00\x29")
 PUBLISH_IDS: Final = (60, 40)
+# A header frame shorter than class, weight and body size is no frame at all (FRAME-14).
+FRAMED_HEADER: Final = 12
 BODY_CEILING: Final = 536870912
 HEAD_OCTETS: Final = 7
 
@@ -186,7 +189,7 @@ class Reader:
             return None
         if kind == 8:
             return heartbeat(channel, data[at + HEAD_OCTETS : stop - 1])
-        if kind not in {1, 2, 3}:
+        if kind not in {1, 2, 3} or (kind == 2 and stop - at - 8 < FRAMED_HEADER):
             raise unknown_frame(kind, data[at + HEAD_OCTETS : stop - 1])
         assembly = self._assemblies.get(channel)
         if assembly is None:
@@ -205,9 +208,7 @@ class Reader:
             )
         size = stop - at - 8
         if size > assembly.missing:
-            raise FrameError(
-                "content body frame exceeds remaining content size", ids=PUBLISH_IDS
-            )
+            raise FrameError("content body frame exceeds remaining content size", ids=PUBLISH_IDS)
         assembly.missing -= size
         if size and not assembly.skipping:
             assembly.frames.append(data[at:stop])

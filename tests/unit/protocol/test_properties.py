@@ -178,14 +178,13 @@ class TestView:
         view = Properties(FULL)
         assert view.headers is view.headers
 
-    def test_bad_headers_are_found_when_they_are_asked_for(self) -> None:
-        """FRAME-36."""
+    def test_headers_that_cannot_be_read_are_refused_before_they_are_stored(self) -> None:
+        """FRAME-36, FRAME-50."""
         block = block_of({2: b"\x00\x00\x00\x03\x01k?"})
-        assert classify(block) == HEADERS
-        view = Properties(block)
-        with pytest.raises(FrameError) as raised:
-            _ = view.headers
-        assert raised.value.ids == (60, 40)
+        for _ in range(2):
+            with pytest.raises(FrameError) as raised:
+                classify(block)
+            assert raised.value.ids == (60, 40)
 
 
 class TestEditing:
