@@ -1,9 +1,9 @@
-"""The command line: `vouchmq serve`, `vouchmq conformance`, `vouchmq --version`.
+"""The command line: `vouchmq serve`, `ping`, `conformance` and `--version`.
 
     flags → settings → app
 
 What a command needs is imported when it runs, so that `--help` answers at once. Must not know
-AMQP. Exit codes: 0 done, 1 the broker failed while running, 2 it could not start.
+AMQP. Exit codes: 0 done, 1 the broker failed or does not answer, 2 it could not start.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Final
 
 from server import settings as s
 from server.startup import StartupError
 from server.version import VERSION
 
+EXIT_FAILED = 1
 EXIT_STARTUP = 2
 
 
@@ -29,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["conformance"]:
         return _conformance(given[1:])
     options = _parser().parse_args(given)
-    if options.command == "serve":
-        return _serve(options)
+    if options.command in _COMMANDS:
+        return _COMMANDS[options.command](options)
     _parser().print_help()
     return EXIT_STARTUP
 
@@ -49,21 +51,32 @@ def _parser() -> argparse.ArgumentParser:
         f"{s.flag_name('data_dir')} is {s.environment_name('data_dir')}.",
         allow_abbrev=False,
     )
-    serve.add_argument(
-        "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML file with settings"
+    _add_settings(serve, [field.name for field in s.scalar_fields()])
+    ping = commands.add_parser(
+        "ping",
+        help="ask a running broker whether it answers",
+        description="Exit 0 when the broker answers, 1 with a reason when it does not.",
+        allow_abbrev=False,
     )
-    for field in s.scalar_fields():
-        serve.add_argument(
-            s.flag_name(field.name),
-            dest=field.name,
-            metavar=_metavar(field.name),
-            default=argparse.SUPPRESS,
-            help=_help(field.name),
-        )
+    _add_settings(ping, ["host", "port"])
     commands.add_parser(
         "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
     )
     return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML file with settings"
+    )
+    for name in names:
+        parser.add_argument(
+            s.flag_name(name),
+            dest=name,
+            metavar=_metavar(name),
+            default=argparse.SUPPRESS,
+            help=_help(name),
+        )
 
 
 def _metavar(name: str) -> str:
@@ -78,10 +91,14 @@ def _help(name: str) -> str:
     return text.replace("%", "%%")
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _settings(options: argparse.Namespace) -> s.Settings:
     flags = {name: value for name, value in vars(options).items() if name != "command"}
+    return s.load(flags, os.environ)
+
+
+def _serve(options: argparse.Namespace) -> int:
     try:
-        settings = s.load(flags, os.environ)
+        settings = _settings(options)
         # Below the settings: a mistake in them is told without waiting for the broker's imports.
         run = import_module("server.app").run
         code: int = run(settings)
@@ -89,6 +106,19 @@ def _serve(options: argparse.Namespace) -> int:
         print(f"vouchmq: {error}", file=sys.stderr)
         return EXIT_STARTUP
     return code
+
+
+def _ping(options: argparse.Namespace) -> int:
+    try:
+        settings = _settings(options)
+    except StartupError as error:
+        print(f"vouchmq: {error}", file=sys.stderr)
+        return EXIT_STARTUP
+    problem: str = import_module("server.ping").ping(settings.host, settings.port)
+    if problem:
+        print(f"vouchmq: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
 
 
 def _conformance(arguments: Sequence[str]) -> int:
@@ -99,6 +129,11 @@ def _conformance(arguments: Sequence[str]) -> int:
     code: int = import_module("conformance.__main__").main(list(arguments))
     return code
 
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "serve": _serve,
+    "ping": _ping,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,0 +1,70 @@
+# Every target makes .venv by itself. `make serve ARGS="--port 5673"`, `make test ARGS="-k settings"`.
+PY := .venv/bin/python
+ARGS ?=
+.DEFAULT_GOAL := help
+.PHONY: help setup serve test unit sim integration fmt lint types conformance referee bench docs requirements check clean
+
+help: ## what there is
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+.venv/base.stamp: requirements/base.txt tools/setup.sh
+	@tools/setup.sh base
+	@touch $@
+
+.venv/dev.stamp: requirements/dev.txt tools/setup.sh
+	@tools/setup.sh dev
+	@touch .venv/base.stamp $@
+
+setup: .venv/dev.stamp ## make .venv with everything a developer needs
+
+serve: .venv/base.stamp ## run the broker on 127.0.0.1:5672, data in ./vouchmq-data
+	@exec $(PY) -m server serve $(ARGS)
+
+test: .venv/dev.stamp ## every test
+	@$(PY) -m pytest $(ARGS)
+
+unit: .venv/dev.stamp ## the quick tests
+	@$(PY) -m pytest tests/unit tests/property tests/test_house.py tests/test_docs.py $(ARGS)
+
+sim: .venv/dev.stamp ## the store and the broker on a simulated disk
+	@$(PY) -m pytest tests/simulation $(ARGS)
+
+integration: .venv/dev.stamp ## real clients, kills and hostile peers against a real process
+	@$(PY) -m pytest tests/integration tests/fault $(ARGS)
+
+fmt: .venv/dev.stamp ## format the code
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix-only -q .
+
+lint: .venv/dev.stamp ## format and rules, without changing anything
+	@$(PY) -m ruff format --check -q .
+	@$(PY) -m ruff check -q .
+
+types: .venv/dev.stamp ## mypy --strict
+	@$(PY) -m mypy
+
+conformance: .venv/dev.stamp ## every rule against a broker of ours
+	@$(PY) tools/with_broker.py -- $(PY) -m conformance --url '{url}' $(ARGS)
+
+referee: .venv/dev.stamp ## the rules that RabbitMQ keeps too, against Debian's rabbitmq-server
+	@$(PY) tools/with_broker.py --referee -- $(PY) -m conformance --referee --url '{url}' $(ARGS)
+
+bench: .venv/dev.stamp ## throughput and latency (bench/README.md)
+	@$(PY) -m bench $(ARGS)
+
+docs: .venv/dev.stamp ## write the tables that are made from the code, then check the pages
+	@$(PY) -m tools.write_configuration
+	@$(PY) -m pytest -q tests/test_docs.py
+
+# Needs uv. No index host may end up in the files, so no lock file: hashes pin as well.
+requirements: ## pin the newest versions that pyproject.toml allows
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-emit-index-url pyproject.toml -o requirements/base.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-emit-index-url --extra dev pyproject.toml -o requirements/dev.txt
+
+check: lint types test ## the gate
+
+clean: ## remove what was made here, but no data
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis reports
+	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,40 @@
+"""Asks a running broker whether it answers: a protocol header out, connection.start back.
+
+For health checks; needs no user and leaves nothing behind. Must not know more of AMQP than that.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+LIMIT_S: Final = 3.0
+# Listening on every interface is also listening here.
+WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
+HEADER: Final = b"AMQP\x00\x00\x09\x01"
+# Frame type, channel, size of any value, then class 10 and method 10.
+METHOD_ON_CHANNEL_0: Final = b"\x01\x00\x00"
+START_IDS: Final = b"\x00\x0a\x00\x0a"
+ANSWER_SIZE: Final = 11
+
+
+def ping(host: str, port: int, limit_s: float = LIMIT_S) -> str:
+    """Why the broker at this address is not well; empty when it is.
+
+    Args:
+        host: the address it listens on, wildcards included
+        port: its port
+        limit_s: longest wait for each of connecting and answering
+    """
+    address = (WILDCARDS.get(host, host), port)
+    try:
+        with socket.create_connection(address, limit_s) as peer:
+            peer.sendall(HEADER)
+            answer = b""
+            while len(answer) < ANSWER_SIZE and (more := peer.recv(4096)):
+                answer += more
+    except OSError as error:
+        return f"no answer from {address[0]}:{port}: {error}"
+    if answer[:3] == METHOD_ON_CHANNEL_0 and answer[7:ANSWER_SIZE] == START_IDS:
+        return ""
+    return f"{address[0]}:{port} does not speak AMQP 0-9-1"

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Makes .venv and installs one of requirements/*.txt into it, by hash.
+# Needs Python >= 3.11 and nothing else; takes uv when it is there.
+#   usage: tools/setup.sh base|dev        PYTHON=/path/to/python to choose one
+set -euo pipefail
+cd "$(dirname "$0")/.."
+requirements="requirements/${1:?base or dev}.txt"
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+find_python() {
+    local name
+    for name in ${PYTHON:-python3.13 python3.12 python3.11 python3 python}; do
+        if "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    say "no Python >= 3.11 found: apt-get install python3, or set PYTHON=/path/to/python"
+    return 1
+}
+
+# Debian keeps ensurepip, which venv needs, in a package of its own.
+make_venv() {
+    local python=$1
+    if command -v uv >/dev/null && uv venv -q --clear --seed --python "$python" .venv 2>/dev/null; then
+        return
+    fi
+    rm -rf .venv
+    if "$python" -c 'import ensurepip' 2>/dev/null && "$python" -m venv .venv; then
+        return
+    fi
+    rm -rf .venv
+    if "$python" -m virtualenv -q .venv 2>/dev/null; then
+        return
+    fi
+    rm -rf .venv
+    say "$python cannot make a virtual environment: apt-get install python3-venv"
+    return 1
+}
+
+install() {
+    # uv may be configured for another index than pip; whichever works is good, the hashes decide.
+    if command -v uv >/dev/null &&
+        uv pip install -q --python .venv/bin/python --require-hashes -r "$requirements"; then
+        return
+    fi
+    .venv/bin/python -m pip install -q --disable-pip-version-check --no-input \
+        --require-hashes -r "$requirements"
+}
+
+if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+    ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    python=$(find_python)
+    say "making .venv with $("$python" --version)"
+    make_venv "$python"
+fi
+say "installing $requirements"
+install
