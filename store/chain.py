@@ -20,7 +20,7 @@ from store.segment import Segment
 SPARE_SUFFIX: Final = ".spare"
 DAMAGED_SUFFIX: Final = ".damaged"
 PREPARED_NAME: Final = "prepared" + SPARE_SUFFIX
-# Two recycled files cover a roll while another one waits for its rename to be synced.
+# One to begin the next segment with, one in reserve; what is beyond goes back to the disk.
 _MAX_SPARES: Final = 2
 # From this average on the parts go to the kernel one by one instead of being joined:
 # the copy costs more than the longer vector.
@@ -36,11 +36,10 @@ class Chore(NamedTuple):
 
 
 class SyncScope(NamedTuple):
-    """What one sync covers: blocks up to `number`, and renames of recycled files."""
+    """What one sync covers: blocks up to `number`."""
 
     number: int
     targets: tuple[Syncable, ...]
-    recycled: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -78,7 +77,6 @@ class Chain:
         self._needs_scrub = False
         self._retired: list[tuple[Segment, int]] = []
         self._spares: list[str] = []
-        self._recycling: list[str] = []
         self._chores: list[Chore] = []
         self._has_asked_for_spare = False
 
@@ -254,7 +252,7 @@ class Chain:
         Spec: LIMIT-15
         """
         is_half_full = self.active.offset * 2 > self.segment_size_bytes
-        if is_half_full and not (self._has_asked_for_spare or self._spares or self._recycling):
+        if is_half_full and not (self._has_asked_for_spare or self._spares):
             self._has_asked_for_spare = True
             self._chores.append(Chore("prepare", PREPARED_NAME, self.segment_size_bytes))
         return len(self._segments) > 1 and not self._segments[0].live_count
@@ -270,14 +268,11 @@ class Chain:
         """Return what a sync started now has to cover."""
         dirty, self._dirty = self._dirty, []
         targets: list[Syncable] = [s.file for s in dirty if s.file is not None]
-        recycled: tuple[str, ...] = ()
         if self._is_directory_dirty:
             # A new file counts only when its name is durable too. Spec: DURABLE-10
             targets.append(self.disk.directory)
             self._is_directory_dirty = False
-            # Until its new name is durable a recycled file may come back under its old one.
-            recycled = tuple(self._recycling)
-        return SyncScope(self.number - 1, tuple(targets), recycled)
+        return SyncScope(self.number - 1, tuple(targets))
 
     def end_sync(self, scope: SyncScope) -> bool:
         """Take note that a sync succeeded; return whether segments were declared gone by it.
@@ -285,9 +280,6 @@ class Chain:
         That declaration takes effect with the next block that is written and synced.
         """
         self.synced_number = scope.number
-        for spare in scope.recycled:
-            self._recycling.remove(spare)
-            self._spares.append(spare)
         has_retired = self._retire_segments()
         self._remove_retired()
         return has_retired
@@ -325,18 +317,20 @@ class Chain:
         while self._retired and self._retired[0][1] <= self.synced_number:
             segment, _ = self._retired.pop(0)
             is_standard = segment.size_bytes == self.segment_size_bytes
-            is_enough = len(self._spares) + len(self._recycling) >= _MAX_SPARES
+            is_enough = len(self._spares) >= _MAX_SPARES
             if is_enough or not is_standard or not self._recycle(segment):
                 self._chores.append(Chore("unlink", segment.name, 0))
 
     def _recycle(self, segment: Segment) -> bool:
+        """Keep the file for another life; one that comes back under its old name after a
+        crash is below `oldest`, whatever was written into it since."""
         spare = f"{segment.generation}{SPARE_SUFFIX}"
         try:
             self.disk.rename(segment.name, spare)
         except OSError:
             return False
         self._is_directory_dirty = True
-        self._recycling.append(spare)
+        self._spares.append(spare)
         return True
 
     def set_aside(self, segment: Segment) -> None:

@@ -1,0 +1,430 @@
+"""A store on a bad disk and what a strict observer knows about it.
+
+The observer keeps three things apart: what must be there (confirmed, or seen after a
+recovery), what must not (durably settled, lost at an earlier recovery, never published),
+and what is uncertain. `recover` checks all that `docs/journal.md` promises:
+- every confirmed copy is there unless it was settled, with its octets, once, in order
+- nothing that was durably settled, lost before or never published is there
+- what one `write` held is there as a whole, and only if all earlier writes are
+- delivery marks and definitions never go back
+- recovering again gives the same
+- a crash alone is never reported as damage
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from store.errors import WriteFailed
+from store.group_commit import GroupCommit
+from store.journal import Journal
+from store.recovery import Recovered, open_journal
+from store.sync_worker import Completion, SyncInline, sync_all
+from tests.simulation.sim_disk import PowerCut, SimDisk
+
+Copy = tuple[int, int]  # queue id, LSN
+
+
+class LateWorker(SyncInline):
+    """Syncs when the request comes or when it is asked to finish, as the test has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_late = False
+        self._request: tuple[int, Sequence[object]] | None = None
+        self._answer: Completion | None = None
+
+    def submit(self, sequence: int, targets: Sequence[object]) -> None:
+        if self.is_late:
+            self._request = (sequence, targets)
+        else:
+            self._answer = Completion(sequence, self._sync(targets))
+
+    def finish(self) -> None:
+        if self._request is not None:
+            sequence, targets = self._request
+            self._request = None
+            self._answer = Completion(sequence, self._sync(targets))
+
+    def reap(self) -> Completion | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    @staticmethod
+    def _sync(targets: Sequence[object]) -> int:
+        return sync_all(targets)  # type: ignore[arg-type]
+
+
+@dataclass
+class Block:
+    """What one write held."""
+
+    lsn: int = 0
+    copies: set[Copy] = field(default_factory=set)
+    settled: set[Copy] = field(default_factory=set)
+    dropped: set[int] = field(default_factory=set)
+    marks: dict[int, int] = field(default_factory=dict)
+    definitions: list[bytes] = field(default_factory=list)
+
+
+class StoreModel:
+    """One store, one observer. LSNs come back after a crash, so contents are unique."""
+
+    def __init__(
+        self, seed: int, *, segment_size_bytes: int = 4096, is_strict: bool = True
+    ) -> None:
+        self.disk = SimDisk(seed, is_strict=is_strict)
+        self.segment_size_bytes = segment_size_bytes
+        self.contents: dict[Copy, tuple[bytes, bytes]] = {}
+        self.live: set[Copy] = set()  # not settled, as the broker sees it
+        self.maybe: set[Copy] = set()  # of failed writes: there or not
+        self.marks: dict[int, int] = {}
+        self.durable_marks: dict[int, int] = {}
+        self.definitions: list[bytes] = []
+        self.durable_definitions: list[bytes] = []
+        self.queues: set[int] = {1, 2, 3}
+        self.next_queue = 4
+        self.counter = 0
+        self.base: set[Copy] = set()  # what the last recovery found
+        self.blocks: list[Block] = []  # written since then
+        self.block = Block()  # buffered
+        self.synced_blocks = 0
+        self.covered: list[int] = []  # blocks written when each sync was begun
+        self.errno = 0
+        self.recoveries = 0
+        self._start()
+
+    def _start(self) -> Recovered:
+        self.worker = LateWorker()
+        self.journal, recovered = open_journal(
+            self.disk,
+            segment_size_bytes=self.segment_size_bytes,
+            snapshot=lambda: list(self.definitions),
+        )
+        self._watch(self.journal)
+        self.commit = GroupCommit(
+            self.journal,
+            self.worker,
+            on_synced=self._synced,
+            on_failed=self._failed,
+            clock=lambda: 0.0,
+        )
+        return recovered
+
+    def _watch(self, journal: Journal) -> None:
+        begin = journal.begin_sync
+
+        def begin_sync() -> object:
+            ticket = begin()
+            self.covered.append(len(self.blocks))
+            return ticket
+
+        journal.begin_sync = begin_sync  # type: ignore[method-assign,assignment]
+
+    def _synced(self, watermark: int) -> None:
+        # A sync may have been begun again already by the time the last one is told.
+        index = self.covered.pop(0)
+        for block in self.blocks[self.synced_blocks : index]:
+            assert block.lsn <= watermark
+            self.durable_marks.update(block.marks)
+            self.durable_definitions += block.definitions
+        self.synced_blocks = index
+
+    def _failed(self, number: int) -> None:
+        self.errno = number
+
+    # What a broker does.
+
+    def publish(self, queue_ids: Sequence[int], sizes: Sequence[int]) -> None:
+        ids = tuple(sorted(set(queue_ids) & self.queues))
+        if not ids:
+            return
+        self.counter += 1
+        tail = b"tail%d" % (self.counter % 3)
+        raws = []
+        for size in sizes:
+            self.counter += 1
+            raws.append((b"%d|" % self.counter).ljust(size, b"x"))
+        first = self.journal.append_run(ids, tail, raws)
+        for lsn, raw in enumerate(raws, start=first):
+            for queue_id in ids:
+                self.contents[queue_id, lsn] = (raw, tail)
+                self.live.add((queue_id, lsn))
+                self.block.copies.add((queue_id, lsn))
+
+    def take(self, count: int) -> None:
+        self.journal.take(count)
+
+    def settle(self, picks: Sequence[int]) -> None:
+        live = sorted(self.live - self.maybe)
+        chosen = {live[pick % len(live)] for pick in picks} if live else set()
+        for queue_id in sorted({queue_id for queue_id, _ in chosen}):
+            lsns = sorted(lsn for q, lsn in chosen if q == queue_id)
+            self.journal.settle(queue_id, lsns)
+        self.live -= chosen
+        self.block.settled |= chosen
+
+    def settle_queue(self, queue_id: int) -> None:
+        chosen = {copy for copy in self.live - self.maybe if copy[0] == queue_id}
+        if chosen:
+            self.journal.settle(queue_id, sorted(lsn for _, lsn in chosen))
+        self.live -= chosen
+        self.block.settled |= chosen
+
+    def deliver(self, queue_id: int) -> None:
+        lsns = [lsn for q, lsn in self.live if q == queue_id]
+        if lsns and queue_id in self.queues:
+            mark = max(lsns)
+            self.journal.delivered(queue_id, mark)
+            self.marks[queue_id] = max(mark, self.marks.get(queue_id, 0))
+            self.block.marks[queue_id] = self.marks[queue_id]
+
+    def define(self) -> None:
+        self.counter += 1
+        record = b"def%06d" % self.counter
+        self.definitions.append(record)
+        self.block.definitions.append(record)
+        self.journal.define(record)
+
+    def drop_queue(self, queue_id: int) -> None:
+        if queue_id not in self.queues:
+            return
+        self.queues.discard(queue_id)
+        self.live = {copy for copy in self.live if copy[0] != queue_id}
+        self.queues.add(self.next_queue)
+        self.next_queue += 1
+        self.journal.drop_queue(queue_id)
+        self.block.dropped.add(queue_id)
+        self.marks.pop(queue_id, None)
+        self.block.marks.pop(queue_id, None)
+
+    def write(self) -> None:
+        block, self.block = self.block, Block()
+        try:
+            block.lsn = self.journal.write()
+        except WriteFailed as error:
+            self._lose(block, error)
+            return
+        self.blocks.append(block)
+
+    def _lose(self, block: Block, error: WriteFailed) -> None:
+        assert all(error.first_lsn <= lsn <= error.last_lsn for _, lsn in block.copies)
+        self.maybe |= block.copies
+        self.live -= block.copies
+        # A queue whose drop was not written has no copies for the broker, maybe on disk.
+        self.maybe |= {copy for copy in self.contents if copy[0] in block.dropped}
+        # Settles and marks ride with the next block, but the failed one may be on the disk.
+        self.maybe |= block.settled
+        self.block.settled |= block.settled - block.copies
+        self.block.marks.update(block.marks)
+
+    def request_sync(self, *, is_late: bool) -> None:
+        self.worker.is_late = is_late
+        if self.journal.wants_sync:
+            self.commit.request()
+
+    def finish_sync(self) -> None:
+        self.worker.finish()
+        self.commit.on_readable()
+
+    # Ends and beginnings.
+
+    def crash(self, seed: int, cuts: Sequence[int] = (), *, keeps_cache: bool = False) -> None:
+        """Cut the power (or kill the process), then recover; `cuts` interrupt recoveries."""
+        if keeps_cache:
+            self.disk.kill()
+        else:
+            self.disk.crash(seed)
+        for n, cut in enumerate(cuts):
+            self.disk.crash_after = cut
+            try:
+                self._start()
+            except PowerCut:
+                self.disk.crash(seed + n + 1)
+            else:
+                self.disk.crash_after = None
+        recovered = self._start()
+        self._check(recovered)
+        self._adopt(recovered)
+        again = self._start()
+        assert _state(again) == _state(recovered), "recovering twice gives another state"
+        assert again.report.damaged == []
+
+    def _check(self, recovered: Recovered) -> None:
+        assert recovered.report.damaged == [], recovered.report
+        assert recovered.report.unroutable_messages == 0
+        found = self._found(recovered)
+        last = self._last_block(found)
+        there, gone = self._expected(last)
+        missing = there - found - self.maybe
+        assert not missing, f"lost: {sorted(missing)[:5]} ({last} of {len(self.blocks)} blocks)"
+        back = (found & gone) - self.maybe
+        assert not back, f"came back: {sorted(back)[:5]}"
+        unknown = found - there - self.maybe
+        assert not unknown, f"never published or lost before: {sorted(unknown)[:5]}"
+        self._check_marks(recovered)
+        self._check_definitions(recovered)
+
+    def _found(self, recovered: Recovered) -> set[Copy]:
+        found = set()
+        for queue_id, queue in recovered.queues.items():
+            lsns = [lsn for lsn, _, _ in queue.messages]
+            assert lsns == sorted(set(lsns)), "a queue is out of order or has a copy twice"
+            for lsn, raw, tail in queue.messages:
+                assert self.contents.get((queue_id, lsn)) == (raw, tail), "octets changed"
+                found.add((queue_id, lsn))
+        return found
+
+    def _last_block(self, found: set[Copy]) -> int:
+        """Return how many blocks since the last recovery are provably there."""
+        last = self.synced_blocks
+        for index, block in enumerate(self.blocks):
+            if block.copies & found - self.maybe:
+                last = max(last, index + 1)
+        return last
+
+    def _expected(self, last: int) -> tuple[set[Copy], set[Copy]]:
+        there = set(self.base)
+        gone: set[Copy] = set()
+        for block in self.blocks[:last]:
+            there |= block.copies
+            gone |= block.settled | {copy for copy in there if copy[0] in block.dropped}
+        there -= gone
+        # Later blocks without copies of their own may have survived, settles and all.
+        for block in self.blocks[last:]:
+            optional = block.settled | {copy for copy in there if copy[0] in block.dropped}
+            self.maybe |= optional
+        return there, gone
+
+    def _check_marks(self, recovered: Recovered) -> None:
+        for queue_id, lsn in self.durable_marks.items():
+            if queue_id in self.queues and queue_id in recovered.queues:
+                mark = recovered.queues[queue_id].delivered_lsn
+                assert mark >= lsn, f"redelivered flags of queue {queue_id} went back"
+            elif queue_id in self.queues:
+                raise AssertionError(f"the delivery mark of queue {queue_id} is lost")
+
+    def _check_definitions(self, recovered: Recovered) -> None:
+        found = list(dict.fromkeys(recovered.definitions))
+        assert found == sorted(found), "definitions out of order"
+        assert set(found) <= set(self.definitions)
+        missing = set(self.durable_definitions) - set(found)
+        assert not missing, f"definitions lost: {sorted(missing)}"
+
+    def _adopt(self, recovered: Recovered) -> None:
+        """What was recovered is the truth from now on."""
+        self.recoveries += 1
+        self.live = self.base = self._found(recovered)
+        self.contents = {copy: self.contents[copy] for copy in self.base}
+        self.live = set(self.base)
+        self.queues |= {queue_id for queue_id, _ in self.base}
+        self.maybe = set()
+        self.marks = {q: state.delivered_lsn for q, state in recovered.queues.items()}
+        self.durable_marks = {q: lsn for q, lsn in self.marks.items() if lsn}
+        self.definitions = list(dict.fromkeys(recovered.definitions))
+        self.durable_definitions = list(self.definitions)
+        self.blocks = []
+        self.block = Block()
+        self.synced_blocks = 0
+        self.covered = []
+        self.errno = 0
+
+
+def run_random(seed: int, *, is_strict: bool = True) -> StoreModel:
+    """Drive a store at random through some crashes; the same seed does the same.
+
+    Every third history is a long, quiet one in which segments are recycled.
+    """
+    draw = random.Random(seed)
+    model = StoreModel(seed, is_strict=is_strict)
+    is_quiet = seed % 3 == 0
+    for _ in range(240 if is_quiet else 100):
+        if model.errno:
+            crash_random(model, draw)
+        else:
+            draw.choice(_QUIET_STEPS if is_quiet else _STEPS)(model, draw)
+    crash_random(model, draw)
+    return model
+
+
+def crash_random(model: StoreModel, draw: random.Random) -> None:
+    cuts = [draw.randrange(12) for _ in range(draw.choice((0, 0, 1, 2)))]
+    model.crash(draw.getrandbits(32), cuts, keeps_cache=draw.random() < 0.2)
+
+
+def _publish(model: StoreModel, draw: random.Random) -> None:
+    queue_ids = draw.sample(sorted(model.queues), draw.choice((1, 1, 2)))
+    model.publish(queue_ids, [draw.choice((20, 60, 300)) for _ in range(draw.randint(1, 4))])
+    if draw.random() < 0.02:
+        model.publish(queue_ids, [6000])
+
+
+def _settle(model: StoreModel, draw: random.Random) -> None:
+    model.settle([draw.randrange(1000) for _ in range(draw.randint(1, 6))])
+
+
+def _write_and_sync(model: StoreModel, draw: random.Random) -> None:
+    model.write()
+    model.request_sync(is_late=draw.random() < 0.5)
+
+
+def _fault(model: StoreModel, draw: random.Random) -> None:
+    if draw.random() < 0.2:
+        verb = draw.choice(("write", "sync", "create", "rename", "unlink"))
+        model.disk.fail_next(verb, draw.choice((errno.EIO, errno.ENOSPC)))
+
+
+def _crash(model: StoreModel, draw: random.Random) -> None:
+    if draw.random() < 0.4:
+        crash_random(model, draw)
+
+
+_STEPS: list[Callable[[StoreModel, random.Random], None]] = [
+    _publish,
+    _publish,
+    _publish,
+    _settle,
+    _settle,
+    lambda model, draw: model.settle_queue(draw.choice(sorted(model.queues))),
+    lambda model, draw: model.deliver(draw.choice(sorted(model.queues))),
+    lambda model, draw: model.define() if draw.random() < 0.3 else model.take(1),
+    lambda model, draw: (
+        model.drop_queue(draw.choice(sorted(model.queues))) if draw.random() < 0.1 else None
+    ),
+    lambda model, draw: model.write(),
+    _write_and_sync,
+    _write_and_sync,
+    _write_and_sync,
+    lambda model, draw: model.finish_sync(),
+    lambda model, draw: model.finish_sync(),
+    lambda model, draw: model.finish_sync(),
+    _fault,
+    _crash,
+]
+
+
+def _turn_over(model: StoreModel, draw: random.Random) -> None:
+    """Fill the journal and empty it, so that old segments come free."""
+    _publish(model, draw)
+    model.publish([1], [1200])
+    for queue_id in sorted(model.queues):
+        if draw.random() < 0.7:
+            model.settle_queue(queue_id)
+    _write_and_sync(model, draw)
+    model.finish_sync()
+
+
+_QUIET_STEPS = [
+    *_STEPS[:-2],
+    *[_turn_over] * 12,
+    lambda model, draw: _fault(model, draw) if draw.random() < 0.2 else None,
+    lambda model, draw: _crash(model, draw) if draw.random() < 0.2 else None,
+]
+
+
+def _state(recovered: Recovered) -> object:
+    queues = {q: (s.messages, s.delivered_lsn) for q, s in recovered.queues.items()}
+    return (list(dict.fromkeys(recovered.definitions)), queues)

@@ -1,0 +1,308 @@
+"""The store on a disk that loses, tears and refuses; and the harness against planted bugs."""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from store import chain, journal, records, recovery, sync_worker
+from store.errors import StoreError
+from tests.simulation import store_model
+from tests.simulation.store_model import StoreModel, run_random
+
+_sizes = st.lists(st.sampled_from((20, 60, 300, 1500)), min_size=1, max_size=5)
+_picks = st.lists(st.integers(0, 1000), min_size=1, max_size=6)
+_queue = st.integers(1, 5)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Operations, faults and crashes in any order; the model checks every recovery."""
+
+    @initialize(seed=st.integers(0, 1 << 16), is_strict=st.booleans())
+    def begin(self, seed: int, is_strict: bool) -> None:
+        self.model = StoreModel(seed, is_strict=is_strict)
+
+    def is_up(self) -> bool:
+        return not self.model.errno
+
+    @precondition(is_up)
+    @rule(queue_ids=st.sets(_queue, min_size=1, max_size=3), sizes=_sizes)
+    def publish(self, queue_ids: set[int], sizes: list[int]) -> None:
+        self.model.publish(sorted(queue_ids), sizes)
+
+    @precondition(is_up)
+    @rule(count=st.integers(1, 9))
+    def take(self, count: int) -> None:
+        self.model.take(count)
+
+    @precondition(is_up)
+    @rule(picks=_picks)
+    def settle(self, picks: list[int]) -> None:
+        self.model.settle(picks)
+
+    @precondition(is_up)
+    @rule(queue_id=_queue)
+    def settle_queue(self, queue_id: int) -> None:
+        self.model.settle_queue(queue_id)
+
+    @precondition(is_up)
+    @rule(queue_id=_queue)
+    def deliver(self, queue_id: int) -> None:
+        self.model.deliver(queue_id)
+
+    @precondition(is_up)
+    @rule()
+    def define(self) -> None:
+        self.model.define()
+
+    @precondition(is_up)
+    @rule(queue_id=_queue)
+    def drop_queue(self, queue_id: int) -> None:
+        self.model.drop_queue(queue_id)
+
+    @precondition(is_up)
+    @rule(is_late=st.booleans())
+    def write_and_sync(self, is_late: bool) -> None:
+        self.model.write()
+        self.model.request_sync(is_late=is_late)
+
+    @precondition(is_up)
+    @rule()
+    def write(self) -> None:
+        self.model.write()
+
+    @precondition(is_up)
+    @rule()
+    def finish_sync(self) -> None:
+        self.model.finish_sync()
+
+    @precondition(is_up)
+    @rule(
+        verb=st.sampled_from(("write", "sync", "create", "rename", "unlink")),
+        number=st.sampled_from((errno.EIO, errno.ENOSPC)),
+    )
+    def fail_next(self, verb: str, number: int) -> None:
+        self.model.disk.fail_next(verb, number)
+
+    @rule(
+        seed=st.integers(0, 1 << 32),
+        cuts=st.lists(st.integers(0, 15), max_size=2),
+        keeps_cache=st.booleans(),
+    )
+    def crash(self, seed: int, cuts: list[int], keeps_cache: bool) -> None:
+        self.model.crash(seed, cuts, keeps_cache=keeps_cache)
+
+    def teardown(self) -> None:
+        if hasattr(self, "model"):
+            self.model.crash(0)
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def test_random_histories_keep_every_promise() -> None:
+    recoveries = sum(run_random(seed).recoveries for seed in range(600))
+    assert recoveries > 1500
+
+
+# The harness itself: each of these bugs must not survive a few hundred histories.
+
+
+def first_failing_seed(limit: int = 1500) -> int | None:
+    for seed in range(limit):
+        try:
+            run_random(seed)
+        except (AssertionError, StoreError, LookupError, ValueError, struct.error):
+            return seed
+    return None
+
+
+def test_harness_catches_a_sync_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_model, "sync_all", lambda targets: 0)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_sync = journal.Journal.begin_sync
+
+    def early(self: journal.Journal) -> journal.SyncTicket:
+        ticket = begin_sync(self)
+        sync_worker.sync_all(ticket.targets)
+        self.write()
+        scope = chain.SyncScope(self._chain.number - 1, ())
+        return replace(ticket, lsn=self.written_lsn, scope=scope)
+
+    def request_first(model: StoreModel, *, is_late: bool) -> None:
+        # The buggy broker asks for the sync first and writes within it.
+        model.worker.is_late = is_late
+        model.commit.request()
+
+    def write(model: StoreModel) -> None:
+        block, model.block = model.block, store_model.Block()
+        model.blocks.append(block)
+
+    monkeypatch.setattr(journal.Journal, "begin_sync", early)
+    monkeypatch.setattr(StoreModel, "request_sync", request_first)
+    monkeypatch.setattr(StoreModel, "write", write)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_sync = chain.Chain.begin_sync
+
+    def files_only(self: chain.Chain) -> chain.SyncScope:
+        scope = begin_sync(self)
+        targets = tuple(t for t in scope.targets if t is not self.disk.directory)
+        return scope._replace(targets=targets)
+
+    monkeypatch.setattr(chain.Chain, "begin_sync", files_only)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_all = sync_worker.sync_all
+    monkeypatch.setattr(
+        store_model, "sync_all", lambda targets: sync_all(targets) and sync_all(targets)
+    )
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_missing_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "crc32", lambda data, value=0: 0)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_ticket_that_promises_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_sync = journal.Journal.end_sync
+    synced = StoreModel._synced
+
+    def all_written(self: StoreModel, watermark: int) -> None:
+        self.covered[0] = len(self.blocks)
+        synced(self, max(watermark, self.journal.written_lsn))
+
+    monkeypatch.setattr(StoreModel, "_synced", all_written)
+    assert journal.Journal.end_sync is end_sync
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = journal.Journal.write
+
+    def write_twice(self: journal.Journal) -> int:
+        settles, self._settles = self._settles, {}
+        write(self)
+        self._settles = settles
+        return write(self)
+
+    monkeypatch.setattr(journal.Journal, "write", write_twice)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_torn_tail_that_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_cut", lambda disk, last: 0)
+    monkeypatch.setattr(chain.Chain, "begin", _begin_in_old_file(chain.Chain.begin))
+    assert first_failing_seed() is not None
+
+
+Begin = Callable[[chain.Chain, Sequence[bytes], int, int], int]
+
+
+def _begin_in_old_file(begin: Begin) -> Begin:
+    """Go on in the newest segment as if recovery had cut and kept it."""
+
+    def resume(self: chain.Chain, head: Sequence[bytes], need: int, first_lsn: int) -> int:
+        if self._active is None and self._segments:
+            self._active = self._segments[-1]
+            self._active.file = self.disk.open(self._active.name)
+            self._active.size_bytes = self.segment_size_bytes
+            return 0
+        return begin(self, head, need, first_lsn)
+
+    return resume
+
+
+def test_harness_catches_blocks_that_nothing_proves_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_write_again", lambda disk, extents, verdict: None)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_delivery_marks_lost_with_their_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode_head = journal.Journal._encode_head
+
+    def without_marks(self: journal.Journal, definitions: list[bytes]) -> list[bytes]:
+        marks, self._all_marks = self._all_marks, {}
+        try:
+            return encode_head(self, definitions)
+        finally:
+            self._all_marks = marks
+
+    monkeypatch.setattr(journal.Journal, "_encode_head", without_marks)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_segments_removed_before_a_block_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    retire = chain.Chain._retire_segments
+
+    def too_soon(self: chain.Chain) -> bool:
+        has_retired = retire(self)
+        self._retired = [(segment, 0) for segment, _ in self._retired]
+        return has_retired
+
+    monkeypatch.setattr(chain.Chain, "_retire_segments", too_soon)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_settles_that_free_a_segment_unsynced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end_sync = chain.Chain.end_sync
+
+    def forgetful(self: chain.Chain, scope: chain.SyncScope) -> bool:
+        for segment in self._segments:
+            segment.dead_number = 0
+        return end_sync(self, scope)
+
+    monkeypatch.setattr(chain.Chain, "end_sync", forgetful)
+    monkeypatch.setattr(chain.Chain, "_remove_retired", _remove_now)
+    assert first_failing_seed() is not None
+
+
+def _remove_now(self: chain.Chain) -> None:
+    for segment, _ in self._retired:
+        self.disk.unlink(segment.name)
+    self._retired = []
+
+
+def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_block = records.read_block
+
+    def any_life(
+        buffer: bytes, offset: int, generation: int, salt: int | None
+    ) -> records.BlockHeader | None:
+        if not buffer.startswith(records._SIGNATURE, offset):
+            return None
+        if offset + records.HEADER_SIZE > len(buffer):
+            return None
+        life = records.trusted_header(buffer, offset).generation
+        header = read_block(buffer, offset, life, None)
+        return header and header._replace(generation=generation)
+
+    monkeypatch.setattr(records, "read_block", any_life)
+    assert first_failing_seed() is not None
