@@ -49,9 +49,9 @@ class Confirms:
         self.last += count
         if not lsn:
             self._due.append((first, self.last))
-        elif self._waiting and self._waiting[-1][1] == first - 1:
-            self._waiting[-1] = (self._waiting[-1][0], self.last, lsn)
         else:
+            # Never joined to the range before it: a steady publisher would then push the LSN of
+            # one range ahead of the watermark for ever, and nothing of it could be confirmed.
             self._waiting.append((first, self.last, lsn))
 
     def release(self, watermark: int) -> bytes:

@@ -12,6 +12,7 @@ per queue instead of a record per delivery (ACK-12, DURABLE-12).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 # Bounds of one turn (LIMIT-23): messages a queue hands out, and octets in one batch.
 TURN_MESSAGES: Final = 4096
 BATCH_OCTETS: Final = 262144
+# So few requeued messages are put each at its place; more are merged in one go.
+FEW_MESSAGES: Final = 64
 
 
 class Queue:
@@ -174,19 +177,22 @@ class Queue:
         return BATCH_OCTETS // self.largest_octets or 1 if self.largest_octets else BATCH_OCTETS
 
     def _take(self, count: int) -> list[Message]:
+        # Counted as a whole, before any part of it can be settled by a no-ack consumer: the queue
+        # must not look empty while the rest of a batch is still on its way.
         ready = self.ready
         if count >= len(ready):
             batch = list(ready)
             ready.clear()
-            return batch
-        popleft = ready.popleft
-        return [popleft() for _ in range(count)]
+        else:
+            popleft = ready.popleft
+            batch = [popleft() for _ in range(count)]
+        self.unacked_count += len(batch)
+        return batch
 
     def _hand_out(self, outlet: Outlet, batch: list[Message], mark: int = -1) -> None:
         if mark < 0:
             mark = self.mark
         last = batch[-1][2]
-        self.unacked_count += len(batch)
         if last > self.mark:
             self.mark = last
             if self.holds_stored and not outlet.no_ack:
@@ -231,11 +237,18 @@ class Queue:
         ready = self.ready
         back = sorted(messages, key=order)
         last = back[-1][2]
-        if ready and ready[0][2] < last:
+        if not ready or last < ready[0][2]:
+            ready.extendleft(reversed(back))
+        elif len(back) < FEW_MESSAGES:
+            # Clients that give back a long backlog do it one by one; walking over what lies in
+            # front each time would take seconds for some ten thousand of them.
+            for message in back:
+                ready.insert(bisect_left(ready, message[2], key=order), message)
+        else:
             while ready and ready[0][2] < last:
                 back.append(ready.popleft())
             back.sort(key=order)
-        ready.extendleft(reversed(back))
+            ready.extendleft(reversed(back))
         self.wake()
 
     def purge(self) -> int:

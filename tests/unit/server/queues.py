@@ -1,0 +1,128 @@
+"""What stands around a queue under test: consumers with room, a turn, a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from server.broker.message import Message
+from server.broker.queue import Queue
+from server.broker.spec import QueueSpec
+
+QUEUE_ID = 5
+TAIL = b"\x00\x01q"
+
+
+@dataclass
+class Shared:
+    """Room that several outlets share; None is no limit."""
+
+    left: int | None = None
+
+
+@dataclass(eq=False)
+class FakeOutlet:
+    """A consumer with so much room; None is no limit."""
+
+    name: str
+    left: int | None = None
+    priority: int = 0
+    no_ack: bool = False
+    shared: Shared | None = None
+    served: list[tuple[int, bool]] = field(default_factory=list)  # (seq, redelivered)
+    held: list[Message] = field(default_factory=list)
+    is_told_of_deletion: bool = False
+    queue: Queue | None = None
+    on_served: Callable[[FakeOutlet, list[Message]], None] | None = None
+
+    @property
+    def shares_room(self) -> bool:
+        return self.shared is not None
+
+    def room(self, head: Message) -> int:
+        rooms = [self.left, self.shared.left if self.shared is not None else None]
+        return min((room for room in rooms if room is not None), default=1 << 30)
+
+    def deliver(self, messages: list[Message], mark: int) -> None:
+        assert messages
+        assert len(messages) <= self.room(messages[0])
+        if self.left is not None:
+            self.left -= len(messages)
+        if self.shared is not None and self.shared.left is not None:
+            self.shared.left -= len(messages)
+        self.served += [(message[2], message[2] <= mark) for message in messages]
+        if self.on_served is not None:
+            self.on_served(self, messages)
+        if self.no_ack:
+            assert self.queue is not None
+            self.queue.settle(messages)
+        else:
+            self.held += messages
+
+    def queue_deleted(self) -> None:
+        self.is_told_of_deletion = True
+
+
+@dataclass
+class FakeTurn:
+    """Remembers which queues asked for a dispatch."""
+
+    asked: list[Queue] = field(default_factory=list)
+
+    def wants_dispatch(self, queue: Queue) -> None:
+        self.asked.append(queue)
+
+    def run(self) -> None:
+        """Dispatch those that asked, until none does."""
+        while self.asked:
+            asked, self.asked[:] = list(self.asked), []
+            for queue in asked:
+                queue.dispatch()
+
+
+@dataclass
+class FakeLog:
+    """The fate of stored copies."""
+
+    settled: list[int] = field(default_factory=list)
+    mark: int = 0
+
+    def settle(self, queue_id: int, lsns: list[int]) -> None:
+        assert queue_id == QUEUE_ID
+        assert lsns
+        self.settled += lsns
+
+    def delivered(self, queue_id: int, lsn: int) -> None:
+        assert queue_id == QUEUE_ID
+        assert lsn > self.mark
+        self.mark = lsn
+
+
+@dataclass
+class Stage:
+    """A queue and all that it touches."""
+
+    durable: bool = True
+    turn: FakeTurn = field(default_factory=FakeTurn)
+    log: FakeLog = field(default_factory=FakeLog)
+    unused: list[Queue] = field(default_factory=list)
+    queue: Queue = field(init=False)
+    lsn: int = 0
+
+    def __post_init__(self) -> None:
+        spec = QueueSpec("q", "/", QUEUE_ID, self.durable, None, False, {})
+        self.queue = Queue(spec, self.turn, self.log, self.unused.append)
+
+    def enqueue(self, count: int, *, stored: bool = False, size: int = 100) -> list[int]:
+        """Publish a run of messages; gives their seqs."""
+        raw = b"r" * size
+        seqs = [2 * (self.lsn + number + 1) + stored for number in range(count)]
+        self.lsn += count
+        self.queue.enqueue([(raw, TAIL, seq, 0) for seq in seqs], size, stored=stored)
+        return seqs
+
+    def consume(self, name: str, left: int | None = None, **more: object) -> FakeOutlet:
+        """Add a consumer."""
+        outlet = FakeOutlet(name, left, queue=self.queue, **more)  # type: ignore[arg-type]
+        self.queue.add_consumer(outlet, exclusive=False)
+        return outlet

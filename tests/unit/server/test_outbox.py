@@ -1,0 +1,115 @@
+"""The outbox: one write a turn, and when deliveries have to wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from server.outbox import Outbox
+
+
+class Socket:
+    """Counts what the outbox does to the world."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.flushes: list[Outbox] = []
+        self.drained_count = 0
+
+    def wants_flush(self, outbox: Outbox) -> None:
+        self.flushes.append(outbox)
+
+    def drained(self) -> None:
+        self.drained_count += 1
+
+
+@pytest.fixture
+def socket() -> Socket:
+    """What stands around the outbox."""
+    return Socket()
+
+
+@pytest.fixture
+def outbox(socket: Socket) -> Outbox:
+    """An outbox that is full at 100 octets."""
+    return Outbox(socket, socket.written.append, 100, socket.drained)
+
+
+def waits(outbox: Outbox) -> bool:
+    """Whether deliveries must wait now; a call, because it changes between two looks."""
+    return outbox.blocked
+
+
+def test_a_turn_is_one_write(outbox: Outbox, socket: Socket) -> None:
+    outbox.send(b"one")
+    outbox.add([b"two", b"three"], 8)
+    assert socket.written == []
+    assert socket.flushes == [outbox]
+    outbox.flush()
+    assert socket.written == [b"onetwothree"]
+    assert outbox.written_octets == 11
+    outbox.send(b"four")
+    assert socket.flushes == [outbox, outbox]
+
+
+def test_an_empty_frame_is_nothing(outbox: Outbox, socket: Socket) -> None:
+    outbox.send(b"")
+    outbox.flush()
+    assert (socket.flushes, socket.written) == ([], [])
+
+
+def test_flush_without_parts_writes_nothing(outbox: Outbox, socket: Socket) -> None:
+    outbox.flush()
+    assert socket.written == []
+
+
+def test_full_outbox_blocks_until_it_is_written(outbox: Outbox, socket: Socket) -> None:
+    outbox.add([b"x"], 99)
+    assert waits(outbox) is False
+    outbox.add([b"x"], 1)
+    assert waits(outbox) is True
+    outbox.flush()
+    assert waits(outbox) is False
+    assert socket.drained_count == 1
+
+
+def test_nobody_is_woken_when_nobody_waited(outbox: Outbox, socket: Socket) -> None:
+    outbox.send(b"x")
+    outbox.flush()
+    assert socket.drained_count == 0
+
+
+def test_held_socket_blocks_deliveries_but_not_replies(outbox: Outbox, socket: Socket) -> None:
+    outbox.hold()
+    assert waits(outbox) is True
+    outbox.send(b"reply")
+    outbox.flush()
+    assert socket.written == [b"reply"]
+    assert waits(outbox) is True
+    outbox.release()
+    assert waits(outbox) is False
+    assert socket.drained_count == 1
+
+
+def test_full_and_held_needs_both_to_end(outbox: Outbox, socket: Socket) -> None:
+    outbox.add([b"x"], 200)
+    outbox.hold()
+    outbox.release()
+    assert waits(outbox) is True
+    outbox.hold()
+    outbox.flush()
+    assert waits(outbox) is True
+    assert socket.drained_count == 0
+    outbox.release()
+    assert waits(outbox) is False
+    assert socket.drained_count == 1
+
+
+def test_closed_outbox_writes_nothing_and_stays_blocked(outbox: Outbox, socket: Socket) -> None:
+    outbox.send(b"x")
+    outbox.close()
+    outbox.send(b"y")
+    outbox.flush()
+    outbox.release()
+    assert socket.written == []
+    assert waits(outbox) is True
+    assert socket.drained_count == 0

@@ -1,0 +1,119 @@
+"""The turn: once each, in order, and one failure stops nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from server.broker.queue import Queue
+from server.outbox import Outbox
+from server.turn import Turn
+
+
+class World:
+    """Writes down what the turn does."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.scheduled: list[Callable[[], None]] = []
+        self.reported: list[BaseException] = []
+        self.turn = Turn(
+            self.scheduled.append, lambda: self.told.append("journal"), self.reported.append
+        )
+
+    def run(self) -> None:
+        """Run what has been scheduled."""
+        scheduled, self.scheduled[:] = list(self.scheduled), []
+        for job in scheduled:
+            job()
+
+    def job(self, name: str, *, fails: bool = False) -> Callable[[], None]:
+        """A piece of work that leaves its name."""
+
+        def work() -> None:
+            self.told.append(name)
+            if fails:
+                raise ValueError(name)
+
+        return work
+
+    def queue(self, name: str, *, fails: bool = False) -> Queue:
+        """A queue of which the turn needs `dispatch` only."""
+        return cast("Queue", Called(self.job(name, fails=fails)))
+
+    def outbox(self, name: str) -> Outbox:
+        """An outbox of which the turn needs `flush` only."""
+        return cast("Outbox", Called(self.job(name)))
+
+
+class Called:
+    """Anything the turn may call."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.dispatch = self.flush = work
+
+
+class Confirming:
+    """A channel with confirms to say."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def release(self, watermark: int) -> bool:
+        self.world.told.append(f"confirms at {watermark}")
+        return True
+
+
+@pytest.fixture
+def world() -> World:
+    """A turn and what it is asked to do."""
+    return World()
+
+
+def test_order_within_a_turn(world: World) -> None:
+    turn = world.turn
+    confirming = Confirming(world)
+    turn.watermark = 7
+    turn.wants_flush(world.outbox("write"))
+    turn.wants_release(confirming)
+    turn.wants_dispatch(world.queue("dispatch"))
+    turn.later(world.job("work"))
+    turn.wants_release(confirming)
+    assert len(world.scheduled) == 1
+    world.run()
+    assert world.told == ["work", "dispatch", "confirms at 7", "journal", "write"]
+
+
+def test_everything_is_done_once(world: World) -> None:
+    world.turn.later(world.job("work"))
+    world.run()
+    world.turn.wake()
+    world.run()
+    assert world.told == ["work", "journal", "journal"]
+
+
+def test_what_a_turn_causes_is_left_to_the_next(world: World) -> None:
+    world.turn.later(lambda: world.turn.later(world.job("later")))
+    world.run()
+    assert world.told == ["journal"]
+    world.run()
+    assert world.told == ["journal", "later", "journal"]
+
+
+def test_a_failing_queue_stops_no_other(world: World) -> None:
+    world.turn.wants_dispatch(world.queue("bad", fails=True))
+    world.turn.wants_dispatch(world.queue("good"))
+    world.turn.later(world.job("bad work", fails=True))
+    world.run()
+    assert world.told == ["bad work", "bad", "good", "journal"]
+    assert [str(error) for error in world.reported] == ["bad work", "bad"]
+
+
+def test_flush_between_turns_writes_at_once(world: World) -> None:
+    world.turn.wants_flush(world.outbox("write"))
+    world.turn.flush()
+    assert world.told == ["write"]
+    world.run()
+    assert world.told == ["write", "journal"]
