@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pamqp.commands as amqp
@@ -110,11 +110,10 @@ def traced(
         pytest.skip("traces VouchMQ's own process")
     started: list[BrokerProcess] = []
 
-    def start(*options: str) -> tuple[BrokerProcess, Path]:
+    def start(*options: str, flags: Sequence[str] = ()) -> tuple[BrokerProcess, Path]:
         log = tmp_path / "trace.log"
-        process = BrokerProcess(
-            tmp_path, prefix=[*STRACE, "-e", f"trace={TRACED}", *options, "-o", str(log)]
-        )
+        prefix = [*STRACE, "-e", f"trace={TRACED}", *options, "-o", str(log)]
+        process = BrokerProcess(tmp_path, prefix=prefix, flags=flags)
         process.start(limit_s=20)
         started.append(process)
         return process, log
@@ -224,6 +223,21 @@ def assert_doctored_trace_is_caught(text: str, expected: dict[tuple[int, int], i
             lines[finished] = lines[finished].replace("= 0", "= -1 EIO (Input/output error)")
     spoilt = SyncTrace("\n".join(lines)).judge(expected).violations
     assert len(spoilt) == sum(expected.values()), "all syncs failed"
+
+
+@needs_strace
+@pytest.mark.timeout(30)
+def test_a_broker_that_does_not_sync_is_caught(
+    traced: Callable[..., tuple[BrokerProcess, Path]],
+) -> None:
+    process, log = traced(flags=["--durability-fsync", "off"])
+    declare(process.url, QUEUE, durable=True)
+    with open_publisher(process.url) as client:
+        publish_load(client, [1, 10, 10])
+        port = client.local_port
+    verdict = SyncTrace(finish(process, log)).judge({(port, 1): 21})
+    assert len(verdict.acked) == 21
+    assert len(verdict.violations) == 21
 
 
 @needs_strace

@@ -144,8 +144,17 @@ class RawClient:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
-    def handshake(self, *, heartbeat_s: int = 0, frame_max: int = 131072) -> RawClient:
-        """Log in and open the virtual host "/"."""
+    def handshake(self, *, heartbeat_s: int = 0, frame_max: int | None = None) -> RawClient:
+        """Log in and open the virtual host "/"; frame_max None takes what is offered."""
+        try:
+            self._log_in(heartbeat_s, frame_max)
+        except BaseException:
+            # `with RawClient(url).handshake()` has nothing to close yet.
+            self._socket.close()
+            raise
+        return self
+
+    def _log_in(self, heartbeat_s: int, frame_max: int | None) -> None:
         self.send(PROTOCOL_HEADER)
         start = self.expect(amqp.Connection.Start)
         self.server_properties = dict(start.server_properties or {})
@@ -163,12 +172,13 @@ class RawClient:
             method(
                 0,
                 amqp.Connection.TuneOk(
-                    channel_max=self.tune.channel_max, frame_max=frame_max, heartbeat=heartbeat_s
+                    channel_max=self.tune.channel_max,
+                    frame_max=self.tune.frame_max if frame_max is None else frame_max,
+                    heartbeat=heartbeat_s,
                 ),
             )
         )
         self.call(0, amqp.Connection.Open(), amqp.Connection.OpenOk)
-        return self
 
     def open_channel(self, number: int = 1) -> int:
         """Open a channel and return its number."""
@@ -189,6 +199,13 @@ class RawClient:
             assert not isinstance(value, amqp.Connection.Close | amqp.Channel.Close), (
                 f"instead of {kind.__name__}: {value.reply_code} {value.reply_text}"
             )
+
+    def expect_close(self) -> amqp.Connection.Close:
+        """The broker's connection.close; other frames before it are skipped."""
+        while True:
+            _, value = self.read()
+            if isinstance(value, amqp.Connection.Close):
+                return value
 
     def read(self) -> tuple[int, Any]:
         """The next frame: channel, and method, header, body or heartbeat as pamqp sees it."""

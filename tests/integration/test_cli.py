@@ -1,0 +1,355 @@
+"""The command line as an operator meets it: starting, stopping, settings, and mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pamqp.commands as amqp
+import pika
+import pika.exceptions
+import psutil
+import pytest
+
+from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
+from tests.integration.raw_client import RawClient, content, method
+
+READY_LIMIT_S = 5.0
+EXIT_LIMIT_S = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _ours_only(referee_url: str | None) -> None:
+    if referee_url is not None:
+        pytest.skip("VouchMQ's own command line")
+
+
+def serve(
+    *flags: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a broker that is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "server", "serve", "--log-level", "warning", *flags],
+        cwd=PROJECT,
+        env=clean_environment(environment),
+        capture_output=True,
+        text=True,
+        timeout=8,
+        check=False,
+    )
+
+
+def assert_one_clear_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit 2, nothing on standard output, one line on standard error that names the culprit."""
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def tune_of(url: str) -> tuple[int, int, int]:
+    """channel_max, frame_max and heartbeat that the broker offers."""
+    with RawClient(url).handshake() as client:
+        assert client.tune is not None
+        return client.tune.channel_max, client.tune.frame_max, client.tune.heartbeat
+
+
+def started(directory: Path, *flags: str, **environment: str) -> Iterator[BrokerProcess]:
+    """A broker with these flags and variables, ended afterwards."""
+    process = BrokerProcess(directory, flags=flags, environment=environment)
+    process.start()
+    try:
+        yield process
+        assert process.stop(EXIT_LIMIT_S) == 0, process.output()
+        assert "Traceback" not in process.output(), process.output()
+    finally:
+        process.kill9()
+
+
+def test_port_zero_takes_a_free_port_and_prints_it(tmp_path: Path) -> None:
+    first, second = BrokerProcess(tmp_path / "1"), BrokerProcess(tmp_path / "2")
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    try:
+        for process in (first, second):
+            assert process.start() < READY_LIMIT_S
+            lines = [line for line in process.output().splitlines() if "ready" in line]
+            assert lines == [f"VouchMQ ready on 127.0.0.1:{process.port}"]
+            tune_of(process.url)
+        assert first.port != second.port
+    finally:
+        first.kill9()
+        second.kill9()
+
+
+def test_ready_again_in_time_with_messages_on_disk(own_broker: BrokerProcess) -> None:
+    with RawClient(own_broker.url).handshake() as client:
+        client.open_channel()
+        client.call(1, amqp.Queue.Declare(queue="stock", durable=True), amqp.Queue.DeclareOk)
+        client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+        client.send(content(1, "", "stock", bytes(1000), persistent=True) * 5000)
+        while client.expect(amqp.Basic.Ack).delivery_tag < 5000:
+            pass
+    own_broker.kill9()
+    assert own_broker.restart() < READY_LIMIT_S
+    with RawClient(own_broker.url).handshake() as client:
+        client.open_channel()
+        asked = amqp.Queue.Declare(queue="stock", passive=True)
+        assert client.call(1, asked, amqp.Queue.DeclareOk).message_count == 5000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_it_with_zero_in_time(own_broker: BrokerProcess, number: int) -> None:
+    helpers = psutil.Process(own_broker.pid).children()
+    with pika.BlockingConnection(pika.URLParameters(own_broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("idle")
+        began = time.monotonic()
+        os.kill(own_broker.pid, number)
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as caught:
+            connection.process_data_events(time_limit=5)
+        assert caught.value.reply_code == 320
+        assert caught.value.reply_text == (
+            "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+        )
+        assert own_broker.wait(EXIT_LIMIT_S) == 0
+        assert time.monotonic() - began < EXIT_LIMIT_S
+    _, alive = psutil.wait_procs(helpers, timeout=2)
+    assert alive == []
+
+
+def test_a_client_that_does_not_answer_holds_the_end_up_for_less_than_five_seconds(
+    own_broker: BrokerProcess,
+) -> None:
+    with RawClient(own_broker.url).handshake() as mute, RawClient(own_broker.url) as halfway:
+        mute.open_channel()
+        halfway.send(b"AMQP")
+        began = time.monotonic()
+        os.kill(own_broker.pid, signal.SIGTERM)
+        assert own_broker.wait(8) == 0, own_broker.output()
+        assert time.monotonic() - began < EXIT_LIMIT_S
+
+
+def test_drain_confirms_what_it_has_taken(own_broker: BrokerProcess) -> None:
+    with RawClient(own_broker.url).handshake() as client:
+        client.open_channel()
+        client.call(1, amqp.Queue.Declare(queue="drained", durable=True), amqp.Queue.DeclareOk)
+        client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+        client.send(content(1, "", "drained", bytes(500), persistent=True) * 2000)
+        os.kill(own_broker.pid, signal.SIGTERM)
+        confirmed = 0
+        while True:
+            _, value = client.read()
+            if isinstance(value, amqp.Basic.Ack):
+                confirmed = max(confirmed, value.delivery_tag)
+            if isinstance(value, amqp.Connection.Close):
+                assert value.reply_code == 320
+                break
+        client.send(method(0, amqp.Connection.CloseOk()))
+    assert own_broker.wait(EXIT_LIMIT_S) == 0
+    own_broker.start()
+    with RawClient(own_broker.url).handshake() as client:
+        client.open_channel()
+        asked = amqp.Queue.Declare(queue="drained", passive=True)
+        kept = client.call(1, asked, amqp.Queue.DeclareOk).message_count
+    # All acks of one channel and kind come in order: what was confirmed is a prefix.
+    assert kept >= confirmed
+    assert kept == confirmed, f"{kept} are stored, the publisher was told of {confirmed} only"
+
+
+def test_no_new_client_is_let_in_while_it_stops(own_broker: BrokerProcess) -> None:
+    port = own_broker.port
+    with RawClient(own_broker.url).handshake() as client:
+        os.kill(own_broker.pid, signal.SIGTERM)
+        client.expect_close()
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port), timeout=2).close()
+        client.send(method(0, amqp.Connection.CloseOk()))
+    assert own_broker.wait(EXIT_LIMIT_S) == 0
+
+
+def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = serve("--port", port, "--data-dir", str(tmp_path / "data"))
+    assert_one_clear_line(done, port, "in use")
+
+
+def test_data_dir_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("not a directory")
+    assert_one_clear_line(serve("--port", "0", "--data-dir", str(place)), str(place))
+    assert_one_clear_line(serve("--port", "0", "--data-dir", str(place / "below")), str(place))
+    assert place.read_text() == "not a directory"
+
+
+def test_data_dir_of_a_running_broker_is_one_clear_line(own_broker: BrokerProcess) -> None:
+    place = str(own_broker.data_dir)
+    assert_one_clear_line(serve("--port", "0", "--data-dir", place), place)
+    tune_of(own_broker.url)
+    # The lock dies with its holder, however that ends.
+    own_broker.kill9()
+    own_broker.restart()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--port", "many"], ["--port", "many"]),
+        (["--port", "70000"], ["--port", "70000"]),
+        (["--heartbeat-s", "-1"], ["--heartbeat-s", "-1"]),
+        (["--log-level", "loud"], ["--log-level", "loud"]),
+        (["--durability-fsync", "perhaps"], ["--durability-fsync", "perhaps"]),
+        (["--no-such-flag", "1"], ["--no-such-flag"]),
+        (["--por", "0"], ["--por"]),
+        (["--port"], ["--port"]),
+        (["--config", "/no/such/file.toml"], ["/no/such/file.toml"]),
+        (["stray"], ["stray"]),
+    ],
+)
+def test_bad_flag_is_one_clear_line(flags: list[str], words: list[str], tmp_path: Path) -> None:
+    assert_one_clear_line(serve("--data-dir", str(tmp_path / "data"), *flags), *words)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("VOUCHMQ_PORT", "x"),
+        ("VOUCHMQ_CHANNEL_MAX", "-2"),
+        ("VOUCHMQ_NO_SUCH_SETTING", "1"),
+        ("VOUCHMQ_CONFIG", "/no/such/file.toml"),
+    ],
+)
+def test_bad_variable_is_one_clear_line(variable: str, value: str, tmp_path: Path) -> None:
+    done = serve("--data-dir", str(tmp_path / "data"), environment={variable: value})
+    assert_one_clear_line(done, value if variable == "VOUCHMQ_CONFIG" else variable)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("port = 'x'\n", "port"),
+        ("porto = 1\n", "porto"),
+        ("port = \n", "line 1"),
+        ("[compat]\nproduct = 3\n", "product"),
+        ("[[users]]\nname = 1\n", "users"),
+    ],
+)
+def test_bad_file_is_one_clear_line(text: str, word: str, tmp_path: Path) -> None:
+    config = tmp_path / "vouchmq.toml"
+    config.write_text(text)
+    done = serve("--config", str(config), "--data-dir", str(tmp_path / "data"))
+    assert_one_clear_line(done, str(config), word)
+
+
+def test_flag_beats_variable_beats_file(tmp_path: Path) -> None:
+    config = tmp_path / "vouchmq.toml"
+    config.write_text("channel_max = 11\nframe_max = 11000\nheartbeat_s = 11\n")
+    for process in started(tmp_path, "--config", str(config)):
+        assert tune_of(process.url) == (11, 11000, 11)
+    variables = {"VOUCHMQ_FRAME_MAX": "22000", "VOUCHMQ_HEARTBEAT_S": "22"}
+    for process in started(tmp_path, "--config", str(config), **variables):
+        assert tune_of(process.url) == (11, 22000, 22)
+    flags = ("--config", str(config), "--heartbeat-s", "33")
+    for process in started(tmp_path, *flags, **variables):
+        assert tune_of(process.url) == (11, 22000, 33)
+    variables["VOUCHMQ_CONFIG"] = str(config)
+    for process in started(tmp_path, **variables):
+        assert tune_of(process.url) == (11, 22000, 22)
+
+
+def test_defaults_are_those_of_the_specification(own_broker: BrokerProcess) -> None:
+    assert tune_of(own_broker.url) == (2047, 131072, 60)
+
+
+def test_variables_of_rabbitmqs_image_are_honoured(tmp_path: Path) -> None:
+    variables = {
+        "RABBITMQ_DEFAULT_USER": "carol",
+        "RABBITMQ_DEFAULT_PASS": "s3cret",
+        "RABBITMQ_DEFAULT_VHOST": "shop",
+    }
+    for process in started(tmp_path, **variables):
+        good = f"amqp://carol:s3cret@127.0.0.1:{process.port}/shop"
+        with pika.BlockingConnection(pika.URLParameters(good)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("mine", exclusive=True)
+            channel.confirm_delivery()
+            channel.basic_publish("", "mine", b"x", mandatory=True)
+        for bad, refusal in (
+            (process.url, pika.exceptions.ProbableAuthenticationError),
+            (good.replace("s3cret", "wrong"), pika.exceptions.ProbableAuthenticationError),
+            (good.replace("/shop", "/%2F"), pika.exceptions.ProbableAccessDeniedError),
+        ):
+            with pytest.raises(refusal):
+                pika.BlockingConnection(pika.URLParameters(bad))
+        assert "s3cret" not in process.output()
+    for process in started(tmp_path, VOUCHMQ_DEFAULT_USER="dave", **variables):
+        both = f"amqp://dave:s3cret@127.0.0.1:{process.port}/shop"
+        with pika.BlockingConnection(pika.URLParameters(both)) as connection:
+            assert connection.is_open
+
+
+def test_logs_are_json_when_nobody_watches(tmp_path: Path) -> None:
+    for process in started(tmp_path, "--log-level", "debug"):
+        with RawClient(process.url).handshake():
+            pass
+        pika.BlockingConnection(pika.URLParameters(process.url)).close()
+        bad = pika.URLParameters(process.url.replace(":guest@", ":pa55word@"))
+        with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+            pika.BlockingConnection(bad)
+    lines = [line for line in process.output().splitlines() if "VouchMQ ready" not in line]
+    events = [json.loads(line) for line in lines]
+    named = {event["event"] for event in events}
+    assert {"connection.opened", "connection.closed", "connection.lost", "login.refused"} <= named
+    for event in events:
+        assert {"event", "level", "timestamp"} <= set(event)
+    assert "pa55word" not in process.output()
+
+
+def test_logs_are_for_eyes_when_asked(tmp_path: Path) -> None:
+    for process in started(tmp_path, "--log-format", "human", "--log-level", "info"):
+        with RawClient(process.url).handshake():
+            pass
+    assert "connection.opened" in process.output()
+    assert '{"' not in process.output()
+
+
+def test_help_and_version_answer_at_once() -> None:
+    for flags, word in (
+        (["--help"], "serve"),
+        (["--version"], "vouchmq"),
+        (["serve", "-h"], "--port"),
+    ):
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", "server", *flags],
+            cwd=PROJECT,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=8,
+            check=True,
+        )
+        assert word in done.stdout
+        assert done.stderr == ""
+        assert time.monotonic() - began < 2.0
+
+
+def test_idle_broker_is_small(own_broker: BrokerProcess) -> None:
+    process = psutil.Process(own_broker.pid)
+    everyone = [process, *process.children(recursive=True)]
+    unique = sum(each.memory_full_info().uss for each in everyone)
+    assert process.memory_info().rss <= 60 * 1024 * 1024
+    assert unique <= 60 * 1024 * 1024
