@@ -29,7 +29,7 @@ RUN python -m compileall -q protocol store server \
 # Clients of a container never come from loopback, so guest is let in from anywhere, as RabbitMQ's
 # image does: set VOUCHMQ_DEFAULT_USER and VOUCHMQ_DEFAULT_PASS.
 ENV VOUCHMQ_HOST=0.0.0.0 VOUCHMQ_DATA_DIR=/var/lib/vouchmq VOUCHMQ_LOOPBACK_USERS=none
-USER vouchmq
+USER 5672:5672
 VOLUME /var/lib/vouchmq
 EXPOSE 5672
 STOPSIGNAL SIGTERM
