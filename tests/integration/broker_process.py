@@ -106,6 +106,11 @@ class BrokerProcess:
             return ""
         return self._output_file.read_text(encoding="utf-8", errors="replace")
 
+    def complaints(self) -> list[str]:
+        """The lines in which it says that something went wrong inside; clients cannot cause one."""
+        signs = ("Traceback", '"level": "error"', '"level": "critical"', "INTERNAL_ERROR")
+        return [line for line in self.output().splitlines() if any(sign in line for sign in signs)]
+
     def start(self, limit_s: float = START_LIMIT_S) -> float:
         """Start and wait for the ready line; returns the seconds that took.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,41 +16,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import Names
-from tests.integration.broker_process import PROJECT
+from tests.integration.conftest import INSTALL_LIMIT_S
 from tests.integration.samples import BODY_SIZES
 
 SCRIPTS = Path(__file__).parent / "amqplib"
-CACHE = PROJECT / ".cache" / "node"
-INSTALL_LIMIT_S = 120
 
 Run = Callable[..., Any]
 
 pytestmark = pytest.mark.timeout(20)
-
-
-@pytest.fixture(scope="session")
-def node_path() -> Path:
-    """The directory that holds amqplib."""
-    modules = CACHE / "node_modules"
-    if (modules / "amqplib" / "package.json").exists() and shutil.which("node"):
-        return modules
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("npm is not installed")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    (CACHE.parent / ".gitignore").write_text("*\n")
-    (CACHE / "package.json").write_text('{"private": true}\n')
-    installed = subprocess.run(
-        [npm, "install", "--no-audit", "--no-fund", "amqplib"],
-        cwd=CACHE,
-        capture_output=True,
-        text=True,
-        timeout=INSTALL_LIMIT_S,
-        check=False,
-    )
-    if installed.returncode != 0:
-        pytest.skip(f"npm cannot install amqplib: {installed.stderr[-300:]}")
-    return modules
 
 
 @pytest.fixture

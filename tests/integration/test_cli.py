@@ -71,7 +71,7 @@ def started(directory: Path, *flags: str, **environment: str) -> Iterator[Broker
     try:
         yield process
         assert process.stop(EXIT_LIMIT_S) == 0, process.output()
-        assert "Traceback" not in process.output(), process.output()
+        assert process.complaints() == []
     finally:
         process.kill9()
 

@@ -1,0 +1,39 @@
+"""What only tests with real clients need: a place where Node's client is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.broker_process import PROJECT
+
+CACHE = PROJECT / ".cache" / "node"
+INSTALL_LIMIT_S = 120
+
+
+@pytest.fixture(scope="session")
+def node_path() -> Path:
+    """The directory that holds amqplib."""
+    modules = CACHE / "node_modules"
+    if (modules / "amqplib" / "package.json").exists() and shutil.which("node"):
+        return modules
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE.parent / ".gitignore").write_text("*\n")
+    (CACHE / "package.json").write_text('{"private": true}\n')
+    installed = subprocess.run(
+        [npm, "install", "--no-audit", "--no-fund", "amqplib"],
+        cwd=CACHE,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_LIMIT_S,
+        check=False,
+    )
+    if installed.returncode != 0:
+        pytest.skip(f"npm cannot install amqplib: {installed.stderr[-300:]}")
+    return modules
