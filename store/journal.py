@@ -22,6 +22,9 @@ from store.segment import Segment
 # Beyond this many different routes in a segment the table starts anew, so that a routing
 # key per message costs disk (a route is logged again), not memory.
 _MAX_ROUTES: Final = 4096
+# A route is logged again after so much, so that a damaged block does not make a whole
+# segment behind it unreadable.
+_ROUTES_AGAIN_BYTES: Final = 1024 * 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,6 +79,7 @@ class Journal:
         self._route_keys: dict[int, tuple[tuple[int, ...], bytes]] = {}
         self._new_routes: list[int] = []
         self._next_route = 0
+        self._routes_until = _ROUTES_AGAIN_BYTES
         self._route_limit = _MAX_ROUTES
         self._runs: list[int] = []
         self._raws: list[bytes] = []
@@ -220,6 +224,9 @@ class Journal:
             self._count_block()
         finally:
             self._clear_block()
+        if self._chain.active.offset >= self._routes_until:
+            self._routes_until = self._chain.active.offset + _ROUTES_AGAIN_BYTES
+            self._keep_routes(set())
         if self._chain.look_after_files() or wants_sync:
             self.wants_sync = True
         return self.written_lsn
@@ -233,6 +240,7 @@ class Journal:
             # Routes are logged once per segment: all those in use now need it again.
             self._keep_routes(set())
             self._new_routes = list(self._route_keys)
+            self._routes_until = _ROUTES_AGAIN_BYTES
             payload, length = self._encode()
         self._append(payload, length)
 

@@ -1,0 +1,65 @@
+"""Journals on a simulated disk for the store's unit tests."""
+
+from __future__ import annotations
+
+from store.group_commit import GroupCommit
+from store.journal import Journal
+from store.recovery import Recovered, open_journal
+from store.sync_worker import SyncInline
+from tests.simulation.sim_disk import SimDisk
+
+SEGMENT_SIZE_BYTES = 4096
+
+
+def open_on(
+    disk: SimDisk, *, size: int = SEGMENT_SIZE_BYTES, definitions: list[bytes] | None = None
+) -> tuple[Journal, Recovered]:
+    known = [] if definitions is None else definitions
+    return open_journal(disk, segment_size_bytes=size, snapshot=lambda: list(known))
+
+
+def sync(journal: Journal) -> None:
+    """Write and sync as group commit does it, until nothing more is wanted."""
+    failures: list[int] = []
+    commit = GroupCommit(
+        journal,
+        SyncInline(),
+        on_synced=lambda _: None,
+        on_failed=failures.append,
+        clock=lambda: 0.0,
+    )
+    journal.write()
+    commit.request()
+    while not commit.is_idle and not failures:
+        commit.on_readable()
+    assert failures == []
+
+
+def publish(journal: Journal, queue_id: int, *raws: bytes) -> list[int]:
+    """Append, write and sync each message in a block of its own; return the LSNs."""
+    lsns = []
+    for raw in raws:
+        lsns.append(journal.append_run((queue_id,), b"tail", [raw]))
+        sync(journal)
+    return lsns
+
+
+def raws_of(recovered: Recovered, queue_id: int) -> list[bytes]:
+    queue = recovered.queues.get(queue_id)
+    return [raw for _, raw, _ in queue.messages] if queue else []
+
+
+def lsns_of(recovered: Recovered, queue_id: int) -> list[int]:
+    queue = recovered.queues.get(queue_id)
+    return [lsn for lsn, _, _ in queue.messages] if queue else []
+
+
+def spoil(disk: SimDisk, name: str, at: int, size: int = 8) -> None:
+    """Change synced octets behind everybody's back."""
+    inode = disk.visible[name]
+    for octets in (inode.visible, inode.durable):
+        octets[at : at + size] = bytes(octet ^ 0xFF for octet in octets[at : at + size])
+
+
+def segments_on(disk: SimDisk) -> list[str]:
+    return sorted(name for name in disk.listdir() if name.endswith(".journal"))

@@ -1,0 +1,90 @@
+"""Blocks and sections as octets."""
+
+from __future__ import annotations
+
+import pytest
+
+from store import records
+from store.errors import UnsupportedFormat
+from store.records import BlockHeader
+
+HEADER = BlockHeader(
+    kind=records.BATCH,
+    flags=0,
+    length=9,
+    generation=3,
+    salt=77,
+    number=12,
+    synced=10,
+    oldest=2,
+    first_lsn=5,
+    next_lsn=8,
+)
+
+
+def block(payload: bytes = b"some body") -> bytes:
+    return records.seal(HEADER, [payload[:4], payload[4:]]) + payload
+
+
+def test_a_block_reads_back_as_it_was_sealed() -> None:
+    assert records.read_block(block(), 0, 3, 77) == HEADER
+    assert records.read_block(b"junk" + block(), 4, 3, None) == HEADER
+
+
+@pytest.mark.parametrize(("generation", "salt"), [(4, 77), (3, 78)])
+def test_a_block_of_another_life_of_the_file_is_none(generation: int, salt: int) -> None:
+    assert records.read_block(block(), 0, generation, salt) is None
+
+
+def test_zeros_are_no_block() -> None:
+    assert records.read_block(bytes(500), 0, 0, None) is None
+
+
+def test_every_flipped_octet_is_noticed() -> None:
+    whole = block()
+    for at in range(len(whole)):
+        broken = bytearray(whole)
+        broken[at] ^= 0x20
+        assert records.read_block(bytes(broken), 0, 3, 77) is None, f"octet {at}"
+
+
+def test_header_is_80_octets_as_documented() -> None:
+    assert records.HEADER_SIZE == len(records.seal(HEADER, [])) == 80
+    assert block().startswith(b"VQJRNL\x01\x00")
+
+
+def test_a_newer_format_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedFormat, match=r"7\.journal has journal format 2"):
+        records.refuse_newer_versions(b"VQJRNL\x02\x00", "7.journal")
+
+
+@pytest.mark.parametrize("head", [b"", b"VQJ", b"VQJRNL", b"VQJRNL\x01", b"VQJRNL\x00\x00"])
+def test_a_torn_head_does_not_pass_for_a_newer_format(head: bytes) -> None:
+    records.refuse_newer_versions(head.ljust(12, b"\x00"), "1.journal")
+    records.refuse_newer_versions(head, "1.journal")
+
+
+def test_sections_read_back_and_unknown_skippable_ones_are_skipped() -> None:
+    parts = records.pack_section(records.RUNS, 1, records.pack_numbers([1, 2, 3]))
+    parts += records.pack_section(records.SKIPPABLE | 5, 1, b"what?")
+    parts += records.pack_texts(records.DEFINITIONS, [b"", b"one", b"three"])
+    buffer = b"".join(parts)
+    sections = records.read_sections(buffer, 0, len(buffer))
+    assert set(sections) == {records.RUNS, records.DEFINITIONS}
+    assert records.unpack_numbers(buffer, sections[records.RUNS]) == [1, 2, 3]
+    texts = records.unpack_texts(buffer, sections[records.DEFINITIONS])
+    assert texts == [b"", b"one", b"three"]
+
+
+def test_an_unknown_section_that_matters_is_refused() -> None:
+    buffer = b"".join(records.pack_section(14, 0))
+    with pytest.raises(UnsupportedFormat, match="section of kind 14"):
+        records.read_sections(buffer, 0, len(buffer))
+
+
+def test_routes_read_back() -> None:
+    routes = [(0, (1, 2, 1 << 60), b"tail"), (9, (7,), b"")]
+    body = [records.pack_route(*route) for route in routes]
+    buffer = b"".join(records.pack_section(records.ROUTES, 2, *body))
+    section = records.read_sections(buffer, 0, len(buffer))[records.ROUTES]
+    assert list(records.unpack_routes(buffer, section)) == routes
