@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from server.broker.broker import Broker
+from server.broker.pager import Pager
 from server.broker.queue import Queue
 from server.node import Limits, Node
 from server.turn import Turn
@@ -19,14 +20,18 @@ from store.group_commit import GroupCommit
 from store.recovery import open_journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from server.broker.message import Message
     from server.broker.spec import QueueSpec
     from server.settings import Settings
     from store.disk import Disk
     from store.journal import Journal
     from store.recovery import RecoveryReport
     from store.sync_worker import SyncWorker
+
+# Until the journal can read messages back, no queue is ever too large for memory.
+NEVER_OCTETS = 1 << 62
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +84,7 @@ class Assembly:
     ) -> None:
         self._fatal = fatal
         self.turn = Turn(call_soon, self._write_journal, self._report)
+        self.pager = Pager(self, NEVER_OCTETS, NEVER_OCTETS)
         self.journal: Journal
         self.broker: Broker[Queue] = Broker(
             new_queue=self._new_queue,
@@ -123,8 +129,24 @@ class Assembly:
         )
         self.turn.wake()
 
+    def fetch(self, lsns: Sequence[int]) -> list[tuple[bytes, bytes]]:
+        """See `PagedStore`."""
+        raise NotImplementedError(lsns)
+
+    def page_out(self, messages: list[Message]) -> int:
+        """See `PagedStore`."""
+        raise NotImplementedError(messages)
+
+    def page_in(self, page: int) -> list[Message]:
+        """See `PagedStore`."""
+        raise NotImplementedError(page)
+
+    def drop_page(self, page: int) -> None:
+        """See `PagedStore`."""
+        raise NotImplementedError(page)
+
     def _new_queue(self, spec: QueueSpec) -> Queue:
-        return Queue(spec, self.turn, self.journal, self._unused)
+        return Queue(spec, self.turn, self.journal, self.pager, self._unused)
 
     def _unused(self, queue: Queue) -> None:
         vhost = self.broker.vhosts.get(queue.spec.vhost)
@@ -141,6 +163,7 @@ class Assembly:
             return
         if self.journal.wants_sync:
             self.commit.request()
+        self.pager.run()
 
     def _synced(self, watermark: int) -> None:
         self.node.synced(watermark)

@@ -28,6 +28,7 @@ from protocol.properties import (
     without_headers,
 )
 from protocol.runs import PROPERTIES_AT, SIZE, on_channel
+from server.broker.pager import MESSAGE_OVERHEAD_OCTETS
 from server.reply_to import PREFIX
 
 if TYPE_CHECKING:
@@ -139,12 +140,15 @@ class Publisher:
             raws, repeat(route.tail), range(seq, seq + 2 * count, 2), NO_EXPIRY, strict=False
         )
         queues = route.queues
+        if not queues:
+            return lsn
+        size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
         if len(queues) == 1:
-            queues[0].enqueue(messages, largest, stored=lsn > 0)
-        elif queues:
+            queues[0].enqueue(messages, size, stored=lsn > 0)
+        else:
             copies = list(messages)
             for queue in queues:
-                queue.enqueue(copies, largest, stored=lsn > 0)
+                queue.enqueue(copies, size, stored=lsn > 0)
         return lsn
 
     def store_now(self, route: Route, raw: bytes, mode: int) -> int:

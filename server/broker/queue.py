@@ -18,12 +18,22 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
 from server.broker.message import Message, lsn_of, lsns_of
+from server.broker.pager import (
+    LEAST_OCTETS,
+    MESSAGE_OVERHEAD_OCTETS,
+    TAIL_OCTETS,
+    Backlog,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from server.broker.outlet import CopyLog, Dispatcher, Outlet
+    from server.broker.pager import Pager
     from server.broker.spec import QueueSpec
+
+# A run's messages, about their octets in memory together, and the octets of the largest.
+RunSize = tuple[int, int, int]
 
 # Bounds of one turn (LIMIT-23): messages a queue hands out, and octets in one batch.
 TURN_MESSAGES: Final = 4096
@@ -39,14 +49,17 @@ class Queue:
         spec: name, flags and arguments as declared
         turn: asked for a dispatch whenever messages and consumers may have met
         log: told what becomes of stored copies
+        pager: keeps the memory of all queues within bounds
         unused: called when the last consumer has gone (QUEUE-08)
     """
 
     __slots__ = (
         "_groups",
         "_log",
+        "_pager",
         "_turn",
         "_unused",
+        "backlog",
         "consumer_count",
         "exclusive_consumer",
         "holds_stored",
@@ -54,6 +67,7 @@ class Queue:
         "is_dirty",
         "largest_octets",
         "mark",
+        "octets",
         "ready",
         "spec",
         "stored",
@@ -65,11 +79,14 @@ class Queue:
         spec: QueueSpec,
         turn: Dispatcher,
         log: CopyLog,
+        pager: Pager,
         unused: Callable[[Queue], None],
     ) -> None:
         self.spec = spec
         self.stored = spec.stored
         self.ready: deque[Message] = deque()
+        self.octets = 0  # of what is in memory, ready or in the backlog's tail; an estimate
+        self.backlog: Backlog | None = None
         self.unacked_count = 0
         self.consumer_count = 0
         self.mark = 0
@@ -81,12 +98,13 @@ class Queue:
         self._groups: list[tuple[int, deque[Outlet]]] = []
         self._turn = turn
         self._log = log
+        self._pager = pager
         self._unused = unused
 
     @property
     def ready_count(self) -> int:
         """Messages waiting, not counting unacked ones (QUEUE-01)."""
-        return len(self.ready)
+        return len(self.ready) + (self.backlog.count if self.backlog is not None else 0)
 
     def restore(self, messages: Iterable[tuple[int, bytes, bytes]], delivered_lsn: int) -> None:
         """Put recovered copies `(lsn, raw, tail)` in place; the mark tells who was delivered."""
@@ -95,9 +113,15 @@ class Queue:
         self.holds_stored = bool(self.ready)
         self.largest_octets = max((len(message[0]) for message in self.ready), default=0)
 
-    def enqueue(self, messages: Iterable[Message], largest_octets: int, *, stored: bool) -> None:
-        """Append a run of messages, the largest of them with `largest_octets`."""
-        self.ready.extend(messages)
+    def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
+        """Append a run of messages; `stored`: the journal holds them."""
+        count, octets, largest_octets = size
+        self.octets += octets
+        if self.backlog is None:
+            self.ready.extend(messages)
+        else:
+            self.backlog.extend(messages, count, octets)
+        self._pager.charge(self, octets)
         if largest_octets > self.largest_octets:
             self.largest_octets = largest_octets
         if stored and self.stored:
@@ -107,7 +131,7 @@ class Queue:
 
     def wake(self) -> None:
         """Ask for a dispatch in this turn."""
-        if self.ready and not self.is_dirty and self._groups:
+        if (self.ready or self.backlog) and not self.is_dirty and self._groups:
             self.is_dirty = True
             self._turn.wants_dispatch(self)
 
@@ -119,7 +143,7 @@ class Queue:
         self.is_dirty = False
         left = TURN_MESSAGES
         for _, group in self._groups:
-            if not self.ready or left <= 0:
+            if left <= 0 or not (self.ready or self._refill()):
                 break
             left -= self._serve_one(group[0], left) if len(group) == 1 else self._serve(group, left)
         if left <= 0:
@@ -128,7 +152,7 @@ class Queue:
     def _serve_one(self, outlet: Outlet, limit: int) -> int:
         served = 0
         ready = self.ready
-        while ready and served < limit:
+        while served < limit and (ready or self._refill()):
             room = min(outlet.room(ready[0]), limit - served, self._batch_limit())
             if room <= 0:
                 break
@@ -140,7 +164,7 @@ class Queue:
     def _serve(self, group: deque[Outlet], limit: int) -> int:
         served = 0
         ready = self.ready
-        while ready and served < limit:
+        while served < limit and (ready or self._refill()):
             head = ready[0]
             rooms = [(outlet, outlet.room(head)) for outlet in group]
             able = [outlet for outlet, room in rooms if room > 0]
@@ -180,6 +204,7 @@ class Queue:
         # Counted as a whole, before any part of it can be settled by a no-ack consumer: the queue
         # must not look empty while the rest of a batch is still on its way.
         ready = self.ready
+        self._leave_memory(count)
         if count >= len(ready):
             batch = list(ready)
             ready.clear()
@@ -201,8 +226,9 @@ class Queue:
 
     def get(self, *, no_ack: bool) -> tuple[Message, bool] | None:
         """Take the head as a consumer would; also says whether it is a redelivery (CONS-51)."""
-        if not self.ready:
+        if not self.ready and not self._refill():
             return None
+        self._leave_memory(1)
         message = self.ready.popleft()
         self.unacked_count += 1
         redelivered = message[2] <= self.mark
@@ -214,7 +240,7 @@ class Queue:
 
     def can_take_now(self, message: Message) -> bool:
         """PUB-30: nothing is ready and a consumer has room for it at this moment."""
-        return not self.ready and any(
+        return not self.ready_count and any(
             outlet.room(message) > 0 for _, group in self._groups for outlet in group
         )
 
@@ -235,6 +261,9 @@ class Queue:
         if self.is_deleted or not messages:
             return
         ready = self.ready
+        octets = len(messages) * (self.largest_octets + MESSAGE_OVERHEAD_OCTETS)
+        self.octets += octets
+        self._pager.charge(self, octets)
         back = sorted(messages, key=order)
         last = back[-1][2]
         if not ready or last < ready[0][2]:
@@ -253,24 +282,82 @@ class Queue:
 
     def purge(self) -> int:
         """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
-        dropped = list(self.ready)
-        self.ready.clear()
-        if self.holds_stored:
-            lsns = lsns_of(dropped)
-            if lsns:
-                self._log.settle(self.spec.queue_id, lsns)
+        count = self.ready_count
+        lsns = lsns_of(list(self.ready)) + self._drop_all()
+        if self.holds_stored and lsns:
+            self._log.settle(self.spec.queue_id, lsns)
         self._forget_when_empty()
-        return len(dropped)
+        return count
+
+    def _drop_all(self) -> list[int]:
+        """Empty the queue; gives the LSNs of what the journal held of the backlog."""
+        self.ready.clear()
+        self._uncharge(self.octets)
+        backlog, self.backlog = self.backlog, None
+        return backlog.clear() if backlog is not None else []
+
+    def page_out(self, keep_octets: int) -> None:
+        """Leave to the disk what lies behind about the first `keep_octets` (LIMIT-21)."""
+        backlog = self.backlog
+        if backlog is not None and (backlog.octets >= TAIL_OCTETS or keep_octets <= LEAST_OCTETS):
+            self._uncharge(backlog.page_tail())
+        head_octets = self.octets - (backlog.octets if backlog is not None else 0)
+        ready = self.ready
+        if head_octets <= keep_octets or len(ready) < 2:
+            return
+        before = len(ready)
+        keep = max(1, before * keep_octets // head_octets)
+        moved: list[Message] = []
+        # What has been handed out before stays: it may be requeued again in front of it.
+        while len(ready) > keep and ready[-1][2] > self.mark:
+            moved.append(ready.pop())
+        if not moved:
+            return
+        self._uncharge(head_octets * len(moved) // before)
+        moved.reverse()
+        if backlog is None:
+            self.backlog = backlog = Backlog(self._pager.store)
+        backlog.page_in_front(moved)
+
+    def _uncharge(self, octets: int) -> None:
+        self.octets -= octets
+        self._pager.refund(octets)
+
+    def _refill(self) -> bool:
+        """Bring the next piece of the backlog into memory; False when there is none."""
+        backlog = self.backlog
+        if backlog is None:
+            return False
+        messages, moved_octets = backlog.take()
+        self.ready.extend(messages)
+        if not moved_octets:
+            sizes = [len(message[0]) for message in messages]
+            octets = sum(sizes) + len(sizes) * MESSAGE_OVERHEAD_OCTETS
+            self.octets += octets
+            self._pager.charge(self, octets)
+            self.largest_octets = max(self.largest_octets, max(sizes, default=0))
+        if not backlog.count:
+            self.backlog = None
+        return bool(messages)
+
+    def _leave_memory(self, count: int) -> None:
+        """Count out messages that are taken from the head, by their share."""
+        held = len(self.ready)
+        backlog = self.backlog
+        octets = self.octets if backlog is None else self.octets - backlog.octets
+        freed = octets if count >= held else octets * count // held
+        self._uncharge(freed)
 
     def _forget_when_empty(self) -> None:
-        if not self.unacked_count and not self.ready:
+        if not self.unacked_count and not self.ready and self.backlog is None:
             self.holds_stored = False
             self.largest_octets = 0
 
     def deleted(self) -> None:
         """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""
         self.is_deleted = True
-        self.ready.clear()
+        self._drop_all()
+        self._pager.forget(self)
         groups, self._groups = self._groups, []
         self.consumer_count = 0
         for _, group in groups:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from server.broker.message import Message
+from server.broker.pager import Pager
 from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
+from tests.unit.server.paging import FakePagedStore
 
 QUEUE_ID = 5
 TAIL = b"\x00\x01q"
@@ -106,19 +108,25 @@ class Stage:
     turn: FakeTurn = field(default_factory=FakeTurn)
     log: FakeLog = field(default_factory=FakeLog)
     unused: list[Queue] = field(default_factory=list)
+    store: FakePagedStore = field(default_factory=FakePagedStore)
+    budget: tuple[int, int] = (1 << 62, 1 << 62)
     queue: Queue = field(init=False)
     lsn: int = 0
 
     def __post_init__(self) -> None:
+        self.pager = Pager(self.store, *self.budget)
         spec = QueueSpec("q", "/", QUEUE_ID, self.durable, None, False, {})
-        self.queue = Queue(spec, self.turn, self.log, self.unused.append)
+        self.queue = Queue(spec, self.turn, self.log, self.pager, self.unused.append)
 
     def enqueue(self, count: int, *, stored: bool = False, size: int = 100) -> list[int]:
         """Publish a run of messages; gives their seqs."""
         raw = b"r" * size
         seqs = [2 * (self.lsn + number + 1) + stored for number in range(count)]
         self.lsn += count
-        self.queue.enqueue([(raw, TAIL, seq, 0) for seq in seqs], size, stored=stored)
+        messages = [(raw, TAIL, seq, 0) for seq in seqs]
+        if stored:
+            self.store.stored.update({seq >> 1: (raw, TAIL) for seq in seqs})
+        self.queue.enqueue(messages, (count, count * size, size), stored=stored)
         return seqs
 
     def consume(self, name: str, left: int | None = None, **more: object) -> FakeOutlet:

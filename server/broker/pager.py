@@ -1,0 +1,233 @@
+"""Keeping queued messages within memory: what waits behind is left to the disk (LIMIT-21).
+
+A queue holds its next messages in memory. Beyond a budget per queue, or over all queues, what
+lies behind its head becomes *spans*: the LSNs of messages that the journal holds anyway, or a
+page of a scratch file for those that it does not. Spans come back in order, a piece at a time,
+when the head runs out. A plain queue within its budget has no backlog and pays nothing.
+
+Only messages that were never handed out are paged, so whatever is requeued belongs before every
+span, and order needs no merging here (see `Queue.requeue`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+
+# What a queued message costs in memory beside its octets: tuple, bytes object, deque slot.
+MESSAGE_OVERHEAD_OCTETS: Final = 150
+# Piece sizes: messages in a span made here, octets and messages read back at a time.
+SPAN_MESSAGES: Final = 512
+RESTORED_MESSAGES: Final = 8192
+REFILL_MESSAGES: Final = 1024
+REFILL_OCTETS: Final = 1024 * 1024
+# What a queue keeps in memory when all queues together have too much.
+LEAST_OCTETS: Final = 64 * 1024
+# A tail behind spans is paged from this size on.
+TAIL_OCTETS: Final = 256 * 1024
+
+
+class PagedStore(Protocol):
+    """Where paged messages are read from."""
+
+    def fetch(self, lsns: Sequence[int]) -> list[tuple[bytes, bytes]]:
+        """Read stored messages back as (raw, tail), in the order of their LSNs."""
+
+    def page_out(self, messages: list[Message]) -> int:
+        """Put messages into a scratch page; returns its number."""
+
+    def page_in(self, page: int) -> list[Message]:
+        """Read a scratch page back, which ends it."""
+
+    def drop_page(self, page: int) -> None:
+        """End a scratch page unread."""
+
+
+class StoredSpan:
+    """Messages that the journal holds: nothing but their LSNs, growing."""
+
+    __slots__ = ("lsns",)
+
+    def __init__(self, lsns: Sequence[int]) -> None:
+        contiguous = len(lsns) > 1 and lsns[-1] - lsns[0] + 1 == len(lsns)
+        self.lsns: Sequence[int] = range(lsns[0], lsns[-1] + 1) if contiguous else array("Q", lsns)
+
+
+class ScratchSpan:
+    """Messages in a scratch page, at least one of which the journal does not hold."""
+
+    __slots__ = ("count", "lsns", "page")
+
+    def __init__(self, page: int, count: int, lsns: list[int]) -> None:
+        self.page = page
+        self.count = count
+        self.lsns = lsns
+
+
+class Backlog:
+    """The part of one queue that lies behind its head: spans, then a tail still in memory."""
+
+    __slots__ = ("_spans", "_store", "count", "octets", "paged_count", "tail")
+
+    def __init__(self, store: PagedStore) -> None:
+        self._store = store
+        self._spans: deque[StoredSpan | ScratchSpan] = deque()
+        self.tail: deque[Message] = deque()
+        self.octets = 0  # of the tail
+        self.paged_count = 0
+        self.count = 0
+
+    def extend(self, messages: Iterable[Message], count: int, octets: int) -> None:
+        """Append a run behind everything else."""
+        self.tail.extend(messages)
+        self.count += count
+        self.octets += octets
+
+    def page(self, messages: list[Message]) -> None:
+        """Append messages as spans; the tail must be empty."""
+        self._spans.extend(self._paged(messages))
+
+    def page_in_front(self, messages: list[Message]) -> None:
+        """Put messages as spans before everything else."""
+        self._spans.extendleft(reversed(self._paged(messages)))
+
+    def restore(self, lsns: Sequence[int]) -> None:
+        """Append recovered messages without reading them."""
+        for at in range(0, len(lsns), RESTORED_MESSAGES):
+            self._spans.append(StoredSpan(lsns[at : at + RESTORED_MESSAGES]))
+        self.count += len(lsns)
+        self.paged_count += len(lsns)
+
+    def page_tail(self) -> int:
+        """Turn the tail into spans; returns the octets of memory that this freed."""
+        messages = list(self.tail)
+        freed, self.octets = self.octets, 0
+        self.tail.clear()
+        self.count -= len(messages)
+        self.page(messages)
+        return freed
+
+    def take(self) -> tuple[list[Message], int]:
+        """Read the next piece back; also gives how many octets of the tail it took."""
+        if not self._spans:
+            messages, taken = list(self.tail), self.octets
+            self.tail.clear()
+            self.octets = 0
+            self.count -= len(messages)
+            return messages, taken
+        span = self._spans[0]
+        if isinstance(span, ScratchSpan):
+            self._spans.popleft()
+            messages = self._store.page_in(span.page)
+        else:
+            messages = self._read(span)
+        self.count -= len(messages)
+        self.paged_count -= len(messages)
+        return messages, 0
+
+    def clear(self) -> list[int]:
+        """Drop everything; gives the LSNs of what the journal holds of it."""
+        lsns = [message[2] >> 1 for message in self.tail if message[2] & 1]
+        for span in self._spans:
+            lsns += span.lsns
+            if isinstance(span, ScratchSpan):
+                self._store.drop_page(span.page)
+        self._spans.clear()
+        self.tail.clear()
+        self.count = self.octets = self.paged_count = 0
+        return lsns
+
+    def _paged(self, messages: list[Message]) -> list[StoredSpan | ScratchSpan]:
+        self.count += len(messages)
+        self.paged_count += len(messages)
+        pieces = range(0, len(messages), SPAN_MESSAGES)
+        return [self._span(messages[at : at + SPAN_MESSAGES]) for at in pieces]
+
+    def _span(self, messages: list[Message]) -> StoredSpan | ScratchSpan:
+        lsns = [message[2] >> 1 for message in messages if message[2] & 1]
+        if len(lsns) == len(messages):
+            return StoredSpan(lsns)
+        return ScratchSpan(self._store.page_out(messages), len(messages), lsns)
+
+    def _read(self, span: StoredSpan) -> list[Message]:
+        """The next piece of a stored span, bounded in messages and about in octets."""
+        lsns = list(islice(span.lsns, REFILL_MESSAGES))
+        messages: list[Message] = []
+        octets = 0
+        step = 64
+        while lsns and octets < REFILL_OCTETS:
+            some, lsns = lsns[:step], lsns[step:]
+            for lsn, (raw, tail) in zip(some, self._store.fetch(some), strict=True):
+                messages.append((raw, tail, lsn * 2 + 1, 0))
+                octets += len(raw)
+            # Small ones are read in larger steps.
+            step = max(1, min(REFILL_MESSAGES, REFILL_OCTETS * len(messages) // (octets + 1)))
+        span.lsns = span.lsns[len(messages) :]
+        if not span.lsns:
+            self._spans.popleft()
+        return messages
+
+
+class Pager:
+    """Watches the memory of all queues and pages out what is too much.
+
+    Args:
+        store: journal and scratch files
+        queue_octets: budget of one queue
+        total_octets: budget of all queues together
+    """
+
+    __slots__ = ("_crowded", "_queue_octets", "_sized", "_total_octets", "store", "total")
+
+    def __init__(self, store: PagedStore, queue_octets: int, total_octets: int) -> None:
+        self.store = store
+        self.total = 0
+        self._queue_octets = queue_octets
+        self._total_octets = total_octets
+        self._crowded: dict[Queue, None] = {}
+        # Queues that may have something to give when all together have too much.
+        self._sized: dict[Queue, None] = {}
+
+    def charge(self, queue: Queue, octets: int) -> None:
+        """A run has come into memory."""
+        self.total += octets
+        if queue.octets > LEAST_OCTETS:
+            self._sized[queue] = None
+            if queue.octets > self._queue_octets or queue.backlog is not None:
+                self._crowded[queue] = None
+
+    def refund(self, octets: int) -> None:
+        """Messages have left memory."""
+        self.total -= octets
+
+    def forget(self, queue: Queue) -> None:
+        """The queue is gone."""
+        self._crowded.pop(queue, None)
+        self._sized.pop(queue, None)
+
+    def run(self) -> None:
+        """Page out; called once a turn, when the journal has been written."""
+        if self._crowded:
+            crowded, self._crowded = self._crowded, {}
+            for queue in crowded:
+                queue.page_out(self._queue_octets // 2)
+        if self.total > self._total_octets:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Largest first, until a fifth of the budget is free again."""
+        sized = sorted(self._sized, key=lambda queue: queue.octets, reverse=True)
+        for queue in sized:
+            if self.total <= self._total_octets * 4 // 5:
+                return
+            queue.page_out(LEAST_OCTETS)
+            if queue.octets <= LEAST_OCTETS:
+                self._sized.pop(queue, None)
