@@ -110,6 +110,7 @@ class Stage:
     unused: list[Queue] = field(default_factory=list)
     store: FakePagedStore = field(default_factory=FakePagedStore)
     budget: tuple[int, int] = (1 << 62, 1 << 62)
+    message_octets: int = 100
     queue: Queue = field(init=False)
     lsn: int = 0
 
@@ -118,8 +119,9 @@ class Stage:
         spec = QueueSpec("q", "/", QUEUE_ID, self.durable, None, False, {})
         self.queue = Queue(spec, self.turn, self.log, self.pager, self.unused.append)
 
-    def enqueue(self, count: int, *, stored: bool = False, size: int = 100) -> list[int]:
+    def enqueue(self, count: int, *, stored: bool = False, size: int = 0) -> list[int]:
         """Publish a run of messages; gives their seqs."""
+        size = size or self.message_octets
         raw = b"r" * size
         seqs = [2 * (self.lsn + number + 1) + stored for number in range(count)]
         self.lsn += count

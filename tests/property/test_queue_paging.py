@@ -1,0 +1,75 @@
+"""The queue's model again, with so little memory that most of what is ready lies on the disk."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis.stateful import invariant, rule
+
+from server.broker.pager import LEAST_OCTETS, ScratchSpan
+from server.broker.queue import Queue
+from tests.property.test_queue import QueueMachine
+from tests.unit.server.paging import FakePagedStore
+from tests.unit.server.queues import Stage
+
+MESSAGE_OCTETS = LEAST_OCTETS // 3
+
+
+def ready_seqs(queue: Queue, store: FakePagedStore) -> list[int]:
+    """All ready messages in order, wherever they are."""
+    seqs = [message[2] for message in queue.ready]
+    backlog = queue.backlog
+    if backlog is None:
+        return seqs
+    for span in backlog._spans:
+        if isinstance(span, ScratchSpan):
+            seqs += [message[2] for message in store.pages[span.page]]
+        else:
+            seqs += [lsn * 2 + 1 for lsn in span.lsns]
+    return seqs + [message[2] for message in backlog.tail]
+
+
+class PagingQueueMachine(QueueMachine):
+    """Every run may page out; the order, the marks and the journal must not show it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = Stage(
+            budget=(4 * LEAST_OCTETS, 2 * LEAST_OCTETS), message_octets=MESSAGE_OCTETS
+        )
+
+    @rule()
+    def page(self) -> None:
+        self.stage.pager.run()
+
+    @rule()
+    def page_hard(self) -> None:
+        self.stage.queue.page_out(0)
+
+    @invariant()
+    def contents_agree(self) -> None:
+        queue = self.stage.queue
+        assert ready_seqs(queue, self.stage.store) == self.ready
+        assert queue.ready_count == len(self.ready)
+        assert queue.unacked_count == len(self.unacked)
+
+    @invariant()
+    def memory_is_accounted_for(self) -> None:
+        queue = self.stage.queue
+        assert queue.octets == self.stage.pager.total
+        assert queue.octets >= 0
+        backlog = queue.backlog
+        held = len(queue.ready) + (len(backlog.tail) if backlog is not None else 0)
+        assert (queue.octets > 0) == (held > 0)
+
+    @invariant()
+    def no_page_is_left_behind(self) -> None:
+        backlog = self.stage.queue.backlog
+        spans = backlog._spans if backlog is not None else ()
+        pages = {span.page for span in spans if isinstance(span, ScratchSpan)}
+        assert set(self.stage.store.pages) == pages
+
+
+PagingQueueMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None
+)
+TestPagingQueue = PagingQueueMachine.TestCase
