@@ -1,0 +1,120 @@
+"""The real directory: lock, files, names."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from store.disk import FileDisk
+from store.errors import DataDirLocked, DataDirUnreadable
+
+
+def test_a_missing_directory_is_made(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    disk.close()
+
+
+def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("x")
+    with pytest.raises(DataDirUnreadable, match="cannot use data directory"):
+        FileDisk(tmp_path / "data")
+
+
+def test_the_second_broker_on_a_directory_is_told_of_the_first(tmp_path: Path) -> None:
+    first = FileDisk(tmp_path)
+    first.lock()
+    first.lock()
+    second = FileDisk(tmp_path)
+    with pytest.raises(DataDirLocked, match=f"in use by another broker .process {os.getpid()}"):
+        second.lock()
+    first.close()
+    second.lock()
+    second.close()
+
+
+def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=_lock_and_die, args=(tmp_path,))
+    child.start()
+    child.join()
+    assert child.exitcode == 3
+    disk = FileDisk(tmp_path)
+    disk.lock()
+    disk.close()
+
+
+def _lock_and_die(path: Path) -> None:
+    FileDisk(path).lock()
+    os._exit(3)
+
+
+def test_files_hold_what_was_written_however_many_parts(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    file = disk.create("f", 8192)
+    assert file.size() == 8192
+    parts = [b"%d," % n for n in range(3000)]
+    file.write(parts, 100)
+    file.sync()
+    disk.directory.sync()
+    whole = b"".join(parts)
+    assert file.read(100, len(whole)) == whole
+    assert file.read(100 + len(whole), 10**6).strip(b"\0") == b""
+    file.truncate(150)
+    assert file.read(100, 500) == whole[:50]
+    file.close()
+    disk.close()
+
+
+def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FileDisk(tmp_path)
+    file = disk.create("f", 0)
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: pwrite(fd, parts[0][:3], at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:2], at))
+    file.write([b"0123456789", b"abcdefg"], 5)
+    assert file.read(5, 100) == b"0123456789abcdefg"
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
+    with pytest.raises(OSError, match="takes no more"):
+        file.write([b"0123456789"], 0)
+    file.close()
+    disk.close()
+
+
+def test_names_change_and_go(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path)
+    disk.prepare("spare", 4096)
+    assert disk.listdir() == ["spare"]
+    disk.rename("spare", "used")
+    assert (tmp_path / "used").stat().st_size == 4096
+    disk.unlink("used")
+    disk.unlink("used")
+    assert disk.listdir() == []
+    with pytest.raises(FileNotFoundError):
+        disk.open("used")
+    assert disk.free_bytes() > 0
+    assert disk.entropy() != disk.entropy()
+    disk.close()
+
+
+def test_reserving_is_optional_but_a_full_disk_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FileDisk(tmp_path)
+
+    def fail(number: int) -> None:
+        def fallocate(descriptor: int, offset: int, size: int) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "posix_fallocate", fallocate)
+
+    fail(errno.EOPNOTSUPP)
+    disk.create("grows", 4096).close()
+    fail(errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        disk.create("none", 4096)
+    assert disk.listdir() == ["grows"]
+    disk.close()

@@ -1,0 +1,117 @@
+"""One sync in flight, then the watermark; a failure is final."""
+
+from __future__ import annotations
+
+import errno
+
+from store.group_commit import GroupCommit
+from tests.simulation.sim_disk import SimDisk
+from tests.simulation.store_model import LateWorker
+from tests.unit.store.journals import open_on
+
+
+class Stage:
+    """A journal, a worker that waits to be told, and what group commit reported."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.journal, _ = open_on(self.disk)
+        self.worker = LateWorker()
+        self.worker.is_late = True
+        self.watermarks: list[int] = []
+        self.failures: list[int] = []
+        self.now = 100.0
+        self.commit = GroupCommit(
+            self.journal,
+            self.worker,
+            on_synced=self.watermarks.append,
+            on_failed=self.failures.append,
+            clock=lambda: self.now,
+        )
+
+    def publish(self) -> int:
+        lsn = self.journal.append_run((1,), b"t", [b"m"])
+        self.journal.write()
+        self.commit.request()
+        return lsn
+
+    def finish(self) -> None:
+        self.worker.finish()
+        self.commit.on_readable()
+
+
+def test_what_arrives_during_a_sync_is_the_next_batch() -> None:
+    stage = Stage()
+    first = stage.publish()
+    syncs = stage.disk.calls["sync"]
+    later = [stage.publish() for _ in range(5)]
+    stage.finish()
+    assert stage.watermarks == [first]
+    stage.finish()
+    assert stage.watermarks == [first, later[-1]]
+    assert stage.commit.is_idle
+    # The first sync covers the new file's directory as well.
+    assert stage.disk.calls["sync"] == syncs + 3
+
+
+def test_watermark_begins_with_what_recovery_found_and_ends_with_what_is_synced() -> None:
+    stage = Stage()
+    seen = [stage.commit.watermark]
+    lsn = stage.publish()
+    seen.append(stage.commit.watermark)
+    stage.finish()
+    seen.append(stage.commit.watermark)
+    assert seen == [0, 0, lsn]
+
+
+def test_a_wakeup_without_a_finished_sync_changes_nothing() -> None:
+    stage = Stage()
+    stage.commit.on_readable()
+    stage.publish()
+    stage.commit.on_readable()
+    assert stage.watermarks == []
+    assert not stage.commit.is_idle
+
+
+def test_a_failed_sync_is_told_once_and_never_tried_again() -> None:
+    stage = Stage()
+    stage.publish()
+    stage.publish()
+    stage.disk.fail_next("sync", errno.EIO)
+    stage.finish()
+    assert (stage.failures, stage.watermarks) == ([errno.EIO], [])
+    syncs = stage.disk.calls["sync"]
+    stage.publish()
+    stage.finish()
+    stage.commit.request()
+    stage.finish()
+    assert stage.disk.calls["sync"] == syncs
+    assert (stage.failures, stage.watermarks) == ([errno.EIO], [])
+    assert stage.commit.has_failed
+
+
+def test_a_batch_over_two_segments_syncs_both_and_the_directory() -> None:
+    stage = Stage()
+    stage.publish()
+    stage.finish()
+    syncs = stage.disk.calls["sync"]
+    stage.journal.append_run((1,), b"t", [b"a" * 2500])
+    stage.journal.write()
+    stage.journal.append_run((1,), b"t", [b"b" * 2500])
+    stage.journal.write()
+    stage.commit.request()
+    stage.finish()
+    assert stage.disk.calls["sync"] == syncs + 3
+
+
+def test_counters_tell_number_size_and_duration() -> None:
+    stage = Stage()
+    for milliseconds in (4, 9, 2):
+        stage.publish()
+        stage.now += milliseconds / 1000
+        stage.finish()
+    counters = stage.commit.counters
+    assert counters.syncs == 3
+    assert round(counters.last_sync_ms) == 2
+    assert round(counters.max_sync_ms) == 9
+    assert counters.synced_bytes > 300

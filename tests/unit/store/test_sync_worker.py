@@ -1,0 +1,213 @@
+"""The helper process and the thread: they sync, report, tidy up, and end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from store.disk import FileDisk, Syncable
+from store.sync_worker import (
+    Completion,
+    HelperProcess,
+    SyncInline,
+    SyncWorker,
+    ThreadWorker,
+    start_worker,
+)
+
+WAIT_SECONDS = 5
+
+
+@pytest.fixture(params=[HelperProcess, ThreadWorker])
+def worker(request: pytest.FixtureRequest) -> Iterator[SyncWorker]:
+    interval = sys.getswitchinterval()
+    worker: SyncWorker = request.param()
+    yield worker
+    worker.close()
+    sys.setswitchinterval(interval)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[FileDisk]:
+    disk = FileDisk(tmp_path)
+    yield disk
+    disk.close()
+
+
+def wait(worker: SyncWorker) -> Completion | None:
+    ready, _, _ = select.select([worker.fileno], [], [], WAIT_SECONDS)
+    assert ready, "the worker says nothing"
+    return worker.reap()
+
+
+def wait_for(path: Path, *, exists: bool) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while path.exists() != exists:
+        assert time.monotonic() < deadline, f"{path} {'never comes' if exists else 'stays'}"
+        time.sleep(0.005)
+
+
+def test_files_and_the_directory_are_synced(worker: SyncWorker, disk: FileDisk) -> None:
+    first, second = disk.create("a", 4096), disk.create("b", 4096)
+    assert worker.reap() is None
+    requests: list[list[Syncable]] = [[first, disk.directory], [first, second], [second], []]
+    for sequence, targets in enumerate(requests):
+        worker.submit(sequence, targets)
+        assert wait(worker) == Completion(sequence, 0)
+        assert worker.reap() is None
+    first.close()
+    second.close()
+
+
+def test_a_failed_sync_comes_back_with_its_errno(worker: SyncWorker, disk: FileDisk) -> None:
+    class Pipe:
+        """Something that has a descriptor and cannot be synced."""
+
+        def fileno(self) -> int:
+            return write_end
+
+        def sync(self) -> None:
+            os.fdatasync(write_end)
+
+    read_end, write_end = os.pipe()
+    file = disk.create("a", 4096)
+    worker.submit(1, [file, Pipe()])
+    assert wait(worker) == Completion(1, errno.EINVAL)
+    os.close(read_end)
+    os.close(write_end)
+    file.close()
+
+
+def test_spares_are_made_and_files_removed_on_the_side(
+    worker: SyncWorker, disk: FileDisk, tmp_path: Path
+) -> None:
+    worker.prepare(disk, "spare", 1 << 20)
+    wait_for(tmp_path / "spare", exists=True)
+    assert (tmp_path / "spare").stat().st_size == 1 << 20
+    worker.unlink(disk, "spare")
+    wait_for(tmp_path / "spare", exists=False)
+    worker.unlink(disk, "never was")
+    worker.submit(1, [disk.directory])
+    assert wait(worker) == Completion(1, 0)
+
+
+def test_a_forgotten_file_can_be_closed_and_its_number_used_again(
+    worker: SyncWorker, disk: FileDisk
+) -> None:
+    for sequence in range(20):
+        file = disk.create(f"f{sequence}", 4096)
+        worker.submit(sequence, [file])
+        assert wait(worker) == Completion(sequence, 0)
+        worker.forget(file)
+        file.close()
+    worker.submit(99, [disk.directory])
+    assert wait(worker) == Completion(99, 0)
+    if isinstance(worker, HelperProcess):
+        names = [str(fd.readlink()) for fd in Path(f"/proc/{worker.pid}/fd").iterdir()]
+        assert not [name for name in names if "/f" in name]
+
+
+def test_the_helper_holds_nothing_but_its_own_descriptors() -> None:
+    leaked = os.open("/dev/zero", os.O_RDONLY)
+    os.set_inheritable(leaked, True)
+    worker = HelperProcess()
+    wait_until_running(worker)
+    names = {str(fd.readlink()) for fd in Path(f"/proc/{worker.pid}/fd").iterdir()}
+    assert "/dev/zero" not in names
+    assert "/dev/null" in names
+    worker.close()
+    os.close(leaked)
+
+
+def wait_until_running(worker: HelperProcess) -> None:
+    worker.submit(0, [])
+    assert wait(worker) == Completion(0, 0)
+
+
+def test_the_helper_is_small() -> None:
+    worker = HelperProcess()
+    wait_until_running(worker)
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+    assert int(resident.split()[1]) < 16 * 1024
+    worker.close()
+
+
+def test_the_helper_ends_with_its_socket_and_leaves_no_zombie() -> None:
+    worker = HelperProcess()
+    worker.close()
+    worker.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+
+
+def test_the_helper_outlasts_the_signals_of_a_terminal(disk: FileDisk) -> None:
+    worker = HelperProcess()
+    wait_until_running(worker)
+    os.kill(worker.pid, signal.SIGINT)
+    os.kill(worker.pid, signal.SIGTERM)
+    worker.submit(1, [disk.directory])
+    assert wait(worker) == Completion(1, 0)
+    worker.close()
+
+
+def test_the_death_of_the_helper_is_a_failed_sync(disk: FileDisk) -> None:
+    worker = HelperProcess()
+    os.kill(worker.pid, signal.SIGKILL)
+    ready, _, _ = select.select([worker.fileno], [], [], WAIT_SECONDS)
+    assert ready
+    worker.submit(7, [disk.directory])
+    assert wait(worker) == Completion(7, errno.ESRCH)
+    worker.close()
+
+
+def test_the_helper_dies_with_a_killed_broker() -> None:
+    program = (
+        "import os, signal\n"
+        "from store.sync_worker import HelperProcess\n"
+        "print(HelperProcess().pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, timeout=WAIT_SECONDS
+    )
+    helper = int(output.stdout)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while Path(f"/proc/{helper}").exists() and _state(helper) != "Z":
+        assert time.monotonic() < deadline, "the helper outlives its broker"
+        time.sleep(0.005)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+def test_without_a_helper_a_thread_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: HelperProcess) -> None:
+        raise OSError(errno.EPERM, "no fork today")
+
+    monkeypatch.setattr(HelperProcess, "__init__", refuse)
+    interval = sys.getswitchinterval()
+    worker = start_worker()
+    assert isinstance(worker, ThreadWorker)
+    worker.close()
+    sys.setswitchinterval(interval)
+
+
+def test_the_inline_worker_answers_at_once(disk: FileDisk) -> None:
+    worker = SyncInline()
+    worker.submit(3, [disk.directory])
+    assert worker.reap() == Completion(3, 0)
+    assert worker.reap() is None
