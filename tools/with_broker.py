@@ -1,113 +1,192 @@
 """Run a command against a fresh broker: `with_broker.py [--referee] -- COMMAND … {url} …`.
 
-The broker gets a free port and a data directory that is removed afterwards. `{url}` in the
-command stands for its amqp:// URL. The exit code is the command's, or 1 when the broker itself
-ends badly.
+The broker gets a free port and a data directory that is removed afterwards. In the command `{url}`
+stands for its amqp:// URL, and `{restart}` for a command that restarts it and returns when it is
+ready again: ours is killed without warning, a RabbitMQ is asked to end. The exit code is that of
+the command, or 1 when the broker itself ends badly.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 PROJECT = Path(__file__).resolve().parents[1]
 REFEREE = PROJECT / "tools" / "referee.py"
 READY = re.compile(rb"^VouchMQ ready on \S+:(\d+)\s*$", re.MULTILINE)
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 20.0
+RESTART_LIMIT_S = 120.0
+POLL_S = 0.02
 
 
 class BrokerError(Exception):
     """The broker did not start or did not end as it should; the text has its output."""
 
 
-@contextmanager
-def ours(directory: Path) -> Iterator[str]:
-    """A VouchMQ; gives its URL."""
-    output = directory / "output.log"
-    command = [
-        *(sys.executable, "-m", "server", "serve", "--port", "0"),
-        *("--data-dir", str(directory / "data"), "--log-level", "warning"),
-        # A refused login is part of the test, waiting for its delay is not.
-        *("--auth-failure-delay-s", "0"),
-    ]
-    with output.open("wb") as stream:
-        process = subprocess.Popen(command, cwd=PROJECT, stdout=stream, stderr=stream)
-    try:
-        yield f"amqp://guest:guest@127.0.0.1:{_port(process, output)}/"
-        if process.poll() is not None:
-            raise BrokerError(f"the broker has ended:\n{_tail(output)}")
-    finally:
-        process.terminate()
+class Broker(Protocol):
+    """A broker of one kind, on one directory and port."""
+
+    def start(self) -> str:
+        """Start it; returns its URL when it is ready."""
+
+    def stop(self) -> None:
+        """End it and see that it ends well."""
+
+    def restart(self) -> None:
+        """End it and start it again on the same port and data."""
+
+
+class Ours:
+    """A VouchMQ with default settings."""
+
+    def __init__(self, directory: Path) -> None:
+        self._output = directory / "output.log"
+        self._data_dir = directory / "data"
+        self._port = 0
+        self._process: subprocess.Popen[bytes]
+
+    def start(self) -> str:
+        """See `Broker`."""
+        seen = self._output.stat().st_size if self._output.exists() else 0
+        command = [
+            *(sys.executable, "-m", "server", "serve", "--port", str(self._port)),
+            *("--data-dir", str(self._data_dir), "--log-level", "warning"),
+        ]
+        with self._output.open("ab") as stream:
+            self._process = subprocess.Popen(command, cwd=PROJECT, stdout=stream, stderr=stream)
+        deadline = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            found = READY.search(self._output.read_bytes(), seen)
+            if found:
+                self._port = int(found[1])
+                return f"amqp://guest:guest@127.0.0.1:{self._port}/"
+            time.sleep(POLL_S)
+        self._process.kill()
+        self._process.wait()
+        raise BrokerError(f"no ready line:\n{self._tail()}")
+
+    def stop(self) -> None:
+        """See `Broker`."""
+        if self._process.poll() is None:
+            self._process.terminate()
         try:
-            code = process.wait(STOP_LIMIT_S)
+            code = self._process.wait(STOP_LIMIT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-    if code:
-        raise BrokerError(f"the broker ended with {code}:\n{_tail(output)}")
+            self._process.kill()
+            self._process.wait()
+            raise BrokerError(f"the broker did not end:\n{self._tail()}") from None
+        if code:
+            raise BrokerError(f"the broker ended with {code}:\n{self._tail()}")
+
+    def restart(self) -> None:
+        """See `Broker`."""
+        self._process.kill()
+        self._process.wait()
+        self.start()
+
+    def _tail(self) -> str:
+        return "\n".join(self._output.read_text(errors="replace").splitlines()[-40:])
 
 
-def _port(process: subprocess.Popen[bytes], output: Path) -> int:
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        found = READY.search(output.read_bytes())
-        if found:
-            return int(found[1])
-        time.sleep(0.02)
-    raise BrokerError(f"no ready line:\n{_tail(output)}")
+class Referee:
+    """A private RabbitMQ."""
 
+    def __init__(self, directory: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            # The node's distribution port lies 20000 above.
+            port = free.getsockname()[1] % 20000 + 20000
+        self._options = ["--port", str(port), "--dir", str(directory)]
 
-def _tail(output: Path) -> str:
-    return "\n".join(output.read_text(errors="replace").splitlines()[-40:])
-
-
-@contextmanager
-def referee(directory: Path) -> Iterator[str]:
-    """A private RabbitMQ; gives its URL."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        # The node's distribution port lies 20000 above.
-        port = free.getsockname()[1] % 20000 + 20000
-    options = ["--port", str(port), "--dir", str(directory)]
-    done = subprocess.run(
-        [sys.executable, REFEREE, "start", *options], stdout=subprocess.PIPE, text=True, check=False
-    )
-    try:
+    def start(self) -> str:
+        """See `Broker`."""
+        done = self._run("start")
         if done.returncode:
             raise BrokerError("the referee did not start")
-        yield done.stdout.strip()
+        return done.stdout.strip()
+
+    def stop(self) -> None:
+        """See `Broker`."""
+        self._run("stop")
+
+    def restart(self) -> None:
+        """See `Broker`."""
+        self.stop()
+        self.start()
+
+    def _run(self, verb: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(REFEREE), verb, *self._options]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+
+
+def ask_for_restart(directory: Path) -> int:
+    """What `{restart}` stands for: leave a note for the process that owns the broker, and wait."""
+    note = directory / "restart"
+    note.touch()
+    deadline = time.monotonic() + RESTART_LIMIT_S
+    while note.exists():
+        if time.monotonic() > deadline:
+            print("the broker was not restarted", file=sys.stderr)
+            return 1
+        time.sleep(POLL_S)
+    return 0
+
+
+def run(broker: Broker, command: Sequence[str], directory: Path) -> int:
+    """Run the command and restart the broker when it asks; returns the command's exit code.
+
+    Raises:
+        BrokerError: the broker did not start or end as it should.
+    """
+    url = broker.start()
+    restart = shlex.join([sys.executable, str(Path(__file__)), "--restart", str(directory)])
+    note = directory / "restart"
+    filled = [part.replace("{url}", url).replace("{restart}", restart) for part in command]
+    process = subprocess.Popen(filled, cwd=PROJECT)
+    try:
+        while process.poll() is None:
+            if note.exists():
+                broker.restart()
+                note.unlink()
+            time.sleep(POLL_S)
     finally:
-        subprocess.run([sys.executable, REFEREE, "stop", *options], check=False)
+        # Still there only when a restart failed.
+        process.kill()
+        broker.stop()
+    return process.returncode
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start, run, stop; returns the command's exit code."""
+    """Start, run, stop; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--referee", action="store_true", help="a RabbitMQ instead of ours")
-    parser.add_argument("command", nargs="+")
+    parser.add_argument("--restart", type=Path, metavar="DIR", help=argparse.SUPPRESS)
+    parser.add_argument("command", nargs="*")
     options = parser.parse_args(arguments)
+    if options.restart:
+        return ask_for_restart(options.restart)
+    if not options.command:
+        parser.error("a command is needed")
     directory = Path(tempfile.mkdtemp(prefix="vouchmq-"))
-    start = referee if options.referee else ours
+    broker: Broker = Referee(directory) if options.referee else Ours(directory)
     try:
-        with start(directory) as url:
-            command = [part.replace("{url}", url) for part in options.command]
-            code = subprocess.run(command, cwd=PROJECT, check=False).returncode
+        return run(broker, options.command, directory)
     except BrokerError as error:
         print(error, file=sys.stderr)
         return 1
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return code
 
 
 if __name__ == "__main__":
