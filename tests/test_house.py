@@ -16,6 +16,8 @@ from typing import Final
 
 import pytest
 
+from server.settings import scalar_fields
+
 PROJECT: Final = Path(__file__).resolve().parents[1]
 OURS: Final = ("protocol", "store", "server", "vouchmq", "conformance", "bench", "tests", "tools")
 # Rooms whose code is the product: these have sizes and docstrings to keep.
@@ -355,6 +357,15 @@ def test_cited_rules_exist(path: Path) -> None:
 def test_the_specification_is_read() -> None:
     assert {"CONN-01", "CONF-08", "PERM-02", "GEN-03", "TX-08", "QOS-03"} <= rules()
     assert f"CONN-{99}" not in rules()
+
+
+@pytest.mark.parametrize("name", [field.name for field in scalar_fields()])
+def test_no_setting_is_accepted_and_ignored(name: str) -> None:
+    readers = [path for path in sources("server") if path.name != "settings.py"]
+    read = re.compile(rf"\bsettings\.{name}\b")
+    # The methods of Settings that give users and virtual hosts read the rest.
+    inside = {"default_user", "default_pass", "default_vhost"}
+    assert name in inside or any(read.search(path.read_text(encoding="utf-8")) for path in readers)
 
 
 def test_nothing_is_left_for_later_in_the_code() -> None:
