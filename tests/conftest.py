@@ -61,11 +61,13 @@ def url(broker: Broker) -> str:
 
 
 @pytest.fixture
-def own_broker(referee_url: str | None, tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A VouchMQ process for this test alone, which may be killed and restarted."""
+def own_broker(
+    request: pytest.FixtureRequest, referee_url: str | None, tmp_path: Path
+) -> Iterator[BrokerProcess]:
+    """A VouchMQ process for this test alone, which may be killed; takes flags as parameter."""
     if referee_url is not None:
         pytest.skip("needs a broker that the test may kill")
-    process = BrokerProcess(tmp_path)
+    process = BrokerProcess(tmp_path, flags=getattr(request, "param", ()))
     process.start()
     try:
         yield process

@@ -308,8 +308,9 @@ def test_a_failed_sync_confirms_nothing_and_ends_the_broker(
     assert 0 < acked < 49
     assert answer in {"Nack", "Close", "closed"}
     assert process.wait() not in {0, None}
-    assert "Traceback" not in process.output(), process.output()
-    assert "sync" in process.output().lower()
+    process.forgiven = ("store.failed",)
+    assert process.complaints() == []
+    assert "cannot sync" in process.output()
     healthy = BrokerProcess(process.data_dir.parent)
     healthy.start()
     try:
@@ -327,6 +328,7 @@ def test_a_failed_sync_confirms_nothing_and_ends_the_broker(
 
 @pytest.mark.timeout(20)
 def test_the_broker_ends_when_its_sync_helper_is_killed(own_broker: BrokerProcess) -> None:
+    own_broker.forgiven = ("store.failed",)
     helpers = psutil.Process(own_broker.pid).children()
     if not helpers:
         pytest.skip("this broker syncs without a helper process")

@@ -72,6 +72,7 @@ def app(url: str) -> Iterator[object]:
 
     celery_app.app.conf.broker_url = url
     yield celery_app.app
+    celery_app.app.pool.force_close_all()
     celery_app.app.close()
 
 

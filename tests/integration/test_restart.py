@@ -13,30 +13,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import pika
 import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.channel import Channel
 
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.pika_async import (
-    PERSISTENT,
-    ConfirmLedger,
-    call,
-    connected,
-    open_channel,
-    until,
-)
+from tests.integration.pika_async import PERSISTENT
+from tests.integration.restart_record import QUEUES, Plan, Record, check, load, take_all
 
 pytestmark = pytest.mark.timeout(25)
 
-QUEUES = ("restart.a", "restart.b", "restart.c")
-FAN = "restart.fan"
-WINDOW = 100
+SMALL_SEGMENT = 1024 * 1024
 How = Literal["kill9", "stop"]
 
 
@@ -91,146 +81,6 @@ def exists(connection: pika.BlockingConnection, kind: str, name: str) -> bool:
     return True
 
 
-@dataclass
-class Record:
-    """What the clients know about one queue when the broker is killed."""
-
-    attempted: set[bytes] = field(default_factory=set)
-    confirmed: set[bytes] = field(default_factory=set)
-    received: set[bytes] = field(default_factory=set)
-    acked: set[bytes] = field(default_factory=set)
-    prefetch: int = 0
-
-
-class Publisher:
-    """Publishes numbered messages to random queues, WINDOW unconfirmed at most."""
-
-    def __init__(self, name: str, seed: int, records: dict[str, Record]) -> None:
-        self.name = name
-        self._random = random.Random(f"{seed}:{name}")
-        self._records = records
-
-    async def run(self, channel: Channel) -> None:
-        """Publish until the channel is gone; note what was confirmed meanwhile."""
-        ledger = ConfirmLedger(channel)
-        await ledger.select()
-        targets: list[tuple[bytes, tuple[str, ...]]] = []
-        try:
-            while channel.is_open:
-                if len(ledger.pending) < WINDOW:
-                    body = b"%s:%d" % (self.name.encode(), len(targets) + 1)
-                    chosen = self._random.choice([*QUEUES, FAN])
-                    queues = QUEUES if chosen == FAN else (chosen,)
-                    for queue in queues:
-                        self._records[queue].attempted.add(body)
-                    targets.append((body, queues))
-                    exchange, key = (FAN, "") if chosen == FAN else ("", chosen)
-                    ledger.publish(exchange, key, body)
-                if len(targets) % 20 == 0 or len(ledger.pending) >= WINDOW:
-                    await asyncio.sleep(0.001)
-        except pika.exceptions.AMQPError:
-            pass
-        assert not ledger.nacked
-        for seqno in ledger.acked:
-            body, queues = targets[seqno - 1]
-            for queue in queues:
-                self._records[queue].confirmed.add(body)
-
-
-class Consumer:
-    """Acks most of what it gets, requeues some, holds some until its window is full."""
-
-    def __init__(self, queue: str, seed: int, record: Record) -> None:
-        self.queue = queue
-        self._random = random.Random(f"{seed}:{queue}")
-        self._record = record
-        self._held: list[tuple[int, bytes]] = []
-        record.prefetch = self._random.choice([1, 2, 7, 30])
-
-    async def start(self, channel: Channel) -> None:
-        """Subscribe."""
-        await call(channel.basic_qos, prefetch_count=self._record.prefetch)
-        await call(channel.basic_consume, self.queue, self._take)
-
-    def _take(self, channel: Channel, method: Any, _: object, body: bytes) -> None:
-        if not method.redelivered:
-            assert body not in self._record.received, f"{body!r} came twice, not redelivered"
-        self._record.received.add(body)
-        self._held.append((method.delivery_tag, body))
-        if self._random.random() < 0.3 and len(self._held) < self._record.prefetch:
-            return
-        tag, chosen = self._held.pop(self._random.randrange(len(self._held)))
-        if self._random.random() < 0.15:
-            channel.basic_nack(tag, requeue=True)
-        else:
-            self._record.acked.add(chosen)
-            channel.basic_ack(tag)
-
-
-async def load(broker: BrokerProcess, seed: int, span_s: float) -> dict[str, Record]:
-    """Publish and consume, kill the broker in the middle, and return the record."""
-    records: dict[str, Record] = defaultdict(Record)
-    async with connected(broker.url) as setup_side:
-        setup = await open_channel(setup_side)
-        await call(setup.exchange_declare, FAN, "fanout", durable=True)
-        for queue in QUEUES:
-            await call(setup.queue_declare, queue, durable=True)
-            await call(setup.queue_bind, queue, FAN)
-    async with connected(broker.url) as one, connected(broker.url) as two:
-        work = [
-            asyncio.create_task(Publisher(name, seed, records).run(await open_channel(side)))
-            for name, side in (("p", one), ("q", one), ("r", two))
-        ]
-        for queue in QUEUES:
-            await Consumer(queue, seed, records[queue]).start(await open_channel(two))
-        await asyncio.sleep(span_s)
-        await asyncio.to_thread(broker.kill9)
-        await until(lambda: one.is_closed and two.is_closed)
-        await asyncio.gather(*work)
-    return records
-
-
-async def take_all(broker: BrokerProcess) -> dict[str, list[tuple[bytes, bool]]]:
-    """Everything in the queues after the restart, in order."""
-    found: dict[str, list[tuple[bytes, bool]]] = {}
-    async with connected(broker.url) as connection:
-        channel = await open_channel(connection)
-        for queue in QUEUES:
-            taken: list[tuple[bytes, bool]] = []
-            reply = await call(channel.queue_declare, queue, passive=True)
-
-            def take(_: Channel, method: Any, __: object, body: bytes, taken: Any = taken) -> None:
-                taken.append((body, method.redelivered))
-
-            await call(channel.basic_consume, queue, take, auto_ack=True)
-            count = reply.method.message_count
-            await until(lambda taken=taken, count=count: len(taken) >= count)
-            assert len(taken) == count
-            found[queue] = taken
-        await asyncio.sleep(0.1)
-    return found
-
-
-def check(queue: str, record: Record, found: list[tuple[bytes, bool]]) -> None:
-    """Compare what is in the queue with what the clients know."""
-    bodies = [body for body, _ in found]
-    assert len(bodies) == len(set(bodies)), f"{queue}: a message is there twice"
-    assert set(bodies) <= record.attempted, f"{queue}: something nobody published"
-    missing = record.confirmed - record.acked - set(bodies)
-    assert not missing, f"{queue}: {len(missing)} confirmed messages are gone: {missing}"
-    for publisher in (b"p", b"q", b"r"):
-        numbers = [int(body[2:]) for body in bodies if body.startswith(publisher)]
-        assert numbers == sorted(numbers), f"{queue}: the order of {publisher!r} is broken"
-    silent = [body for body, again in found if body in record.received and not again]
-    assert not silent, f"{queue}: delivered before, but not told: {silent}"
-    # The broker may have sent up to `prefetch` messages that never reached the client; what
-    # lies behind them cannot have been delivered.
-    untouched = [again for body, again in found if body not in record.received]
-    told = untouched.count(True)
-    assert told <= record.prefetch, f"{queue}: {told} told as redelivered, never delivered"
-    assert untouched == [True] * told + [False] * (len(untouched) - told)
-
-
 def honest() -> tuple[Record, list[tuple[bytes, bool]]]:
     """A record and a queue that agree with it: p:1 was acked, p:2 and p:3 were delivered."""
     record = Record(
@@ -238,7 +88,7 @@ def honest() -> tuple[Record, list[tuple[bytes, bool]]]:
         confirmed={b"p:%d" % number for number in range(1, 7)},
         received={b"p:1", b"p:2", b"p:3"},
         acked={b"p:1"},
-        prefetch=1,
+        on_the_way=1,
     )
     return record, [(b"p:2", True), (b"p:3", True), *((b"p:%d" % n, False) for n in (4, 5, 6))]
 
@@ -273,16 +123,19 @@ def test_checker_finds_planted_faults(
         check("q", record, fault(found))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("own_broker", "seed"),
+    [(("--segment-size-bytes", str(SMALL_SEGMENT)) if seed % 2 else (), seed) for seed in range(8)],
+    indirect=["own_broker"],
+    ids=lambda value: str(value) if isinstance(value, int) else "",
+)
 def test_kill_in_the_middle_of_publishing_and_consuming(
     own_broker: BrokerProcess, seed: int
 ) -> None:
-    span_s = random.Random(seed).uniform(0.15, 0.9)
-    records = asyncio.run(load(own_broker, seed, span_s))
-    own_broker.restart()
-    if seed % 2:
-        # Recovery itself is interrupted, or at least done twice.
-        own_broker.kill9()
+    plan = Plan.of(seed)
+    records: dict[str, Record] = defaultdict(Record)
+    for generation in range(len(plan.spans_s)):
+        asyncio.run(load(own_broker, plan, generation, records))
         own_broker.restart()
     found = asyncio.run(take_all(own_broker))
     assert sum(len(record.confirmed) for record in records.values()) > 50, "too little load"
