@@ -91,13 +91,15 @@ class Backlog:
         self.count += count
         self.octets += octets
 
-    def page(self, messages: list[Message]) -> None:
-        """Append messages as spans; the tail must be empty."""
-        self._spans.extend(self._paged(messages))
-
     def page_in_front(self, messages: list[Message]) -> None:
-        """Put messages as spans before everything else."""
+        """Put messages as spans before everything else.
+
+        Raises:
+            OSError: the disk refused; nothing has changed
+        """
         self._spans.extendleft(reversed(self._paged(messages)))
+        self.count += len(messages)
+        self.paged_count += len(messages)
 
     def restore(self, lsns: Sequence[int]) -> None:
         """Append recovered messages without reading them."""
@@ -107,12 +109,16 @@ class Backlog:
         self.paged_count += len(lsns)
 
     def page_tail(self) -> int:
-        """Turn the tail into spans; returns the octets of memory that this freed."""
-        messages = list(self.tail)
+        """Turn the tail into spans; returns the octets of memory that this freed.
+
+        Raises:
+            OSError: the disk refused; nothing has changed
+        """
+        spans = self._paged(list(self.tail))
+        self._spans.extend(spans)
+        self.paged_count += len(self.tail)
         freed, self.octets = self.octets, 0
         self.tail.clear()
-        self.count -= len(messages)
-        self.page(messages)
         return freed
 
     def take(self) -> tuple[list[Message], int]:
@@ -146,10 +152,16 @@ class Backlog:
         return lsns
 
     def _paged(self, messages: list[Message]) -> list[StoredSpan | ScratchSpan]:
-        self.count += len(messages)
-        self.paged_count += len(messages)
-        pieces = range(0, len(messages), SPAN_MESSAGES)
-        return [self._span(messages[at : at + SPAN_MESSAGES]) for at in pieces]
+        spans: list[StoredSpan | ScratchSpan] = []
+        try:
+            for at in range(0, len(messages), SPAN_MESSAGES):
+                spans.append(self._span(messages[at : at + SPAN_MESSAGES]))  # noqa: PERF401
+        except OSError:
+            for span in spans:
+                if isinstance(span, ScratchSpan):
+                    self._store.drop_page(span.page)
+            raise
+        return spans
 
     def _span(self, messages: list[Message]) -> StoredSpan | ScratchSpan:
         lsns = [message[2] >> 1 for message in messages if message[2] & 1]
@@ -185,11 +197,22 @@ class Pager:
         total_octets: budget of all queues together
     """
 
-    __slots__ = ("_crowded", "_queue_octets", "_sized", "_total_octets", "store", "total")
+    __slots__ = (
+        "_crowded",
+        "_queue_octets",
+        "_sized",
+        "_total_octets",
+        "last_error",
+        "refused_count",
+        "store",
+        "total",
+    )
 
     def __init__(self, store: PagedStore, queue_octets: int, total_octets: int) -> None:
         self.store = store
         self.total = 0
+        self.refused_count = 0
+        self.last_error: OSError | None = None
         self._queue_octets = queue_octets
         self._total_octets = total_octets
         self._crowded: dict[Queue, None] = {}
@@ -221,6 +244,11 @@ class Pager:
                 queue.page_out(self._queue_octets // 2)
         if self.total > self._total_octets:
             self._make_room()
+
+    def tell(self, error: OSError) -> None:
+        """The disk refused a page; what should have gone there stays in memory."""
+        self.refused_count += 1
+        self.last_error = error
 
     def _make_room(self) -> None:
         """Largest first, until a fifth of the budget is free again."""

@@ -300,7 +300,11 @@ class Queue:
         """Leave to the disk what lies behind about the first `keep_octets` (LIMIT-21)."""
         backlog = self.backlog
         if backlog is not None and (backlog.octets >= TAIL_OCTETS or keep_octets <= LEAST_OCTETS):
-            self._uncharge(backlog.page_tail())
+            try:
+                self._uncharge(backlog.page_tail())
+            except OSError as error:
+                self._pager.tell(error)
+                return
         head_octets = self.octets - (backlog.octets if backlog is not None else 0)
         ready = self.ready
         if head_octets <= keep_octets or len(ready) < 2:
@@ -313,11 +317,16 @@ class Queue:
             moved.append(ready.pop())
         if not moved:
             return
-        self._uncharge(head_octets * len(moved) // before)
         moved.reverse()
-        if backlog is None:
-            self.backlog = backlog = Backlog(self._pager.store)
-        backlog.page_in_front(moved)
+        behind = backlog or Backlog(self._pager.store)
+        try:
+            behind.page_in_front(moved)
+        except OSError as error:
+            ready.extend(moved)
+            self._pager.tell(error)
+            return
+        self.backlog = behind
+        self._uncharge(head_octets * len(moved) // before)
 
     def _uncharge(self, octets: int) -> None:
         self.octets -= octets

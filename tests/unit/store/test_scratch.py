@@ -1,0 +1,59 @@
+"""Pages that no restart reads."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from store.scratch import SCRATCH_PREFIX, Page, Scratch
+from tests.simulation.sim_disk import SimDisk
+
+PAGE: Page = [(b"raw" * 10, b"tail", 2 * n, 0) for n in range(5)]
+
+
+def files(disk: SimDisk) -> list[str]:
+    return sorted(name for name in disk.listdir() if name.startswith(SCRATCH_PREFIX))
+
+
+def test_a_page_comes_back_once() -> None:
+    scratch = Scratch(SimDisk(), file_size_bytes=1000)
+    number = scratch.page_out(PAGE)
+    assert scratch.page_in(number) == PAGE
+    with pytest.raises(KeyError):
+        scratch.page_in(number)
+
+
+def test_a_file_goes_with_its_last_page() -> None:
+    disk = SimDisk()
+    scratch = Scratch(disk, file_size_bytes=100)
+    first, second, third = (scratch.page_out(PAGE) for _ in range(3))
+    assert len(files(disk)) == 3
+    scratch.drop_page(second)
+    assert len(files(disk)) == 2
+    assert scratch.page_in(third) == PAGE
+    assert scratch.page_in(first) == PAGE
+    scratch.page_out(PAGE)
+    assert len(files(disk)) == 1
+
+
+def test_files_of_an_earlier_life_are_removed() -> None:
+    disk = SimDisk()
+    Scratch(disk, file_size_bytes=100).page_out(PAGE)
+    scratch = Scratch(disk, file_size_bytes=100)
+    number = scratch.page_out(PAGE)
+    assert len(files(disk)) == 1
+    assert scratch.page_in(number) == PAGE
+    scratch.close()
+    assert files(disk) == []
+
+
+def test_a_refused_write_changes_nothing() -> None:
+    disk = SimDisk()
+    scratch = Scratch(disk, file_size_bytes=10_000)
+    kept = scratch.page_out(PAGE)
+    disk.fail["write", 2] = errno.ENOSPC
+    with pytest.raises(OSError):
+        scratch.page_out(PAGE)
+    assert scratch.page_count == 1
+    assert scratch.page_in(kept) == PAGE
