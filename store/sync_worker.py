@@ -23,6 +23,7 @@ import socket
 import struct
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, Protocol
@@ -33,8 +34,9 @@ PAGE_SIZE: Final = 4096
 # sequence, count, slots... at REQUEST; sequence, errno at REPLY. See sync_helper.py.
 REQUEST_AT: Final = 64
 REPLY_AT: Final = 0
-MAX_TARGETS: Final = 256
+MAX_TARGETS: Final = 480
 _PAIR: Final = struct.Struct("=QQ")
+_MESSAGE: Final = struct.Struct("=cQQ")
 _PR_SET_PDEATHSIG: Final = 1
 _SWITCH_INTERVAL_SECONDS: Final = 50e-6
 
@@ -195,6 +197,7 @@ class HelperProcess:
         self._slots: dict[int, int] = {}
         self._next_slot = 0
         self._sequence = 0
+        self._chores: deque[bytes] = deque()
         self._is_closed = False
 
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
@@ -214,12 +217,26 @@ class HelperProcess:
         return slot
 
     def _tell(self, verb: bytes, slot: int, size: int, name: bytes, *descriptors: int) -> None:
-        message = struct.pack("=cQQ", verb, slot, size) + name
+        """Send a message that a later request may depend on."""
         rights = array.array("i", descriptors)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else []
         # A dead helper is noticed where its answers are awaited.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self._socket.sendmsg([message], ancillary)
+            self._socket.sendmsg([_MESSAGE.pack(verb, slot, size) + name], ancillary)
+
+    def _ask(self, verb: bytes, disk: Disk, size: int, name: str) -> None:
+        """Send a chore; while the helper is busy and the socket full it waits with us."""
+        slot = self._slot(disk.directory.fileno())
+        self._chores.append(_MESSAGE.pack(verb, slot, size) + os.fsencode(name))
+        self._send_chores()
+
+    def _send_chores(self) -> None:
+        while self._chores:
+            try:
+                self._socket.sendmsg([self._chores[0]], [], socket.MSG_DONTWAIT)
+            except (BlockingIOError, BrokenPipeError, ConnectionResetError):
+                return
+            self._chores.popleft()
 
     def reap(self) -> Completion | None:
         try:
@@ -230,6 +247,8 @@ class HelperProcess:
                 # knowledge whether its last sync succeeded.
                 return Completion(self._sequence, errno.ESRCH)
             return None
+        if self._chores:
+            self._send_chores()
         return Completion(*_PAIR.unpack_from(self._page, REPLY_AT))
 
     def forget(self, target: Syncable) -> None:
@@ -238,10 +257,10 @@ class HelperProcess:
             self._tell(b"C", slot, 0, b"")
 
     def prepare(self, disk: Disk, name: str, size: int) -> None:
-        self._tell(b"P", self._slot(disk.directory.fileno()), size, os.fsencode(name))
+        self._ask(b"P", disk, size, name)
 
     def unlink(self, disk: Disk, name: str) -> None:
-        self._tell(b"U", self._slot(disk.directory.fileno()), 0, os.fsencode(name))
+        self._ask(b"U", disk, 0, name)
 
     def close(self) -> None:
         if self._is_closed:

@@ -100,6 +100,23 @@ def test_spares_are_made_and_files_removed_on_the_side(
     assert wait(worker) == Completion(1, 0)
 
 
+def test_chores_do_not_wait_for_a_helper_that_is_busy(disk: FileDisk, tmp_path: Path) -> None:
+    worker = HelperProcess()
+    wait_until_running(worker)
+    os.kill(worker.pid, signal.SIGSTOP)
+    names = [f"f{n}" for n in range(2000)]
+    for name in names:
+        disk.create(name, 0).close()
+        worker.unlink(disk, name)
+    os.kill(worker.pid, signal.SIGCONT)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while os.listdir(tmp_path):  # noqa: PTH208 - only whether there is any
+        assert time.monotonic() < deadline, "chores are left undone"
+        worker.submit(1, [disk.directory])
+        assert wait(worker) == Completion(1, 0)
+    worker.close()
+
+
 def test_a_forgotten_file_can_be_closed_and_its_number_used_again(
     worker: SyncWorker, disk: FileDisk
 ) -> None:
