@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Final
+from typing import Final, NoReturn
 
 from server import settings as s
 from server.startup import StartupError
@@ -37,8 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return EXIT_STARTUP
 
 
+class _Parser(argparse.ArgumentParser):
+    """Mistakes are one line here, as those of settings are, and not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_STARTUP, f"vouchmq: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="vouchmq", description="A message broker for AMQP 0-9-1.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"vouchmq {VERSION}")

@@ -125,7 +125,11 @@ def test_unknown_words_and_abbreviations_are_mistakes(
         program.main(arguments)
     assert caught.value.code == 2
     assert started == []
-    assert "vouchmq" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("vouchmq: ")
+    assert captured.err.count("\n") == 1
+    assert "--help" in captured.err
 
 
 def test_every_setting_has_a_flag_that_help_explains(capsys: pytest.CaptureFixture[str]) -> None:
