@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,7 +33,8 @@ class Worker:
             "CELERY_TEST_REMOTE_CONTROL": "1" if remote else "0",
         }
         command = [sys.executable, "-m", "celery", "-A", "tests.integration.celery_app", "worker"]
-        command += ["--pool", "solo", "--loglevel", "info", *flags]
+        # The default pool. (The solo pool, on any broker, now and then sleeps over a task.)
+        command += ["--pool", "prefork", "--concurrency", "1", "--loglevel", "info", *flags]
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
@@ -40,6 +43,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         wait_for(lambda: " ready." in self.text(), START_LIMIT_S, self.text)
 
@@ -48,8 +52,9 @@ class Worker:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def kill9(self) -> None:
-        """End it without a word."""
-        self.process.kill()
+        """End it and its children without a word."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
 
 
@@ -72,6 +77,7 @@ def app(url: str) -> Iterator[object]:
 
     celery_app.app.conf.broker_url = url
     yield celery_app.app
+    celery_app.app.backend.result_consumer.stop()
     celery_app.app.pool.force_close_all()
     celery_app.app.close()
 
