@@ -84,6 +84,7 @@ class Chain:
 
     @property
     def active(self) -> Segment:
+        """The segment that takes new blocks."""
         if self._active is None:
             raise ValueError("the chain has no segment yet")
         return self._active

@@ -37,6 +37,7 @@ class SyncTicket:
 
     @property
     def targets(self) -> tuple[Syncable, ...]:
+        """What has to be synced: files, and the directory when a file is new."""
         return self.scope.targets
 
 

@@ -148,15 +148,17 @@ def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryRe
     if verdict.accepted:
         report.truncated_bytes += _cut(disk, verdict.accepted[-1])
     for name in names:
-        if _is_rubbish(name, verdict.oldest):
+        if _is_rubbish(name, verdict):
             disk.unlink(name)
 
 
-def _is_rubbish(name: str, oldest: int) -> bool:
+def _is_rubbish(name: str, verdict: Verdict) -> bool:
     if name.endswith((SPARE_SUFFIX, SPARE_SUFFIX + ".new")):
         return True
     generation = parse_generation(name)
-    return generation is not None and generation < oldest
+    if generation is None:
+        return False
+    return generation < verdict.oldest or generation in verdict.abandoned
 
 
 def _write_again(disk: Disk, extents: list[Extent], verdict: Verdict) -> None:

@@ -53,9 +53,11 @@ class Settled:
         self._singles: set[int] = set()
 
     def add_range(self, first: int, count: int) -> None:
+        """Note that `count` LSNs from `first` on are gone."""
         self._fresh.append((first, first + count))
 
     def add_list(self, lsns: Sequence[int]) -> None:
+        """Note that each of these LSNs is gone."""
         self._singles.update(lsns)
 
     def alive(self, first: int, count: int) -> Sequence[int]:

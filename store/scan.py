@@ -55,7 +55,8 @@ class Verdict:
     """What of the scanned extents counts.
 
     `unproven` is the first block number that no block declares synced. Segments below
-    `oldest` were declared gone; those of `doomed` lie behind the torn tail.
+    `oldest` were declared gone; those of `doomed` lie behind the torn tail, those of
+    `abandoned` were given up when their very first block could not be written.
     """
 
     accepted: list[Extent]
@@ -65,8 +66,10 @@ class Verdict:
     oldest: int
     unproven: int
     doomed: list[int]
+    abandoned: list[int]
 
     def damaged_generations(self) -> set[int]:
+        """Return the segments that have holes in them."""
         return {hole.generation for hole in self.holes}
 
 
@@ -187,14 +190,21 @@ def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> V
     judged = [extent for extent in extents if extent.generation >= oldest]
     accepted: list[Extent] = []
     holes: list[Hole] = []
-    for extent in judged:
+    abandoned: list[int] = []
+    discarded: list[Extent] = []
+    for index, extent in enumerate(judged):
+        while accepted and extent.first_number <= accepted[-1].first_number:
+            # The number was used again, so the head that had it first was not written well.
+            abandoned.append(accepted.pop().generation)
         previous = accepted[-1] if accepted else None
         missing = _missing(previous, extent, oldest)
         if missing is None:
             accepted.append(extent)
             continue
         if missing[0] > missing[1]:
-            break  # a number twice: a block that failed, and was never promised
+            # A number twice within a segment: the block failed and nothing was synced since.
+            discarded = judged[index:]
+            break
         is_known = any(first <= missing[0] and missing[1] <= last for first, last in gaps)
         if is_known and extent.start == 0:
             accepted.append(extent)
@@ -202,9 +212,9 @@ def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> V
         if missing[0] <= synced:
             holes += _locate(previous, extent, missing, oldest, generations)
         if missing[1] > synced and not is_known:
+            discarded = judged[index:]
             break
         accepted.append(extent)
-    discarded = judged[len(accepted) :]
     newest = accepted[-1].generation if accepted else oldest - 1
     return Verdict(
         accepted=accepted,
@@ -214,6 +224,7 @@ def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> V
         oldest=oldest,
         unproven=synced + 1,
         doomed=[generation for generation in generations if generation > newest],
+        abandoned=abandoned,
     )
 
 

@@ -60,6 +60,7 @@ class Segment:
         self.dead_number = 0
 
     def has_room(self, size: int) -> bool:
+        """Return whether `size` more octets fit."""
         return self.offset + size <= self.size_bytes
 
     def append(self, parts: Sequence[bytes], size: int) -> None:
@@ -77,6 +78,7 @@ class Segment:
         return self.file
 
     def add_live(self, queue_id: int, count: int) -> None:
+        """Count copies that have come in for a queue."""
         self.live_by_queue[queue_id] = self.live_by_queue.get(queue_id, 0) + count
         self.live_count += count
 

@@ -29,6 +29,7 @@ class Helper:
         self.directories: set[int] = set()
 
     def run(self) -> None:
+        """Do what is asked, for ever."""
         poll = select.poll()
         poll.register(REQUEST, select.POLLIN)
         poll.register(CONTROL, select.POLLIN)
@@ -41,6 +42,7 @@ class Helper:
                 self.obey()
 
     def serve(self) -> None:
+        """Answer one request for a sync."""
         os.eventfd_read(REQUEST)
         sequence, count = unpack_from("=QQ", self.page, REQUEST_AT)
         slots = unpack_from(f"={count}Q", self.page, REQUEST_AT + 16)

@@ -56,6 +56,13 @@ def test_a_hole_across_the_line_is_damage_and_the_end() -> None:
     assert verdict.damaged_generations() == {1}
 
 
+def test_a_segment_whose_head_failed_is_passed_over() -> None:
+    extents = [extent(1, (1, 5)), extent(2, (6, 6)), extent(3, (6, 9), synced=8)]
+    verdict = judge(extents, [1, 2, 3])
+    assert (verdict.accepted, verdict.abandoned) == ([extents[0], extents[2]], [2])
+    assert (verdict.holes, verdict.doomed, verdict.discarded) == ([], [], [])
+
+
 def test_a_number_that_comes_twice_ends_the_journal() -> None:
     extents = [extent(1, (1, 5)), extent(2, (5, 7))]
     verdict = judge(extents, [1, 2])
