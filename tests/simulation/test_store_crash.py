@@ -125,7 +125,7 @@ def first_failing_seed(limit: int = 1500) -> int | None:
     for seed in range(limit):
         try:
             run_random(seed)
-        except (AssertionError, StoreError, LookupError, ValueError, struct.error):
+        except (AssertionError, StoreError, OSError, LookupError, ValueError, struct.error):
             return seed
     return None
 
