@@ -230,9 +230,13 @@ class Channel:
         return not self.is_committing
 
     def storage_failed(self) -> None:
-        """See `node.Waiter`: nothing that waits can be confirmed any more (CONF-12)."""
-        if self.confirms is not None and not self.is_closing:
+        """See `node.Waiter`: nothing that waits can be confirmed any more (CONF-12, TX-09)."""
+        if self.is_closing:
+            return
+        if self.confirms is not None:
             self.outbox.send(self.confirms.refuse())
+        elif self.is_committing:
+            self.connection.refuse_commit(self.number)
 
     def commit(self) -> None:
         """tx.commit: apply, then wait for the disk where anything durable changed (TX-08)."""

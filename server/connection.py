@@ -10,17 +10,13 @@ walked until the watermark has passed, so that everything behind it stays in ord
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from pamqp import commands
 
 from protocol.codec import (
-    HEARTBEAT,
     KNOWN_METHODS,
-    channel_close,
-    channel_close_ok,
-    channel_open_ok,
     connection_close,
     connection_close_ok,
     decode_method,
@@ -29,12 +25,11 @@ from protocol.codec import (
 )
 from protocol.errors import (
     AmqpError,
-    ChannelError,
     CommandInvalid,
     ConnectionForced,
     HardError,
     InternalError,
-    NotAllowed,
+    PreconditionFailed,
     SoftError,
     UnexpectedFrame,
 )
@@ -47,8 +42,9 @@ from protocol.states import (
     next_connection_state,
     unexpected_method,
 )
-from server.channel import Channel
+from server.channel_table import ChannelTable
 from server.handshake import LoginFailure, header_mistake, judge_header
+from server.heartbeat import Heartbeat
 from server.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -59,50 +55,18 @@ if TYPE_CHECKING:
     from server.auth import User
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
+    from server.channel import Channel
     from server.handshake import Handshake
     from server.node import Node
+    from server.wire import Timer, Wire
 
 log = structlog.get_logger(__name__)
 
 HEADER_OCTETS: Final = 8
 CLOSE_OK_LIMIT_S: Final = 30.0
-LATE_SETTLEMENT_S: Final = 10.0
-# Settlements and cancels that may cross a channel's close (CHAN-12).
-LATE_IDS: Final = frozenset({(60, 80), (60, 90), (60, 120), (60, 30)})
 # Reasons to stop reading, as bits: a reply waits for the disk; too much is not yet synced.
 STALLED: Final = 1
 FLOODED: Final = 2
-
-
-class Cancellable(Protocol):
-    """A timer that can be taken back."""
-
-    def cancel(self) -> None:
-        """Never call."""
-
-
-class Wire(Protocol):
-    """The socket, seen from the connection."""
-
-    name: str
-
-    def write(self, data: bytes) -> None:
-        """Send octets."""
-
-    def pause(self, reason: int) -> None:
-        """Stop reading for this reason."""
-
-    def resume(self, reason: int) -> None:
-        """This reason is gone."""
-
-    def finish(self) -> None:
-        """Send what is left, then close without destroying it (CONN-07)."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
-        """Run a callable after a delay."""
 
 
 class Connection:
@@ -126,7 +90,6 @@ class Connection:
         self.outbox = Outbox(
             node.turn, self._write, node.limits.deliver_high_water_bytes, self._drained
         )
-        self.channels: dict[int, Channel] = {}
         self.vhost: VHost[Queue]
         self.user: User
         self.frame_max = 0
@@ -134,18 +97,25 @@ class Connection:
         self._handshake = handshake
         self._header: bytes | None = b""
         self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
+        self._table = ChannelTable(self, self._reader)
         self._events: Iterator[Event] = iter(())
         self._is_walking = False
         self._held: list[bytes] = []
         self._held_until = 0
         self._late: list[bytes] = []
         self._ids = (0, 0)
-        self._closed_channels: dict[int, float] = {}
         self._has_published = False
         self._is_flooded = False
-        self._received_at = self._sent_at = self.opened_at
-        self._timers: dict[str, Cancellable] = {}
+        self._heartbeat = Heartbeat(
+            node.clock, wire.call_later, self._write, self._silent, self._is_deaf
+        )
+        self._timers: dict[str, Timer] = {}
         self._set_timer("handshake", node.limits.handshake_timeout_s, self._handshake_timeout)
+
+    @property
+    def channels(self) -> dict[int, Channel]:
+        """Open and closing channels by number."""
+        return self._table.channels
 
     def has_capability(self, name: str) -> bool:
         """What the client said it can do (CONN-14)."""
@@ -155,7 +125,7 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         """Take received octets."""
-        self._received_at = self.node.clock()
+        self._heartbeat.heard_at = self.node.clock()
         if self._header is not None:
             data = self._greet(self._header + data)
         if not data or self.state is ConnectionState.CLOSED:
@@ -251,11 +221,8 @@ class Connection:
         if self.state in {ConnectionState.CLOSING, ConnectionState.CLOSED}:
             return None
         self._check_running(number)
-        if self._ids in LATE_IDS and number in self._closed_channels:
-            if self.node.clock() - self._closed_channels[number] < LATE_SETTLEMENT_S:
-                return None
-            del self._closed_channels[number]
-        raise ChannelError("expected 'channel.open'")
+        self._table.missing(number, self._ids)
+        return None
 
     def _check_running(self, number: int) -> None:
         if self.state is ConnectionState.RUNNING:
@@ -285,48 +252,11 @@ class Connection:
         elif command.ids[0] == 20 and not isinstance(
             command.method, commands.Channel.Flow | commands.Channel.FlowOk
         ):
-            self._channel_method(number, command)
+            self._table.handle(number, command, self._handshake.channel_max)
         else:
             channel = self._open_channel(number)
             if channel is not None:
                 channel.handle(command)
-
-    def _channel_method(self, number: int, command: Command) -> None:
-        """channel.open, close, close-ok (CHAN-01…03, CHAN-10…12)."""
-        channel = self.channels.get(number)
-        method = command.method
-        if isinstance(method, commands.Channel.Open):
-            if channel is not None:
-                raise ChannelError("second 'channel.open' seen")
-            most = self._handshake.channel_max
-            if most and len(self.channels) >= most:
-                raise NotAllowed(
-                    f"number of channels opened ({len(self.channels)}) has reached the negotiated "
-                    f"channel_max ({most})",
-                    ids=(0, 0),
-                )
-            self.node.channel_opened(self.user)
-            self.channels[number] = Channel(self, number)
-            self._closed_channels.pop(number, None)
-            self.outbox.send(channel_open_ok(number))
-        elif channel is None:
-            raise ChannelError("expected 'channel.open'")
-        elif isinstance(method, commands.Channel.Close):
-            if channel.is_closing:
-                self.outbox.send(channel_close_ok(number))
-                return
-            channel.close()
-            self._forget_channel(number)
-            channel.reply(channel_close_ok(number))
-        elif channel.is_closing:
-            self._forget_channel(number)
-        else:
-            raise CommandInvalid("unimplemented method")
-
-    def _forget_channel(self, number: int) -> None:
-        del self.channels[number]
-        self._reader.forget_channel(number)
-        self._closed_channels[number] = self.node.clock()
 
     def _connection_method(self, command: Command) -> None:
         """Methods of channel 0 (CONN-35, CONN-50…54, CONN-70)."""
@@ -347,7 +277,7 @@ class Connection:
         if isinstance(command.method, commands.Connection.TuneOk):
             self.frame_max = self._handshake.frame_max
             self._reader.set_frame_max(self.frame_max)
-            self._start_heartbeats()
+            self._heartbeat.start(self._handshake.heartbeat_s)
         if isinstance(command.method, commands.Connection.Open):
             self.user, self.vhost = self._handshake.user, self._handshake.vhost
             self._timers.pop("handshake").cancel()
@@ -361,6 +291,11 @@ class Connection:
         self.state = self._handshake.state
 
     # Waiting for the disk
+
+    @property
+    def is_stalled(self) -> bool:
+        """True while a reply waits for the disk."""
+        return self._held_until > 0
 
     def hold_reply(self, frame: bytes, lsn: int) -> None:
         """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
@@ -393,20 +328,25 @@ class Connection:
     def _go_on(self) -> None:
         """Walk what was left when the connection stalled."""
         self._walk()
-        while self._late and not self._held_until:
+        while self._late and not self._held_until and self.state is not ConnectionState.CLOSED:
             late, self._late = self._late, []
             self._events = self._reader.feed(b"".join(late))
             self._walk()
         if not self._held_until:
             self.wire.resume(STALLED)
+            self._drained()
 
     def storage_failed(self) -> None:
         """See `node.Waiter`: a definition that cannot be stored ends the connection (CONF-12)."""
         if self._held_until:
             self._held_until = 0
             self._held.clear()
-            self._late.clear()
             self._fail(ConnectionForced("storage has failed", ids=(0, 0)))
+            self._go_on()
+
+    def refuse_commit(self, number: int) -> None:
+        """A transaction could not be stored: its channel ends without commit-ok (TX-09)."""
+        self._fail_channel(number, PreconditionFailed("partial tx completion", ids=(90, 20)))
 
     def _check_flood(self) -> None:
         """Stop reading a publisher while too much waits for the disk (LIMIT-20)."""
@@ -423,7 +363,7 @@ class Connection:
     # Octets out
 
     def _write(self, data: bytes) -> None:
-        self._sent_at = self.node.clock()
+        self._heartbeat.said_at = self.node.clock()
         self.wire.write(data)
 
     def _drained(self) -> None:
@@ -432,26 +372,17 @@ class Connection:
 
     # Time
 
-    def _start_heartbeats(self) -> None:
-        """CONN-60, CONN-61."""
-        interval = self._handshake.heartbeat_s
-        if interval:
-            self._set_timer("heartbeat", interval / 2, self._beat)
+    def _is_deaf(self) -> bool:
+        """True while this side does not read: then silence is no sign (CONN-62)."""
+        return bool(self._held_until) or self._is_flooded
 
-    def _beat(self) -> None:
-        if self.state is ConnectionState.CLOSED:
-            return
-        interval = self._handshake.heartbeat_s
-        now = self.node.clock()
-        if now - self._received_at >= 2 * interval and not (self._held_until or self._is_flooded):
-            log.warning("connection.silent", connection=self.wire.name, heartbeat_s=interval)
-            self.wire.abort()
-            return
-        idle = now - self._sent_at
-        if idle >= interval / 2 - 0.005:
-            self._write(HEARTBEAT)
-            idle = 0.0
-        self._set_timer("heartbeat", interval / 2 - idle, self._beat)
+    def _silent(self) -> None:
+        log.warning(
+            "connection.silent",
+            connection=self.wire.name,
+            heartbeat_s=self._handshake.heartbeat_s,
+        )
+        self.wire.abort()
 
     def _handshake_timeout(self) -> None:
         if self.state is not ConnectionState.RUNNING:
@@ -461,20 +392,16 @@ class Connection:
     # Ends
 
     def _fail_channel(self, number: int, error: SoftError) -> None:
-        """A soft error closes the channel and leaves the others alone (CHAN-11, CHAN-13)."""
-        channel = self.channels[number]
-        channel.close()
-        self._reader.discard_channel(number)
+        last_tag = self.channels[number].next_tag - 1
         log.warning(
             "channel.closed",
             connection=self.wire.name,
             channel=number,
             reply_code=error.code,
             reason=error.reply_text,
-            last_tag=channel.next_tag - 1,
+            last_tag=last_tag,
         )
-        ids = error.ids if error.ids is not None else self._ids
-        self.send_behind_replies(channel_close(number, error, ids))
+        self._table.fail(number, error, error.ids if error.ids is not None else self._ids)
 
     def _fail(self, error: AmqpError, *, deaf: bool = False) -> None:
         """A hard error closes the connection (CONN-54); deaf: nothing more can be read."""
@@ -513,6 +440,8 @@ class Connection:
         self._held_until = 0
         self._held.clear()
         self._fail(ConnectionForced(reason, ids=(0, 0)))
+        # A stalled connection must read on, or close-ok would never be seen.
+        self._go_on()
 
     def _closed_by_client(self) -> None:
         """CONN-53: everything is cleaned up before close-ok leaves."""
@@ -547,6 +476,7 @@ class Connection:
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
 
     def _cancel_timers(self) -> None:
+        self._heartbeat.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -556,10 +486,7 @@ class Connection:
 
     def _clean_up(self) -> None:
         self.node.forget(self)
-        channels, self.channels = self.channels, {}
-        for channel in channels.values():
-            if not channel.is_closing:
-                channel.close()
+        self._table.close_all()
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
         self._handshake.leave()

@@ -44,7 +44,9 @@ class Credit:
         return 1 if fits or not self.outstanding else 0
 
     def use(self, messages: list[Message]) -> None:
-        """These have been delivered. Octets are counted always, so that a limit may come late."""
+        """These have been delivered. Octets count only under a limit; one that comes late counts
+        what is outstanding then (`consuming.set_limits`).
+        """
         self.outstanding += len(messages)
         if self.limit_octets:
             self.outstanding_octets += sum(body_size(message[0]) for message in messages)
@@ -68,7 +70,16 @@ class Consumer:
         credit: prefetch per consumer; unused with no_ack (QOS-08)
     """
 
-    __slots__ = ("_shortstr", "channel", "credit", "is_active", "no_ack", "priority", "queue", "tag")
+    __slots__ = (
+        "_shortstr",
+        "channel",
+        "credit",
+        "is_active",
+        "no_ack",
+        "priority",
+        "queue",
+        "tag",
+    )
 
     def __init__(
         self,
@@ -98,9 +109,13 @@ class Consumer:
         )
 
     def room(self, head: Message) -> int:
-        """See `Outlet`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20)."""
+        """See `Outlet`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20).
+
+        While a reply waits for the disk, too: it may be the consume-ok of this very consumer,
+        which no delivery may overtake (CONS-01).
+        """
         channel = self.channel
-        if channel.outbox.blocked or not channel.flow_active:
+        if channel.outbox.blocked or not channel.flow_active or channel.connection.is_stalled:
             return 0
         if self.no_ack:
             return UNLIMITED
@@ -132,7 +147,7 @@ class Consumer:
         for tag, message in zip(entry.tags, entry.messages, strict=True):
             limits = (channel.frame_max, message[2])
             parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
-            channel.outbox.add(parts, len(message[0]) + DELIVER_OVERHEAD_OCTETS)
+            channel.connection.send_behind_replies(b"".join(parts))
 
     def queue_deleted(self) -> None:
         """See `Outlet`: the client hears of it if it can (CONS-40)."""

@@ -28,6 +28,7 @@ from server.accounts import (
     read_vhosts,
     require_known_vhosts,
 )
+from server.amounts import parse_amount
 from server.startup import SettingsError
 
 if TYPE_CHECKING:
@@ -165,6 +166,19 @@ class Settings:
         "Bytes waiting for the disk at which publishers are no longer read (LIMIT-20).",
         low=MIB,
         high=4096 * MIB,
+    )
+    vm_memory_high_watermark: str = _option(
+        "0.6",
+        "Memory in use at which publishers wait: a share of RAM or of the control group's limit, "
+        "or an amount like 2GB (LIMIT-01).",
+    )
+    disk_free_limit: str = _option(
+        "50MB",
+        "Free disk space at which publishers wait: an amount, or a share of RAM like 1.5; "
+        "0: none (LIMIT-01).",
+    )
+    blocked_connection_log_after_s: float = _option(
+        30.0, "A publisher that waits longer for an alarm is logged (LIMIT-16).", low=0.1
     )
     segment_size_bytes: int = _option(
         64 * MIB, "Size of one preallocated file of the journal.", low=MIB, high=1024 * MIB
@@ -404,4 +418,9 @@ def _require_consistent(settings: Settings) -> None:
         size = len(getattr(settings, name).encode("utf-8", "surrogateescape"))
         if not 0 < size <= 255:
             raise SettingsError(f"{name}: expected 1 to 255 bytes, not {size}")
+    for name in ("vm_memory_high_watermark", "disk_free_limit"):
+        try:
+            parse_amount(getattr(settings, name))
+        except ValueError as error:
+            raise SettingsError(f"{name}: {error}") from None
     require_known_vhosts(settings.all_users(), settings.all_vhosts())

@@ -189,8 +189,6 @@ def whole(run: Run) -> Taken:
         tags: range | list[int] = range(run.first, run.first + run.live)
         return Taken(run, tags, run.messages)  # type: ignore[arg-type]
     pairs = [
-        (run.first + at, message)
-        for at, message in enumerate(run.messages)
-        if message is not None
+        (run.first + at, message) for at, message in enumerate(run.messages) if message is not None
     ]
     return Taken(run, [tag for tag, _ in pairs], [message for _, message in pairs])

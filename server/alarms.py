@@ -1,0 +1,158 @@
+"""Memory and disk alarms: when they are up, and who is held back by them.
+
+    readings ──▶ thresholds with hysteresis ──▶ raised / cleared ──▶ connections
+
+Readings come in as numbers; who takes them, and how often, is the edge's business. While an
+alarm is up every connection is *blocking*; one becomes *blocked* by itself when it publishes.
+When the last alarm clears, the blocked ones are let go a few per turn, because each has up to a
+buffer of publishes to catch up with (LIMIT-23). Must not know frames or sockets.
+
+Spec: LIMIT-01, LIMIT-10, LIMIT-12, LIMIT-13, LIMIT-15
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Cleared this far on the good side of the threshold, so that it does not flutter.
+MEMORY_CLEARS_AT: Final = 0.95
+DISK_CLEARS_AT: Final = 1.10
+RELEASED_PER_TURN: Final = 8
+NO_LIMIT: Final = 1 << 62
+
+log = structlog.get_logger(__name__)
+
+
+class Publishing(Protocol):
+    """A connection, as far as alarms concern it."""
+
+    is_blocking: bool
+
+    def unblock(self) -> None:
+        """The last alarm has cleared: go on where reading stopped (LIMIT-12)."""
+
+
+class Alarms:
+    """The alarms of one broker.
+
+    Args:
+        memory_limit_octets: more than this in use raises the memory alarm
+        disk_limit_octets: less than this free raises the disk alarm; 0: never
+        later: runs a callable in a turn
+    """
+
+    def __init__(
+        self,
+        memory_limit_octets: int,
+        disk_limit_octets: int,
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.memory_limit_octets = memory_limit_octets
+        self.disk_limit_octets = disk_limit_octets
+        self.memory_octets = 0
+        self.disk_free_octets = NO_LIMIT
+        self.is_raised = False
+        self.is_memory_low = False
+        self.is_disk_low = False
+        self.is_storage_failing = False
+        self._later = later
+        self._connections: dict[Publishing, None] = {}
+        self._blocked: dict[Publishing, None] = {}
+
+    @property
+    def reason(self) -> str:
+        """What `connection.blocked` says now; empty without an alarm (LIMIT-13)."""
+        resources = ["memory"] if self.is_memory_low else []
+        if self.is_disk_low or self.is_storage_failing:
+            resources.append("disk")
+        return "low on " + " & ".join(resources) if resources else ""
+
+    @property
+    def blocked_count(self) -> int:
+        """Connections that are not read because they published."""
+        return len(self._blocked)
+
+    # What is measured
+
+    def read(self, memory_octets: int, disk_free_octets: int) -> None:
+        """Take readings and raise or clear by them (LIMIT-01)."""
+        self.memory_octets = memory_octets
+        self.disk_free_octets = disk_free_octets
+        limit = self.memory_limit_octets
+        if self.is_memory_low:
+            is_memory_low = memory_octets >= limit * MEMORY_CLEARS_AT
+        else:
+            is_memory_low = memory_octets > limit
+        if is_memory_low != self.is_memory_low:
+            self.is_memory_low = is_memory_low
+            self._tell("memory", is_memory_low, used_bytes=memory_octets, limit_bytes=limit)
+        limit = self.disk_limit_octets
+        if self.is_disk_low:
+            is_disk_low = disk_free_octets <= limit * DISK_CLEARS_AT
+        else:
+            is_disk_low = disk_free_octets < limit
+        if is_disk_low != self.is_disk_low:
+            self.is_disk_low = is_disk_low
+            self._tell("disk", is_disk_low, free_bytes=disk_free_octets, limit_bytes=limit)
+        self._update()
+
+    def storage_failed(self) -> None:
+        """The disk took no block: an alarm until it is shown to take one (LIMIT-15)."""
+        if not self.is_storage_failing:
+            self.is_storage_failing = True
+            self._tell("storage", True, free_bytes=self.disk_free_octets)
+            self._update()
+
+    def storage_recovered(self) -> None:
+        """A block was written and synced again."""
+        if self.is_storage_failing:
+            self.is_storage_failing = False
+            self._tell("storage", False, free_bytes=self.disk_free_octets)
+            self._update()
+
+    def _tell(self, resource: str, is_raised: bool, **values: int) -> None:
+        if is_raised:
+            log.warning("alarm.raised", resource=resource, **values, meaning="publishers wait")
+        else:
+            log.warning("alarm.cleared", resource=resource, **values)
+
+    def _update(self) -> None:
+        is_raised = self.is_memory_low or self.is_disk_low or self.is_storage_failing
+        if is_raised == self.is_raised:
+            return
+        self.is_raised = is_raised
+        for connection in self._connections:
+            connection.is_blocking = is_raised
+        if not is_raised:
+            self._release()
+
+    # Who is held back
+
+    def enter(self, connection: Publishing) -> None:
+        """A connection begins; it may do so during an alarm (LIMIT-10)."""
+        self._connections[connection] = None
+        connection.is_blocking = self.is_raised
+
+    def leave(self, connection: Publishing) -> None:
+        """It is gone."""
+        self._connections.pop(connection, None)
+        self._blocked.pop(connection, None)
+
+    def block(self, connection: Publishing) -> None:
+        """It has published: it is not read until the last alarm clears."""
+        self._blocked[connection] = None
+
+    def _release(self) -> None:
+        if self.is_raised:
+            return
+        for connection in list(islice(self._blocked, RELEASED_PER_TURN)):
+            del self._blocked[connection]
+            connection.unblock()
+        if self._blocked:
+            self._later(self._release)

@@ -1,0 +1,79 @@
+"""Signs of life in both directions of one connection (CONN-60…62)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocol.codec import HEARTBEAT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.wire import Timer
+
+
+class Heartbeat:
+    """Sends heartbeats when nothing else was sent, and notices a silent peer.
+
+    Args:
+        clock: monotonic seconds
+        call_later: runs a callable after a delay in seconds
+        write: sends octets at once
+        silent: called when nothing has come for twice the interval
+        is_deaf: True while we do not read ourselves, so that silence means nothing (CONN-62)
+    """
+
+    __slots__ = (
+        "_call_later",
+        "_clock",
+        "_interval_s",
+        "_is_deaf",
+        "_silent",
+        "_timer",
+        "_write",
+        "heard_at",
+        "said_at",
+    )
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        write: Callable[[bytes], None],
+        silent: Callable[[], None],
+        is_deaf: Callable[[], bool],
+    ) -> None:
+        self._clock = clock
+        self._call_later = call_later
+        self._write = write
+        self._silent = silent
+        self._is_deaf = is_deaf
+        self._interval_s = 0
+        self._timer: Timer | None = None
+        self.heard_at = self.said_at = clock()
+
+    def start(self, interval_s: int) -> None:
+        """Begin with the negotiated interval; 0 is none."""
+        self._interval_s = interval_s
+        if interval_s:
+            self._timer = self._call_later(interval_s / 2, self._beat)
+
+    def stop(self) -> None:
+        """The connection has ended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _beat(self) -> None:
+        now = self._clock()
+        if self._is_deaf():
+            self.heard_at = now
+        if now - self.heard_at >= 2 * self._interval_s:
+            self._silent()
+            return
+        idle = now - self.said_at
+        # A timer may come a little early by another clock.
+        if idle >= self._interval_s / 2 - 0.005:
+            self._write(HEARTBEAT)
+            idle = 0.0
+        self._timer = self._call_later(self._interval_s / 2 - idle, self._beat)

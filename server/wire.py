@@ -1,0 +1,39 @@
+"""The socket, seen from below the edge: what a connection may ask of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Timer(Protocol):
+    """A timer that can be taken back."""
+
+    def cancel(self) -> None:
+        """Never call."""
+
+
+class Wire(Protocol):
+    """The socket, seen from the connection."""
+
+    name: str
+
+    def write(self, data: bytes) -> None:
+        """Send octets."""
+
+    def pause(self, reason: int) -> None:
+        """Stop reading for this reason."""
+
+    def resume(self, reason: int) -> None:
+        """This reason is gone."""
+
+    def finish(self) -> None:
+        """Send what is left, then close without destroying it (CONN-07)."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Run a callable after a delay."""
