@@ -30,6 +30,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts processes by the folder it is in, so that -m can leave it out."""
+    for item in items:
+        for folder in ("integration", "fault"):
+            if item.path.parent.name == folder:
+                item.add_marker(folder)
+
+
 @pytest.fixture(scope="session")
 def referee_url(request: pytest.FixtureRequest) -> str | None:
     """The URL given on the command line, or None when VouchMQ is under test."""

@@ -53,7 +53,7 @@ def close_code(client: RawClient) -> int:
         while True:
             _, value = client.read()
             if isinstance(value, amqp.Connection.Close):
-                return int(value.reply_code)
+                return value.reply_code or 0
     except PeerClosedError:
         return 0
 
@@ -67,8 +67,7 @@ def ready(url: str, queue: str) -> int:
     """Messages ready in a queue."""
     with RawClient(url).handshake() as client:
         client.open_channel()
-        asked = amqp.Queue.Declare(queue=queue, passive=True)
-        return int(client.call(1, asked, amqp.Queue.DeclareOk).message_count)
+        return client.ready_count(queue)
 
 
 def declare(url: str, queue: str) -> None:
@@ -290,8 +289,7 @@ def test_slow_reader_costs_little_memory_and_nobody_time(
         publisher.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
         for _ in range(count):
             publisher.send(content(1, "", queue, bytes(size)))
-        while publisher.expect(amqp.Basic.Ack).delivery_tag < count:
-            pass
+        publisher.confirmed_up_to(count)
         before = resident_mib(broker)
         slow = RawClient(url, receive_buffer_bytes=4096).handshake()
         with slow:

@@ -143,12 +143,6 @@ def marked(client: RawClient, seqno: int, queue: str = QUEUE, *, persistent: boo
     return content(1, "", queue, body, persistent=persistent)
 
 
-def wait_for_ack(client: RawClient, seqno: int) -> None:
-    """Wait until everything up to `seqno` is acked (all messages are of one kind)."""
-    while client.expect(amqp.Basic.Ack).delivery_tag < seqno:
-        pass
-
-
 def publish_load(client: RawClient, rounds: list[int]) -> None:
     """Publish so many at a time, waiting for the confirms of each round."""
     seqno = 0
@@ -156,7 +150,7 @@ def publish_load(client: RawClient, rounds: list[int]) -> None:
         batch = range(seqno + 1, seqno + size + 1)
         client.send(b"".join(marked(client, number) for number in batch))
         seqno += size
-        wait_for_ack(client, seqno)
+        client.confirmed_up_to(seqno)
 
 
 def declare(url: str, queue: str, *, durable: bool) -> None:
@@ -188,7 +182,7 @@ def test_no_ack_leaves_before_the_sync_that_covers_it(
         consumer.open_channel()
         consumer.send(method(1, amqp.Basic.Consume(queue=QUEUE)))
         for sent, _ in consumer.deliveries(100):
-            consumer.send(method(1, amqp.Basic.Ack(delivery_tag=sent.delivery_tag)))
+            consumer.send(method(1, amqp.Basic.Ack(delivery_tag=sent.delivery_tag or 0)))
         for thread in threads:
             thread.join(30)
     for client in clients:
@@ -254,11 +248,11 @@ def test_transient_publishes_are_confirmed_without_any_sync(
         began = len(log.read_text(encoding="ascii", errors="replace").splitlines())
         for seqno in range(1, 101):
             client.send(marked(client, seqno, persistent=persistent))
-            wait_for_ack(client, seqno)
+            client.confirmed_up_to(seqno)
         client.send(b"".join(marked(client, n, persistent=persistent) for n in range(101, 301)))
-        wait_for_ack(client, 300)
+        client.confirmed_up_to(300)
         client.send(content(1, "", "no such queue", b"unroutable", persistent=True))
-        wait_for_ack(client, 301)
+        client.confirmed_up_to(301)
         port = client.local_port
     trace = SyncTrace(finish(process, log))
     last = max(ack.line for ack in trace.acks if ack.port == port)
@@ -278,9 +272,9 @@ def test_a_slow_disk_delays_those_who_wait_for_it_and_nobody_else(
         patient.send(marked(patient, 1))
         for seqno in range(1, 11):
             quick.send(marked(quick, seqno, persistent=False))
-            wait_for_ack(quick, seqno)
+            quick.confirmed_up_to(seqno)
         assert time.monotonic() - began < 0.25
-        wait_for_ack(patient, 1)
+        patient.confirmed_up_to(1)
         assert time.monotonic() - began > 0.28
     process.kill9()
 

@@ -16,11 +16,12 @@ import pamqp.commands as amqp
 import pamqp.frame
 import pamqp.header
 from pamqp.base import Frame
+from pamqp.common import FieldTable
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 FRAME_END = 0xCE
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
-CAPABILITIES = {
+CAPABILITIES: FieldTable = {
     "authentication_failure_close": True,
     "basic.nack": True,
     "connection.blocked": True,
@@ -206,6 +207,16 @@ class RawClient:
             _, value = self.read()
             if isinstance(value, amqp.Connection.Close):
                 return value
+
+    def confirmed_up_to(self, seqno: int) -> None:
+        """Wait until everything up to `seqno` is acked (all messages are of one kind)."""
+        while (self.expect(amqp.Basic.Ack).delivery_tag or 0) < seqno:
+            pass
+
+    def ready_count(self, queue: str) -> int:
+        """Messages ready in a queue, asked on channel 1."""
+        asked = amqp.Queue.Declare(queue=queue, passive=True)
+        return self.call(1, asked, amqp.Queue.DeclareOk).message_count or 0
 
     def read(self) -> tuple[int, Any]:
         """The next frame: channel, and method, header, body or heartbeat as pamqp sees it."""

@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pika.exceptions
@@ -154,6 +155,11 @@ async def load(
         await asyncio.gather(*work)
 
 
+def holds_all(taken: list[tuple[bytes, bool]], count: int) -> bool:
+    """True when everything has come."""
+    return len(taken) >= count
+
+
 async def take_all(broker: BrokerProcess) -> dict[str, list[tuple[bytes, bool]]]:
     """Everything in the queues after the restart, in order."""
     found: dict[str, list[tuple[bytes, bool]]] = {}
@@ -168,7 +174,7 @@ async def take_all(broker: BrokerProcess) -> dict[str, list[tuple[bytes, bool]]]
 
             await call(channel.basic_consume, queue, take, auto_ack=True)
             count = reply.method.message_count
-            await until(lambda taken=taken, count=count: len(taken) >= count)
+            await until(partial(holds_all, taken, count))
             assert len(taken) == count
             found[queue] = taken
         await asyncio.sleep(0.1)

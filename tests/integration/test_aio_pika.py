@@ -11,6 +11,7 @@ import aio_pika
 import aio_pika.exceptions
 import aio_pika.patterns
 import aiormq.exceptions
+import pamqp.commands
 import pytest
 import pytest_asyncio
 from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
@@ -96,9 +97,12 @@ async def test_mandatory_message_is_returned_and_raises(
     missing = names("missing")
     with pytest.raises(aio_pika.exceptions.PublishError) as caught:
         await channel.default_exchange.publish(message(b"back"), missing, mandatory=True)
-    assert caught.value.message.delivery.reply_code == 312
-    assert caught.value.message.delivery.routing_key == missing
-    assert caught.value.message.body == b"back"
+    returned = caught.value.message
+    assert returned is not None
+    assert isinstance(returned.delivery, pamqp.commands.Basic.Return)
+    assert returned.delivery.reply_code == 312
+    assert returned.delivery.routing_key == missing
+    assert returned.body == b"back"
 
 
 async def test_returns_reach_a_callback_when_they_do_not_raise(
@@ -285,7 +289,7 @@ async def test_consumer_is_told_when_its_queue_is_deleted(
     connection: AbstractConnection, channel: AbstractChannel, names: Names
 ) -> None:
     queue = await channel.declare_queue(names())
-    cancelled: asyncio.Queue[str] = asyncio.Queue()
+    cancelled: asyncio.Queue[str | None] = asyncio.Queue()
     underlay = await channel.get_underlay_channel()
     underlay.on_consumer_cancel_callbacks.add(
         lambda frame: cancelled.put_nowait(frame.consumer_tag)

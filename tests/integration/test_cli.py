@@ -98,14 +98,12 @@ def test_ready_again_in_time_with_messages_on_disk(own_broker: BrokerProcess) ->
         client.call(1, amqp.Queue.Declare(queue="stock", durable=True), amqp.Queue.DeclareOk)
         client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
         client.send(content(1, "", "stock", bytes(1000), persistent=True) * 5000)
-        while client.expect(amqp.Basic.Ack).delivery_tag < 5000:
-            pass
+        client.confirmed_up_to(5000)
     own_broker.kill9()
     assert own_broker.restart() < READY_LIMIT_S
     with RawClient(own_broker.url).handshake() as client:
         client.open_channel()
-        asked = amqp.Queue.Declare(queue="stock", passive=True)
-        assert client.call(1, asked, amqp.Queue.DeclareOk).message_count == 5000
+        assert client.ready_count("stock") == 5000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -160,8 +158,7 @@ def test_drain_confirms_what_it_has_taken(own_broker: BrokerProcess) -> None:
     own_broker.start()
     with RawClient(own_broker.url).handshake() as client:
         client.open_channel()
-        asked = amqp.Queue.Declare(queue="drained", passive=True)
-        kept = client.call(1, asked, amqp.Queue.DeclareOk).message_count
+        kept = client.ready_count("drained")
     # All acks of one channel and kind come in order: what was confirmed is a prefix.
     assert kept >= confirmed
     assert kept == confirmed, f"{kept} are stored, the publisher was told of {confirmed} only"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,12 +51,17 @@ def settle_down(connection: pika.BlockingConnection) -> None:
 
 def drain(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
     """Take everything that is ready: body and redelivered flag, in order."""
-    taken = []
+    taken: list[tuple[bytes, bool]] = []
     while True:
         method, _, body = channel.basic_get(queue, auto_ack=True)
         if method is None:
             return taken
         taken.append((body, method.redelivered))
+
+
+def came(count: int, seen: list[list[bytes]]) -> bool:
+    """True when so many have come to all consumers together."""
+    return sum(map(len, seen)) == count
 
 
 def bodies(count: int, first: int = 1) -> list[bytes]:
@@ -238,8 +244,7 @@ def test_round_robin_between_idle_consumers(
         )
     for body in bodies(9):
         channel.basic_publish("", queue, body)
-        settled = int(body)
-        pump(connection, lambda settled=settled: sum(map(len, seen)) == settled)
+        pump(connection, functools.partial(came, int(body), seen))
     assert sorted(seen) == [[b"1", b"4", b"7"], [b"2", b"5", b"8"], [b"3", b"6", b"9"]]
 
 

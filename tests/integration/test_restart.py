@@ -58,7 +58,7 @@ def channel(own_broker: BrokerProcess) -> Iterator[BlockingChannel]:
 
 def drain(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
     """Take everything: body and redelivered flag, in order."""
-    taken = []
+    taken: list[tuple[bytes, bool]] = []
     while True:
         method, _, body = channel.basic_get(queue, auto_ack=True)
         if method is None:
