@@ -34,6 +34,7 @@ SIZE: Final = Struct(">I")
 
 FRAME_END: Final = 0xCE
 BASIC_CLASS: Final = 60
+HEAD_OCTETS: Final = 7
 ACK_FRAME_OCTETS: Final = 21
 # Frame header 7, class and weight 4, body size 8: what stands before the property block.
 PROPERTIES_AT: Final = 19
@@ -62,9 +63,6 @@ def parse_publishes(
         and the octets of the largest raw content. No contents: the caller goes frame by frame.
     """
     startswith = data.startswith
-    unpack = CONTENT_HEADER.unpack_from
-    channel = (key[1] << 8) | key[2]
-    largest_payload, largest_body = limits
     key_octets = len(key)
     end = len(data)
     raws: list[bytes] = []
@@ -73,34 +71,15 @@ def parse_publishes(
     largest = 0
     while startswith(key, pos):
         at = pos + key_octets
-        if end - at < CONTENT_HEADER.size:
+        body_at, stop = content_end(data, at, key, limits)
+        if not stop:
             break
-        kind, number, size, class_id, weight, body_octets = unpack(data, at)
-        body_at = at + 8 + size
-        if (
-            kind != 2
-            or number != channel
-            or class_id != BASIC_CLASS
-            or weight
-            or not SMALLEST_CONTENT_HEADER <= size <= largest_payload
-            or body_octets > largest_payload
-            or body_octets > largest_body
-        ):
-            break
-        stop = body_at + 8 + body_octets if body_octets else body_at
-        if stop > end or data[body_at - 1] != FRAME_END or data[stop - 1] != FRAME_END:
-            break
-        if body_octets:
-            if FRAME_HEADER.unpack_from(data, body_at) != (3, channel, body_octets):
-                break
-            guess = data[pos : body_at + 7]
-        else:
-            guess = data[pos:body_at]
         mode = mode_of(data[at + PROPERTIES_AT : body_at - 1], modes)
         if mode != run_mode:
             if run_mode >= 0 or mode < 0:
                 break
             run_mode = mode
+        guess = data[pos : body_at + HEAD_OCTETS if stop > body_at else body_at]
         whole = stop - pos
         if whole > largest:
             largest = whole
@@ -114,6 +93,33 @@ def parse_publishes(
             pos = stop
             stop += whole
     return pos, raws, run_mode, largest - key_octets if raws else 0
+
+
+def content_end(data: bytes, at: int, key: bytes, limits: tuple[int, int]) -> tuple[int, int]:
+    """Where the body frame of the content at `at` begins and where the content ends.
+
+    (0, 0) unless it is whole, plain and in one body frame at most, on the channel of `key`.
+    """
+    if len(data) - at < CONTENT_HEADER.size:
+        return 0, 0
+    kind, channel, size, class_id, weight, octets = CONTENT_HEADER.unpack_from(data, at)
+    if (
+        kind != 2
+        or channel != (key[1] << 8) | key[2]
+        or class_id != BASIC_CLASS
+        or weight
+        or not SMALLEST_CONTENT_HEADER <= size <= limits[0]
+        or octets > limits[0]
+        or octets > limits[1]
+    ):
+        return 0, 0
+    body_at: int = at + 8 + size
+    stop: int = body_at + 8 + octets if octets else body_at
+    if stop > len(data) or data[body_at - 1] != FRAME_END or data[stop - 1] != FRAME_END:
+        return 0, 0
+    if octets and FRAME_HEADER.unpack_from(data, body_at) != (3, channel, octets):
+        return 0, 0
+    return body_at, stop
 
 
 def mode_of(block: bytes, modes: dict[bytes, int]) -> int:
