@@ -38,7 +38,7 @@ WORLD: Final = frozenset(
 )
 # The edges of `server/`: they may touch the world, and hold no decision of AMQP.
 EDGES: Final = frozenset(
-    {"transport", "app", "assembly", "settings", "accounts", "logs", "ping", "__main__"}
+    {"transport", "app", "assembly", "settings", "accounts", "gauges", "logs", "ping", "__main__"}
 )
 ASYNC_ALLOWED: Final = frozenset({"server.transport", "server.app"})
 
