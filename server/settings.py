@@ -136,9 +136,6 @@ class Settings:
     qos_apply_to_existing_consumers: bool = _option(
         False, "Let basic.qos with global=0 change running consumers too (QOS-05)."
     )
-    honour_no_local: bool = _option(
-        False, "Keep a connection's own messages from its no-local consumers (CONS-04)."
-    )
     relaxed_redeclare: bool = _option(
         False, "Log differing arguments of a redeclared queue instead of refusing (QUEUE-25)."
     )
