@@ -202,9 +202,11 @@ def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> V
             accepted.append(extent)
             continue
         if missing[0] > missing[1]:
-            # A number twice within a segment: the block failed and nothing was synced since.
-            discarded = judged[index:]
-            break
+            # Its number went to a block of the segment before it: its own was given up. Or that
+            # block is one that failed, and then nothing was synced since, and what follows
+            # this extent does not connect either.
+            abandoned.append(extent.generation)
+            continue
         is_known = any(first <= missing[0] and missing[1] <= last for first, last in gaps)
         if is_known and extent.start == 0:
             accepted.append(extent)

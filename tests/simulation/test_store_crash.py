@@ -113,9 +113,16 @@ TestStoreMachine.settings = settings(
 )
 
 
+# Seeds that failed once: a segment whose head failed could not be removed either.
+@pytest.mark.parametrize("seed", [35611, 65956])
+def test_a_seed_that_failed_once_passes(seed: int) -> None:
+    run_random(seed)
+
+
+@pytest.mark.timeout(60)
 def test_random_histories_keep_every_promise() -> None:
-    recoveries = sum(run_random(seed).recoveries for seed in range(600))
-    assert recoveries > 1500
+    recoveries = sum(run_random(seed).recoveries for seed in range(400))
+    assert recoveries > 1000
 
 
 # The harness itself: each of these bugs must not survive a few hundred histories.
@@ -130,11 +137,13 @@ def first_failing_seed(limit: int = 1500) -> int | None:
     return None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_sync_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_model, "sync_all", lambda targets: 0)
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     begin_sync = journal.Journal.begin_sync
 
@@ -160,6 +169,7 @@ def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     begin_sync = chain.Chain.begin_sync
 
@@ -172,6 +182,7 @@ def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.Monk
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     sync_all = sync_worker.sync_all
     monkeypatch.setattr(
@@ -180,11 +191,13 @@ def test_harness_catches_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch)
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_missing_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "crc32", lambda data, value=0: 0)
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_ticket_that_promises_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     end_sync = journal.Journal.end_sync
     synced = StoreModel._synced
@@ -198,6 +211,7 @@ def test_harness_catches_a_ticket_that_promises_too_much(monkeypatch: pytest.Mon
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     write = journal.Journal.write
 
@@ -211,6 +225,7 @@ def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.Monkey
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_a_torn_tail_that_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_cut", lambda disk, last: 0)
     monkeypatch.setattr(chain.Chain, "begin", _begin_in_old_file(chain.Chain.begin))
@@ -234,11 +249,13 @@ def _begin_in_old_file(begin: Begin) -> Begin:
     return resume
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_blocks_that_nothing_proves_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_write_again", lambda disk, extents, verdict: None)
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_delivery_marks_lost_with_their_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -255,6 +272,7 @@ def test_harness_catches_delivery_marks_lost_with_their_segment(
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_segments_removed_before_a_block_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -269,6 +287,7 @@ def test_harness_catches_segments_removed_before_a_block_says_so(
     assert first_failing_seed() is not None
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_settles_that_free_a_segment_unsynced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -290,6 +309,7 @@ def _remove_now(self: chain.Chain) -> None:
     self._retired = []
 
 
+@pytest.mark.timeout(60)
 def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.MonkeyPatch) -> None:
     read_block = records.read_block
 

@@ -63,10 +63,17 @@ def test_a_segment_whose_head_failed_is_passed_over() -> None:
     assert (verdict.holes, verdict.doomed, verdict.discarded) == ([], [], [])
 
 
-def test_a_number_that_comes_twice_ends_the_journal() -> None:
-    extents = [extent(1, (1, 5)), extent(2, (5, 7))]
-    verdict = judge(extents, [1, 2])
-    assert (verdict.accepted, verdict.doomed) == (extents[:1], [2])
+def test_a_segment_that_was_given_up_for_the_one_before_it_is_passed_over() -> None:
+    extents = [extent(1, (1, 7)), extent(2, (6, 6)), extent(3, (8, 9), synced=8)]
+    verdict = judge(extents, [1, 2, 3])
+    assert (verdict.accepted, verdict.abandoned) == ([extents[0], extents[2]], [2])
+    assert (verdict.holes, verdict.doomed, verdict.discarded) == ([], [], [])
+
+
+def test_a_number_that_comes_twice_ends_the_journal_if_nothing_connects() -> None:
+    extents = [extent(1, (1, 5)), extent(2, (5, 7)), extent(3, (8, 8))]
+    verdict = judge(extents, [1, 2, 3])
+    assert (verdict.accepted, verdict.doomed) == (extents[:1], [2, 3])
 
 
 def test_segments_below_the_oldest_do_not_count() -> None:
