@@ -225,10 +225,11 @@ class Connection:
         return None
 
     def _check_running(self, number: int) -> None:
-        if self.state is ConnectionState.RUNNING:
-            if not number:
-                raise unexpected_method(self.state, self._ids)
-        elif self.state is not ConnectionState.CLOSING:
+        if self.state is ConnectionState.CLOSING:
+            return
+        if not number:
+            raise unexpected_method(self.state, self._ids)
+        if self.state is not ConnectionState.RUNNING:
             raise UnexpectedFrame("a frame on a channel before connection.open", ids=(0, 0))
 
     # Methods
