@@ -112,7 +112,7 @@ def test_checker_accepts_what_may_be() -> None:
         (lambda found: [(b"p:2", False), *found[1:]], "not told"),
         (lambda found: [(b"p:1", False), *found], "not told"),
         (lambda found: [(body, True) for body, _ in found], "never delivered"),
-        (lambda found: [*found[:4], (b"p:6", True)], "True"),
+        (lambda found: [*found[:4], (b"p:6", True)], "behind one that is not"),
     ],
 )
 def test_checker_finds_planted_faults(
