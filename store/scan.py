@@ -226,7 +226,7 @@ def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> V
         oldest=oldest,
         unproven=synced + 1,
         doomed=[generation for generation in generations if generation > newest],
-        abandoned=abandoned,
+        abandoned=[g for g in abandoned if g not in {e.generation for e in accepted}],
     )
 
 
