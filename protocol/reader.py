@@ -62,14 +62,22 @@ HEAD_OCTETS: Final = 7
 class Assembly:
     """The content of one publish on its way in, frame by frame."""
 
-    __slots__ = ("frames", "key", "missing", "mode", "skipping")
+    __slots__ = ("body", "header", "key", "missing", "mode", "skipping")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.frames: list[bytes] = []
+        self.header = b""
+        self.body = bytearray()
         self.missing = -1  # -1 until the content header is there
         self.mode = 0
         self.skipping = False
+
+
+class EveryChannel(set[int]):
+    """Stands for all channels but 0, which is the connection's own."""
+
+    def __contains__(self, channel: object) -> bool:
+        return channel != 0
 
 
 class Reader:
@@ -110,6 +118,11 @@ class Reader:
         """From now on only close and close-ok of this channel are read (CHAN-11)."""
         self._discarded.add(channel)
         self._assemblies.pop(channel, None)
+
+    def discard_all(self) -> None:
+        """The connection is being closed: of all channels nothing counts any more (CONN-54)."""
+        self._discarded = EveryChannel()
+        self._assemblies.clear()
 
     def forget_channel(self, channel: int) -> None:
         """The channel number is free again: nothing of its past is kept."""
@@ -210,8 +223,8 @@ class Reader:
         if size > assembly.missing:
             raise FrameError("content body frame exceeds remaining content size", ids=PUBLISH_IDS)
         assembly.missing -= size
-        if size and not assembly.skipping:
-            assembly.frames.append(data[at:stop])
+        if not assembly.skipping:
+            assembly.body += data[at + HEAD_OCTETS : stop - 1]
         return self._finished(channel, assembly)
 
     def _content_header(
@@ -240,7 +253,7 @@ class Reader:
         if body_octets > self._largest_body:
             assembly.skipping = True
             return (TOO_LARGE, channel, assembly.key, body_octets)
-        assembly.frames.append(frame)
+        assembly.header = frame
         return self._finished(channel, assembly)
 
     def _finished(self, channel: int, assembly: Assembly) -> Event | None:
@@ -249,7 +262,12 @@ class Reader:
         self._assemblies.pop(channel, None)
         if assembly.skipping:
             return None
-        raw = b"".join(assembly.frames)
+        raw = assembly.header
+        if assembly.body:
+            # One body frame, however the publisher had cut it: who is given the message gets it
+            # cut to its own frame_max (FRAME-39).
+            head = FRAME_HEADER.pack(3, channel, len(assembly.body))
+            raw = b"".join((raw, head, assembly.body, b"\xce"))
         return (PUBLISHES, channel, assembly.key, [raw], assembly.mode, len(raw))
 
 

@@ -26,7 +26,11 @@ READ_BUDGET_S: Final = 250e-6
 # A closed connection's unread octets are swallowed this long and this far (CONN-07).
 LINGER_S: Final = 1.0
 LINGER_OCTETS: Final = 65536
+# Answers that a client may leave unread.
+UNREAD_OCTETS: Final = 16 * 1024 * 1024
+# Reasons to stop reading, beside those of the connection.
 OUT_OF_BUDGET: Final = 4
+UNREAD: Final = 16
 
 
 class Door:
@@ -82,6 +86,7 @@ class Edge(asyncio.BufferedProtocol):
         self._connection: Connection | None = None
         self._paused = 0
         self._is_finishing = False
+        self._is_held = False
         self._linger_octets = LINGER_OCTETS
         self.name = "?"
 
@@ -128,11 +133,14 @@ class Edge(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The write buffer is above its mark."""
+        self._is_held = True
         if self._connection is not None:
             self._connection.outbox.hold()
 
     def resume_writing(self) -> None:
         """The write buffer has drained."""
+        self._is_held = False
+        self.resume(UNREAD)
         if self._connection is not None:
             self._connection.outbox.release()
 
@@ -145,8 +153,13 @@ class Edge(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Send octets."""
-        if self._transport is not None and not self._is_finishing:
-            self._transport.write(data)
+        if self._transport is None or self._is_finishing:
+            return
+        self._transport.write(data)
+        # Deliveries stop at the high mark; answers do not. A client that asks on and on and
+        # never reads is no longer listened to.
+        if self._is_held and self._transport.get_write_buffer_size() > UNREAD_OCTETS:
+            self.pause(UNREAD)
 
     def pause(self, reason: int) -> None:
         """Stop reading; several reasons may hold at once."""

@@ -168,7 +168,9 @@ def oracle(frames: list[bytes]) -> list[Thing]:
             raw, head = heads[channel]
             missing = head.body_size - sum(len(chunk) - 8 for chunk in chunks[channel])
             if not missing:
-                raw += b"".join(chunks[channel])
+                # However it was cut, it is kept in one body frame (FRAME-39).
+                content = b"".join(chunk[7:-1] for chunk in chunks[channel])
+                raw += wire.frame(3, channel, content) if content else b""
                 said.append((PUBLISHES, channel, keys.pop(channel), raw, mode_of(head)))
                 del heads[channel]
                 chunks[channel].clear()
