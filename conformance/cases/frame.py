@@ -419,6 +419,20 @@ def bodies_are_cut(stage: Stage) -> None:
         equal(channel.deliver().body_sizes, wanted, f"body frames for {size} octets")
 
 
+@case("FRAME-39", says="how the publisher cut a body does not show")
+def publishers_cut_is_forgotten(stage: Stage) -> None:
+    channel = stage.connect(frame_max=4096).channel()
+    queue = stage.queue(channel)
+    channel.consume(queue, no_ack=True)
+    for size, step in ((10, 5), (5000, 700)):
+        channel.connection.send(
+            wire.method(channel.number, "basic.publish", exchange="", routing_key=queue)
+            + wire.content(channel.number, bytes(size), wire.encode_properties(), step + 8)
+        )
+        wanted = [size] if size < 4088 else [4088, size - 4088]
+        equal(channel.deliver().body_sizes, wanted, f"body frames for {size} octets")
+
+
 @case("FRAME-19", says="frame_max of the reader, not of the publisher, cuts the bodies")
 def bodies_are_cut_for_the_reader(stage: Stage) -> None:
     writer = stage.connect(frame_max=131072).channel()
