@@ -25,6 +25,7 @@ from server.admission import Admission
 from server.assembly import Assembly
 from server.auth import Authenticator, is_loopback
 from server.connection import Connection
+from server.gauges import MemoryGauge, give_back_memory
 from server.handshake import Handshake, Offer
 from server.logs import configure_logs
 from server.startup import StartupError
@@ -51,6 +52,10 @@ KEEP_OCTETS: Final = 64 * 1024 * 1024
 TOP_PAD_OCTETS: Final = 1024 * 1024
 TOKEN_OCTETS: Final = 16
 LOOK_S: Final = 0.005
+# How often memory and disk are looked at; more often when the disk is nearly full (LIMIT-01).
+CHECK_S: Final = 1.0
+CHECK_FULL_DISK_S: Final = 0.1
+GIVE_BACK_S: Final = 5.0
 LAST_WORDS_S: Final = 0.2
 
 
@@ -116,6 +121,8 @@ class Server:
             settings.connection_max,
             {account.name: account.max_connections for account in settings.all_vhosts()},
         )
+        self._memory = MemoryGauge()
+        self._gave_back_at = 0.0
         self._assembly: Assembly
 
     async def serve(self) -> int:
@@ -125,6 +132,7 @@ class Server:
         loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
         door = Door(loop, self._new_connection, self._settings.deliver_high_water_bytes)
         server, port = await self._listen(door)
+        self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         gc.collect()
@@ -153,6 +161,7 @@ class Server:
                 clock=time.monotonic,
                 random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
                 fatal=self._fatal,
+                memory_octets=self._memory.total_octets,
             )
         except StoreError as error:
             raise StartupError(str(error)) from error
@@ -173,6 +182,19 @@ class Server:
         for damage in report.damaged:
             log.error("journal.damaged", damage=str(damage))
         return assembly
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read the gauges for the alarms, and once more in a while."""
+        assembly = self._assembly
+        if self._stopping.is_set():
+            return
+        assembly.check(self._memory.used_octets())
+        alarms = assembly.alarms
+        if alarms.is_memory_low and loop.time() - self._gave_back_at >= GIVE_BACK_S:
+            self._gave_back_at = loop.time()
+            give_back_memory()
+        is_tight = alarms.disk_free_octets < 2 * alarms.disk_limit_octets
+        loop.call_later(CHECK_FULL_DISK_S if is_tight else CHECK_S, self._check, loop)
 
     async def _listen(self, door: Door) -> tuple[asyncio.Server, int]:
         settings = self._settings

@@ -6,14 +6,18 @@ stands here, only who is told of what.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from server.alarms import Alarms
+from server.amounts import parse_amount
 from server.broker.broker import Broker
 from server.broker.pager import Pager
 from server.broker.queue import Queue
 from server.node import Limits, Node
+from server.storage import Storage
 from server.turn import Turn
 from store.errors import WriteFailed
 from store.group_commit import GroupCommit
@@ -27,11 +31,16 @@ if TYPE_CHECKING:
     from server.settings import Settings
     from store.disk import Disk
     from store.journal import Journal
-    from store.recovery import RecoveryReport
+    from store.recovery import Recovered, RecoveryReport
     from store.sync_worker import SyncWorker
 
 # Until the journal can read messages back, no queue is ever too large for memory.
 NEVER_OCTETS = 1 << 62
+
+# What shares of memory are shares of, where nobody says.
+SOME_OCTETS: Final = 1 << 40
+# A disk without room: it takes back nothing that it took, and may have room again (LIMIT-15).
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +61,7 @@ def limits_of(settings: Settings) -> Limits:
         auth_failure_delay_s=settings.auth_failure_delay_s,
         handshake_timeout_s=settings.handshake_timeout_s,
         initial_frame_max=settings.initial_frame_max,
+        blocked_log_after_s=settings.blocked_connection_log_after_s,
     )
 
 
@@ -66,6 +76,7 @@ class Assembly:
         clock: monotonic seconds
         random_token: 22 random base64url characters
         fatal: called once, with a line for the log, when the store can no longer keep its word
+        memory_octets: how much memory there is, for limits that are shares of it
 
     Raises:
         StoreError: the data directory is locked, damaged beyond use or of a newer format
@@ -81,15 +92,25 @@ class Assembly:
         clock: Callable[[], float],
         random_token: Callable[[], str],
         fatal: Callable[[str], None],
+        memory_octets: int = SOME_OCTETS,
     ) -> None:
         self._fatal = fatal
+        self._disk = disk
         self.turn = Turn(call_soon, self._write_journal, self._report)
         self.pager = Pager(self, NEVER_OCTETS, NEVER_OCTETS)
         self.journal: Journal
+        self.alarms = Alarms(
+            parse_amount(settings.vm_memory_high_watermark).of(memory_octets),
+            parse_amount(settings.disk_free_limit).of(memory_octets),
+            self.turn.later,
+        )
+        self.storage = Storage(
+            lambda: self.journal, self._write_journal, self.alarms, settings.segment_size_bytes
+        )
         self.broker: Broker[Queue] = Broker(
             new_queue=self._new_queue,
-            define=lambda record: self.journal.define(record),
-            drop_queue=lambda queue_id: self.journal.drop_queue(queue_id),
+            define=self.storage.define,
+            drop_queue=self.storage.drop_queue,
             random_name=random_token,
             relaxed_redeclare=settings.relaxed_redeclare,
         )
@@ -106,18 +127,7 @@ class Assembly:
             on_failed=self._sync_failed,
             clock=clock,
         )
-        self.broker.restore(recovered.definitions)
-        queues = self.broker.stored_queues()
-        for queue_id, copies in recovered.queues.items():
-            queue = queues.get(queue_id)
-            if queue is None:
-                self.journal.drop_queue(queue_id)
-            else:
-                queue.restore(copies.messages, copies.delivered_lsn)
-        for account in settings.all_vhosts():
-            vhost, _ = self.broker.create_vhost(account.name)
-            vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
-            vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
+        self._restore(recovered, settings)
         self.node = Node(
             self.broker,
             self.journal,
@@ -126,8 +136,36 @@ class Assembly:
             clock=clock,
             random_token=random_token,
             name=settings.node,
+            alarms=self.alarms,
         )
+        self.node.hand_over = self.storage.hand_over
+        self.node.unsettle = self.journal.unsettle
         self.turn.wake()
+
+    def _restore(self, recovered: Recovered, settings: Settings) -> None:
+        """Queues and messages of the journal, then the virtual hosts that must exist."""
+        self.broker.restore(recovered.definitions)
+        queues = self.broker.stored_queues()
+        for queue_id, copies in recovered.queues.items():
+            queue = queues.get(queue_id)
+            if queue is None:
+                self.storage.drop_queue(queue_id)
+            else:
+                queue.restore(copies.messages, copies.delivered_lsn)
+        for account in settings.all_vhosts():
+            vhost, _ = self.broker.create_vhost(account.name)
+            vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
+            vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
+
+    def check(self, memory_octets: int) -> None:
+        """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15)."""
+        try:
+            free_octets = self._disk.free_bytes()
+        except OSError as error:
+            log.error("disk.unreadable", reason=str(error))
+            free_octets = 0
+        self.alarms.read(memory_octets, free_octets)
+        self.storage.probe()
 
     def fetch(self, lsns: Sequence[int]) -> list[tuple[bytes, bytes]]:
         """See `PagedStore`."""
@@ -154,19 +192,24 @@ class Assembly:
             vhost.consumer_gone(queue)
 
     def _write_journal(self) -> None:
-        if self.node.has_failed:
+        if self.node.has_failed or self.journal.next_lsn == self.storage.stuck_lsn:
             return
         try:
             self.journal.write()
         except WriteFailed as error:
-            self._storage_failed(f"cannot write to the journal: {error}")
-            return
+            if error.errno not in DISK_FULL:
+                self._storage_failed(str(error))
+                return
+            self.storage.refused(self.node, error.first_lsn, error.last_lsn)
+        else:
+            self.storage.written()
         if self.journal.wants_sync:
             self.commit.request()
         self.pager.run()
 
     def _synced(self, watermark: int) -> None:
         self.node.synced(watermark)
+        self.storage.synced(watermark)
 
     def _sync_failed(self, error: int) -> None:
         self._storage_failed(f"cannot sync the journal: errno {error}")

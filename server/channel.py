@@ -24,10 +24,11 @@ from protocol.codec import (
 )
 from protocol.errors import ChannelError, CommandInvalid, NotImplementedByBroker, PreconditionFailed
 from server import consuming, topology
+from server.broker.message import lsns_of
 from server.confirms import Confirms
 from server.consumer import Consumer, Credit
 from server.publishing import Publisher
-from server.transactions import Transaction
+from server.transactions import HeldSettlement, Transaction
 from server.unacked import Unacked
 from server.verbs import verb
 
@@ -77,6 +78,8 @@ class Channel:
         self.confirms: Confirms | None = None
         self.transaction: Transaction | None = None
         self._commit_lsn = 0
+        self._committing: list[HeldSettlement] = []
+        self.stored_lsn = 0  # of the last publish that nobody waits for
         self._publisher = Publisher(self)
 
     @property
@@ -132,6 +135,7 @@ class Channel:
         """Number publishes; their confirms leave at the end of the turn or with the watermark."""
         confirms = self.confirms
         if confirms is None:
+            self.stored_lsn = lsn or self.stored_lsn
             return
         confirms.published(count, max(lsn, self.barrier_lsn) if self._barred() else lsn)
         if confirms.waits:
@@ -226,6 +230,7 @@ class Channel:
             return not self.confirms.waits
         if self.is_committing and self._commit_lsn <= watermark:
             self.is_committing = False
+            self._committing = []
             self.outbox.send(tx_commit_ok(self.number))
         return not self.is_committing
 
@@ -238,15 +243,39 @@ class Channel:
         elif self.is_committing:
             self.connection.refuse_commit(self.number)
 
+    def storage_refused(self, first_lsn: int) -> bool:
+        """Nothing from this LSN on was stored: nack it, or take the commit back.
+
+        Returns:
+            True when a message was lost that nobody waits for: then the connection must end
+            (CONF-12)
+        """
+        if self.is_closing:
+            return False
+        if self.confirms is not None:
+            self.outbox.send(self.confirms.refuse(first_lsn))
+        elif self.is_committing and self._commit_lsn >= first_lsn:
+            self.is_committing = False
+            for settlement in self._committing:
+                if not settlement.requeue:
+                    for entry in settlement.entries:
+                        entry.queue.unsettle(entry.messages)
+                        self.node.unsettle(entry.queue.spec.queue_id, lsns_of(entry.messages))
+                    self.unacked.put_back(settlement.entries)
+            self.connection.refuse_commit(self.number)
+        return self.stored_lsn >= first_lsn
+
     def commit(self) -> None:
         """tx.commit: apply, then wait for the disk where anything durable changed (TX-08)."""
         transaction = self._needs_transaction()
+        settlements = transaction.settlements
         durable = transaction.commit(self._publisher.settle_route, self.settle)
         if not durable and not self._barred():
             self.outbox.send(tx_commit_ok(self.number))
             return
         self._commit_lsn = self.node.journal.barrier()
         self.is_committing = True
+        self._committing = settlements
         self.node.turn.wake()
         self.node.waits(self)
 
@@ -265,16 +294,12 @@ class Channel:
     def consumer_cancelled(self, consumer: Consumer) -> None:
         """The broker has ended a consumer: tell the client, if it can hear it (CONS-40).
 
-        Put off to the turn, because a queue's deletion is answered before its consumers on the
-        deleting channel hear of it (QUEUE-61).
+        A deletion on this very channel has been answered before (QUEUE-61); that answer may be
+        waiting for the disk, and this waits behind it.
         """
         self.consumers.pop(consumer.tag, None)
-        if self.connection.has_capability("consumer_cancel_notify"):
-            self.node.turn.later(lambda: self._notify_cancel(consumer.tag))
-
-    def _notify_cancel(self, tag: str) -> None:
-        if not self.is_closing:
-            self.connection.send_behind_replies(cancel(self.number, tag))
+        if not self.is_closing and self.connection.has_capability("consumer_cancel_notify"):
+            self.connection.send_behind_replies(cancel(self.number, consumer.tag))
 
     def close(self) -> None:
         """The channel ends: no consumers, no transaction, no confirms; requeue (CHAN-10)."""

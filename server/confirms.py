@@ -82,18 +82,18 @@ class Confirms:
             self._settled = upto
         return b"".join(frames)
 
-    def refuse(self) -> bytes:
-        """Nack everything that waits: storing has failed (CONF-07, CONF-12)."""
-        frames = []
-        if self._waiting and not self._due:
-            newest = self._waiting[-1][1]
-            multiple = newest != self._waiting[0][0]
-            frames.append(basic_nack(self._channel, newest, multiple, True))
-        else:
-            for first, last, _ in self._waiting:
-                frames += [
-                    basic_nack(self._channel, number, False, True)
-                    for number in range(first, last + 1)
-                ]
-        self._waiting.clear()
-        return b"".join(frames)
+    def refuse(self, first_lsn: int = 0) -> bytes:
+        """Nack what waits for this LSN or a later one: storing has failed (CONF-07, CONF-12)."""
+        refused = [entry for entry in self._waiting if entry[2] >= first_lsn]
+        if not refused:
+            return b""
+        self._waiting = deque(entry for entry in self._waiting if entry[2] < first_lsn)
+        if not self._waiting and not self._due:
+            newest = refused[-1][1]
+            multiple = newest != refused[0][0]
+            return basic_nack(self._channel, newest, multiple, True)
+        return b"".join(
+            basic_nack(self._channel, number, False, True)
+            for first, last, _ in refused
+            for number in range(first, last + 1)
+        )

@@ -4,8 +4,8 @@ The connection is fed octets by its wire and never touches a socket. It is the o
 turns an `AmqpError` into `channel.close` or `connection.close`, and the only one that knows
 which frames are owed after that.
 
-A reply that has to wait for the disk (DURABLE-02) stalls the connection: its events stop being
-walked until the watermark has passed, so that everything behind it stays in order (GEN-08).
+A reply that has to wait for the disk (DURABLE-02) stalls the connection: its intake stops until
+the watermark has passed, so that everything behind it stays in order (GEN-08).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from protocol.errors import (
     HardError,
     InternalError,
     PreconditionFailed,
+    ResourceError,
     SoftError,
     UnexpectedFrame,
 )
@@ -43,12 +44,14 @@ from protocol.states import (
     unexpected_method,
 )
 from server.channel_table import ChannelTable
+from server.gate import Gate
 from server.handshake import LoginFailure, header_mistake, judge_header
 from server.heartbeat import Heartbeat
+from server.intake import Intake
 from server.outbox import Outbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from protocol.codec import Command
     from protocol.reader import Event
@@ -98,11 +101,12 @@ class Connection:
         self._header: bytes | None = b""
         self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
         self._table = ChannelTable(self, self._reader)
-        self._events: Iterator[Event] = iter(())
-        self._is_walking = False
+        self._intake = Intake(
+            self._reader, wire, self._take, lambda error: self._fail(error, deaf=True)
+        )
+        self._gate = Gate(self, self._intake)
         self._held: list[bytes] = []
         self._held_until = 0
-        self._late: list[bytes] = []
         self._ids = (0, 0)
         self._has_published = False
         self._is_flooded = False
@@ -111,11 +115,17 @@ class Connection:
         )
         self._timers: dict[str, Timer] = {}
         self._set_timer("handshake", node.limits.handshake_timeout_s, self._handshake_timeout)
+        node.connections[self] = None
 
     @property
     def channels(self) -> dict[int, Channel]:
         """Open and closing channels by number."""
         return self._table.channels
+
+    @property
+    def client_name(self) -> str:
+        """What the client calls this connection; "" if it does not say (CONN-14)."""
+        return self._handshake.connection_name
 
     def has_capability(self, name: str) -> bool:
         """What the client said it can do (CONN-14)."""
@@ -130,11 +140,7 @@ class Connection:
             data = self._greet(self._header + data)
         if not data or self.state is ConnectionState.CLOSED:
             return
-        if self._held_until or self._is_walking:
-            self._late.append(data)
-            return
-        self._events = self._reader.feed(data)
-        self._walk()
+        self._intake.feed(data)
         # Whatever these octets did to the journal is written in this turn.
         self.node.turn.wake()
         if self._has_published:
@@ -157,20 +163,6 @@ class Connection:
         self.wire.finish()
         return b""
 
-    def _walk(self) -> None:
-        """Take events until they are used up, a reply has to wait, or all is over."""
-        self._is_walking = True
-        try:
-            for event in self._events:
-                self._take(event)
-                if self._held_until or self.state is ConnectionState.CLOSED:
-                    return
-        except AmqpError as error:
-            # The reader itself gave up: nothing that follows can be understood.
-            self._fail(error, deaf=True)
-        finally:
-            self._is_walking = False
-
     def _take(self, event: Event) -> None:
         """One event; errors become closes here and nowhere else."""
         try:
@@ -192,6 +184,9 @@ class Connection:
             self._ids = (60, 40)
             channel = self._open_channel(number)
             if channel is not None:
+                if self._gate.is_blocking:
+                    self._gate.block(event)
+                    return
                 self._has_published = True
                 _, _, key, raws, mode, largest = event  # type: ignore[misc]
                 channel.publish(key, raws, mode, largest)
@@ -204,7 +199,8 @@ class Connection:
             self._method(number, event[2])  # type: ignore[misc, arg-type]
         elif kind == PUBLISH_BEGUN:
             self._ids = (60, 40)
-            self._open_channel(number)
+            if self._open_channel(number) is not None and self._gate.is_blocking:
+                self._gate.block()
         elif kind == TOO_LARGE:
             self._ids = (60, 40)
             channel = self._open_channel(number)
@@ -301,8 +297,7 @@ class Connection:
     def hold_reply(self, frame: bytes, lsn: int) -> None:
         """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
         self._held.append(frame)
-        if not self._held_until:
-            self.wire.pause(STALLED)
+        self._intake.stop(STALLED)
         self._held_until = max(self._held_until, lsn)
         self.node.turn.wake()
         self.node.waits(self)
@@ -323,27 +318,25 @@ class Connection:
             held, self._held = self._held, []
             for frame in held:
                 self.outbox.send(frame)
-            self._go_on()
+            self._intake.go_on(STALLED)
+            if not self._held_until:
+                self._drained()
         return not self._held_until and not self._is_flooded
-
-    def _go_on(self) -> None:
-        """Walk what was left when the connection stalled."""
-        self._walk()
-        while self._late and not self._held_until and self.state is not ConnectionState.CLOSED:
-            late, self._late = self._late, []
-            self._events = self._reader.feed(b"".join(late))
-            self._walk()
-        if not self._held_until:
-            self.wire.resume(STALLED)
-            self._drained()
 
     def storage_failed(self) -> None:
         """See `node.Waiter`: a definition that cannot be stored ends the connection (CONF-12)."""
         if self._held_until:
-            self._held_until = 0
-            self._held.clear()
             self._fail(ConnectionForced("storage has failed", ids=(0, 0)))
-            self._go_on()
+
+    def storage_refused(self, first_lsn: int) -> None:
+        """Nothing from this LSN on was stored: say so to whoever hoped for it (CONF-12, TX-09)."""
+        is_lost = False
+        for channel in list(self.channels.values()):
+            is_lost |= channel.storage_refused(first_lsn)
+        if is_lost:
+            self._fail(ResourceError("failed to deliver message", ids=(60, 40)))
+        elif any(channel.barrier_lsn >= first_lsn for channel in self.channels.values()):
+            self._fail(ResourceError("failed to store definition"))
 
     def refuse_commit(self, number: int) -> None:
         """A transaction could not be stored: its channel ends without commit-ok (TX-09)."""
@@ -375,7 +368,7 @@ class Connection:
 
     def _is_deaf(self) -> bool:
         """True while this side does not read: then silence is no sign (CONN-62)."""
-        return bool(self._held_until) or self._is_flooded
+        return bool(self._intake.stops) or self._is_flooded
 
     def _silent(self) -> None:
         log.warning(
@@ -416,7 +409,10 @@ class Connection:
             reply_code=error.code,
             reason=error.reply_text,
         )
+        self._held_until = 0
+        self._held.clear()
         self._clean_up()
+        self._reader.discard_all()
         self.state = next_connection_state(self.state, ConnectionEvent.SERVER_CLOSED)
         limit = self._close_limit(error)
         if not isinstance(error, LoginFailure) or error.notify:
@@ -424,8 +420,14 @@ class Connection:
             self.outbox.send(connection_close(error, ids))
         if deaf:
             self._end()
-        else:
-            self._set_timer("close", limit, self._end)
+            return
+        self._set_timer("close", limit, self._end)
+        # Whatever kept the connection from being read: close-ok lies behind it.
+        self._gate.open()
+        if self._is_flooded:
+            self._is_flooded = False
+            self.wire.resume(FLOODED)
+        self._intake.go_on(STALLED)
 
     def _close_limit(self, error: AmqpError) -> float:
         if isinstance(error, LoginFailure):
@@ -438,11 +440,7 @@ class Connection:
         if self._header is not None or self.state is not ConnectionState.RUNNING:
             self.wire.abort()
             return
-        self._held_until = 0
-        self._held.clear()
         self._fail(ConnectionForced(reason, ids=(0, 0)))
-        # A stalled connection must read on, or close-ok would never be seen.
-        self._go_on()
 
     def _closed_by_client(self) -> None:
         """CONN-53: everything is cleaned up before close-ok leaves."""
@@ -477,6 +475,8 @@ class Connection:
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
 
     def _cancel_timers(self) -> None:
+        """Nothing more is done, neither by the clock nor with what was read."""
+        self._intake.end()
         self._heartbeat.stop()
         for timer in self._timers.values():
             timer.cancel()
@@ -487,6 +487,8 @@ class Connection:
 
     def _clean_up(self) -> None:
         self.node.forget(self)
+        self.node.connections.pop(self, None)
+        self._gate.leave()
         self._table.close_all()
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)

@@ -153,6 +153,8 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     """basic.get (CONS-50, CONS-51)."""
     no_ack = bool(method.no_ack)
     queue = wanted_queue(channel, method.queue)
+    # A message that the disk refuses must have gone to nobody (CONF-12).
+    channel.node.hand_over(queue.head_lsn)
     found = queue.get(no_ack=no_ack)
     if found is None:
         channel.reply(get_empty(channel.number))

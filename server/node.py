@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from protocol.errors import NotAllowed
+from server.alarms import NO_LIMIT, Alarms
 from server.reply_to import ReplyNames
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from server.auth import User
     from server.broker.broker import Broker
     from server.broker.queue import Queue
+    from server.connection import Connection
     from server.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -69,6 +71,7 @@ class Limits:
     auth_failure_delay_s: float = 3.0
     handshake_timeout_s: float = 10.0
     initial_frame_max: int = 8192
+    blocked_log_after_s: float = 30.0
 
 
 class Node:
@@ -82,6 +85,7 @@ class Node:
         clock: monotonic seconds
         random_token: 22 random characters of base64url, at least 128 bits
         name: of this node, for error texts
+        alarms: of memory and disk; without them there are none
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Node:
         clock: Callable[[], float],
         random_token: Callable[[], str],
         name: str = "",
+        alarms: Alarms | None = None,
     ) -> None:
         self.broker = broker
         self.journal = journal
@@ -102,9 +107,16 @@ class Node:
         self.clock = clock
         self.random_token = random_token
         self.replies = ReplyNames(random_token)
+        # Has the block with this LSN written now, and tells whether it was; see `storage.py`.
+        self.hand_over: Callable[[int], bool] = lambda _lsn: True
+        # Takes settles of a queue's copies back that were refused.
+        self.unsettle: Callable[[int, list[int]], None] = lambda _queue_id, _lsns: None
+        self.refused_lsn = 0  # nothing up to here was stored that had not been by then
         self.watermark = 0
         self.has_failed = False
         self.name = name
+        self.alarms = alarms if alarms is not None else Alarms(NO_LIMIT, 0, turn.later)
+        self.connections: dict[Connection, None] = {}
         self._waiters: dict[Waiter, None] = {}
         self._channels: dict[str, int] = {}
 
@@ -152,6 +164,15 @@ class Node:
             if waiter.release(watermark):
                 self._waiters.pop(waiter, None)
         self.turn.flush()
+
+    def storage_refused(self, first_lsn: int, last_lsn: int) -> None:
+        """The disk took no block: what was given it is gone, as if it had not come (CONF-12)."""
+        self.refused_lsn = last_lsn
+        for vhost in self.broker.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.forget_refused(first_lsn)
+        for connection in list(self.connections):
+            connection.storage_refused(first_lsn)
 
     def storage_failed(self) -> None:
         """A write or sync has failed, which is final: nack what waits (CONF-12, DURABLE-21)."""

@@ -112,6 +112,8 @@ class Publisher:
         lsn = self.store(route, raws, mode, largest)
         if channel.confirms is not None:
             channel.confirm(len(raws), lsn)
+        elif lsn:
+            channel.stored_lsn = lsn
 
     def check_size(self, key: bytes, body_octets: int) -> None:
         """Refuse a message too large, known from its header (FRAME-38)."""
@@ -163,9 +165,12 @@ class Publisher:
             return -1
         only = Route(route.exchange, route.routing_key, route.tail)
         only.leads_to(takers)
+        channel = self._channel
         lsn = self.store(only, [raw], mode, len(raw))
-        for queue in takers:
-            queue.dispatch()
+        # A commit is one block: what it stores is delivered behind it, in the turn (TX-08).
+        if channel.transaction is None and channel.node.hand_over(lsn):
+            for queue in takers:
+                queue.dispatch()
         return lsn
 
     def give_back(self, route: Route, raw: bytes, reason: tuple[int, str]) -> None:
@@ -235,8 +240,9 @@ class Publisher:
             channel.transaction.publish(route, raw, mode)
             return
         lsn = self.settle_route(route, raw, mode)
-        if channel.confirms is not None:
-            channel.confirm(1, lsn)
+        channel.confirm(1, lsn)
+        if lsn and lsn <= channel.node.refused_lsn:
+            channel.connection.storage_refused(lsn)
 
     def settle_route(self, route: Route, raw: bytes, mode: int) -> int:
         """Store, return or hand to a reply consumer; gives the LSN to wait for, 0 for none."""

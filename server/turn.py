@@ -1,15 +1,17 @@
 """Once per loop turn: the work list, one dispatch per dirty queue, the journal, the sockets.
 
 Everything that happens in one turn of the event loop is gathered here and done once, in this
-order: put-off work, deliveries, confirms that wait for nothing, one journal block, one write per
-socket. The journal stands before the sockets, so that what a client has been told is at least
-with the operating system.
+order: put-off work, the journal, deliveries, confirms that wait for nothing, what the deliveries
+left to the journal, one write per socket. The journal stands before the deliveries, so that a
+message which the disk refuses has gone to nobody (CONF-12), and again before the sockets, so that
+what a client has been told is at least with the operating system.
 
 No timer waits for a batch to fill: a turn is as large as what came in meanwhile.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -100,23 +102,25 @@ class Turn:
             work, self._work = self._work, []
             for job in work:
                 self._guard(job)
+        self._write_journal()
         queues, self._queues = self._queues, []
         for queue in queues:
             self._guard(queue.dispatch)
         if self._confirming:
             confirming, self._confirming = self._confirming, {}
             for channel in confirming:
-                channel.release(self.watermark)
-        self._write_journal()
+                self._guard(partial(channel.release, self.watermark))
+        if queues:
+            self._write_journal()
         self.flush()
 
     def flush(self) -> None:
         """One write per socket that has something to say."""
         outboxes, self._outboxes = self._outboxes, []
         for outbox in outboxes:
-            outbox.flush()
+            self._guard(outbox.flush)
 
-    def _guard(self, job: Callable[[], None]) -> None:
+    def _guard(self, job: Callable[[], object]) -> None:
         try:
             job()
         except Exception as error:  # noqa: BLE001 - a bug in one queue must not stop the others

@@ -132,6 +132,13 @@ class Journal:
         else:
             pending += lsns
 
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Take settles back that no block holds yet: what caused them was refused. Spec: TX-09"""
+        pending = self._settles.get(queue_id)
+        if pending:
+            back = set(lsns)
+            self._settles[queue_id] = [lsn for lsn in pending if lsn not in back]
+
     def delivered(self, queue_id: int, lsn: int) -> None:
         """Buffer that every copy of this queue up to `lsn` was handed out at least once.
 

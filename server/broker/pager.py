@@ -51,6 +51,21 @@ class PagedStore(Protocol):
         """End a scratch page unread."""
 
 
+def drop_refused(pile: deque[Message], first_lsn: int) -> tuple[int, int]:
+    """Take from the newer end what was to be stored from this LSN on; gives count and octets."""
+    kept: list[Message] = []
+    count = octets = 0
+    while pile and pile[-1][2] >= first_lsn * 2:
+        message = pile.pop()
+        if message[2] & 1:
+            count += 1
+            octets += len(message[0]) + MESSAGE_OVERHEAD_OCTETS
+        else:
+            kept.append(message)
+    pile.extend(reversed(kept))
+    return count, octets
+
+
 class StoredSpan:
     """Messages that the journal holds: nothing but their LSNs, growing."""
 
@@ -138,6 +153,13 @@ class Backlog:
         self.count -= len(messages)
         self.paged_count -= len(messages)
         return messages, 0
+
+    def forget_refused(self, first_lsn: int) -> int:
+        """Drop what the journal could not store; gives the octets of memory that this freed."""
+        count, octets = drop_refused(self.tail, first_lsn)
+        self.count -= count
+        self.octets -= octets
+        return octets
 
     def clear(self) -> list[int]:
         """Drop everything; gives the LSNs of what the journal holds of it."""

@@ -23,6 +23,7 @@ from server.broker.pager import (
     MESSAGE_OVERHEAD_OCTETS,
     TAIL_OCTETS,
     Backlog,
+    drop_refused,
 )
 
 if TYPE_CHECKING:
@@ -105,6 +106,14 @@ class Queue:
     def ready_count(self) -> int:
         """Messages waiting, not counting unacked ones (QUEUE-01)."""
         return len(self.ready) + (self.backlog.count if self.backlog is not None else 0)
+
+    @property
+    def head_lsn(self) -> int:
+        """The LSN of the next message if the journal is to hold it, else 0."""
+        for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):
+            if pile:
+                return lsn_of(pile[0][2]) if pile[0][2] & 1 else 0
+        return 0
 
     def restore(self, messages: Iterable[tuple[int, bytes, bytes]], delivered_lsn: int) -> None:
         """Put recovered copies `(lsn, raw, tail)` in place; the mark tells who was delivered."""
@@ -253,6 +262,25 @@ class Queue:
             lsns = lsns_of(messages)
             if lsns:
                 self._log.settle(self.spec.queue_id, lsns)
+        self._forget_when_empty()
+
+    def unsettle(self, messages: list[Message]) -> None:
+        """Their settlement could not be stored: they are unacked again (TX-09)."""
+        self.unacked_count += len(messages)
+        if not self.is_deleted and any(message[2] & 1 for message in messages):
+            self.holds_stored = True
+
+    def forget_refused(self, first_lsn: int) -> None:
+        """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).
+
+        Such messages are the newest, and none has been handed out (see `turn.py`).
+        """
+        backlog = self.backlog
+        if backlog is not None:
+            self._uncharge(backlog.forget_refused(first_lsn))
+            if not backlog.count:
+                self.backlog = None
+        self._uncharge(drop_refused(self.ready, first_lsn)[1])
         self._forget_when_empty()
 
     def requeue(self, messages: list[Message]) -> None:

@@ -83,7 +83,7 @@ def test_order_within_a_turn(world: World) -> None:
     turn.wants_release(confirming)
     assert len(world.scheduled) == 1
     world.run()
-    assert world.told == ["work", "dispatch", "confirms at 7", "journal", "write"]
+    assert world.told == ["work", "journal", "dispatch", "confirms at 7", "journal", "write"]
 
 
 def test_everything_is_done_once(world: World) -> None:
@@ -107,7 +107,7 @@ def test_a_failing_queue_stops_no_other(world: World) -> None:
     world.turn.wants_dispatch(world.queue("good"))
     world.turn.later(world.job("bad work", fails=True))
     world.run()
-    assert world.told == ["bad work", "bad", "good", "journal"]
+    assert world.told == ["bad work", "journal", "bad", "good", "journal"]
     assert [str(error) for error in world.reported] == ["bad work", "bad"]
 
 
