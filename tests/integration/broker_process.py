@@ -72,8 +72,12 @@ class BrokerProcess:
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
+        program: str = "server",
     ) -> None:
-        """`directory` holds data and output; `prefix` is a program that runs ours (strace)."""
+        """`directory` holds data and output.
+
+        `prefix` is a program that runs ours (strace), `program` the module that is run.
+        """
         self.data_dir = directory / "data"
         self.port = 0
         self.forgiven: tuple[str, ...] = ()
@@ -81,6 +85,7 @@ class BrokerProcess:
         self._flags = list(flags)
         self._environment = clean_environment(environment)
         self._prefix = list(prefix)
+        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -128,7 +133,7 @@ class BrokerProcess:
         printed_before = len(self.output())
         command = [
             *self._prefix,
-            *(sys.executable, "-m", "server", "serve", "--port", str(self.port)),
+            *(sys.executable, "-m", self._program, "serve", "--port", str(self.port)),
             *("--data-dir", str(self.data_dir), "--log-level", "warning", *self._flags),
         ]
         began = time.monotonic()

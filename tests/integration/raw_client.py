@@ -244,10 +244,11 @@ class RawClient:
         while len(got) < count:
             _, value = self.read()
             if isinstance(value, amqp.Basic.Deliver):
-                got.append((value, self._body()))
+                got.append((value, self.body()))
         return got
 
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
+        """The body that follows a deliver, get-ok or return."""
         _, header = self.read()
         assert isinstance(header, pamqp.header.ContentHeader)
         pieces: list[bytes] = []
