@@ -91,6 +91,7 @@ class Confirms:
         if not self._waiting and not self._due:
             newest = refused[-1][1]
             multiple = newest != refused[0][0]
+            self._settled = newest
             return basic_nack(self._channel, newest, multiple, True)
         return b"".join(
             basic_nack(self._channel, number, False, True)

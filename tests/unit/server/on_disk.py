@@ -1,0 +1,62 @@
+"""A whole broker on a simulated disk: octets in, octets out, and every failure on demand."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from server.admission import Admission
+from server.assembly import Assembly
+from server.auth import Authenticator
+from server.handshake import Offer
+from server.settings import Settings
+from store.sync_worker import SyncInline
+from tests.simulation.sim_disk import SimDisk
+from tests.unit.server.in_memory import ACCOUNTS, World
+
+SETTINGS = Settings(segment_size_bytes=65536, disk_free_limit="0")
+
+
+class DiskWorld(World):
+    """One broker with the real journal; `disk.fail` makes what it writes fail."""
+
+    def __init__(self, disk: SimDisk | None = None) -> None:
+        self.disk = disk if disk is not None else SimDisk()
+        self.now = 1000.0
+        self.scheduled = []
+        self.bugs = []
+        self.fatal: list[str] = []
+        self._numbers = count(1)
+        self.assembly = Assembly(
+            SETTINGS,
+            self.disk,
+            SyncInline(),
+            call_soon=self.scheduled.append,
+            clock=lambda: self.now,
+            random_token=lambda: f"token{next(self._numbers):017d}",
+            fatal=self.fatal.append,
+        )
+        self.turn = self.assembly.turn
+        self.broker = self.assembly.broker
+        self.node = self.assembly.node
+        self.vhost, _ = self.broker.create_vhost("/")
+        self.offer = Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
+        self.auth = Authenticator(ACCOUNTS, (), bytes)
+        self.admission = Admission()
+        self.sync()
+
+    def sync(self) -> None:
+        """Everything written so far is synced, as far as the disk lets it be."""
+        self.run_turns()
+        while not self.assembly.commit.is_idle and not self.assembly.commit.has_failed:
+            self.assembly.commit.on_readable()
+            self.run_turns()
+
+    def check(self) -> None:
+        """The gauges are read, which also probes a disk that has refused."""
+        self.assembly.check(0)
+        self.sync()
+
+    def after_power_cut(self, seed: int = 0) -> DiskWorld:
+        """What is there when the power comes back: nothing that was not synced, or parts of it."""
+        self.disk.crash(seed)
+        return DiskWorld(self.disk)

@@ -1,0 +1,370 @@
+"""A disk that refuses: what is lost is said to be lost, what is kept stays, and it ends.
+
+The whole broker on a simulated disk. CONF-07, CONF-12, TX-09, LIMIT-15, DURABLE-21.
+"""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from pamqp import commands
+
+from server.connection import STALLED
+from server.gate import BLOCKED
+from tests import wire
+from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
+from tests.unit.server.on_disk import DiskWorld
+
+HEARING = (*NOTIFIED, "connection.blocked")
+LOST = "RESOURCE_ERROR - failed to deliver message"
+
+
+@pytest.fixture
+def world() -> DiskWorld:
+    """A broker on a disk that works."""
+    return DiskWorld()
+
+
+@pytest.fixture
+def client(world: DiskWorld) -> Client:
+    """A client in confirm mode with the durable queue d, the transient queue t and both on f."""
+    client = world.connect(capabilities=HEARING)
+    client.open()
+    client.declare("d", durable=True)
+    client.declare("t")
+    for queue in "dt":
+        client.ask(1, commands.Queue.Bind(queue=queue, exchange="amq.fanout"))
+    client.method(1, commands.Confirm.Select())
+    assert client.names() == ["Confirm.SelectOk"]
+    return client
+
+
+def other(world: DiskWorld) -> Client:
+    """Another client with channel 1 open."""
+    client = world.connect(capabilities=HEARING)
+    client.open()
+    return client
+
+
+def stored(number: int, key: str = "d", **more: str) -> bytes:
+    """A persistent publish whose body is its number."""
+    return wire.publish(1, key, b"%d" % number, wire.persistent(), **more)  # type: ignore[arg-type]
+
+
+def refuse(world: DiskWorld, *, times: int = 1, number: int = errno.ENOSPC) -> None:
+    """The next writes fail; what wipes a failed block is a write as well, and works."""
+    at = world.disk.calls["write"] + 1
+    for _ in range(times):
+        world.disk.fail[("write", at)] = number
+        at += 2
+
+
+def numbers(world: DiskWorld, queue: str = "d") -> list[bytes]:
+    """What another consumer gets from a queue."""
+    client = other(world)
+    client.method(1, commands.Basic.Consume(queue=queue, consumer_tag="c", no_ack=True))
+    _, *said = client.hear()
+    return [delivery(what)[2] for _, what in said]
+
+
+class TestPublishes:
+    """CONF-12."""
+
+    def test_refused_ones_are_nacked_and_gone(self, world: DiskWorld, client: Client) -> None:
+        client.send(stored(1))
+        world.sync()
+        assert confirms(client.hear()) == [("Basic.Ack", 1, False)]
+        refuse(world)
+        client.send(stored(2), stored(3), stored(4, "", exchange="amq.fanout"))
+        assert confirms(client.hear()) == [("Basic.Nack", 4, True)]
+        assert world.node.alarms.is_storage_failing
+        assert numbers(world) == [b"1"]
+        assert numbers(world, "t") == []
+        assert not world.fatal
+
+    def test_earlier_ones_wait_on_and_transient_ones_stay(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        client.send(stored(1))
+        world.turn.run()
+        refuse(world)
+        client.send(stored(2), wire.publish(1, "d", b"transient"), stored(3))
+        world.turn.run()
+        said = confirms(wire.hear(bytes(client.octets)))
+        assert said == [
+            ("Basic.Nack", 2, False),
+            ("Basic.Nack", 4, False),
+            ("Basic.Ack", 3, False),
+        ]
+        world.sync()
+        assert confirms(client.hear())[3:] == [("Basic.Ack", 1, False)]
+        assert numbers(world) == [b"1", b"transient"]
+
+    def test_a_waiting_consumer_gets_nothing_of_it(self, world: DiskWorld, client: Client) -> None:
+        taker = other(world)
+        taker.consume("d", "c")
+        refuse(world)
+        client.send(stored(1))
+        assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
+        assert taker.hear() == []
+
+    def test_neither_does_get(self, world: DiskWorld, client: Client) -> None:
+        taker = other(world)
+        refuse(world)
+        client.send(stored(1))
+        taker.method(1, commands.Basic.Get(queue="d"))
+        assert taker.names() == ["Basic.GetEmpty"]
+        assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
+
+    def test_nor_who_would_take_an_immediate_one(self, world: DiskWorld, client: Client) -> None:
+        taker = other(world)
+        taker.consume("d", "c")
+        refuse(world)
+        client.send(wire.publish(1, "d", b"1", wire.persistent(), immediate=True))
+        assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
+        assert taker.hear() == []
+
+    def test_without_confirms_the_connection_ends(self, world: DiskWorld, client: Client) -> None:
+        blind, innocent = other(world), other(world)
+        refuse(world)
+        blind.send(stored(1))
+        innocent.send(wire.publish(1, "d", b"transient"))
+        (_, close), *rest = blind.hear()
+        assert isinstance(close, commands.Connection.Close)
+        assert (close.reply_code, close.reply_text) == (506, LOST)
+        assert (close.class_id, close.method_id) == (60, 40)
+        assert not rest
+        blind.method(0, commands.Connection.CloseOk())
+        assert blind.ends == ["finished"]
+        assert innocent.hear() == []
+        assert numbers(world) == [b"transient"]
+
+    def test_numbers_go_on(self, world: DiskWorld, client: Client) -> None:
+        refuse(world)
+        client.send(stored(1))
+        client.hear()
+        world.check()
+        client.send(stored(2))
+        world.sync()
+        assert confirms(client.hear()) == [("Basic.Ack", 2, False)]
+        assert numbers(world.after_power_cut()) == [b"2"]
+
+
+class TestRecovery:
+    """LIMIT-15."""
+
+    def test_publishers_wait_until_a_probe_is_synced(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        refuse(world, times=3)
+        client.send(stored(1))
+        client.hear()
+        client.send(stored(2))
+        assert client.names() == ["Connection.Blocked"]
+        for _ in range(2):
+            world.check()
+            assert world.node.alarms.is_storage_failing
+        assert client.paused == {BLOCKED}
+        world.check()
+        assert not world.node.alarms.is_raised
+        world.sync()
+        said = client.hear()
+        assert isinstance(said[0][1], commands.Connection.Unblocked)
+        assert confirms(said) == [("Basic.Ack", 2, False)]
+
+    def test_a_probe_without_room_for_a_segment_is_not_enough(
+        self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refuse(world)
+        client.send(stored(1))
+        client.hear()
+        monkeypatch.setattr(world.disk, "free_bytes", lambda: 65535)
+        world.check()
+        assert world.node.alarms.is_storage_failing
+        monkeypatch.setattr(world.disk, "free_bytes", lambda: 65536)
+        world.check()
+        assert not world.node.alarms.is_raised
+
+    def test_a_turn_does_not_try_again_by_itself(self, world: DiskWorld, client: Client) -> None:
+        client.send(stored(1))
+        world.sync()
+        client.hear()
+        taker = other(world)
+        refuse(world, times=100)
+        client.send(stored(2))
+        client.hear()
+        writes = world.disk.calls["write"]
+        taker.consume("d", "c")
+        for _ in range(10):
+            world.turn.run()
+        assert world.disk.calls["write"] == writes
+
+    def test_deliveries_and_acks_go_on_and_last(self, world: DiskWorld, client: Client) -> None:
+        for number in range(1, 5):
+            client.send(stored(number))
+        world.sync()
+        client.hear()
+        taker = other(world)
+        refuse(world, times=2)
+        client.send(stored(5))
+        client.hear()
+        (*_, last) = taker.consume("d", "c")
+        assert delivery(last[1])[2] == b"4"
+        taker.send(wire.ack(1, 1), wire.ack(1, 3))
+        assert taker.hear() == []
+        world.check()
+        world.check()
+        assert not world.node.alarms.is_raised
+        assert numbers(world.after_power_cut()) == [b"2", b"4"]
+
+
+class TestTransactions:
+    """TX-09."""
+
+    @pytest.fixture
+    def tx(self, world: DiskWorld, client: Client) -> Client:
+        """A transactional client that has got messages 1 and 2 of three, unacked."""
+        for number in (1, 2, 3):
+            client.send(stored(number))
+        world.sync()
+        client.hear()
+        tx = other(world)
+        tx.method(1, commands.Tx.Select())
+        assert tx.names() == ["Tx.SelectOk"]
+        for _ in (1, 2):
+            tx.method(1, commands.Basic.Get(queue="d"))
+            assert tx.names() == ["Basic.GetOk"]
+        return tx
+
+    def test_a_refused_commit_changes_nothing(self, world: DiskWorld, tx: Client) -> None:
+        refuse(world)
+        tx.send(stored(4), wire.ack(1, 1), wire.publish(1, "d", b"5"), wire.nack(1, 2))
+        text = "PRECONDITION_FAILED - partial tx completion"
+        with closes_channel(tx, 406, text, (90, 20)):
+            tx.method(1, commands.Tx.Commit())
+        world.check()
+        assert world.vhost.queues["d"].ready_count == 4  # the transient 5 was not to be stored
+        assert numbers(world.after_power_cut()) == [b"1", b"2", b"3"]
+
+    def test_acks_alone(self, world: DiskWorld, tx: Client) -> None:
+        refuse(world)
+        tx.send(wire.ack(1, 1), wire.ack(1, 2))
+        text = "PRECONDITION_FAILED - partial tx completion"
+        with closes_channel(tx, 406, text, (90, 20)):
+            tx.method(1, commands.Tx.Commit())
+        world.check()
+        assert world.vhost.queues["d"].ready_count == 3
+        assert numbers(world.after_power_cut()) == [b"1", b"2", b"3"]
+
+    def test_a_commit_while_the_disk_refuses_is_tried(self, world: DiskWorld, tx: Client) -> None:
+        tx.send(stored(4), wire.ack(1, 1))
+        refuse(world)
+        blind = other(world)
+        blind.send(stored(9))
+        world.sync()
+        assert blind.names() == ["Connection.Close"]
+        tx.method(1, commands.Tx.Commit())
+        world.sync()
+        assert tx.names() == ["Tx.CommitOk"]
+        assert numbers(world.after_power_cut()) == [b"2", b"3", b"4"]
+
+
+class TestDefinitions:
+    """What cannot be stored is not said to exist, and comes to exist with the next block."""
+
+    def test_a_refused_declare_ends_the_connection(self, world: DiskWorld, client: Client) -> None:
+        refuse(world)
+        client.method(1, commands.Queue.Declare(queue="new", durable=True))
+        (_, close), *rest = client.hear()
+        assert isinstance(close, commands.Connection.Close)
+        assert close.reply_code == 506
+        assert (close.reply_text or "").startswith("RESOURCE_ERROR - ")
+        assert (close.class_id, close.method_id) == (50, 10)
+        assert not rest
+        client.method(0, commands.Connection.CloseOk())
+        assert client.ends == ["finished"]
+        assert "new" not in world.after_power_cut().vhost.queues
+
+    def test_with_no_wait_too(self, world: DiskWorld, client: Client) -> None:
+        refuse(world)
+        client.method(1, commands.Queue.Declare(queue="new", durable=True, nowait=True))
+        assert client.names() == ["Connection.Close"]
+
+    def test_who_asks_again_waits_for_the_new_record(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        refuse(world, times=3)
+        client.method(1, commands.Queue.Declare(queue="new", durable=True))
+        assert client.names() == ["Connection.Close"]
+        again = other(world)
+        again.method(1, commands.Queue.Declare(queue="new", durable=True))
+        for _ in range(2):
+            world.check()
+            assert again.hear() == []
+            assert again.paused == {STALLED}
+        world.check()
+        assert again.names() == ["Queue.DeclareOk"]
+        assert "new" in world.after_power_cut().vhost.queues
+
+    def test_a_deletion_is_given_again(self, world: DiskWorld, client: Client) -> None:
+        client.send(stored(1))
+        world.sync()
+        client.hear()
+        refuse(world)
+        client.method(1, commands.Queue.Delete(queue="d"))
+        assert client.names() == ["Connection.Close"]
+        assert "d" not in world.vhost.queues
+        world.check()
+        assert not world.node.alarms.is_raised
+        reborn = world.after_power_cut()
+        assert "d" not in reborn.vhost.queues
+        assert not reborn.assembly.report.messages
+
+    def test_messages_to_a_queue_that_was_refused(self, world: DiskWorld, client: Client) -> None:
+        refuse(world)
+        client.method(1, commands.Queue.Declare(queue="new", durable=True))
+        client.hear()
+        world.check()
+        feeder = other(world)
+        feeder.method(1, commands.Confirm.Select())
+        feeder.send(stored(1, "new"))
+        world.sync()
+        assert confirms(feeder.hear()) == [("Basic.Ack", 1, False)]
+        assert numbers(world.after_power_cut(), "new") == [b"1"]
+
+
+class TestFatal:
+    """DURABLE-21: what the disk said cannot be taken back."""
+
+    def test_a_failed_sync(self, world: DiskWorld, client: Client) -> None:
+        world.disk.fail_next("sync")
+        client.send(stored(1), stored(2))
+        world.sync()
+        assert confirms(client.hear()) == [("Basic.Nack", 2, True)]
+        assert len(world.fatal) == 1
+        syncs = world.disk.calls["sync"]
+        client.send(stored(3))
+        world.sync()
+        assert confirms(client.hear()) == [("Basic.Nack", 3, False)]
+        world.check()
+        assert world.disk.calls["sync"] == syncs
+        assert len(world.fatal) == 1
+
+    def test_a_write_that_failed_for_another_reason(self, world: DiskWorld, client: Client) -> None:
+        refuse(world, number=errno.EIO)
+        client.send(stored(1))
+        world.sync()
+        assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
+        assert len(world.fatal) == 1
+        assert "journal" in world.fatal[0]
+
+    def test_a_commit_in_flight_is_told(self, world: DiskWorld, client: Client) -> None:
+        tx = other(world)
+        tx.method(1, commands.Tx.Select())
+        tx.send(stored(1))
+        tx.hear()
+        world.disk.fail_next("sync")
+        text = "PRECONDITION_FAILED - partial tx completion"
+        with closes_channel(tx, 406, text, (90, 20)):
+            tx.method(1, commands.Tx.Commit())
