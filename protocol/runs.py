@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Message = tuple[bytes, bytes, int, int]
+Piece = bytes | memoryview
 
 CONTENT_HEADER: Final = Struct(">BHIHHQ")
 FRAME_HEADER: Final = Struct(">BHI")
@@ -166,7 +167,7 @@ def parse_acks(data: bytes, pos: int) -> tuple[int, list[tuple[int, int]]]:
 
 def encode_deliveries(
     messages: Sequence[Message], tag: int, channel: bytes, consumer: bytes, limits: tuple[int, int]
-) -> list[bytes]:
+) -> list[Piece]:
     """Encode deliveries to one consumer: method, header and body frames, in parts to be joined.
 
     Args:
@@ -178,7 +179,7 @@ def encode_deliveries(
             handed out before: what is not above it is marked redelivered (ACK-12)
     """
     frame_max, mark = limits
-    parts: list[bytes] = []
+    parts: list[Piece] = []
     mine = b"\x02" + channel
     fresh = messages[0][2] > mark
     last_tail: bytes | None = None
@@ -190,12 +191,12 @@ def encode_deliveries(
             size = SIZE.pack(len(DELIVER_METHOD) + len(consumer) + 9 + len(tail))
             head = b"".join((b"\x01", channel, size, DELIVER_METHOD, consumer))
             after = b"\x00" + tail + b"\xce"
-        if not raw.startswith(mine) or len(raw) > frame_max:
-            raw = on_channel(raw, channel, frame_max)
-        if fresh or seq > mark:
-            parts += (head, pack(tag), after, raw)
+        again = not fresh and seq <= mark
+        if raw.startswith(mine) and len(raw) <= frame_max:
+            parts += (head, pack(tag), b"\x01" + after[1:] if again else after, raw)
         else:
-            parts += (head, pack(tag), b"\x01", after[1:], raw)
+            parts += (head, pack(tag), b"\x01" + after[1:] if again else after)
+            parts += content_pieces(raw, channel, frame_max)
         tag += 1
     return parts
 
@@ -205,21 +206,27 @@ def on_channel(raw: bytes, channel: bytes, frame_max: int) -> bytes:
 
     A frame_max of 0 means no limit (FRAME-12). A header frame cannot be split (FRAME-19).
     """
+    return b"".join(content_pieces(raw, channel, frame_max))
+
+
+def content_pieces(raw: bytes, channel: bytes, frame_max: int) -> list[Piece]:
+    """The same in pieces to be joined; those of the body are views, so that nothing is copied."""
     body_at = 8 + SIZE.unpack_from(raw, 3)[0]
-    parts = [b"\x02", channel, raw[3:body_at]]
+    pieces: list[Piece] = [b"\x02", channel, raw[3:body_at]]
     end = len(raw)
+    view = memoryview(raw)
     while body_at < end:
         size = SIZE.unpack_from(raw, body_at + 3)[0]
         stop = body_at + 8 + size
         if not frame_max or size + 8 <= frame_max:
-            parts += (b"\x03", channel, raw[body_at + 3 : stop])
+            pieces += (b"\x03", channel, view[body_at + 3 : stop])
         else:
-            piece = frame_max - 8
-            for at in range(body_at + 7, stop - 1, piece):
-                chunk = raw[at : min(at + piece, stop - 1)]
-                parts += (b"\x03", channel, SIZE.pack(len(chunk)), chunk, b"\xce")
+            step = frame_max - 8
+            for at in range(body_at + 7, stop - 1, step):
+                chunk = view[at : min(at + step, stop - 1)]
+                pieces += (b"\x03", channel, SIZE.pack(len(chunk)), chunk, b"\xce")
         body_at = stop
-    return b"".join(parts)
+    return pieces
 
 
 def body_size(raw: bytes) -> int:

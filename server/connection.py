@@ -356,7 +356,7 @@ class Connection:
 
     # Octets out
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         self._heartbeat.said_at = self.node.clock()
         self.wire.write(data)
 

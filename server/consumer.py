@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.fields import encode_shortstr
 from protocol.runs import body_size, encode_deliveries
+from server.outbox import UNJOINED_OCTETS
 
 if TYPE_CHECKING:
     from server.broker.message import Message
@@ -134,6 +135,8 @@ class Consumer:
         parts = encode_deliveries(messages, first, channel.octets, self._shortstr, limits)
         octets = max(self.queue.largest_octets, 64) + DELIVER_OVERHEAD_OCTETS
         channel.outbox.add(parts, octets * count)
+        if octets > UNJOINED_OCTETS:
+            channel.outbox.has_large = True
         if self.no_ack:
             self.queue.settle(messages)
             return

@@ -7,10 +7,16 @@ pile up, not what is counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from protocol.runs import Piece
+
+
+# Copying a part of this size costs more than the system call that the copy would save.
+UNJOINED_OCTETS: Final = 32768
 
 
 class Flusher(Protocol):
@@ -41,14 +47,14 @@ class Outbox:
         "_turn",
         "_write",
         "blocked",
+        "has_large",
         "size",
-        "written_octets",
     )
 
     def __init__(
         self,
         turn: Flusher,
-        write: Callable[[bytes], None],
+        write: Callable[[Piece], None],
         high_octets: int,
         drained: Callable[[], None],
     ) -> None:
@@ -56,16 +62,16 @@ class Outbox:
         self._turn = turn
         self._write = write
         self._high_octets = high_octets
-        self._parts: list[bytes] = []
+        self._parts: list[Piece] = []
         self._is_dirty = False
         self._is_full = False
         self._is_held = False
         self._is_closed = False
         self.size = 0
-        self.written_octets = 0
         self.blocked = False
+        self.has_large = False  # set by who adds a part worth writing uncopied
 
-    def add(self, parts: list[bytes], size: int) -> None:
+    def add(self, parts: Sequence[Piece], size: int) -> None:
         """Collect parts of about `size` octets together."""
         self._parts += parts
         self.size += size
@@ -86,13 +92,29 @@ class Outbox:
         parts, self._parts = self._parts, []
         self.size = 0
         if parts and not self._is_closed:
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
-            self.written_octets += len(data)
-            self._write(data)
+            if self.has_large:
+                self.has_large = False
+                self._write_large(parts)
+            else:
+                self._write(b"".join(parts))
         was_full, self._is_full = self._is_full, False
         self.blocked = self._is_held or self._is_closed
         if was_full and not self.blocked:
             self._drained()
+
+    def _write_large(self, parts: list[Piece]) -> None:
+        """Join what is small; what is large goes to the socket as it is, uncopied."""
+        small: list[Piece] = []
+        for part in parts:
+            if len(part) < UNJOINED_OCTETS:
+                small.append(part)
+                continue
+            if small:
+                self._write(b"".join(small))
+                small = []
+            self._write(part)
+        if small:
+            self._write(b"".join(small))
 
     def hold(self) -> None:
         """The socket's own buffer is above its high mark: deliveries wait."""

@@ -151,7 +151,7 @@ class Edge(asyncio.BufferedProtocol):
         """The connection behind this socket, None when it is gone."""
         return self._connection
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send octets."""
         if self._transport is None or self._is_finishing:
             return

@@ -20,7 +20,7 @@ class Wire(Protocol):
 
     name: str
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send octets."""
 
     def pause(self, reason: int) -> None:
