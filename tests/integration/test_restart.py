@@ -12,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Literal
 
 import pika
@@ -21,6 +21,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.moving import blocking, drain, fill, judge, moving
 from tests.integration.pika_async import PERSISTENT
 from tests.integration.restart_record import QUEUES, Plan, Record, check, load, take_all
 
@@ -38,32 +39,11 @@ def end(broker: BrokerProcess, how: How) -> None:
         assert broker.stop() == 0, broker.output()
 
 
-@contextmanager
-def blocking(broker: BrokerProcess) -> Iterator[pika.BlockingConnection]:
-    """A connection that is cleaned up also when the broker it led to is gone."""
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
-    try:
-        yield connection
-    finally:
-        with suppress(pika.exceptions.AMQPError):
-            connection.close()
-
-
 @pytest.fixture
 def channel(own_broker: BrokerProcess) -> Iterator[BlockingChannel]:
     """A channel to the broker before its restart."""
     with blocking(own_broker) as connection:
         yield connection.channel()
-
-
-def drain(channel: BlockingChannel, queue: str) -> list[tuple[bytes, bool]]:
-    """Take everything: body and redelivered flag, in order."""
-    taken: list[tuple[bytes, bool]] = []
-    while True:
-        method, _, body = channel.basic_get(queue, auto_ack=True)
-        if method is None:
-            return taken
-        taken.append((body, method.redelivered))
 
 
 def exists(connection: pika.BlockingConnection, kind: str, name: str) -> bool:
@@ -299,61 +279,18 @@ def test_every_declare_that_was_answered_survives_a_kill(own_broker: BrokerProce
             assert channel.queue_declare(name, passive=True).method.message_count == 1, name
 
 
-GROUP = 3
-ITEMS = 600
-
-
-def move_in_transactions(broker: BrokerProcess, committed: list[list[bytes]]) -> None:
-    """Move GROUP items at a time from `from` to `to.1` and `to.2` until the broker is gone."""
-    with suppress(pika.exceptions.AMQPError), blocking(broker) as connection:
-        channel = connection.channel()
-        channel.tx_select()
-        while True:
-            group = []
-            for _ in range(GROUP):
-                method, _, body = channel.basic_get("from")
-                if method is None:
-                    return
-                group.append(body)
-                channel.basic_publish("", "to.1", body, PERSISTENT)
-                channel.basic_publish("", "to.2", body, PERSISTENT)
-            channel.basic_ack(method.delivery_tag, multiple=True)
-            channel.tx_commit()
-            committed.append(group)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_transaction_is_there_as_a_whole_or_not_at_all(
     own_broker: BrokerProcess, seed: int
 ) -> None:
-    bodies = [b"%d" % number for number in range(ITEMS)]
-    with blocking(own_broker) as connection:
-        channel = connection.channel()
-        channel.tx_select()
-        for queue in ("from", "to.1", "to.2"):
-            channel.queue_declare(queue, durable=True)
-        for body in bodies:
-            channel.basic_publish("", "from", body, PERSISTENT)
-        channel.tx_commit()
-    committed: list[list[bytes]] = []
-    thread = threading.Thread(target=move_in_transactions, args=(own_broker, committed))
-    thread.start()
-    while not committed:
-        time.sleep(0.001)
-    time.sleep(random.Random(seed).uniform(0.0, 0.12))
-    own_broker.kill9()
-    thread.join(5)
+    fill(own_broker)
+    with moving(own_broker) as committed:
+        while not committed:
+            time.sleep(0.001)
+        time.sleep(random.Random(seed).uniform(0.0, 0.12))
+        own_broker.kill9()
     own_broker.restart()
-    with blocking(own_broker) as connection:
-        channel = connection.channel()
-        left = drain(channel, "from")
-        moved = [[body for body, _ in drain(channel, queue)] for queue in ("to.1", "to.2")]
-    assert moved[0] == moved[1]
-    assert [body for body, _ in left] == bodies[len(moved[0]) :]
-    assert moved[0] == bodies[: len(moved[0])]
-    assert len(moved[0]) % GROUP == 0
-    # At most the one commit in flight may have gone through unanswered.
-    assert 0 <= len(moved[0]) // GROUP - len(committed) <= 1
+    judge(own_broker, len(committed))
     assert committed, "the broker was killed before anything happened"
 
 
