@@ -1,0 +1,113 @@
+"""The broker with a bug built in: `PLANTED_BUG=no-sync python -m tests.fault.planted serve …`.
+
+A harness that has never caught anything proves nothing. Each bug is one that was made before,
+somewhere, by somebody careful; the tests show which harness notices it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import server.app
+from server.__main__ import main
+from store.group_commit import GroupCommit
+from store.journal import Journal, SyncTicket
+
+VARIABLE: Final = "PLANTED_BUG"
+LAZY_S: Final = 0.05
+
+
+def no_sync() -> None:
+    """Syncs are reported, not made."""
+    server.app.start_worker = server.app.Unsynced  # type: ignore[attr-defined]
+
+
+def confirm_before_sync() -> None:
+    """What has been written counts as synced."""
+    request = GroupCommit.request
+
+    def hasty(self: GroupCommit) -> None:
+        request(self)
+        self._on_synced(self._journal.written_lsn)
+
+    GroupCommit.request = hasty  # type: ignore[method-assign]
+
+
+def confirm_by_wrong_lsn() -> None:
+    """A sync also speaks for what is written while it runs."""
+    reap = GroupCommit.on_readable
+
+    def on_readable(self: GroupCommit) -> None:
+        if self._ticket is not None:
+            self._ticket = SyncTicket(
+                self._journal.written_lsn, self._ticket.size_bytes, self._ticket.scope
+            )
+        reap(self)
+
+    GroupCommit.on_readable = on_readable  # type: ignore[method-assign]
+
+
+def confirm_before_write() -> None:
+    """Blocks are written at leisure, and confirmed at once."""
+    write, begin_sync = Journal.write, Journal.begin_sync
+    last = 0.0
+
+    def lazy(self: Journal) -> int:
+        nonlocal last
+        if time.monotonic() - last < LAZY_S:
+            self.wants_sync = True
+            return self.next_lsn - 1
+        last = time.monotonic()
+        return write(self)
+
+    def generous(self: Journal) -> SyncTicket:
+        ticket = begin_sync(self)
+        return SyncTicket(self.next_lsn - 1, ticket.size_bytes, ticket.scope)
+
+    Journal.write = lazy  # type: ignore[method-assign]
+    Journal.begin_sync = generous  # type: ignore[method-assign]
+
+
+def forget_deliveries() -> None:
+    """That a message was delivered is not written down."""
+    Journal.delivered = lambda self, queue_id, lsn: None  # type: ignore[method-assign]
+
+
+def forget_acks() -> None:
+    """That a message was acked is not written down."""
+
+    def settle(self: Journal, queue_id: int, lsns: Sequence[int]) -> None:
+        del self, queue_id, lsns
+
+    Journal.settle = settle  # type: ignore[method-assign]
+
+
+def split_turns() -> None:
+    """Every run of messages is a block of its own, also inside a transaction."""
+    append_run = Journal.append_run
+
+    def impatient(self: Journal, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
+        lsn = append_run(self, queue_ids, tail, raws)
+        self.write()
+        return lsn
+
+    Journal.append_run = impatient  # type: ignore[method-assign]
+
+
+BUGS: Final[dict[str, Callable[[], None]]] = {
+    "no-sync": no_sync,
+    "confirm-before-sync": confirm_before_sync,
+    "confirm-by-wrong-lsn": confirm_by_wrong_lsn,
+    "confirm-before-write": confirm_before_write,
+    "forget-deliveries": forget_deliveries,
+    "forget-acks": forget_acks,
+    "split-turns": split_turns,
+}
+
+if __name__ == "__main__":
+    BUGS[os.environ[VARIABLE]]()
+    sys.exit(main())
