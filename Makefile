@@ -1,6 +1,7 @@
 # Every target makes .venv by itself. `make serve ARGS="--port 5673"`, `make test ARGS="-k settings"`.
 PY := .venv/bin/python
 ARGS ?=
+SECONDS ?= 60
 .DEFAULT_GOAL := help
 .PHONY: help setup serve test unit sim integration fmt lint types conformance referee bench docs requirements check clean
 
@@ -26,8 +27,8 @@ test: .venv/dev.stamp ## every test
 unit: .venv/dev.stamp ## the quick tests
 	@$(PY) -m pytest tests/unit tests/property tests/test_house.py tests/test_docs.py $(ARGS)
 
-sim: .venv/dev.stamp ## the store and the broker on a simulated disk
-	@$(PY) -m pytest tests/simulation $(ARGS)
+sim: .venv/dev.stamp ## crashes of the store and the broker from fresh seeds; SECONDS=60
+	@$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)
 
 integration: .venv/dev.stamp ## real clients, kills and hostile peers against a real process
 	@$(PY) -m pytest tests/integration tests/fault $(ARGS)

@@ -1,0 +1,151 @@
+"""One history from one seed: random clients, a random network, a random disk, for so many steps."""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import structlog
+
+from store.errors import StoreError
+from tests.simulation import actions
+from tests.simulation.ledger import Violation
+from tests.simulation.world import World
+
+STEPS = 400
+# What a broken broker may come to grief on besides a verdict.
+BROKEN = (AssertionError, StoreError, LookupError, ValueError, TypeError, OSError, struct.error)
+BUGS = frozenset({"connection.bug", "turn.bug"})
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a history came to."""
+
+    seed: int
+    steps: int
+    states: int = 0
+    crashes: int = 0
+    deliveries: int = 0
+    confirms: int = 0
+    failure: BaseException | None = None
+
+
+@contextmanager
+def quiet_logs(bugs: list[BaseException]) -> Iterator[None]:
+    """No log lines, but every error that the broker itself calls a bug."""
+
+    def catch(_logger: object, _method: str, event: structlog.typing.EventDict) -> str:
+        if event.get("event") in BUGS:
+            error = event.get("exc_info")
+            error = error if isinstance(error, BaseException) else sys.exc_info()[1]
+            bugs.append(error or Violation("a bug without an exception"))
+        raise structlog.DropEvent
+
+    was = structlog.get_config()
+    structlog.configure(processors=[catch], wrapper_class=structlog.make_filtering_bound_logger(40))
+    try:
+        yield
+    finally:
+        structlog.configure(**was)
+
+
+def run(
+    seed: int,
+    steps: int = STEPS,
+    *,
+    crash_rate: float = 0.5,
+    trace: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Live one history; a failure is in the outcome, with the step at which it came.
+
+    The same seed lives the same history, and more steps only go on with it.
+    """
+    outcome = Outcome(seed, 0)
+    bugs: list[BaseException] = []
+    with quiet_logs(bugs):
+        world = World(seed, bugs, crash_rate=crash_rate)
+        world.trace = trace
+        try:
+            for number in range(steps):
+                outcome.steps = number + 1
+                step(world, outcome)
+            if steps >= STEPS:
+                end(world, outcome)
+        except BROKEN as error:
+            outcome.failure = error
+    outcome.states, outcome.crashes = world.states, world.crashes
+    count(world, outcome)
+    return outcome
+
+
+def step(world: World, outcome: Outcome) -> None:
+    """A little of everything, in an order that nobody has chosen."""
+    draw = world.draw
+    chance = draw.random()
+    if world.model.has_failed:
+        # What the broker says on its way out must be true as well.
+        for _ in range(draw.randrange(6)):
+            world.turn()
+        crash(world, outcome)
+    elif chance < 0.012:
+        crash(world, outcome)
+    elif chance < 0.02:
+        world.fault()
+    elif chance < 0.03:
+        world.settle_down()
+    elif chance < 0.045 and world.clients:
+        client = draw.choice(list(world.clients))
+        if draw.random() < 0.6:
+            world.lose(client)
+        elif not client.is_leaving:
+            client.leave()
+    elif chance < 0.06 and world.clients:
+        outbox = world.clients[draw.choice(list(world.clients))].connection.outbox
+        outbox.hold() if draw.random() < 0.3 else outbox.release()
+    elif len(world.clients) < 2 or (len(world.clients) < 5 and chance < 0.08):
+        actions.set_up(world.connect(), draw)
+    else:
+        move(world, draw)
+
+
+def move(world: World, draw: random.Random) -> None:
+    """Clients act, the network carries, the loop turns, the disk works, time passes."""
+    for _ in range(draw.choice((0, 1, 1, 2, 3))):
+        client = draw.choice(list(world.clients))
+        if not client.is_leaving:
+            actions.act(client, draw)
+    for _ in range(draw.choice((0, 1, 2, 3))):
+        world.carry()
+    for _ in range(draw.choice((0, 1, 1, 2))):
+        world.turn()
+    for _ in range(draw.choice((0, 0, 1, 1, 2))):
+        world.worker.work(draw)
+    world.loop.advance(draw.random() / 1000)
+
+
+def crash(world: World, outcome: Outcome) -> None:
+    count(world, outcome)
+    world.crash()
+
+
+def count(world: World, outcome: Outcome) -> None:
+    """Take over what the present process has counted."""
+    outcome.deliveries += world.model.deliveries
+    outcome.confirms += world.model.confirms
+    world.model.deliveries = world.model.confirms = 0
+
+
+def end(world: World, outcome: Outcome) -> None:
+    """Come to rest, crash once more, and let clients fetch what is there."""
+    world.settle_down()
+    crash(world, outcome)
+    actions.fetch_all(world.connect(), world.draw)
+    world.settle_down()
+    for queue in world.model.queues.values():
+        if queue.ready:
+            raise Violation(f"{queue.name} keeps {queue.ready[0].number}, and nobody gets it")

@@ -1,0 +1,59 @@
+"""The whole broker on a simulated disk and network: fixed seeds, and those that once failed."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulation import history, store_model
+
+SEEDS = Path(__file__).with_name("seeds.toml")
+FIXED_SEEDS = 24
+
+
+def known_seeds() -> list[dict[str, Any]]:
+    seeds: list[dict[str, Any]] = tomllib.loads(SEEDS.read_text(encoding="utf-8")).get("seed", [])
+    return seeds
+
+
+def live(seed: int) -> history.Outcome:
+    outcome = history.run(seed)
+    if outcome.failure is not None:
+        line = f"python -m tests.simulation --seed {seed} --steps {outcome.steps}"
+        raise AssertionError(line) from outcome.failure
+    return outcome
+
+
+@pytest.mark.parametrize("first", range(0, FIXED_SEEDS, 8))
+def test_random_histories_keep_every_promise(first: int) -> None:
+    outcomes = [live(seed) for seed in range(first, first + 8)]
+    # The histories must be worth something: much happened in them, and it was looked at.
+    assert sum(outcome.states for outcome in outcomes) > 400
+    assert sum(outcome.crashes for outcome in outcomes) > 20
+    assert sum(outcome.confirms for outcome in outcomes) > 150
+    assert sum(outcome.deliveries for outcome in outcomes) > 300
+
+
+def test_the_same_seed_lives_the_same_history() -> None:
+    lines: list[list[str]] = [[], []]
+    for trace in lines:
+        history.run(5, 120, trace=trace.append)
+    assert lines[0] == lines[1]
+    assert len(lines[0]) > 100
+
+
+@pytest.mark.parametrize("known", known_seeds(), ids=lambda known: f"{known['of']}-{known['seed']}")
+def test_seeds_that_once_failed(known: dict[str, Any]) -> None:
+    if known["of"] == "store":
+        store_model.run_random(known["seed"])
+    else:
+        live(known["seed"])
+
+
+def test_seeds_say_what_they_found() -> None:
+    for known in known_seeds():
+        assert known["of"] in {"broker", "store"}
+        assert known["cause"]

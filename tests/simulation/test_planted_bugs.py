@@ -1,0 +1,156 @@
+"""The harness itself: ten bugs, each planted into the running broker, must be found.
+
+Each test takes seeds from 0 on until a history fails; the bound says how many it may need. A
+bug that a history no longer finds makes the harness worthless, so this comes before it is
+believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from server.channel import Channel
+from server.transactions import Transaction
+from server.unacked import Taken
+from store import chain, journal, records, recovery
+from store.disk import Syncable
+from tests.simulation import history, world
+
+# As many histories as a planted bug may survive.
+MOST_SEEDS = 40
+
+
+def caught(most: int = MOST_SEEDS) -> BaseException:
+    """The failure of the first history that finds something."""
+    for seed in range(most):
+        failure = history.run(seed).failure
+        if failure is not None:
+            return failure
+    raise AssertionError(f"{most} histories have not found the bug")
+
+
+def test_finds_a_sync_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.SimWorker, "sync", lambda self, target: 0)
+    caught()
+
+
+def test_finds_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each block is written when what stands before it has been synced, and then called synced."""
+    append, begin_sync = chain.Chain.append, journal.Journal.begin_sync
+
+    def sync_then_append(
+        self: chain.Chain, payload: Sequence[bytes], length: int, first_lsn: int, next_lsn: int
+    ) -> int:
+        if self.active.file is not None:
+            self.active.file.sync()
+        self.disk.directory.sync()
+        return append(self, payload, length, first_lsn, next_lsn)
+
+    def nothing_left(self: journal.Journal) -> journal.SyncTicket:
+        ticket = begin_sync(self)
+        return replace(ticket, scope=ticket.scope._replace(targets=()))
+
+    monkeypatch.setattr(chain.Chain, "append", sync_then_append)
+    monkeypatch.setattr(journal.Journal, "begin_sync", nothing_left)
+    assert "recovered is no state" in str(caught())
+
+
+def test_finds_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_sync = chain.Chain.begin_sync
+
+    def files_only(self: chain.Chain) -> chain.SyncScope:
+        scope = begin_sync(self)
+        targets = tuple(t for t in scope.targets if t is not self.disk.directory)
+        return scope._replace(targets=targets)
+
+    monkeypatch.setattr(chain.Chain, "begin_sync", files_only)
+    caught()
+
+
+def test_finds_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = world.SimWorker.sync
+
+    def twice(self: world.SimWorker, target: Syncable) -> int:
+        return sync(self, target) and sync(self, target)
+
+    monkeypatch.setattr(world.SimWorker, "sync", twice)
+    caught(MOST_SEEDS * 3)
+
+
+def test_finds_a_missing_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "crc32", lambda data, value=0: 0)
+    caught()
+
+
+def test_finds_a_confirm_by_the_wrong_lsn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Confirmed with the message before it."""
+    confirm = Channel.confirm
+
+    def too_soon(self: Channel, count: int, lsn: int) -> None:
+        confirm(self, count, max(lsn - count, 1) if lsn else 0)
+
+    monkeypatch.setattr(Channel, "confirm", too_soon)
+    assert "confirm of" in str(caught())
+
+
+def test_finds_a_settle_that_is_lost_with_its_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments go before the settles that emptied them are durable."""
+    end_sync = chain.Chain.end_sync
+
+    def forgetful(self: chain.Chain, scope: chain.SyncScope) -> bool:
+        for segment in self._segments:
+            segment.dead_number = 0
+        return end_sync(self, scope)
+
+    def at_once(self: chain.Chain) -> None:
+        for segment, _ in self._retired:
+            self.disk.unlink(segment.name)
+        self._retired = []
+
+    monkeypatch.setattr(chain.Chain, "end_sync", forgetful)
+    monkeypatch.setattr(chain.Chain, "_remove_retired", at_once)
+    caught()
+
+
+def test_finds_a_transaction_in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = Transaction.commit
+    channels: list[Channel] = []
+    of_channel = Channel.commit
+
+    def note(self: Channel) -> None:
+        channels.append(self)
+        of_channel(self)
+
+    def split(
+        self: Transaction,
+        store: Callable[..., int],
+        settle: Callable[[list[Taken], bool], None],
+    ) -> bool:
+        def store_and_write(*arguments: object) -> int:
+            lsn = store(*arguments)
+            channels[-1].node.journal.write()  # type: ignore[attr-defined]
+            return lsn
+
+        return commit(self, store_and_write, settle)
+
+    monkeypatch.setattr(Channel, "commit", note)
+    monkeypatch.setattr(Transaction, "commit", split)
+    assert "recovered is no state" in str(caught())
+
+
+def test_finds_a_recovery_that_differs_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nothing proves to be synced is served, and left as it is."""
+    monkeypatch.setattr(recovery, "_write_again", lambda disk, extents, verdict: None)
+    caught(MOST_SEEDS * 3)
+
+
+def test_finds_a_redelivered_flag_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal.Journal, "delivered", lambda self, queue_id, lsn: None)
+    assert "not redelivered" in str(caught())
+
+
+def test_finds_nothing_where_nothing_is_planted() -> None:
+    assert all(history.run(seed).failure is None for seed in range(6))

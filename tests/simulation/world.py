@@ -1,0 +1,415 @@
+"""The world around a simulated broker: a clock, a loop, a network and a disk, all from one seed.
+
+Everything above them is production code: `server.assembly.Assembly` and `server.connection`.
+The disk is `SimDisk`; before any of its operations the world may look what a crash at this very
+point would leave (`Crashes`), without disturbing the broker.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
+
+from server.admission import Admission
+from server.assembly import Assembly
+from server.auth import Authenticator
+from server.connection import Connection
+from server.handshake import Handshake, Offer
+from server.settings import Settings
+from store.errors import WriteFailed
+from store.sync_worker import Completion, SyncInline
+from tests.simulation import crashes
+from tests.simulation.clients import Client
+from tests.simulation.ledger import Violation
+from tests.simulation.model import MConsumer, Model
+from tests.simulation.sim_disk import SimDisk
+
+if TYPE_CHECKING:
+    from store.disk import Disk, Syncable
+
+SETTINGS = tuple(
+    Settings(segment_size_bytes=size, deliver_high_water_bytes=4096, unsynced_limit_bytes=16384)
+    for size in (4096, 16384, 65536)
+)
+OFFER = Offer(node="sim", product="VouchMQ", version="0", platform="simulation")
+AUTH = Authenticator(SETTINGS[0].all_users(), ("guest",), lambda size: bytes(size))
+ROOM_STEPS = 20000
+
+
+def ignore(reason: str) -> None:
+    """Nobody is told."""
+
+
+class Timer:
+    """A `call_later` that can be taken back."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Loop:
+    """Virtual time: what is due now in order, what is due later by its time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.ready: deque[Callable[[], None]] = deque()
+        self._later: list[tuple[float, int, Timer]] = []
+        self._count = count()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.ready.append(callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback)
+        heappush(self._later, (self.now + delay_s, next(self._count), timer))
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        while self._later and self._later[0][0] <= self.now:
+            timer = heappop(self._later)[2]
+            if not timer.is_cancelled:
+                self.ready.append(timer.callback)
+
+
+class SimWorker(SyncInline):
+    """Another process that syncs: one target at a time, whenever the world lets it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._sequence = 0
+        self._targets: deque[Syncable] | None = None
+        self._number = 0
+        self._answer: Completion | None = None
+        self._chores: deque[tuple[str, Disk, str, int]] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        return self._targets is not None or bool(self._chores)
+
+    def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
+        self._sequence = sequence
+        self._targets = deque(targets)
+        self._number = self._world.model.ledger.sync_submitted()
+        self._world.tell(f"  a sync up to record {self._number} begins")
+
+    def prepare(self, disk: Disk, name: str, size: int) -> None:
+        self._chores.append(("prepare", disk, name, size))
+
+    def unlink(self, disk: Disk, name: str) -> None:
+        self._chores.append(("unlink", disk, name, 0))
+
+    def reap(self) -> Completion | None:
+        answer, self._answer = self._answer, None
+        return answer
+
+    def work(self, draw: random.Random) -> None:
+        """Do a little: a chore, or one file of a sync, or say that a sync is done."""
+        if self._chores and (self._targets is None or draw.random() < 0.3):
+            verb, disk, name, size = self._chores.popleft()
+            with suppress(OSError):
+                if verb == "prepare":
+                    disk.prepare(name, size)
+                else:
+                    disk.unlink(name)
+            return
+        if self._targets is None:
+            return
+        if self._targets:
+            error = self.sync(self._targets.popleft())
+            if not error:
+                return
+        else:
+            error = 0
+        self._targets = None
+        self._answer = Completion(self._sequence, error)
+        self._world.tell(f"  the sync up to record {self._number} ends with {error}")
+        if not error:
+            self._world.model.ledger.sync_done(self._number)
+        self._world.loop.call_soon(lambda: self._tell(error))
+
+    def _tell(self, error: int) -> None:
+        """The descriptor is readable."""
+        self._world.model.has_failed |= error != 0
+        self._world.assembly.commit.on_readable()
+
+    def sync(self, target: Syncable) -> int:
+        try:
+            target.sync()
+        except OSError as error:
+            return error.errno or 5
+        return 0
+
+
+class WorldDisk(SimDisk):
+    """Tells the world before anything happens to it."""
+
+    watcher: Callable[[], None] | None = None
+    has_refused = False
+
+    def count(self, verb: str) -> OSError | None:
+        if self.watcher is not None and verb != "read":
+            self.watcher()
+        error = super().count(verb)
+        self.has_refused |= error is not None
+        return error
+
+
+class FakeWire:
+    """A socket of the simulated network; the `Wire` of one connection."""
+
+    def __init__(self, world: World, client: Client) -> None:
+        self.name = f"client {client.number}"
+        self.paused = 0
+        self.is_finished = False
+        self.connection: Connection
+        self._world = world
+        self._client = client
+
+    def write(self, data: bytes | memoryview) -> None:
+        if self.is_finished:
+            raise Violation(f"{self.name}: a write after the end")
+        self._client.hear(bytes(data))
+
+    def pause(self, reason: int) -> None:
+        self.paused |= reason
+
+    def resume(self, reason: int) -> None:
+        self.paused &= ~reason
+
+    def finish(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self.is_finished:
+            self.is_finished = True
+            self._world.loop.call_soon(lambda: self._world.lose(self._client))
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        return self._world.loop.call_later(delay_s, callback)
+
+
+class World:
+    """One history: a broker, its clients, and everything that befalls them.
+
+    Args:
+        seed: decides everything
+        bugs: where errors come that the broker has caught and logged
+        crash_rate: how often a crash is looked at before an operation of the disk
+    """
+
+    def __init__(self, seed: int, bugs: list[BaseException], *, crash_rate: float = 0.5) -> None:
+        self.draw = random.Random(seed)
+        self.settings = self.draw.choice(SETTINGS)
+        self.disk = WorldDisk(seed, is_strict=True)
+        self.model = Model()
+        self.loop = Loop()
+        self.clients: dict[Client, FakeWire] = {}
+        self.assembly: Assembly
+        self.worker: SimWorker
+        self.trace: Callable[[str], None] | None = None
+        self.states = 0  # crash states that were recovered and judged
+        self.crashes = 0
+        self.bugs = bugs
+        self._crash_rate = crash_rate
+        self._messages = 0
+        self._numbers = 0
+        self.start()
+
+    def tell(self, what: str) -> None:
+        """For those who look at one history."""
+        if self.trace is not None:
+            self.trace(what)
+
+    # The broker
+
+    def start(self) -> None:
+        """Recover and begin to serve; what a process has left is gone."""
+        self.disk.watcher = None
+        self.loop = Loop()
+        self.clients = {}
+        self.worker = SimWorker(self)
+        self.assembly = self.assemble(self.disk, self.worker, self.loop)
+        self._watch_journal()
+        self.disk.watcher = self._look
+        self.admission = Admission()
+
+    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> Assembly:
+        tokens = count()
+        return Assembly(
+            self.settings,
+            disk,
+            worker,
+            call_soon=loop.call_soon,
+            clock=lambda: loop.now,
+            random_token=lambda: f"{next(tokens):022}",
+            fatal=self._fatal if disk is self.disk else ignore,
+        )
+
+    def _watch_journal(self) -> None:
+        journal, write = self.assembly.journal, self.assembly.journal.write
+
+        def watched() -> int:
+            ledger, calls = self.model.ledger, self.disk.calls
+            ledger.is_writing = True
+            files = calls["create"] + calls["rename"]
+            try:
+                lsn = write()
+            except WriteFailed:
+                self.model.has_failed = True
+                ledger.write_failed()
+                raise
+            finally:
+                ledger.is_writing = False
+            ledger.wrote()
+            if self.trace is not None and not ledger.latest.is_empty():
+                self.trace(f"  record {ledger.written}: {ledger.latest}")
+            ledger.latest.begins_segment |= calls["create"] + calls["rename"] > files
+            return lsn
+
+        journal.write = watched  # type: ignore[method-assign]
+
+    def _fatal(self, reason: str) -> None:
+        del reason
+        self.model.has_failed = True
+        self.model.ledger.is_broken = True
+
+    # Clients
+
+    def connect(self) -> Client:
+        self._numbers += 1
+        client = Client(self, self._numbers)
+        wire = self.clients[client] = FakeWire(self, client)
+        handshake = Handshake(
+            OFFER,
+            AUTH,
+            self.assembly.broker.vhosts.get,
+            self.admission,
+            peer=wire.name,
+            is_loopback=True,
+        )
+        wire.connection = Connection(self.assembly.node, wire, handshake)
+        dispatch = client.watch(wire.connection._dispatch)
+        wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
+        return client
+
+    def lose(self, client: Client) -> None:
+        """The socket is gone, from whichever side."""
+        wire = self.clients.pop(client, None)
+        if wire is not None:
+            self.tell(f"connection {client.number} is lost")
+            wire.is_finished = True
+            client.lost()
+            wire.connection.lost("closed by the client")
+
+    def next_message(self) -> int:
+        self._messages += 1
+        return self._messages
+
+    @staticmethod
+    def message_of(body: bytes) -> int:
+        if not body[:10].isdigit() or body[10:].strip(b"."):
+            raise Violation(f"a body that nobody published: {body[:40]!r}")
+        return int(body[:10])
+
+    # Steps
+
+    def carry(self) -> None:
+        """The network: some client's octets reach the broker, in a piece of any size."""
+        able = [c for c, wire in self.clients.items() if c.out and not wire.paused]
+        if not able:
+            return
+        client = self.draw.choice(able)
+        size = len(client.out)
+        if self.draw.random() < 0.5:
+            size = min(size, self.draw.choice((1, 7, 20, 100, 700)))
+        octets = bytes(client.out[:size])
+        del client.out[:size]
+        self.clients[client].connection.receive(octets)
+        self.check_bugs()
+
+    def turn(self) -> None:
+        """One callback of the loop."""
+        if self.loop.ready:
+            self.loop.ready.popleft()()
+            self.model.turn_ended()
+            self.disk.has_refused = False
+            self.check_bugs()
+
+    @staticmethod
+    def new_loop() -> Loop:
+        return Loop()
+
+    def check_bugs(self) -> None:
+        if self.bugs:
+            error = self.bugs[0]
+            if isinstance(error, Violation):
+                raise error
+            raise Violation(f"an error in the broker: {error!r}") from error
+
+    def settle_down(self) -> None:
+        """Let everything happen that is under way; then nothing may be left undone."""
+        for wire in self.clients.values():
+            wire.connection.outbox.release()
+        for _ in range(ROOM_STEPS):
+            if self.model.has_failed:
+                return
+            able = any(c.out and not wire.paused for c, wire in self.clients.items())
+            if not (able or self.loop.ready or self.worker.has_work):
+                break
+            self.carry()
+            self.turn()
+            self.worker.work(self.draw)
+        else:
+            raise Violation("the broker never comes to rest")
+        if any(client.out for client in self.clients):
+            raise Violation("a connection is never read again")
+        self.model.check_idle(self._can_take)
+
+    def _can_take(self, consumer: MConsumer) -> bool:
+        del consumer
+        return True
+
+    # Crashes
+
+    def _look(self) -> None:
+        """Before an operation of the disk: what would a crash leave here?"""
+        # What a turn hands out is not known yet when its block has failed.
+        if not self.disk.has_refused and self.draw.random() < self._crash_rate:
+            self.disk.watcher = None
+            try:
+                self.look_at_crash()
+            finally:
+                self.disk.watcher = self._look
+
+    def look_at_crash(self) -> None:
+        """Crash a copy of the disk and judge what is recovered from it."""
+        is_kill = self.draw.random() < 0.15
+        crashes.judge(self, crashes.fork(self.disk), is_kill=is_kill)
+
+    def crash(self) -> None:
+        """The broker is no more: the power is cut, or the process killed. Then start again."""
+        is_kill = self.draw.random() < 0.3
+        self.disk.watcher = None
+        self.crashes += 1
+        self.tell("the process is killed" if is_kill else "the power is cut")
+        state, found = crashes.judge(self, self.disk, is_kill=is_kill)
+        self.model = Model.recovered(self.model, state, found)
+        self.start()
+
+    def fault(self) -> None:
+        """The disk will refuse something soon."""
+        verb = self.draw.choice(("write", "sync", "sync", "create", "rename", "unlink"))
+        self.tell(f"the next {verb} will fail")
+        self.disk.fail_next(verb, errno.EIO)
