@@ -1,0 +1,215 @@
+"""Memory and disk alarms as pika sees them: who waits, who is told, and that it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+
+from tests.integration.broker_process import BrokerProcess
+
+MIB = 1024 * 1024
+QUEUE = "alarmed"
+BODY = bytes(100_000)
+# A broker without messages is far below this, one with some hundred of those bodies above it.
+WATERMARK = "110MB"
+LIMIT_S = 20.0
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def broker(
+    request: pytest.FixtureRequest, referee_url: str | None, tmp_path: Path
+) -> Iterator[BrokerProcess]:
+    """A broker with settings of its own, given as parameter."""
+    if referee_url is not None:
+        pytest.skip("needs a broker with other settings")
+    process = BrokerProcess(tmp_path, flags=request.param)
+    process.start()
+    try:
+        yield process
+        assert process.is_running
+        assert process.stop() == 0
+        assert process.complaints() == []
+    finally:
+        process.kill9()
+
+
+class Publisher:
+    """A connection that publishes in a thread of its own until it is told to stop."""
+
+    def __init__(self, url: str) -> None:
+        self.told: list[str] = []
+        self.count = 0
+        self.is_stopped = False
+        self._url = url
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        parameters = pika.URLParameters(self._url)
+        with pika.BlockingConnection(parameters) as connection:
+            connection.add_on_connection_blocked_callback(
+                lambda _, frame: self.told.append(frame.method.reason)
+            )
+            connection.add_on_connection_unblocked_callback(lambda *_: self.told.append("-"))
+            channel = connection.channel()
+            channel.queue_declare(QUEUE)
+            while not self.is_stopped:
+                if not self.told or self.told[-1] == "-":
+                    channel.basic_publish("", QUEUE, BODY)
+                    self.count += 1
+                connection.process_data_events(time_limit=0.002)
+
+    def stop(self) -> None:
+        """Stop publishing, close, and wait until that is done."""
+        self.is_stopped = True
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
+
+class Hoarder:
+    """A consumer in a thread of its own that acks nothing, until it lets go of everything."""
+
+    def __init__(self, url: str) -> None:
+        self.count = 0
+        self.lets_go = False
+        self.is_stopped = False
+        self.told: list[object] = []
+        self._url = url
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with pika.BlockingConnection(pika.URLParameters(self._url)) as connection:
+            connection.add_on_connection_blocked_callback(lambda *_: self.told.append(1))
+            channel = connection.channel()
+            channel.queue_declare(QUEUE)
+            channel.basic_consume(QUEUE, self._take)
+            acked = 0
+            while not self.is_stopped:
+                connection.process_data_events(time_limit=0.01)
+                if self.lets_go and acked < self.count:
+                    acked = self.count
+                    channel.basic_ack(acked, multiple=True)
+
+    def _take(self, *_: object) -> None:
+        self.count += 1
+
+    def settled_count(self) -> int:
+        """Deliveries so far, once no more of them come."""
+        count = -1
+        while count != self.count:
+            count = self.count
+            time.sleep(0.3)
+        return count
+
+    def stop(self) -> None:
+        """Close, and wait until that is done."""
+        self.is_stopped = True
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive()
+
+
+def end_of(connection: pika.BlockingConnection) -> BaseException:
+    """Let pika work until the connection ends; why it did."""
+    try:
+        while True:
+            connection.process_data_events(time_limit=1)
+    except pika.exceptions.AMQPError as error:
+        end: BaseException = error
+        return end
+
+
+def wait_until(claim: Callable[[], bool], what: str) -> None:
+    """Look until the claim holds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not claim():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "broker", [("--vm-memory-high-watermark", WATERMARK, "--disk-free-limit", "0")], indirect=True
+)
+def test_memory_fills_up_and_is_given_back(broker: BrokerProcess) -> None:
+    """What was delivered and not acked cannot be left to the disk, so memory runs low."""
+    hoarder = Hoarder(broker.url)
+    publisher = Publisher(broker.url)
+    wait_until(lambda: bool(publisher.told), "never blocked")
+    # Whoever does not publish is served, and told nothing; all that was taken is delivered.
+    count = hoarder.settled_count()
+    assert publisher.told == ["low on memory"]
+    assert publisher.count - 30 <= count <= publisher.count
+    hoarder.lets_go = True
+    wait_until(lambda: publisher.told[:2] == ["low on memory", "-"], "never unblocked")
+    wait_until(lambda: hoarder.count > publisher.count - 5 > count, "does not go on")
+    publisher.stop()
+    hoarder.stop()
+    assert hoarder.told == []
+
+
+@pytest.mark.parametrize("broker", [("--vm-memory-high-watermark", "1")], indirect=True)
+def test_publisher_gives_up_by_its_own_timeout(broker: BrokerProcess) -> None:
+    parameters = pika.URLParameters(broker.url)
+    parameters.blocked_connection_timeout = 0.5
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.queue_declare(QUEUE)
+    channel.basic_publish("", QUEUE, b"x")
+    assert isinstance(end_of(connection), pika.exceptions.ConnectionBlockedTimeout)
+    # Its socket is closed, which the broker sees although it does not read.
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as other:
+        declared = other.channel().queue_declare(QUEUE, passive=True)
+        assert declared.method.message_count == 0
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [("--disk-free-limit", "1000000GB", "--blocked-connection-log-after-s", "0.2")],
+    indirect=True,
+)
+def test_the_operator_finds_the_silent_publisher(broker: BrokerProcess) -> None:
+    parameters = pika.URLParameters(broker.url)
+    parameters.client_properties = {"connection_name": "the invoices"}
+    # A graceful end would have to wait for the alarm (LIMIT-11): the client hangs up instead.
+    parameters.blocked_connection_timeout = 1.0
+    connection = pika.BlockingConnection(parameters)
+    reasons: list[str] = []
+    connection.add_on_connection_blocked_callback(
+        lambda _, frame: reasons.append(frame.method.reason)
+    )
+    connection.channel().basic_publish("", "nowhere", b"x")
+    assert isinstance(end_of(connection), pika.exceptions.ConnectionBlockedTimeout)
+    assert reasons == ["low on disk"]
+    assert "the invoices" in broker.output()
+
+
+@pytest.mark.parametrize(
+    "broker", [("--vm-memory-high-watermark", "1", "--shutdown-timeout-s", "30")], indirect=True
+)
+def test_stopping_does_not_wait_for_blocked_publishers(broker: BrokerProcess) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    blocked: list[object] = []
+    connection.add_on_connection_blocked_callback(lambda *_: blocked.append(1))
+    channel = connection.channel()
+    for _ in range(3):
+        channel.basic_publish("", "nowhere", b"x" * 1000)
+    connection.process_data_events(time_limit=0.5)
+    assert blocked
+    closed: list[BaseException] = []
+    thread = threading.Thread(target=lambda: closed.append(end_of(connection)))
+    thread.start()
+    began = time.monotonic()
+    assert broker.stop(limit_s=20) == 0
+    assert time.monotonic() - began < 10.0
+    thread.join(LIMIT_S)
+    assert isinstance(closed[0], pika.exceptions.ConnectionClosedByBroker)
+    assert closed[0].reply_code == 320
+    broker.start()
