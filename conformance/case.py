@@ -99,7 +99,7 @@ def all_cases() -> list[Case]:
 # The sections in the order in which the rules are written down.
 SECTIONS: Final = (
     *("GEN", "CONN", "FRAME", "CHAN", "EXCH", "QUEUE", "PUB"),
-    *("CONF", "TX", "ACK", "QOS", "CONS", "DURABLE"),
+    *("CONF", "TX", "ACK", "QOS", "CONS", "DURABLE", "LIMIT"),
 )
 
 

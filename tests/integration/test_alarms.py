@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import PROJECT, BrokerProcess
 
 MIB = 1024 * 1024
 QUEUE = "alarmed"
@@ -189,6 +191,23 @@ def test_the_operator_finds_the_silent_publisher(broker: BrokerProcess) -> None:
     assert isinstance(end_of(connection), pika.exceptions.ConnectionBlockedTimeout)
     assert reasons == ["low on disk"]
     assert "the invoices" in broker.output()
+
+
+@pytest.mark.parametrize("broker", [("--vm-memory-high-watermark", "1")], indirect=True)
+def test_the_rules_of_an_alarm(broker: BrokerProcess) -> None:
+    """The conformance cases that need a broker in alarm, none of them skipped."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "conformance", "--url", broker.url),
+            *("--only", "LIMIT-10", "LIMIT-11", "LIMIT-13", "CONN-62"),
+        ],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.rstrip().endswith(" passed, 0 failed, 0 skipped")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,165 @@
+"""Section LIMIT: what a memory or disk alarm does to publishers.
+
+These cases need a broker that is in alarm and stays so, for example one that was started with a
+tiny `vm_memory_high_watermark`; against any other they are skipped.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Final
+
+from conformance import wire
+from conformance.case import case
+from conformance.client import CAPABILITIES, Channel, Connection
+from conformance.events import EndedError, Event, RefusedError, SilenceError
+from conformance.expect import MismatchError, SkipError, check, equal
+from conformance.stage import Stage
+from conformance.target import Target
+
+PATIENCE_S: Final = 1.5
+SILENT_S: Final = 6.0
+REASONS: Final = frozenset(
+    {"low on memory", "low on disk", "low on memory & disk", "low on disk & memory"}
+)
+
+
+@cache
+def in_alarm(target: Target) -> bool:
+    """Whether the broker holds back whoever publishes."""
+    connection = Connection(target).open()
+    try:
+        channel = connection.channel()
+        channel.publish("", "nowhere", "x")
+        channel.send("basic.qos", prefetch_count=0)
+        channel.wait("basic.qos_ok", timeout_s=PATIENCE_S)
+    except (SilenceError, EndedError, RefusedError):
+        return True
+    finally:
+        connection.drop()
+    return False
+
+
+def need_alarm(stage: Stage) -> None:
+    """Skip unless the broker is in alarm."""
+    if not in_alarm(stage.target):
+        raise SkipError("needs a broker in alarm, e.g. with a tiny vm_memory_high_watermark")
+
+
+def blocked(channel: Channel) -> Event:
+    """The broker's word that the connection is blocked."""
+    return channel.connection.wait(0, "connection.blocked", timeout_s=PATIENCE_S)
+
+
+@case("LIMIT-10", says="who does not publish works on during an alarm, also on new connections")
+def others_work(stage: Stage) -> None:
+    need_alarm(stage)
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    exchange = stage.exchange(channel, "topic")
+    channel.call("queue.bind", queue=queue, exchange=exchange, routing_key="#")
+    channel.consume(queue)
+    equal(channel.count(queue), 0, "messages")
+    equal(channel.get(queue).name, "basic.get_empty", "answer to get")
+    stage.channel().close()
+    channel.connection.channel(2).close()
+    check(not channel.connection.inbox(0), "something was said on channel 0")
+
+
+@case("LIMIT-10", says="the content header of the first publish blocks, its body may be missing")
+def blocked_at_the_header(stage: Stage) -> None:
+    need_alarm(stage)
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    octets = wire.method(1, "basic.publish", exchange="", routing_key=queue) + wire.content(
+        1, b"x" * 100, wire.encode_properties(), channel.connection.frame_max
+    )
+    channel.connection.send(octets[: -100 - wire.FRAME_OVERHEAD])
+    blocked(channel)
+    equal(stage.channel().count(queue), 0, "messages")
+
+
+@case("LIMIT-10", says="a publish that is blocked is not enqueued, nor confirmed")
+def not_enqueued(stage: Stage) -> None:
+    need_alarm(stage)
+    channel = stage.confirming()
+    queue = stage.queue(channel)
+    channel.publish("", queue, "x")
+    blocked(channel)
+    channel.quiet("basic.ack", "basic.nack")
+    equal(stage.channel().count(queue), 0, "messages")
+
+
+@case("LIMIT-11", says="a blocked connection is not read: qos, channel.open and close wait")
+def not_read(stage: Stage) -> None:
+    need_alarm(stage)
+    channel = stage.channel()
+    channel.publish("", "nowhere", "x")
+    blocked(channel)
+    channel.send("basic.qos", prefetch_count=1)
+    channel.connection.send_method(2, "channel.open")
+    channel.connection.send_method(0, "connection.close", reply_code=200, reply_text="bye")
+    channel.connection.listen(PATIENCE_S)
+    for number in range(3):
+        said = [event.name for event in channel.connection.inbox(number)]
+        equal(said, [], f"answers on channel {number}")
+    check(not channel.connection.end, f"the connection ended: {channel.connection.end}")
+
+
+@case("LIMIT-11", says="other connections of the same client are not blocked with it")
+def one_by_one(stage: Stage) -> None:
+    need_alarm(stage)
+    publisher, other = stage.channel(), stage.channel()
+    publisher.publish("", "nowhere", "x")
+    blocked(publisher)
+    other.sync()
+
+
+@case("LIMIT-13", says="connection.blocked names memory or disk, and comes once")
+def told_once(stage: Stage) -> None:
+    need_alarm(stage)
+    channel = stage.channel()
+    for _ in range(3):
+        channel.publish("", "nowhere", "x")
+    reason = blocked(channel).text("reason")
+    check(reason in REASONS, f"the reason is {reason!r}")
+    channel.connection.listen(PATIENCE_S)
+    equal([event.name for event in channel.connection.inbox(0)], [], "more on channel 0")
+
+
+@case("LIMIT-13", says="it is not said before the first publish, nor to consumers")
+def not_told_before(stage: Stage) -> None:
+    need_alarm(stage)
+    channel = stage.channel()
+    channel.consume(stage.queue(channel))
+    channel.connection.listen(PATIENCE_S)
+    equal([event.name for event in channel.connection.inbox(0)], [], "events on channel 0")
+
+
+@case("LIMIT-13", says="without the capability nothing is said, but the connection is blocked")
+def not_told_without_capability(stage: Stage) -> None:
+    need_alarm(stage)
+    capabilities = {**CAPABILITIES, "connection.blocked": False}
+    connection = stage.connect(client_properties={"capabilities": capabilities})
+    channel = connection.channel()
+    channel.publish("", "nowhere", "x")
+    channel.send("basic.qos", prefetch_count=1)
+    connection.listen(PATIENCE_S)
+    equal([event.name for event in connection.inbox(0)], [], "events on channel 0")
+    equal([event.name for event in connection.inbox(1)], [], "events on channel 1")
+
+
+@case("CONN-62", says="a blocked client gets heartbeats and need not send any", slow=True)
+def heartbeats_while_blocked(stage: Stage) -> None:
+    need_alarm(stage)
+    connection = stage.connect(beat=1)
+    channel = connection.channel()
+    channel.publish("", "nowhere", "x")
+    blocked(channel)
+    begin = time.monotonic()
+    connection.listen(SILENT_S)
+    if connection.end:
+        raise MismatchError(f"ended ({connection.end}) after {time.monotonic() - begin:.1f} s")
+    count = len(connection.heartbeats)
+    check(count >= SILENT_S - 1, f"{count} heartbeats in {SILENT_S} s")
