@@ -89,6 +89,11 @@ class Chain:
             raise ValueError("the chain has no segment yet")
         return self._active
 
+    @property
+    def oldest(self) -> int:
+        """Generation of the oldest segment that counts."""
+        return self._segments[0].generation
+
     def append(self, payload: Sequence[bytes], length: int, first_lsn: int, next_lsn: int) -> int:
         """Write one block at the end of the active segment; return its size in octets.
 

@@ -7,6 +7,7 @@ Nothing here knows a reply code: the edge decides what a client is told.
       UnsupportedFormat    a newer program wrote it; reading on would misread
       CorruptSegment       damage in the middle, and the caller asked to refuse it
       WriteFailed          a block could not be handed to the disk; the journal stays usable
+      ReadFailed           stored messages could not be read back
       SettledTwice         more copies settled than were stored: a fault of the caller
 """
 
@@ -51,6 +52,14 @@ class WriteFailed(StoreError):
         self.errno = error.errno or 0
         self.first_lsn = first_lsn
         self.last_lsn = last_lsn
+
+
+class ReadFailed(StoreError):
+    """Stored messages could not be read back, or are not what was written.
+
+    Whoever asked for them cannot go on without them: neither passing over them nor waiting is
+    right, so it is as final as a failed sync. Spec: DURABLE-21
+    """
 
 
 class SettledTwice(StoreError):

@@ -17,6 +17,8 @@ from store import records
 from store.chain import Chain, ChainState, Chore, SyncScope
 from store.disk import Disk, DiskFile, Syncable
 from store.errors import WriteFailed
+from store.index import Index, SegmentIndex
+from store.reader import NO_LIMIT, Reader
 from store.segment import Segment
 
 # Beyond this many different routes in a segment the table starts anew, so that a routing
@@ -49,6 +51,7 @@ class JournalState:
     next_lsn: int = 1
     marks: dict[int, int] = field(default_factory=dict)
     definitions: list[bytes] = field(default_factory=list)
+    index: Index = field(default_factory=Index)
 
 
 class Journal:
@@ -73,6 +76,8 @@ class Journal:
         self.unsynced_bytes = 0
         self.wants_sync = False
         self._chain = Chain(disk, segment_size_bytes, state.chain)
+        self._index = state.index
+        self._reader = Reader(disk, state.index)
         self._snapshot = snapshot
         self._all_marks = state.marks
         # What the current turn has buffered.
@@ -254,12 +259,38 @@ class Journal:
 
     def _append(self, payload: list[bytes], length: int) -> None:
         first_lsn = self.written_lsn + 1
-        self.unsynced_bytes += self._chain.append(payload, length, first_lsn, self.next_lsn)
+        offset = self._chain.active.offset
+        size = self._chain.append(payload, length, first_lsn, self.next_lsn)
+        self.unsynced_bytes += size
         self.written_lsn = self.next_lsn - 1
+        moves = self._moves
+        self._index.active.add(
+            offset,
+            size,
+            (first_lsn, self.next_lsn),
+            has_runs=bool(self._runs),
+            first_route=min(self._new_routes, default=None),
+            moved=moved_bounds(moves[1::3], moves[2::3]),
+        )
 
     def _begin_segment(self, need: int, definitions: list[bytes]) -> None:
         head = self._encode_head(definitions)
         self.unsynced_bytes += self._chain.begin(head, need, self.written_lsn + 1)
+        begun = self._chain.active
+        self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
+
+    # Reading back.
+
+    def fetch(self, lsns: Sequence[int], limit_bytes: int = NO_LIMIT) -> list[tuple[bytes, bytes]]:
+        """Return (raw, tail) of messages that were written, synced or not.
+
+        `lsns` ascend and all have live copies. Stops early when `limit_bytes` are reached, at
+        the earliest after one message.
+
+        Raises:
+            ReadFailed: the disk refused, or a message is not what was written
+        """
+        return self._reader.fetch(lsns, limit_bytes)
 
     def _encode(self) -> tuple[list[bytes], int]:
         """Return the sections of the buffered turn, in the order replay takes them."""
@@ -395,7 +426,10 @@ class Journal:
         """
         self.unsynced_bytes -= ticket.size_bytes
         closing = self._chain.close_full_segments()
-        if self._chain.end_sync(ticket.scope):
+        has_retired = self._chain.end_sync(ticket.scope)
+        for generation in self._index.drop_below(self._chain.oldest):
+            self._reader.forget(generation)
+        if has_retired:
             # Nothing else may come to be written for a long time; an empty block tells it.
             # Without room for that the next segment tells it as well.
             with suppress(OSError):
@@ -418,7 +452,17 @@ class Journal:
     def set_aside(self, segment: Segment) -> None:
         """Leave out a damaged segment whose live copies were moved and synced."""
         self._chain.set_aside(segment)
+        self._index.drop(segment.generation)
+        self._reader.forget(segment.generation)
 
     def close(self) -> None:
         """Close the files. What was not synced is as durable as after a crash."""
+        self._reader.close()
         self._chain.close()
+
+
+def moved_bounds(firsts: Sequence[int], counts: Sequence[int]) -> tuple[int, int] | None:
+    """The lowest and the highest LSN of moved runs, None if there are none."""
+    if not firsts:
+        return None
+    return min(firsts), max(map(int.__add__, firsts, counts)) - 1

@@ -39,9 +39,11 @@ HEADER_SIZE: Final = _LEAD.size + _REST.size
 SECTION_SIZE: Final = _SECTION.size
 _SIGNATURE: Final = MAGIC + FORMAT_VERSION.to_bytes(2, "little")
 
-# Kinds of blocks. 3 and up are reserved, see docs/journal.md.
+# Kinds of blocks. 4 and up are reserved, see docs/journal.md.
 HEAD: Final = 1
 BATCH: Final = 2
+# A batch with a section that the scan must see.
+CHECKPOINT: Final = 3
 
 # Kinds of sections; a batch holds each at most once, and replay takes them in this order.
 SEGMENT_INFO: Final = 1
@@ -57,10 +59,11 @@ SETTLED_LISTS: Final = 10
 DROPPED_QUEUES: Final = 11
 DELIVERED_MARKS: Final = 12
 KNOWN_GAPS: Final = 13
-# 14 to 31 are reserved by name in docs/journal.md; an unknown kind at or above this
+VACATED: Final = 20
+# The others up to 31 are reserved by name in docs/journal.md; an unknown kind at or above this
 # bit may be skipped by a reader that does not know it, one below may not.
 SKIPPABLE: Final = 0x8000_0000
-_KNOWN: Final = frozenset(range(SEGMENT_INFO, KNOWN_GAPS + 1))
+_KNOWN: Final = frozenset({*range(SEGMENT_INFO, KNOWN_GAPS + 1), VACATED})
 
 _BIG_ENDIAN: Final = sys.byteorder == "big"
 
@@ -122,13 +125,26 @@ def trusted_header(buffer: bytes, offset: int) -> BlockHeader:
     return BlockHeader(*_REST.unpack_from(buffer, offset + _LEAD.size))
 
 
+def read_header(octets: bytes, generation: int, salt: int) -> BlockHeader | None:
+    """Return the header that `octets` are, or None if they are not one of this segment.
+
+    No checksum is looked at.
+    """
+    if len(octets) < HEADER_SIZE or not octets.startswith(_SIGNATURE):
+        return None
+    header = trusted_header(octets, 0)
+    return header if header.generation == generation and header.salt == salt else None
+
+
 def torn_size(buffer: bytes, generation: int, salt: int) -> int:
     """Return how large the block wanted to be whose header starts `buffer`; 0 if none does."""
-    if len(buffer) < HEADER_SIZE or not buffer.startswith(_SIGNATURE):
-        return 0
-    header = trusted_header(buffer, 0)
-    is_ours = header.generation == generation and header.salt == salt
-    return HEADER_SIZE + header.length if is_ours else 0
+    header = read_header(buffer, generation, salt)
+    return HEADER_SIZE + header.length if header is not None else 0
+
+
+def split_checksum(octets: bytes) -> tuple[int, bytes]:
+    """Return the checksum in a block's header, and those of its first octets that it covers."""
+    return _LEAD.unpack_from(octets)[2], octets[_LEAD.size :]
 
 
 def find_signature(buffer: bytes, start: int) -> int:
@@ -171,14 +187,31 @@ def read_sections(buffer: bytes, start: int, end: int) -> dict[int, Section]:
     while offset < end:
         kind, count, length = _SECTION.unpack_from(buffer, offset)
         offset += SECTION_SIZE
-        if kind in _KNOWN:
+        if is_known(kind):
             sections[kind] = Section(count, offset, offset + length)
-        elif not kind & SKIPPABLE:
-            raise UnsupportedFormat(
-                f"the journal holds a section of kind {kind}; start the version that wrote it"
-            )
         offset += length
     return sections
+
+
+def read_section_header(buffer: bytes, offset: int) -> tuple[int, int, int]:
+    """Return kind, count of entries and length of the section at `offset`."""
+    kind, count, length = _SECTION.unpack_from(buffer, offset)
+    return kind, count, length
+
+
+def is_known(kind: int) -> bool:
+    """Return whether sections of this kind are to be read; False: to be skipped.
+
+    Raises:
+        UnsupportedFormat: this program does not know them and may not skip them.
+    """
+    if kind in _KNOWN:
+        return True
+    if kind & SKIPPABLE:
+        return False
+    raise UnsupportedFormat(
+        f"the journal holds a section of kind {kind}; start the version that wrote it"
+    )
 
 
 def pack_numbers(numbers: Sequence[int]) -> bytes:
@@ -189,13 +222,18 @@ def pack_numbers(numbers: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
-def unpack_numbers(buffer: bytes, section: Section) -> list[int]:
-    """Return the unsigned 64-bit integers of a section."""
+def numbers_in(octets: bytes) -> "array[int]":
+    """Return octets as unsigned 64-bit integers."""
     numbers = array("Q")
-    numbers.frombytes(buffer[section.start : section.end])
+    numbers.frombytes(octets)
     if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
         numbers.byteswap()
-    return numbers.tolist()
+    return numbers
+
+
+def unpack_numbers(buffer: bytes, section: Section) -> list[int]:
+    """Return the unsigned 64-bit integers of a section."""
+    return numbers_in(buffer[section.start : section.end]).tolist()
 
 
 def pack_lengths(parts: Sequence[bytes]) -> tuple[bytes, int]:
@@ -207,13 +245,18 @@ def pack_lengths(parts: Sequence[bytes]) -> tuple[bytes, int]:
     return lengths.tobytes(), total
 
 
-def unpack_lengths(buffer: bytes, section: Section) -> list[int]:
-    """Return the 32-bit lengths of a section."""
+def lengths_in(octets: bytes) -> "array[int]":
+    """Return octets as 32-bit lengths."""
     lengths = array("I")
-    lengths.frombytes(buffer[section.start : section.end])
+    lengths.frombytes(octets)
     if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
         lengths.byteswap()
-    return lengths.tolist()
+    return lengths
+
+
+def unpack_lengths(buffer: bytes, section: Section) -> list[int]:
+    """Return the 32-bit lengths of a section."""
+    return lengths_in(buffer[section.start : section.end]).tolist()
 
 
 def pack_texts(kind: int, texts: Sequence[bytes]) -> list[bytes]:

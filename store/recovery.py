@@ -9,8 +9,8 @@ Three passes, each of which a crash may interrupt without harm:
      was never promised to anybody.
   3. Files that count no more are removed and the torn tail is cut; what is served but not
      proven synced is written again and synced; damaged segments are emptied and set aside.
-`replay` then builds the queues, newest segment first, so that settled messages are never
-even cut out of the buffer.
+`replay` then builds the queues, newest segment first, out of LSNs alone: contents are checked by
+the scan and read when somebody wants them.
 
 Spec: DURABLE-12, DURABLE-14, DURABLE-15
 """
@@ -23,6 +23,7 @@ from store import records
 from store.chain import DAMAGED_SUFFIX, SPARE_SUFFIX, ChainState
 from store.disk import Disk
 from store.errors import CorruptSegment
+from store.index import Index, SegmentIndex
 from store.journal import Journal, JournalState
 from store.replay import RecoveredQueue, Remains, Replay
 from store.scan import Extent, Verdict, judge, list_generations, merge_gaps, read_segment, scan
@@ -109,16 +110,20 @@ def open_journal(
     report = RecoveryReport()
     _clean_up(disk, names, verdict, report)
     replay = Replay()
-    segments, remains = _replay_segments(disk, verdict, replay)
+    segments, indexes, remains = _replay_segments(disk, verdict, replay)
     state = _state(segments, names, verdict, replay)
+    state.index = Index(indexes)
     journal = Journal(disk, segment_size_bytes=segment_size_bytes, snapshot=snapshot, state=state)
     definitions = replay.definitions()
     if verdict.holes:
         report.damaged = _describe(verdict, remains)
         _set_damaged_aside(disk, journal, verdict, remains, segments)
-    report.messages = replay.message_count
     report.unroutable_messages = replay.unroutable_count
-    return journal, Recovered(definitions, replay.queues(), report)
+    queues = replay.queues()
+    for queue in queues.values():
+        queue.fetch = journal.fetch
+        report.messages += queue.count
+    return journal, Recovered(definitions, queues, report)
 
 
 def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryReport) -> None:
@@ -202,7 +207,7 @@ def _cut(disk: Disk, last: Extent) -> int:
 
 def _replay_segments(
     disk: Disk, verdict: Verdict, replay: Replay
-) -> tuple[list[Segment], dict[int, Remains]]:
+) -> tuple[list[Segment], list[SegmentIndex], dict[int, Remains]]:
     """Replay all accepted segments, newest first; return them oldest first."""
     extents: dict[int, list[Extent]] = {}
     for extent in verdict.accepted:
@@ -210,17 +215,22 @@ def _replay_segments(
     damaged = verdict.damaged_generations()
     remains: dict[int, Remains] = {}
     segments: list[Segment] = []
+    indexes: list[SegmentIndex] = []
     for generation in sorted(extents, reverse=True):
         own = extents[generation]
-        buffer = read_segment(disk, segment_name(generation))
-        segment = Segment(generation, own[0].salt, own[0].first_lsn, len(buffer))
-        segment.offset = own[-1].end
-        if generation in damaged:
-            remains[generation] = Remains()
-        replay.segment(buffer, own, segment, remains.get(generation))
+        file = disk.open(segment_name(generation))
+        try:
+            segment = Segment(generation, own[0].salt, own[0].first_lsn, file.size())
+            segment.offset = own[-1].end
+            if generation in damaged:
+                remains[generation] = Remains()
+            indexes.append(replay.segment(file, own, segment, remains.get(generation)))
+        finally:
+            file.close()
         segments.append(segment)
     segments.reverse()
-    return segments, remains
+    indexes.reverse()
+    return segments, indexes, remains
 
 
 def _state(
@@ -303,10 +313,14 @@ def _carry_on(journal: Journal, remains: Remains, first_lsn: int) -> None:
         journal.drop_queue(queue_id)
     journal.write()
     size = 0
-    for lsn, raw, (queue_ids, tail) in sorted(remains.messages):
-        journal.move_run(queue_ids, tail, lsn, [raw])
-        size += len(raw)
-        if size >= _MOVE_BYTES:
-            journal.write()
-            size = 0
+    for run in sorted(remains.runs, key=lambda run: run.lsns[0]):
+        lsns = run.lsns
+        while lsns:
+            raws = [raw for raw, _ in journal.fetch(lsns, _MOVE_BYTES)]
+            journal.move_run(run.queue_ids, run.tail, lsns[0], raws)
+            lsns = lsns[len(raws) :]
+            size += sum(map(len, raws))
+            if size >= _MOVE_BYTES:
+                journal.write()
+                size = 0
     journal.write()

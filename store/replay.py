@@ -1,44 +1,152 @@
 """From checked blocks to queues: what was published, minus what was settled.
 
 Segments are replayed newest first. A settle never stands before what it settles, so when a
-message is met its fate is known and settled ones are not even cut out of the buffer.
+message is met its fate is known. Contents are stepped over: what comes out is LSNs, and where
+each block lies, so that whoever wants a message can fetch it.
 
 Spec: DURABLE-12, DURABLE-13
 """
 
+from __future__ import annotations
+
+from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise, repeat
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store import records
+from store.blocks import Window, walk
+from store.index import SegmentIndex
+from store.journal import moved_bounds
 from store.records import Section
-from store.scan import Extent
-from store.segment import Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from store.blocks import Block
+    from store.disk import DiskFile
+    from store.reader import Content
+    from store.scan import Extent
+    from store.segment import Segment
 
 Message = tuple[int, bytes, bytes]
 Route = tuple[tuple[int, ...], bytes]
 
+# So many LSNs in a row are kept as a range; fewer go into an array, up to so many.
+_RANGE_LEAST: Final = 32
+_ARRAY_MOST: Final = 8192
+# What `RecoveredQueue.messages` reads at a time.
+_READ_BYTES: Final = 4 * 1024 * 1024
+
 
 @dataclass(slots=True)
 class RecoveredQueue:
-    """One queue's live messages as (lsn, raw, tail), in the order of their LSNs.
+    """One queue's live messages: their LSNs, ascending, as few ranges and arrays.
 
     Messages up to `delivered_lsn` may have been delivered before. Spec: DURABLE-12
     """
 
-    messages: list[Message] = field(default_factory=list)
+    spans: list[Sequence[int]] = field(default_factory=list)
     delivered_lsn: int = 0
+    fetch: Callable[[Sequence[int], int], list[Content]] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return sum(map(len, self.spans))
+
+    @property
+    def messages(self) -> list[Message]:
+        """All of them as (lsn, raw, tail): for tests and tools, as memory must hold them.
+
+        Raises:
+            ReadFailed: one cannot be read
+        """
+        messages: list[Message] = []
+        lsns = list(chain.from_iterable(self.spans))
+        while len(messages) < len(lsns) and self.fetch is not None:
+            at = len(messages)
+            some = self.fetch(lsns[at:], _READ_BYTES)
+            messages += ((lsns[at + n], raw, tail) for n, (raw, tail) in enumerate(some))
+        return messages
+
+
+class RemainingRun(NamedTuple):
+    """Messages with the same live copies."""
+
+    lsns: Sequence[int]
+    queue_ids: tuple[int, ...]
+    tail: bytes
 
 
 @dataclass(slots=True)
 class Remains:
     """What must be carried over before a damaged segment may leave the journal."""
 
-    messages: list[tuple[int, bytes, Route]] = field(default_factory=list)
+    runs: list[RemainingRun] = field(default_factory=list)
     settles: list[tuple[int, Sequence[int]]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     queue_ids: set[int] = field(default_factory=set)
+
+
+class Lsns:
+    """LSNs of one queue, mostly met in falling runs."""
+
+    __slots__ = ("_counts", "_firsts", "_is_falling", "count")
+
+    def __init__(self) -> None:
+        self._firsts = array("Q")
+        self._counts = array("Q")
+        self._is_falling = True
+        self.count = 0
+
+    def add(self, lsns: Sequence[int]) -> None:
+        """Take in ascending LSNs, none of which is there already."""
+        if isinstance(lsns, range):
+            self._add_run(lsns[0], len(lsns))
+            return
+        end = len(lsns)
+        for at in range(end - 1, -1, -1):
+            if not at or lsns[at - 1] + 1 != lsns[at]:
+                self._add_run(lsns[at], end - at)
+                end = at
+
+    def _add_run(self, first: int, count: int) -> None:
+        self.count += count
+        if self._firsts:
+            lowest = self._firsts[-1]
+            if first + count == lowest:
+                self._firsts[-1] = first
+                self._counts[-1] += count
+                return
+            if first > lowest:
+                self._is_falling = False
+        self._firsts.append(first)
+        self._counts.append(count)
+
+    def spans(self) -> list[Sequence[int]]:
+        """Return all of them, ascending."""
+        runs: Iterable[tuple[int, int]] = zip(
+            reversed(self._firsts), reversed(self._counts), strict=True
+        )
+        if not self._is_falling:
+            runs = sorted(runs)
+        spans: list[Sequence[int]] = []
+        few = array("Q")
+        for first, count in runs:
+            if count < _RANGE_LEAST:
+                few.extend(range(first, first + count))
+                if len(few) < _ARRAY_MOST:
+                    continue
+            if few:
+                spans.append(few)
+                few = array("Q")
+            if count >= _RANGE_LEAST:
+                spans.append(range(first, first + count))
+        if few:
+            spans.append(few)
+        return spans
 
 
 class Settled:
@@ -104,7 +212,7 @@ class Replay:
         self.marks: dict[int, int] = {}
         self.moved: dict[int, Segment] = {}
         self.unroutable_count = 0
-        self._queues: dict[int, list[Message]] = {}
+        self._queues: dict[int, Lsns] = {}
         self._settled: dict[int, Settled] = {}
         self._dropped: set[int] = set()
         self._moved_by_queue: dict[int, set[int]] = {}
@@ -114,52 +222,57 @@ class Replay:
         self._snapshot: list[bytes] = []
 
     def segment(
-        self, buffer: bytes, extents: Sequence[Extent], segment: Segment, remains: Remains | None
-    ) -> None:
-        """Replay one segment and count what is live in it.
+        self, file: DiskFile, extents: Sequence[Extent], segment: Segment, remains: Remains | None
+    ) -> SegmentIndex:
+        """Replay one segment, count what is live in it, and return where its blocks are.
 
         `remains`, when given, collects what the segment alone holds.
+
+        Raises:
+            OSError: a block that the scan has read cannot be read any more
         """
-        batches = list(_batches(buffer, extents))
-        self._replay_definitions(buffer, batches)
+        index = SegmentIndex(segment.generation, segment.name, segment.salt, segment.first_lsn)
+        batches = _batches(file, extents, index)
+        self._replay_definitions(batches)
         routes: dict[int, Route] = {}
-        for sections in batches:
-            self._replay_fates(buffer, sections, remains)
-            if records.ROUTES in sections:
-                for number, queue_ids, tail in records.unpack_routes(
-                    buffer, sections[records.ROUTES]
-                ):
+        for bodies in batches:
+            self._replay_fates(bodies, remains)
+            if records.ROUTES in bodies:
+                for number, queue_ids, tail in records.unpack_routes(*bodies[records.ROUTES]):
                     routes[number] = (queue_ids, tail)
-        for sections in reversed(batches):
-            if records.CONTENTS in sections:
-                self._replay_contents(buffer, sections, routes, segment, remains)
+        live: dict[int, int] = {}
+        for bodies in reversed(batches):
+            for kind in (records.MOVES, records.RUNS):
+                if kind in bodies:
+                    self._replay_runs(kind, bodies[kind], routes, segment, live, remains)
+        for queue_id, count in live.items():
+            segment.add_live(queue_id, count)
         if remains is not None:
             remains.queue_ids.update(q for queue_ids, _ in routes.values() for q in queue_ids)
+        return index
 
-    def _replay_definitions(self, buffer: bytes, batches: list[dict[int, Section]]) -> None:
+    def _replay_definitions(self, batches: list[Bodies]) -> None:
         if self._has_snapshot:
             return
         changes: list[bytes] = []
-        for sections in batches:
-            if records.SNAPSHOT in sections:
-                self._snapshot = records.unpack_texts(buffer, sections[records.SNAPSHOT])
+        for bodies in batches:
+            if records.SNAPSHOT in bodies:
+                self._snapshot = records.unpack_texts(*bodies[records.SNAPSHOT])
                 self._has_snapshot = True
                 changes = []
-            if records.DEFINITIONS in sections:
-                changes += records.unpack_texts(buffer, sections[records.DEFINITIONS])
+            if records.DEFINITIONS in bodies:
+                changes += records.unpack_texts(*bodies[records.DEFINITIONS])
         self._definitions.append(changes)
 
-    def _replay_fates(
-        self, buffer: bytes, sections: dict[int, Section], remains: Remains | None
-    ) -> None:
+    def _replay_fates(self, bodies: Bodies, remains: Remains | None) -> None:
         settles: list[tuple[int, Sequence[int]]] = []
-        if records.SETTLED_RANGES in sections:
-            numbers = iter(records.unpack_numbers(buffer, sections[records.SETTLED_RANGES]))
+        if records.SETTLED_RANGES in bodies:
+            numbers = iter(_numbers(bodies, records.SETTLED_RANGES))
             for queue_id, first, count in zip(numbers, numbers, numbers, strict=True):
                 self._settled_of(queue_id).add_range(first, count)
                 settles.append((queue_id, range(first, first + count)))
-        if records.SETTLED_LISTS in sections:
-            flat = records.unpack_numbers(buffer, sections[records.SETTLED_LISTS])
+        if records.SETTLED_LISTS in bodies:
+            flat = _numbers(bodies, records.SETTLED_LISTS)
             at = 0
             while at < len(flat):
                 queue_id, lsns = flat[at], flat[at + 2 : at + 2 + flat[at + 1]]
@@ -167,11 +280,11 @@ class Replay:
                 settles.append((queue_id, lsns))
                 at += 2 + len(lsns)
         dropped: list[int] = []
-        if records.DROPPED_QUEUES in sections:
-            dropped = records.unpack_numbers(buffer, sections[records.DROPPED_QUEUES])
+        if records.DROPPED_QUEUES in bodies:
+            dropped = _numbers(bodies, records.DROPPED_QUEUES)
             self._dropped.update(dropped)
-        if records.DELIVERED_MARKS in sections:
-            numbers = iter(records.unpack_numbers(buffer, sections[records.DELIVERED_MARKS]))
+        if records.DELIVERED_MARKS in bodies:
+            numbers = iter(_numbers(bodies, records.DELIVERED_MARKS))
             for queue_id, lsn in zip(numbers, numbers, strict=True):
                 if lsn > self.marks.get(queue_id, 0):
                     self.marks[queue_id] = lsn
@@ -185,59 +298,39 @@ class Replay:
             settled = self._settled[queue_id] = Settled()
         return settled
 
-    def _replay_contents(
+    def _replay_runs(
         self,
-        buffer: bytes,
-        sections: dict[int, Section],
+        kind: int,
+        body: tuple[bytes, Section],
         routes: dict[int, Route],
         segment: Segment,
+        live: dict[int, int],
         remains: Remains | None,
     ) -> None:
-        lengths = records.unpack_lengths(buffer, sections[records.LENGTHS])
-        offsets = list(accumulate(lengths, initial=sections[records.CONTENTS].start))
-        at = 0
-        for kind in (records.RUNS, records.MOVES):
-            if kind not in sections:
+        numbers = records.numbers_in(body[0])
+        numbers.reverse()
+        runs = iter(numbers)
+        for count, first, number in zip(runs, runs, runs, strict=True):
+            route = routes.get(number)
+            if route is None:
+                self.unroutable_count += count
                 continue
-            numbers = iter(records.unpack_numbers(buffer, sections[kind]))
-            for number, first, count in zip(numbers, numbers, numbers, strict=True):
-                route = routes.get(number)
-                if route is None:
-                    self.unroutable_count += count
-                else:
-                    bounds = offsets[at : at + count + 1]
-                    is_moved = kind == records.MOVES
-                    self._replay_run(buffer, bounds, first, route, segment, remains, is_moved)
-                at += count
-
-    def _replay_run(
-        self,
-        buffer: bytes,
-        bounds: list[int],
-        first: int,
-        route: Route,
-        segment: Segment,
-        remains: Remains | None,
-        is_moved: bool,
-    ) -> None:
-        queue_ids, tail = route
-        count = len(bounds) - 1
-        fates = [(q, self._alive(q, first, count)) for q in queue_ids]
-        if not any(lsns for _, lsns in fates):
-            return
-        raws = [buffer[a:b] for a, b in pairwise(bounds)]
-        run = list(zip(range(first, first + count), raws, repeat(tail)))
-        for queue_id, lsns in fates:
-            if not lsns:
-                continue
-            queue = self._queues.setdefault(queue_id, [])
-            queue += run if len(lsns) == count else [run[lsn - first] for lsn in lsns]
-            segment.add_live(queue_id, len(lsns))
-            if is_moved:
-                self._moved_by_queue.setdefault(queue_id, set()).update(lsns)
-                self.moved.update(zip(lsns, repeat(segment)))
-        if remains is not None:
-            self._keep_remains(remains, run, fates, tail)
+            fates = []
+            for queue_id in route[0]:
+                lsns = self._alive(queue_id, first, count)
+                if not lsns:
+                    continue
+                fates.append((queue_id, lsns))
+                queue = self._queues.get(queue_id)
+                if queue is None:
+                    queue = self._queues[queue_id] = Lsns()
+                queue.add(lsns)
+                live[queue_id] = live.get(queue_id, 0) + len(lsns)
+                if kind == records.MOVES:
+                    self._moved_by_queue.setdefault(queue_id, set()).update(lsns)
+                    self.moved.update(zip(lsns, repeat(segment)))
+            if remains is not None and fates:
+                remains.runs += _remaining(fates, first, count, route[1])
 
     def _alive(self, queue_id: int, first: int, count: int) -> Sequence[int]:
         if queue_id in self._dropped:
@@ -251,50 +344,77 @@ class Replay:
             lsns = [lsn for lsn in lsns if lsn not in moved]
         return lsns
 
-    @staticmethod
-    def _keep_remains(
-        remains: Remains,
-        run: list[Message],
-        fates: list[tuple[int, Sequence[int]]],
-        tail: bytes,
-    ) -> None:
-        for lsn, raw, _ in run:
-            queue_ids = tuple(queue_id for queue_id, lsns in fates if lsn in lsns)
-            if queue_ids:
-                remains.messages.append((lsn, raw, (queue_ids, tail)))
-
     def definitions(self) -> list[bytes]:
         """Return the newest snapshot and all later changes, in order."""
         later = [record for changes in reversed(self._definitions) for record in changes]
         return [*self._snapshot, *later]
 
     def queues(self) -> dict[int, RecoveredQueue]:
-        """Return every queue that has live messages or a delivery mark."""
+        """Return every queue that has live messages or a delivery mark; to be called once."""
         queues: dict[int, RecoveredQueue] = {}
         for queue_id in sorted({*self._queues, *self.live_marks()}):
-            messages = self._queues.get(queue_id, [])
-            messages.sort()
-            queues[queue_id] = RecoveredQueue(messages, self.marks.get(queue_id, 0))
+            # Let go one by one: both forms of all of them need not fit into memory.
+            lsns = self._queues.pop(queue_id, None)
+            spans = lsns.spans() if lsns is not None else []
+            queues[queue_id] = RecoveredQueue(spans, self.marks.get(queue_id, 0))
         return queues
 
     def live_marks(self) -> dict[int, int]:
         """Return the delivery marks of queues that were not dropped."""
         return {q: lsn for q, lsn in self.marks.items() if q not in self._dropped}
 
-    @property
-    def message_count(self) -> int:
-        """Copies in all queues."""
-        return sum(map(len, self._queues.values()))
+
+# The sections of a block that replay looks at: what they say, and their bounds in it.
+Bodies = dict[int, tuple[bytes, Section]]
+
+_SKIPPED: Final = frozenset({records.LENGTHS, records.CONTENTS})
 
 
-def _batches(buffer: bytes, extents: Sequence[Extent]) -> list[dict[int, Section]]:
-    """Return the sections of every block, in order."""
+def _batches(file: DiskFile, extents: Sequence[Extent], index: SegmentIndex) -> list[Bodies]:
+    """Return the sections of every block, in order, and note where the blocks are."""
     batches = []
+    window = Window(file)
     for extent in extents:
-        offset = extent.start
-        while offset < extent.end:
-            header = records.trusted_header(buffer, offset)
-            start = offset + records.HEADER_SIZE
-            offset = start + header.length
-            batches.append(records.read_sections(buffer, start, offset))
+        for block in walk(window, extent):
+            bodies: Bodies = {}
+            for kind, section in block.sections.items():
+                if kind not in _SKIPPED:
+                    octets = window.read(section.start, section.end)
+                    bodies[kind] = (octets, Section(section.item_count, 0, len(octets)))
+            batches.append(bodies)
+            _note(index, block, bodies)
     return batches
+
+
+def _note(index: SegmentIndex, block: Block, bodies: Bodies) -> None:
+    moved = None
+    if records.MOVES in bodies:
+        moves = records.numbers_in(bodies[records.MOVES][0])
+        moved = moved_bounds(moves[1::3], moves[2::3])
+    routes = records.unpack_routes(*bodies[records.ROUTES]) if records.ROUTES in bodies else ()
+    index.add(
+        block.offset,
+        block.end - block.offset,
+        (block.header.first_lsn, block.header.next_lsn),
+        has_runs=records.RUNS in bodies,
+        first_route=min((number for number, _, _ in routes), default=None),
+        moved=moved,
+    )
+
+
+def _numbers(bodies: Bodies, kind: int) -> list[int]:
+    return records.unpack_numbers(*bodies[kind])
+
+
+def _remaining(
+    fates: list[tuple[int, Sequence[int]]], first: int, count: int, tail: bytes
+) -> list[RemainingRun]:
+    """Return a run's live copies as runs that go to the same queues."""
+    if all(len(lsns) == count for _, lsns in fates):
+        return [RemainingRun(range(first, first + count), tuple(q for q, _ in fates), tail)]
+    runs = []
+    for lsn in range(first, first + count):
+        queue_ids = tuple(queue_id for queue_id, lsns in fates if lsn in lsns)
+        if queue_ids:
+            runs.append(RemainingRun((lsn,), queue_ids, tail))
+    return runs

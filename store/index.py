@@ -1,0 +1,191 @@
+"""Where each message lies: which stretch of which segment, in a few octets per stretch.
+
+A *stretch* is a row of blocks, small ones together up to about 16 KiB, a larger one alone. Per
+stretch only its first LSN and its offset are kept; what exactly a block holds is read from the
+block again (`store/reader.py`). Messages that were moved lie outside this order and are found by
+the range of LSNs that each block of moves spans.
+
+It must not know files or octets.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Blocks share an entry until they are this large together.
+STRETCH_BYTES: Final = 16 * 1024
+
+
+class Stretch(NamedTuple):
+    """Blocks with LSNs from `first_lsn` up to before `next_lsn`, from `offset` to before `end`."""
+
+    segment: SegmentIndex
+    offset: int
+    end: int
+    first_lsn: int
+    next_lsn: int
+
+
+class SegmentIndex:
+    """One segment's entries. Offsets and sizes in octets."""
+
+    __slots__ = (
+        "_lsns",
+        "_move_highs",
+        "_move_lows",
+        "_move_offsets",
+        "_moved_high",
+        "_moved_low",
+        "_offsets",
+        "_room",
+        "_route_numbers",
+        "_route_offsets",
+        "end",
+        "first_lsn",
+        "generation",
+        "name",
+        "next_lsn",
+        "salt",
+    )
+
+    def __init__(self, generation: int, name: str, salt: int, first_lsn: int) -> None:
+        self.generation = generation
+        self.name = name
+        self.salt = salt
+        self.first_lsn = self.next_lsn = first_lsn
+        self.end = 0
+        self._room = 0
+        self._lsns = array("Q")
+        self._offsets = array("Q")
+        self._route_numbers = array("Q")
+        self._route_offsets = array("Q")
+        self._move_lows = array("Q")
+        self._move_highs = array("Q")
+        self._move_offsets = array("Q")
+        self._moved_low, self._moved_high = 1, 0
+
+    @property
+    def entry_bytes(self) -> int:
+        """What all entries take in memory."""
+        arrays = (self._lsns, self._route_numbers, self._move_lows)
+        return 16 * len(arrays[0]) + 16 * len(arrays[1]) + 24 * len(arrays[2])
+
+    def add(
+        self,
+        offset: int,
+        size: int,
+        lsns: tuple[int, int],
+        *,
+        has_runs: bool,
+        first_route: int | None,
+        moved: tuple[int, int] | None,
+    ) -> None:
+        """Take in the next block.
+
+        Args:
+            offset: where it is
+            size: of all of it
+            lsns: the first LSN that was handed out for it, and the first that was not
+            has_runs: it holds new messages
+            first_route: the lowest number of the routes that it logs
+            moved: the lowest and the highest LSN of the messages that were moved into it
+        """
+        if has_runs:
+            # A block that does not fit into the stretch as it is begins one of its own.
+            if size > self._room or offset != self.end:
+                self._lsns.append(lsns[0])
+                self._offsets.append(offset)
+                self._room = STRETCH_BYTES
+            self._room = max(0, self._room - size)
+        self.next_lsn = lsns[1]
+        if first_route is not None:
+            self._route_numbers.append(first_route)
+            self._route_offsets.append(offset)
+        if moved is not None:
+            has_others = bool(self._move_lows)
+            self._moved_low = min(self._moved_low, moved[0]) if has_others else moved[0]
+            self._moved_high = max(self._moved_high, moved[1])
+            self._move_lows.append(moved[0])
+            self._move_highs.append(moved[1])
+            self._move_offsets.append(offset)
+        self.end = offset + size
+
+    def stretch_of(self, lsn: int) -> Stretch | None:
+        """The stretch in which a message lies that was published into this segment."""
+        at = bisect_right(self._lsns, lsn) - 1
+        if at < 0 or lsn >= self.next_lsn:
+            return None
+        first_lsn, offset = self._lsns[at], self._offsets[at]
+        if at + 1 == len(self._lsns):
+            return Stretch(self, offset, self.end, first_lsn, self.next_lsn)
+        return Stretch(self, offset, self._offsets[at + 1], first_lsn, self._lsns[at + 1])
+
+    def route_offset(self, number: int) -> int | None:
+        """The offset of the block that logs a route."""
+        at = bisect_right(self._route_numbers, number) - 1
+        return self._route_offsets[at] if at >= 0 else None
+
+    def move_offsets(self, lsn: int) -> Iterator[int]:
+        """Offsets of blocks into which this message may have been moved, newest first."""
+        if not self._moved_low <= lsn <= self._moved_high:
+            return
+        lows, highs = self._move_lows, self._move_highs
+        for at in range(len(lows) - 1, -1, -1):
+            if lows[at] <= lsn <= highs[at]:
+                yield self._move_offsets[at]
+
+
+class Index:
+    """The segments that count, oldest first, the last of which grows."""
+
+    __slots__ = ("_segments", "_starts")
+
+    def __init__(self, segments: Sequence[SegmentIndex] = ()) -> None:
+        self._segments = list(segments)
+        self._starts = [segment.first_lsn for segment in self._segments]
+
+    @property
+    def entry_bytes(self) -> int:
+        """What all entries take in memory."""
+        return sum(segment.entry_bytes for segment in self._segments)
+
+    @property
+    def active(self) -> SegmentIndex:
+        """The segment that takes new blocks."""
+        return self._segments[-1]
+
+    def begin(self, segment: SegmentIndex) -> None:
+        """A segment has taken over."""
+        self._segments.append(segment)
+        self._starts.append(segment.first_lsn)
+
+    def drop_below(self, generation: int) -> list[int]:
+        """Forget the segments before this one; gives their generations."""
+        dropped = []
+        while self._segments and self._segments[0].generation < generation:
+            self._starts.pop(0)
+            dropped.append(self._segments.pop(0).generation)
+        return dropped
+
+    def drop(self, generation: int) -> None:
+        """Forget one segment."""
+        at = [segment.generation for segment in self._segments].index(generation)
+        self._segments.pop(at)
+        self._starts.pop(at)
+
+    def stretch_of(self, lsn: int) -> Stretch | None:
+        """The stretch into which a message was published; None if that segment is gone."""
+        at = bisect_right(self._starts, lsn) - 1
+        # A segment without any LSN of its own begins where the next one does.
+        return self._segments[at].stretch_of(lsn) if at >= 0 else None
+
+    def moved(self, lsn: int) -> Iterator[tuple[SegmentIndex, int]]:
+        """Segments and offsets of blocks into which this message may have been moved."""
+        for segment in reversed(self._segments):
+            for offset in segment.move_offsets(lsn):
+                yield segment, offset
