@@ -144,6 +144,13 @@ def get(client: Client, ch: ClientChannel, draw: random.Random) -> None:
     client.send(ch, commands.Basic.Get(queue=name, no_ack=no_ack), "get", name, no_ack)
 
 
+def publish_and_get(client: Client, ch: ClientChannel, draw: random.Random) -> None:
+    """A message that is handed out in the very turn that brings it."""
+    publish(client, ch, draw)
+    for _ in range(draw.randint(1, 3)):
+        get(client, ch, draw)
+
+
 def settle(client: Client, ch: ClientChannel, draw: random.Random) -> None:
     """A few acks, often in order; now and then one that is wrong."""
     if not ch.tags:
@@ -189,7 +196,8 @@ ACTIONS: list[Action] = [
     *[end_transaction] * 8,
     *[declare] * 3,
     *[consume] * 3,
-    *[get] * 4,
+    *[get] * 3,
+    *[publish_and_get] * 3,
     *[bind] * 2,
     declare_exchange,
     delete_exchange,

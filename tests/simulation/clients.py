@@ -17,10 +17,12 @@ from pamqp import frame as pamqp_frame
 
 from protocol import reader
 from protocol.errors import AmqpError
+from protocol.states import ConnectionState
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MChannel, Model, Refused
 
 if TYPE_CHECKING:
+    from server.connection import Connection
     from tests.simulation.world import World
 
 FRAME_MAX = 4096
@@ -121,6 +123,7 @@ class Client:
         self.is_over = False  # nothing more may be heard
         self.is_leaving = False  # connection.close was sent
         self.is_open = False
+        self.is_refused = False  # the broker has closed it because of a full disk
         self._counter = 0
         self._heard = b""
 
@@ -196,10 +199,15 @@ class Client:
 
     # What the broker takes
 
-    def watch(self, dispatch: Callable[[reader.Event], None]) -> Callable[[reader.Event], None]:
+    def watch(
+        self, dispatch: Callable[[reader.Event], None], is_blocking: Callable[[], bool]
+    ) -> Callable[[reader.Event], None]:
         """Wrap the broker's dispatch of events, so that the model hears of each in order."""
 
         def watched(event: Any) -> None:
+            if event[0] == reader.PUBLISHES and is_blocking():
+                dispatch(event)  # which will come again
+                return
             # A commit may be written while it is being done, so the model goes first.
             is_commit = event[0] == reader.METHOD and event[2][:4] == TX_COMMIT
             if is_commit:
@@ -267,6 +275,18 @@ class Client:
                 self.model.close(ch.model)
             if self.model.channels.get(ch.model.key) is ch.model:
                 del self.model.channels[ch.model.key]
+
+    def see_closes(self, connection: Connection) -> None:
+        """After a refused block: the broker has closed what it had to (CONF-12, TX-09)."""
+        if connection.state is not ConnectionState.RUNNING:
+            self.is_refused = True
+            self._end_channels()
+            return
+        for number, ch in self.channels.items():
+            channel = connection.channels.get(number)
+            if channel is not None and channel.is_closing and not ch.model.is_closing:
+                ch.close_code = 406
+                self.model.close(ch.model)
 
     def lost(self) -> None:
         """The connection is gone, and the broker knows."""
@@ -397,7 +417,11 @@ class Client:
             self.is_open = True
         elif ids == b"\x00\x0a\x00\x33" and self.is_leaving:
             self.is_over = True
-        elif ids == b"\x00\x0a\x00\x32" and not self.model.has_failed:
+        elif ids == CONNECTION_CLOSE and self.is_refused:
+            self.is_leaving = True
+            self.out.clear()
+            self.out += method(0, commands.Connection.CloseOk())
+        elif ids == CONNECTION_CLOSE and not self.model.has_failed:
             what = pamqp_frame.unmarshal(octets)[2]
             raise Violation(f"connection {self.number} was closed by the broker: {what!r}")
 

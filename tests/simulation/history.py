@@ -14,6 +14,7 @@ import structlog
 from store.errors import StoreError
 from tests.simulation import actions
 from tests.simulation.ledger import Violation
+from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
 
 STEPS = 400
@@ -73,7 +74,10 @@ def run(
         try:
             for number in range(steps):
                 outcome.steps = number + 1
-                step(world, outcome)
+                try:
+                    step(world, outcome)
+                except PowerCut:
+                    crash(world, outcome, is_cut=True)
             if steps >= STEPS:
                 end(world, outcome)
         except BROKEN as error:
@@ -92,8 +96,10 @@ def step(world: World, outcome: Outcome) -> None:
         for _ in range(draw.randrange(6)):
             world.turn()
         crash(world, outcome)
-    elif chance < 0.012:
+    elif chance < 0.008:
         crash(world, outcome)
+    elif chance < 0.012:
+        world.cut_soon()
     elif chance < 0.02:
         world.fault()
     elif chance < 0.03:
@@ -125,12 +131,14 @@ def move(world: World, draw: random.Random) -> None:
         world.turn()
     for _ in range(draw.choice((0, 0, 1, 1, 2))):
         world.worker.work(draw)
+    if draw.random() < 0.03:
+        world.check()
     world.loop.advance(draw.random() / 1000)
 
 
-def crash(world: World, outcome: Outcome) -> None:
+def crash(world: World, outcome: Outcome, *, is_cut: bool = False) -> None:
     count(world, outcome)
-    world.crash()
+    world.crash(is_cut=is_cut)
 
 
 def count(world: World, outcome: Outcome) -> None:
@@ -142,6 +150,7 @@ def count(world: World, outcome: Outcome) -> None:
 
 def end(world: World, outcome: Outcome) -> None:
     """Come to rest, crash once more, and let clients fetch what is there."""
+    world.disk.crash_after = None
     world.settle_down()
     crash(world, outcome)
     actions.fetch_all(world.connect(), world.draw)

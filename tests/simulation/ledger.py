@@ -108,7 +108,8 @@ class Ledger:
         self.promises: dict[int, str] = {}
         self.submitted = 0
         self.is_broken = False  # the last write has failed
-        self.fails_now = False  # in this very turn
+        self.writes_now = 0  # in this very turn
+        self.fails_now = False  # deliveries of this turn were in the block that failed
         self.is_writing = False
 
     @property
@@ -135,6 +136,7 @@ class Ledger:
     def wrote(self) -> None:
         """A block was handed to the disk, with everything decided so far."""
         self.is_broken = False
+        self.writes_now += 1
         if self.records and self.written > self.submitted and self.current.is_empty():
             self.latest = self.records[-1]
             if self.latest.is_empty():
@@ -146,11 +148,18 @@ class Ledger:
         """The same, but it may be there in part, as a whole or not at all."""
         failed = self.current
         self.failed.append((self.written, failed))
-        # Settlements and marks ride with the next block.
+        # Settlements, marks and definitions ride with the next block.
         self.current = Record(
-            removed=failed.removed - failed.added, handed=failed.handed - failed.added
+            removed=failed.removed - failed.added,
+            handed=failed.handed - failed.added,
+            defined=set(failed.defined),
+            undefined=set(failed.undefined),
+            dropped=failed.dropped - failed.added,
         )
-        self.is_broken = self.fails_now = True
+        self.is_broken = True
+        # A turn's first block is written before anything of the turn is handed out.
+        self.fails_now = self.writes_now > 0
+        self.writes_now += 1
 
     def sync_submitted(self) -> int:
         """A sync begins that covers everything written; gives what to say when it is done."""
@@ -170,6 +179,10 @@ class Ledger:
         if number > self.promised:
             self.promised = number
             self.promises = {number: what}
+
+    def turn_ended(self) -> None:
+        self.fails_now = False
+        self.writes_now = 0
 
     # What must be there.
 

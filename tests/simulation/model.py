@@ -80,6 +80,7 @@ class Published:
 
     number: int
     need: int
+    is_refused: bool = False  # the disk took no block with it: a nack is due
 
 
 @dataclass(slots=True, eq=False)
@@ -98,11 +99,13 @@ class MChannel:
     prefetch: int = 0
     shared_prefetch: int = 0
     replies: deque[tuple[str, tuple[object, ...], int]] = field(default_factory=deque)
-    again: dict[int, int] = field(default_factory=dict)
+    again: dict[int, list[int]] = field(default_factory=dict)  # messages due again, by tag
     owed: int = 0
     tx_publishes: list[tuple[tuple[MQueue, ...], int, bool, bool]] = field(default_factory=list)
     tx_settles: list[tuple[dict[int, Outstanding], bool]] = field(default_factory=list)
     is_committing: bool = False
+    commit_need: int = 0
+    committed: list[tuple[dict[int, Outstanding], bool]] = field(default_factory=list)
     is_closing: bool = False
 
     @property
@@ -454,7 +457,7 @@ class Model:
         for tag, each in sorted(taken.items()):
             if not requeue and each.consumer is not None and each.consumer.is_active:
                 ch.outstanding[tag] = each
-                ch.again[tag] = each.held.number
+                ch.again.setdefault(tag, []).append(each.held.number)
             else:
                 self._settle([each], requeue=True)
 
@@ -500,6 +503,7 @@ class Model:
                 need = self.ledger.pending
             self._settle(taken.values(), requeue)
         ch.is_committing = True
+        ch.commit_need, ch.committed = self.ledger.pending, settles
         ch.expect("Tx.CommitOk", need=need)
 
     def rollback(self, ch: MChannel, *, is_end: bool = False) -> None:
@@ -510,6 +514,34 @@ class Model:
         ch.outstanding = dict(sorted(ch.outstanding.items()))
         if not is_end:
             ch.expect("Tx.RollbackOk")
+
+    # A full disk
+
+    def write_refused(self) -> None:
+        """The disk took no block: what was to be stored is gone as if it had not come (CONF-12).
+
+        A commit that was in it is taken back (TX-09); its channel is closed, and so is the
+        connection of whoever waits for nothing: see `Client.see_closes`.
+        """
+        lost = self.ledger.current
+        index = self.ledger.pending
+        self.ledger.write_failed()
+        numbers = {number for _, number in lost.added}
+        for queue in self.queues.values():
+            queue.ready = [held for held in queue.ready if held.number not in numbers]
+        for ch in self.channels.values():
+            for publish in ch.unconfirmed.values():
+                publish.is_refused |= publish.need == index
+            if ch.is_committing and ch.commit_need == index:
+                self._take_back(ch)
+
+    def _take_back(self, ch: MChannel) -> None:
+        committed, ch.committed = ch.committed, []
+        for taken, requeue in committed:
+            for each in taken.values():
+                if not requeue and not each.queue.is_deleted:
+                    self.ledger.current.removed.discard((each.queue.name, each.held.number))
+                    each.queue.put_back(each.held)
 
     # What the broker says
 
@@ -539,10 +571,11 @@ class Model:
             numbers = [tag] if tag in ch.unconfirmed else []
         if not numbers or tag != numbers[-1]:
             raise Violation(f"confirm of {tag} (multiple={multiple}) on {ch.key} twice")
-        if not is_ack and not self.has_failed:
-            raise Violation(f"nack of {tag} on {ch.key}, and no disk has failed")
         for number in numbers:
             publish = ch.unconfirmed.pop(number)
+            if is_ack == publish.is_refused and (is_ack or not self.has_failed):
+                word = "ack" if is_ack else "nack"
+                raise Violation(f"{word} of {number} on {ch.key}: refused={publish.is_refused}")
             self.confirms += 1
             if publish.number in ch.returns:
                 raise Violation(f"{publish.number} was confirmed before it was returned (PUB-21)")
@@ -561,7 +594,10 @@ class Model:
             return  # the broker closes connections of its own now, and nothing is written
         self.deliveries += 1
         if tag in ch.again:
-            if ch.again.pop(tag) != number or not is_again:
+            due = ch.again[tag].pop(0)
+            if not ch.again[tag]:
+                del ch.again[tag]
+            if due != number or not is_again:
                 raise Violation(f"recover gave {number} again under tag {tag}: not what it was")
             return
         consumer = ch.consumers.get(consumer_tag)
@@ -590,7 +626,7 @@ class Model:
 
     def turn_ended(self) -> None:
         """What was delivered in one turn is the head of its queue, in order for each consumer."""
-        self.ledger.fails_now = False
+        self.ledger.turn_ended()
         if not self._batch:
             return
         batches, self._batch = self._batch, {}

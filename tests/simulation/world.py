@@ -17,7 +17,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from server.admission import Admission
-from server.assembly import Assembly
+from server.assembly import DISK_FULL, Assembly
 from server.auth import Authenticator
 from server.connection import Connection
 from server.handshake import Handshake, Offer
@@ -31,6 +31,7 @@ from tests.simulation.model import MConsumer, Model
 from tests.simulation.sim_disk import SimDisk
 
 if TYPE_CHECKING:
+    from server.node import Node
     from store.disk import Disk, Syncable
 
 SETTINGS = tuple(
@@ -162,7 +163,10 @@ class WorldDisk(SimDisk):
         if self.watcher is not None and verb != "read":
             self.watcher()
         error = super().count(verb)
-        self.has_refused |= error is not None
+        if error is not None:
+            # One thing at a time: what a block that failed held is only known a little later.
+            self.has_refused = True
+            self.crash_after = None
         return error
 
 
@@ -266,19 +270,28 @@ class World:
             files = calls["create"] + calls["rename"]
             try:
                 lsn = write()
-            except WriteFailed:
-                self.model.has_failed = True
-                ledger.write_failed()
-                raise
-            finally:
+            except WriteFailed as error:
                 ledger.is_writing = False
+                self.model.has_failed |= error.errno not in DISK_FULL
+                self.model.write_refused()
+                raise
+            # Not so after a power cut, which is judged as what it is: in the middle of a write.
+            ledger.is_writing = False
             ledger.wrote()
             if self.trace is not None and not ledger.latest.is_empty():
                 self.trace(f"  record {ledger.written}: {ledger.latest}")
             ledger.latest.begins_segment |= calls["create"] + calls["rename"] > files
             return lsn
 
+        storage, refused = self.assembly.storage, self.assembly.storage.refused
+
+        def watched_refusal(node: Node, first_lsn: int, last_lsn: int) -> None:
+            refused(node, first_lsn, last_lsn)
+            for client, wire in list(self.clients.items()):
+                client.see_closes(wire.connection)
+
         journal.write = watched  # type: ignore[method-assign]
+        storage.refused = watched_refusal  # type: ignore[method-assign]
 
     def _fatal(self, reason: str) -> None:
         del reason
@@ -300,7 +313,8 @@ class World:
             is_loopback=True,
         )
         wire.connection = Connection(self.assembly.node, wire, handshake)
-        dispatch = client.watch(wire.connection._dispatch)
+        gate = wire.connection._gate
+        dispatch = client.watch(wire.connection._dispatch, lambda: gate.is_blocking)
         wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
         return client
 
@@ -367,7 +381,9 @@ class World:
                 return
             able = any(c.out and not wire.paused for c, wire in self.clients.items())
             if not (able or self.loop.ready or self.worker.has_work):
-                break
+                if not self.assembly.alarms.is_raised:
+                    break
+                self.check()
             self.carry()
             self.turn()
             self.worker.work(self.draw)
@@ -398,9 +414,9 @@ class World:
         is_kill = self.draw.random() < 0.15
         crashes.judge(self, crashes.fork(self.disk), is_kill=is_kill)
 
-    def crash(self) -> None:
+    def crash(self, *, is_cut: bool = False) -> None:
         """The broker is no more: the power is cut, or the process killed. Then start again."""
-        is_kill = self.draw.random() < 0.3
+        is_kill = not is_cut and self.draw.random() < 0.3
         self.disk.watcher = None
         self.crashes += 1
         self.tell("the process is killed" if is_kill else "the power is cut")
@@ -408,8 +424,19 @@ class World:
         self.model = Model.recovered(self.model, state, found)
         self.start()
 
+    def cut_soon(self) -> None:
+        """The power will be cut in the middle of something."""
+        self.disk.crash_after = self.draw.randrange(12)
+        self.tell(f"the power is cut after {self.disk.crash_after} operations of the disk")
+
     def fault(self) -> None:
         """The disk will refuse something soon."""
         verb = self.draw.choice(("write", "sync", "sync", "create", "rename", "unlink"))
-        self.tell(f"the next {verb} will fail")
-        self.disk.fail_next(verb, errno.EIO)
+        number = self.draw.choice((errno.EIO, errno.ENOSPC, errno.ENOSPC))
+        self.tell(f"the next {verb} will fail with {number}")
+        self.disk.fail_next(verb, number)
+
+    def check(self) -> None:
+        """What the app does every second: read the gauges, probe a disk that was full."""
+        self.assembly.check(0)
+        self.check_bugs()
