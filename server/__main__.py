@@ -1,9 +1,10 @@
-"""The command line: `vouchmq serve`, `ping`, `conformance` and `--version`.
+"""The command line: `vouchmq serve`, `ping`, `store`, `conformance` and `--version`.
 
     flags → settings → app
 
 What a command needs is imported when it runs, so that `--help` answers at once. Must not know
-AMQP. Exit codes: 0 done, 1 the broker failed or does not answer, 2 it could not start.
+AMQP. Exit codes: 0 done, 1 the broker failed or does not answer or a store is damaged, 2 it could
+not start.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final, NoReturn
 
 from server import settings as s
@@ -66,10 +68,34 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_settings(ping, ["host", "port"])
+    _add_store(commands.add_parser("store", help="look into a data directory", allow_abbrev=False))
     commands.add_parser(
         "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
     )
     return parser
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    check = verbs.add_parser(
+        "check",
+        help="say what a data directory holds, and whether it is whole",
+        description="Read a data directory, changing nothing; the broker may be running. "
+        "Exit 0 when all is well, 1 when damage is found, 2 when it cannot be read.",
+        allow_abbrev=False,
+    )
+    dump = verbs.add_parser(
+        "dump",
+        help="print the messages in a data directory",
+        description="Print each live message of a data directory in the order of publishing, "
+        "changing nothing. Exit codes are those of check.",
+        allow_abbrev=False,
+    )
+    dump.add_argument("--queue", metavar="NAME", help="only messages of queues of this name")
+    dump.add_argument("--vhost", metavar="NAME", help="only queues of this virtual host")
+    for verb in (check, dump):
+        verb.add_argument("directory", metavar="DIR", type=Path, help="the data directory")
+        verb.add_argument("--json", action="store_true", help="JSON; for dump, one line each")
 
 
 def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
@@ -128,6 +154,18 @@ def _ping(options: argparse.Namespace) -> int:
     return 0
 
 
+def _store(options: argparse.Namespace) -> int:
+    report = import_module("server.store_report")
+    code: int
+    if options.verb == "check":
+        code = report.check(options.directory, as_json=options.json)
+    else:
+        code = report.dump(
+            options.directory, queue=options.queue, vhost=options.vhost, as_json=options.json
+        )
+    return code
+
+
 def _conformance(arguments: Sequence[str]) -> int:
     """Hand over to `python -m conformance`, a program of its own that imports nothing of ours."""
     if find_spec("conformance") is None:
@@ -140,6 +178,7 @@ def _conformance(arguments: Sequence[str]) -> int:
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "ping": _ping,
+    "store": _store,
 }
 
 if __name__ == "__main__":

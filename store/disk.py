@@ -50,6 +50,16 @@ class DiskFile(Syncable, Protocol):
         """Give the descriptor back."""
 
 
+class ReadableDisk(Protocol):
+    """One data directory, as far as somebody who only looks needs it."""
+
+    def listdir(self) -> list[str]:
+        """Return the names in the directory, in no order."""
+
+    def open(self, name: str) -> DiskFile:
+        """Open an existing file."""
+
+
 class Disk(Protocol):
     """One data directory. Create, rename and unlink are durable after `directory.sync()`."""
 
@@ -265,3 +275,43 @@ class FileDisk:
 
     def _open(self, name: str, flags: int) -> int:
         return os.open(name, flags | os.O_CLOEXEC, 0o640, dir_fd=self._descriptor)
+
+
+class ReadOnlyDisk:
+    """A real directory in which nothing is ever changed, not even a lock taken.
+
+    Raises:
+        DataDirUnreadable: there is no such directory, or it cannot be read.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.path = Path(directory)
+        try:
+            self.listdir()
+        except OSError as error:
+            raise DataDirUnreadable(
+                f"cannot read data directory {self.path}: {error.strerror}"
+            ) from error
+
+    def listdir(self) -> list[str]:
+        return os.listdir(self.path)  # noqa: PTH208 - names, as the other disk gives them
+
+    def open(self, name: str) -> DiskFile:
+        return _File(os.open(self.path / name, os.O_RDONLY | os.O_CLOEXEC))
+
+    def holder(self) -> int | None:
+        """Return the process that has the directory's lock, 0 if it is not known which.
+
+        Read from the kernel's table: even to try the lock might refuse a broker that starts.
+        """
+        lock = self.path / LOCK_NAME
+        try:
+            inode = lock.stat().st_ino
+            table = Path("/proc/locks").read_text("ascii").splitlines()
+            text = lock.read_text("ascii").strip()
+        except (OSError, ValueError):
+            return None
+        locks = [line.split() for line in table]
+        if any(f[1] == "FLOCK" and f[-3].endswith(f":{inode}") for f in locks if len(f) > 4):
+            return int(text) if text.isdigit() else 0
+        return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from store import records
-from store.disk import Disk, DiskFile
+from store.disk import DiskFile, ReadableDisk
 from store.segment import parse_generation, segment_name
 
 # An unreadable spot costs at most this many octets around it.
@@ -73,7 +73,7 @@ class Verdict:
         return {hole.generation for hole in self.holes}
 
 
-def scan(disk: Disk, generations: Iterable[int]) -> list[Extent]:
+def scan(disk: ReadableDisk, generations: Iterable[int]) -> list[Extent]:
     """Return the extents of all segments in journal order.
 
     Raises:
@@ -93,7 +93,7 @@ def list_generations(names: Iterable[str]) -> list[int]:
     return sorted(g for g in map(parse_generation, names) if g is not None)
 
 
-def read_segment(disk: Disk, name: str) -> bytes:
+def read_segment(disk: ReadableDisk, name: str) -> bytes:
     """Return a segment's octets; zeros stand for what the disk cannot read."""
     file = disk.open(name)
     try:

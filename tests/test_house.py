@@ -38,7 +38,10 @@ WORLD: Final = frozenset(
 )
 # The edges of `server/`: they may touch the world, and hold no decision of AMQP.
 EDGES: Final = frozenset(
-    {"transport", "app", "assembly", "settings", "accounts", "gauges", "logs", "ping", "__main__"}
+    {
+        *("transport", "app", "assembly", "settings", "accounts", "gauges", "logs", "ping"),
+        *("store_report", "__main__"),
+    }
 )
 ASYNC_ALLOWED: Final = frozenset({"server.transport", "server.app"})
 
