@@ -78,27 +78,30 @@ def read_block(window: Window, offset: int, generation: int, salt: int) -> Block
     Raises:
         OSError: it cannot be read
     """
-    lead = window.read(offset, offset + records.HEADER_SIZE)
-    header = records.read_header(lead, generation, salt)
+    start = offset + records.HEADER_SIZE
+    if window.covers(offset, start):
+        header = records.read_header(window.octets, offset - window.base, generation, salt)
+    else:
+        header = records.read_header(window.read(offset, start), 0, generation, salt)
     if header is None:
         return None
-    start = offset + records.HEADER_SIZE
     end = start + header.length
     return Block(offset, end, header, _sections(window, start, end))
 
 
 def _sections(window: Window, start: int, end: int) -> dict[int, Section]:
     sections = {}
+    octets, base = window.octets, window.base
+    is_covered = window.covers(start, end)
     while start < end:
-        if window.covers(start, start + records.SECTION_SIZE):
-            kind, count, length = records.read_section_header(window.octets, start - window.base)
+        body = start + records.SECTION_SIZE
+        if is_covered or window.covers(start, body):
+            kind, count, length = records.read_section_header(octets, start - base)
         else:
-            head = window.read(start, start + records.SECTION_SIZE)
-            kind, count, length = records.read_section_header(head, 0)
-        start += records.SECTION_SIZE
+            kind, count, length = records.read_section_header(window.read(start, body), 0)
+        start = body + length
         if records.is_known(kind):
-            sections[kind] = Section(count, start, start + length)
-        start += length
+            sections[kind] = Section(count, body, start)
     return sections
 
 

@@ -90,9 +90,9 @@ class Chain:
         return self._active
 
     @property
-    def oldest(self) -> int:
-        """Generation of the oldest segment that counts."""
-        return self._segments[0].generation
+    def generations(self) -> list[int]:
+        """Those of the segments that count, oldest first."""
+        return [segment.generation for segment in self._segments]
 
     def append(self, payload: Sequence[bytes], length: int, first_lsn: int, next_lsn: int) -> int:
         """Write one block at the end of the active segment; return its size in octets.

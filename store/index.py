@@ -15,7 +15,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 # Blocks share an entry until they are this large together.
 STRETCH_BYTES: Final = 16 * 1024
@@ -164,19 +164,14 @@ class Index:
         self._segments.append(segment)
         self._starts.append(segment.first_lsn)
 
-    def drop_below(self, generation: int) -> list[int]:
-        """Forget the segments before this one; gives their generations."""
-        dropped = []
-        while self._segments and self._segments[0].generation < generation:
-            self._starts.pop(0)
-            dropped.append(self._segments.pop(0).generation)
-        return dropped
-
-    def drop(self, generation: int) -> None:
-        """Forget one segment."""
-        at = [segment.generation for segment in self._segments].index(generation)
-        self._segments.pop(at)
-        self._starts.pop(at)
+    def keep(self, generations: Collection[int]) -> list[int]:
+        """Forget all segments but these; gives the generations of the others."""
+        if len(generations) == len(self._segments):
+            return []
+        gone = [s.generation for s in self._segments if s.generation not in generations]
+        self._segments = [s for s in self._segments if s.generation in generations]
+        self._starts = [segment.first_lsn for segment in self._segments]
+        return gone
 
     def stretch_of(self, lsn: int) -> Stretch | None:
         """The stretch into which a message was published; None if that segment is gone."""

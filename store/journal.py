@@ -427,8 +427,7 @@ class Journal:
         self.unsynced_bytes -= ticket.size_bytes
         closing = self._chain.close_full_segments()
         has_retired = self._chain.end_sync(ticket.scope)
-        for generation in self._index.drop_below(self._chain.oldest):
-            self._reader.forget(generation)
+        self._forget_segments()
         if has_retired:
             # Nothing else may come to be written for a long time; an empty block tells it.
             # Without room for that the next segment tells it as well.
@@ -452,8 +451,12 @@ class Journal:
     def set_aside(self, segment: Segment) -> None:
         """Leave out a damaged segment whose live copies were moved and synced."""
         self._chain.set_aside(segment)
-        self._index.drop(segment.generation)
-        self._reader.forget(segment.generation)
+        self._forget_segments()
+
+    def _forget_segments(self) -> None:
+        """Let go of the files that the chain has given up."""
+        for generation in self._index.keep(self._chain.generations):
+            self._reader.forget(generation)
 
     def close(self) -> None:
         """Close the files. What was not synced is as durable as after a crash."""

@@ -261,8 +261,9 @@ class Reader:
         block = read_block(window, offset, segment.generation, segment.salt)
         if block is None:
             raise KeyError(offset)
-        if window.covers(offset, block.end) and not records.read_block(
-            window.octets, offset - window.base, segment.generation, segment.salt
+        base = window.base
+        if window.covers(offset, block.end) and not records.is_intact(
+            window.octets, offset - base, block.end - base
         ):
             raise KeyError(offset)
         return block

@@ -65,6 +65,9 @@ VACATED: Final = 20
 SKIPPABLE: Final = 0x8000_0000
 _KNOWN: Final = frozenset({*range(SEGMENT_INFO, KNOWN_GAPS + 1), VACATED})
 
+# (buffer, offset) -> (kind, count of entries, length) of the section there.
+read_section_header: Final = _SECTION.unpack_from
+
 _BIG_ENDIAN: Final = sys.byteorder == "big"
 
 
@@ -114,10 +117,14 @@ def read_block(buffer: bytes, offset: int, generation: int, salt: int | None) ->
         return None
     if salt is not None and header.salt != salt:
         return None
-    with memoryview(buffer) as view, view[offset + _LEAD.size : stop] as checked:
-        if crc32(checked) != _LEAD.unpack_from(buffer, offset)[2]:
-            return None
-    return header
+    return header if is_intact(buffer, offset, stop) else None
+
+
+def is_intact(buffer: bytes, offset: int, end: int) -> bool:
+    """Return whether the checksum of the block from `offset` to `end` is right."""
+    with memoryview(buffer) as view, view[offset + _LEAD.size : end] as checked:
+        crc: int = _LEAD.unpack_from(buffer, offset)[2]
+        return crc32(checked) == crc
 
 
 def trusted_header(buffer: bytes, offset: int) -> BlockHeader:
@@ -125,20 +132,20 @@ def trusted_header(buffer: bytes, offset: int) -> BlockHeader:
     return BlockHeader(*_REST.unpack_from(buffer, offset + _LEAD.size))
 
 
-def read_header(octets: bytes, generation: int, salt: int) -> BlockHeader | None:
-    """Return the header that `octets` are, or None if they are not one of this segment.
+def read_header(buffer: bytes, offset: int, generation: int, salt: int) -> BlockHeader | None:
+    """Return the header at `offset`, or None if there is none of this segment.
 
     No checksum is looked at.
     """
-    if len(octets) < HEADER_SIZE or not octets.startswith(_SIGNATURE):
+    if not buffer.startswith(_SIGNATURE, offset) or offset + HEADER_SIZE > len(buffer):
         return None
-    header = trusted_header(octets, 0)
+    header = trusted_header(buffer, offset)
     return header if header.generation == generation and header.salt == salt else None
 
 
 def torn_size(buffer: bytes, generation: int, salt: int) -> int:
     """Return how large the block wanted to be whose header starts `buffer`; 0 if none does."""
-    header = read_header(buffer, generation, salt)
+    header = read_header(buffer, 0, generation, salt)
     return HEADER_SIZE + header.length if header is not None else 0
 
 
@@ -191,12 +198,6 @@ def read_sections(buffer: bytes, start: int, end: int) -> dict[int, Section]:
             sections[kind] = Section(count, offset, offset + length)
         offset += length
     return sections
-
-
-def read_section_header(buffer: bytes, offset: int) -> tuple[int, int, int]:
-    """Return kind, count of entries and length of the section at `offset`."""
-    kind, count, length = _SECTION.unpack_from(buffer, offset)
-    return kind, count, length
 
 
 def is_known(kind: int) -> bool:
