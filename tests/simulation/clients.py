@@ -280,6 +280,9 @@ class Client:
         """After a refused block: the broker has closed what it had to (CONF-12, TX-09)."""
         if connection.state is not ConnectionState.RUNNING:
             self.is_refused = True
+            for ch in self.channels.values():
+                if ch.model.is_committing and not ch.model.is_closing:
+                    ch.close_code = 406
             self._end_channels()
             return
         for number, ch in self.channels.items():
