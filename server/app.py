@@ -52,9 +52,10 @@ KEEP_OCTETS: Final = 64 * 1024 * 1024
 TOP_PAD_OCTETS: Final = 1024 * 1024
 TOKEN_OCTETS: Final = 16
 LOOK_S: Final = 0.005
-# How often memory and disk are looked at; more often when the disk is nearly full (LIMIT-01).
+# How often memory and disk are looked at; more often when the disk is nearly full or refuses
+# (LIMIT-01, LIMIT-15).
 CHECK_S: Final = 1.0
-CHECK_FULL_DISK_S: Final = 0.1
+CHECK_FULL_DISK_S: Final = 0.2
 GIVE_BACK_S: Final = 5.0
 LAST_WORDS_S: Final = 0.2
 
@@ -194,6 +195,7 @@ class Server:
             self._gave_back_at = loop.time()
             give_back_memory()
         is_tight = alarms.disk_free_octets < 2 * alarms.disk_limit_octets
+        is_tight |= alarms.is_storage_failing
         loop.call_later(CHECK_FULL_DISK_S if is_tight else CHECK_S, self._check, loop)
 
     async def _listen(self, door: Door) -> tuple[asyncio.Server, int]:
