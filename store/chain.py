@@ -3,25 +3,26 @@
 Segments go oldest first: a settle is only ever needed while an older segment lives. One
 that holds no live copy is first declared gone (field `oldest` of later blocks) and removed
 or recycled once such a block is synced, so that no crash can bring back a part of the past.
+One in the middle goes the same way when somebody has logged its settles again (`vacate`).
 
 It knows blocks by number and size only; what they say is the journal's business.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from store import records
 from store.disk import Disk, DiskFile, Syncable
+from store.homes import Homes
 from store.segment import Segment
 
 SPARE_SUFFIX: Final = ".spare"
 DAMAGED_SUFFIX: Final = ".damaged"
 PREPARED_NAME: Final = "prepared" + SPARE_SUFFIX
-# One to begin the next segment with, one in reserve; what is beyond goes back to the disk.
-_MAX_SPARES: Final = 2
+# One to begin the next segment with; what is beyond goes back to the disk.
+_MAX_SPARES: Final = 1
 # From this average on the parts go to the kernel one by one instead of being joined:
 # the copy costs more than the longer vector.
 _JOIN_BELOW_BYTES: Final = 16 * 1024
@@ -33,6 +34,21 @@ class Chore(NamedTuple):
     verb: str
     name: str
     size: int
+
+
+class Vacated(NamedTuple):
+    """A segment that was left out of turn: its blocks are missed by nobody."""
+
+    generation: int
+    first_number: int
+    last_number: int
+
+
+class LsnSet(Protocol):
+    """LSNs of one queue that recovery found settled."""
+
+    def alive(self, first: int, count: int) -> Sequence[int]:
+        """Return those of `count` LSNs from `first` on that are not in it, in order."""
 
 
 class SyncScope(NamedTuple):
@@ -51,6 +67,8 @@ class ChainState:
     number: int = 1
     gaps: list[tuple[int, int]] = field(default_factory=list)
     moved: dict[int, Segment] = field(default_factory=dict)
+    vacated: list[Vacated] = field(default_factory=list)
+    settled: Mapping[int, LsnSet] = field(default_factory=dict)
 
 
 class Chain:
@@ -66,10 +84,13 @@ class Chain:
         self.synced_number = state.number - 1
         self.gaps = state.gaps
         self._segments = state.segments
-        self._starts = [segment.first_lsn for segment in state.segments]
         self._generation = state.generation
-        # Where copies are that no longer lie in the segment their LSN tells.
-        self._moved = state.moved
+        self._homes: Homes[Segment] = Homes()
+        self._homes.restore([(s.first_lsn, s) for s in state.segments], state.moved)
+        self._vacated = state.vacated
+        # Of the segments that recovery found, while there are any: what had been settled.
+        self._recovered = {segment.generation for segment in state.segments}
+        self._recovered_settled = state.settled
         self._active: Segment | None = None
         self._dirty: list[Segment] = []
         self._full: list[Segment] = []
@@ -94,14 +115,32 @@ class Chain:
         """Those of the segments that count, oldest first."""
         return [segment.generation for segment in self._segments]
 
-    def append(self, payload: Sequence[bytes], length: int, first_lsn: int, next_lsn: int) -> int:
+    @property
+    def resting(self) -> Sequence[Segment]:
+        """Segments that take no more blocks, oldest first."""
+        return self._segments[:-1]
+
+    @property
+    def vacated(self) -> list[Vacated]:
+        """Those left out of turn that an older one might make somebody look for."""
+        oldest = self._segments[0].generation if self._segments else 0
+        return [each for each in self._vacated if each.generation > oldest]
+
+    def append(
+        self,
+        payload: Sequence[bytes],
+        length: int,
+        first_lsn: int,
+        next_lsn: int,
+        kind: int = records.BATCH,
+    ) -> int:
         """Write one block at the end of the active segment; return its size in octets.
 
         Raises:
             OSError: nothing was written, or something that `scrub` will wipe.
         """
         active = self.active
-        block = self._seal(active, records.BATCH, payload, length, first_lsn, next_lsn)
+        block = self._seal(active, kind, payload, length, first_lsn, next_lsn)
         size = records.HEADER_SIZE + length
         self._needs_scrub = True
         active.append(block, size)
@@ -147,7 +186,7 @@ class Chain:
         return [records.seal(header, payload), *payload]
 
     def _note_block(self, segment: Segment) -> None:
-        segment.dead_number = self.number
+        segment.dead_number = segment.last_number = self.number
         self.number += 1
         if segment not in self._dirty:
             self._dirty.append(segment)
@@ -161,13 +200,17 @@ class Chain:
 
     def move_copies(self, queue_ids: Sequence[int], first_lsn: int, count: int) -> None:
         """Count copies that the block just written has taken over from other segments."""
-        for lsn in range(first_lsn, first_lsn + count):
-            source = self._segment_of(lsn)
+        active = self.active
+        lsns = range(first_lsn, first_lsn + count)
+        for source, some in list(self._homes.split(lsns)):
             for queue_id in queue_ids:
-                source.take_live(queue_id, 1)
-                self.active.add_live(queue_id, 1)
-            source.dead_number = self.number - 1
-            self._moved[lsn] = self.active
+                if source is not None:
+                    source.take_live(queue_id, len(some))
+                active.add_live(queue_id, len(some))
+            if source is not None:
+                source.dead_number = self.number - 1
+        self._homes.assign(first_lsn, first_lsn + count, active)
+        active.note_moved(first_lsn, count)
 
     def settle_copies(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Count copies that the block just written has taken away.
@@ -177,16 +220,16 @@ class Chain:
         """
         if not lsns:
             return
-        number = self.number - 1
-        segment = self._segment_of(min(lsns))
-        if not self._moved and segment is self._segment_of(max(lsns)):
-            segment.take_live(queue_id, len(lsns))
-            segment.dead_number = number
+        first, last = min(lsns), max(lsns)
+        segment = self._homes.shared(first, last)
+        if segment is not None:
+            segment.settle(queue_id, lsns, first, last)
+            segment.dead_number = self.number - 1
             return
-        for lsn in lsns:
-            segment = self._segment_of(lsn)
-            segment.take_live(queue_id, 1)
-            segment.dead_number = number
+        for segment, some in self._homes.split(sorted(lsns)):
+            if segment is not None:
+                segment.settle(queue_id, some, some[0], some[-1])
+                segment.dead_number = self.number - 1
 
     def drop_queue(self, queue_id: int) -> None:
         """Count that the block just written took all copies of a queue away."""
@@ -194,9 +237,42 @@ class Chain:
             if segment.drop_queue(queue_id):
                 segment.dead_number = self.number - 1
 
-    def _segment_of(self, lsn: int) -> Segment:
-        moved = self._moved.get(lsn) if self._moved else None
-        return moved or self._segments[bisect_right(self._starts, lsn) - 1]
+    def alive(self, segment: Segment, queue_id: int, lsns: range) -> Sequence[int]:
+        """Return those of `lsns` of which a queue has its live copy in this segment.
+
+        `lsns` are those of a run that goes to this queue and stands in the segment.
+        """
+        if not segment.live_by_queue.get(queue_id):
+            return ()
+        alive: Sequence[int] = lsns
+        if self._homes.shared(lsns[0], lsns[-1]) is not segment:
+            alive = [n for home, some in self._homes.split(lsns) if home is segment for n in some]
+        settled = segment.settled.get(queue_id)
+        if settled is not None:
+            alive = settled.alive(alive)
+        before = self._recovered_settled.get(queue_id)
+        if before is None or not alive:
+            return alive
+        kept = before.alive(alive[0], alive[-1] - alive[0] + 1)
+        if len(kept) == alive[-1] - alive[0] + 1:
+            return alive
+        return kept if isinstance(alive, range) else sorted({*kept}.intersection(alive))
+
+    def needed_settle(
+        self, leaving: Segment, queue_id: int, lsns: Sequence[int]
+    ) -> list[Sequence[int]]:
+        """Return those of settled LSNs whose messages other segments may still have."""
+        needed = []
+        for segment in self._segments:
+            if segment is not leaving and segment.may_have(queue_id):
+                some = segment.may_hold(lsns)
+                if some:
+                    needed.append(some)
+        return needed
+
+    def needs_drop(self, leaving: Segment, queue_id: int) -> bool:
+        """Return whether other segments may still have messages of a queue that is gone."""
+        return any(s.may_have(queue_id) for s in self._segments if s is not leaving)
 
     # Segments.
 
@@ -228,14 +304,16 @@ class Chain:
             with suppress(OSError):
                 self.disk.unlink(segment.name)
             raise
+        segment.first_number = self.number
+        segment.head_bytes = size
         self._note_block(segment)
         self._segments.append(segment)
-        self._starts.append(first_lsn)
+        self._homes.begin(first_lsn, segment)
         if self._active is not None:
+            self._active.end_lsn = first_lsn
             self._full.append(self._active)
         self._active = segment
         self._needs_scrub = False
-        self._has_asked_for_spare = False
         return size
 
     def _open_new(self, segment: Segment) -> DiskFile:
@@ -245,9 +323,12 @@ class Chain:
                 try:
                     self.disk.rename(spare, segment.name)
                 except FileNotFoundError:
+                    self._has_asked_for_spare = False
                     continue
                 if spare in self._spares:
                     self._spares.remove(spare)
+                else:
+                    self._has_asked_for_spare = False
                 return self.disk.open(segment.name)
         return self.disk.create(segment.name, segment.size_bytes)
 
@@ -310,20 +391,38 @@ class Chain:
             and not segments[0].live_count
             and segments[0].dead_number <= self.synced_number
         ):
-            self._retired.append((segments.pop(0), self.number))
-            self._starts.pop(0)
+            self._leave(segments[0], self.number)
         if len(segments) == was:
             return False
-        if self._moved:
-            self._moved = {lsn: s for lsn, s in self._moved.items() if s in segments}
+        self._vacated = self.vacated
         return True
+
+    def vacate(self, segment: Segment) -> None:
+        """Take note that the block just written declares a segment gone that is not the oldest.
+
+        It holds no live copy, and what it says about others was logged again.
+        """
+        if segment in self._segments:
+            self._vacated.append(
+                Vacated(segment.generation, segment.first_number, segment.last_number)
+            )
+            self._leave(segment, self.number - 1)
+
+    def _leave(self, segment: Segment, number: int) -> None:
+        """Leave a segment out; block `number` and those behind it say so."""
+        self._retired.append((segment, number))
+        self._segments.remove(segment)
+        self._homes.forget(segment)
+        self._recovered.discard(segment.generation)
+        if not self._recovered:
+            self._recovered_settled = {}
 
     def _remove_retired(self) -> None:
         """Remove files of which a synced block says that they are gone."""
         while self._retired and self._retired[0][1] <= self.synced_number:
             segment, _ = self._retired.pop(0)
             is_standard = segment.size_bytes == self.segment_size_bytes
-            is_enough = len(self._spares) >= _MAX_SPARES
+            is_enough = len(self._spares) + self._has_asked_for_spare >= _MAX_SPARES
             if is_enough or not is_standard or not self._recycle(segment):
                 self._chores.append(Chore("unlink", segment.name, 0))
 
@@ -344,8 +443,8 @@ class Chain:
 
         Its file is renamed, not removed. The numbers of its blocks are among `gaps`.
         """
-        self._starts.pop(self._segments.index(segment))
         self._segments.remove(segment)
+        self._homes.forget(segment)
         self.disk.rename(segment.name, segment.name + DAMAGED_SUFFIX)
         self._is_directory_dirty = True
 

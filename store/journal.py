@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from store import records
-from store.chain import Chain, ChainState, Chore, SyncScope
+from store.chain import Chain, ChainState, Chore, SyncScope, Vacated
 from store.disk import Disk, DiskFile, Syncable
 from store.errors import WriteFailed
 from store.index import Index, SegmentIndex
@@ -75,6 +75,8 @@ class Journal:
         self.written_lsn = state.next_lsn - 1
         self.unsynced_bytes = 0
         self.wants_sync = False
+        # How many blocks the disk has refused, with the moves in them.
+        self.refusals = 0
         self._chain = Chain(disk, segment_size_bytes, state.chain)
         self._index = state.index
         self._reader = Reader(disk, state.index)
@@ -92,12 +94,19 @@ class Journal:
         self._moves: list[int] = []
         self._moved_raws: list[bytes] = []
         self._settles: dict[int, list[int]] = {}
-        self._relogs: dict[int, list[int]] = {}
+        self._relogs: list[tuple[int, Sequence[int]]] = []
+        self._vacated: list[Segment] = []
         self._defines: list[bytes] = []
         self._drops: list[int] = []
+        self._dropped_again: list[int] = []
         self._marks: dict[int, int] = {}
         self._has_barrier = False
         self._begin_segment(0, state.definitions)
+
+    @property
+    def chain(self) -> Chain:
+        """The row of segments, for who looks after its length."""
+        return self._chain
 
     # Buffering: no I/O, nothing that can fail.
 
@@ -185,7 +194,19 @@ class Journal:
 
     def relog(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer settles again whose block is about to go; they are counted already."""
-        self._relogs.setdefault(queue_id, []).extend(lsns)
+        self._relogs.append((queue_id, lsns))
+
+    def relog_drop(self, queue_id: int) -> None:
+        """Buffer again that a queue is gone; it is counted already."""
+        self._dropped_again.append(queue_id)
+
+    def vacate(self, segment: Segment) -> None:
+        """Buffer that a segment may go out of turn; it takes effect when that is synced.
+
+        It is not the oldest and not the newest, no live copy is in it, and of what it says
+        everything that others need was logged again.
+        """
+        self._vacated.append(segment)
 
     def _add_route(self, queue_ids: tuple[int, ...], tail: bytes) -> int:
         if len(self._routes) >= self._route_limit:
@@ -225,9 +246,12 @@ class Journal:
             or self._has_barrier
             or self._moves
             or self._relogs
+            or self._dropped_again
+            or self._vacated
         ):
             return self.written_lsn
-        wants_sync = bool(self._runs or self._defines or self._drops or self._has_barrier)
+        asks = (self._runs, self._defines, self._drops, self._vacated)
+        wants_sync = self._has_barrier or any(asks)
         try:
             self._chain.scrub()
             self._write_block()
@@ -260,7 +284,9 @@ class Journal:
     def _append(self, payload: list[bytes], length: int) -> None:
         first_lsn = self.written_lsn + 1
         offset = self._chain.active.offset
-        size = self._chain.append(payload, length, first_lsn, self.next_lsn)
+        # The scan looks into few kinds of blocks; this one must be among them.
+        kind = records.CHECKPOINT if self._vacated else records.BATCH
+        size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind)
         self.unsynced_bytes += size
         self.written_lsn = self.next_lsn - 1
         moves = self._moves
@@ -305,9 +331,12 @@ class Journal:
             self._put_numbers(parts, records.RUNS, self._runs, 3)
         if self._moves:
             self._put_numbers(parts, records.MOVES, self._moves, 3)
-        self._put_settles(parts)
-        if self._drops:
-            self._put_numbers(parts, records.DROPPED_QUEUES, self._drops, 1)
+        parts += records.pack_settles((*self._settles.items(), *self._relogs))
+        if self._drops or self._dropped_again:
+            drops = self._drops + self._dropped_again
+            self._put_numbers(parts, records.DROPPED_QUEUES, drops, 1)
+        if self._vacated:
+            self._put_vacated(parts, self._vacated)
         if self._marks:
             marks = [number for pair in self._marks.items() for number in pair]
             self._put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
@@ -325,28 +354,6 @@ class Journal:
     def _put_numbers(parts: list[bytes], kind: int, numbers: list[int], width: int) -> None:
         parts += records.pack_section(kind, len(numbers) // width, records.pack_numbers(numbers))
 
-    def _put_settles(self, parts: list[bytes]) -> None:
-        ranges: list[int] = []
-        lists: list[int] = []
-        list_count = 0
-        for settles in (self._settles, self._relogs):
-            for queue_id, lsns in settles.items():
-                if not lsns:
-                    continue
-                first = min(lsns)
-                # Each copy settles once, so distinct LSNs that span their count are a range.
-                if max(lsns) - first + 1 == len(lsns):
-                    ranges += (queue_id, first, len(lsns))
-                else:
-                    lists += (queue_id, len(lsns), *lsns)
-                    list_count += 1
-        if ranges:
-            self._put_numbers(parts, records.SETTLED_RANGES, ranges, 3)
-        if lists:
-            parts += records.pack_section(
-                records.SETTLED_LISTS, list_count, records.pack_numbers(lists)
-            )
-
     def _encode_head(self, definitions: list[bytes]) -> list[bytes]:
         info = records.pack_numbers([self._chain.segment_size_bytes])
         parts = records.pack_section(records.SEGMENT_INFO, 1, info)
@@ -357,7 +364,13 @@ class Journal:
         if self._chain.gaps:
             gaps = [number for gap in self._chain.gaps for number in gap]
             self._put_numbers(parts, records.KNOWN_GAPS, gaps, 2)
+        if self._chain.vacated:
+            self._put_vacated(parts, self._chain.vacated)
         return parts
+
+    def _put_vacated(self, parts: list[bytes], segments: Sequence[Segment | Vacated]) -> None:
+        numbers = [n for s in segments for n in (s.generation, s.first_number, s.last_number)]
+        self._put_numbers(parts, records.VACATED, numbers, 3)
 
     def _routes_size(self) -> int:
         """Upper bound, in octets, of logging every buffered route again."""
@@ -367,6 +380,7 @@ class Journal:
 
     def _forget_block(self, error: OSError) -> WriteFailed:
         first, last = self.written_lsn + 1, self.next_lsn - 1
+        self.refusals += 1
         with suppress(OSError):
             self._chain.scrub()
         lost = set(self._new_routes)
@@ -391,9 +405,11 @@ class Journal:
         self._moves = []
         self._moved_raws = []
         self._settles = {}
-        self._relogs = {}
+        self._relogs = []
         self._defines = []
         self._drops = []
+        self._dropped_again = []
+        self._vacated = []
         self._marks = {}
         self._has_barrier = False
 
@@ -411,6 +427,8 @@ class Journal:
         for queue_id in self._drops:
             self._all_marks.pop(queue_id, None)
             chain.drop_queue(queue_id)
+        for segment in self._vacated:
+            chain.vacate(segment)
 
     # What group commit asks.
 

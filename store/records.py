@@ -21,7 +21,7 @@ declares synced was once durable, any other hole is the unsynced tail of a crash
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -221,6 +221,29 @@ def pack_numbers(numbers: Sequence[int]) -> bytes:
     if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
         packed.byteswap()
     return packed.tobytes()
+
+
+def pack_settles(settles: Iterable[tuple[int, Sequence[int]]]) -> list[bytes]:
+    """Return sections of (queue id, LSNs), each of which is a range or a list of distinct LSNs."""
+    ranges: list[int] = []
+    lists: list[int] = []
+    list_count = 0
+    for queue_id, lsns in settles:
+        if not lsns:
+            continue
+        first = min(lsns)
+        # Distinct LSNs that span their count are a range.
+        if max(lsns) - first + 1 == len(lsns):
+            ranges += (queue_id, first, len(lsns))
+        else:
+            lists += (queue_id, len(lsns), *lsns)
+            list_count += 1
+    parts: list[bytes] = []
+    if ranges:
+        parts += pack_section(SETTLED_RANGES, len(ranges) // 3, pack_numbers(ranges))
+    if lists:
+        parts += pack_section(SETTLED_LISTS, list_count, pack_numbers(lists))
+    return parts
 
 
 def numbers_in(octets: bytes) -> "array[int]":

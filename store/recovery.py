@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from store import records
-from store.chain import DAMAGED_SUFFIX, SPARE_SUFFIX, ChainState
+from store.chain import DAMAGED_SUFFIX, SPARE_SUFFIX, ChainState, Vacated
 from store.disk import Disk
 from store.errors import CorruptSegment
 from store.index import Index, SegmentIndex
@@ -163,7 +163,8 @@ def _is_rubbish(name: str, verdict: Verdict) -> bool:
     generation = parse_generation(name)
     if generation is None:
         return False
-    return generation < verdict.oldest or generation in verdict.abandoned
+    is_vacated = any(generation == left for left, _, _ in verdict.vacated)
+    return generation < verdict.oldest or generation in verdict.abandoned or is_vacated
 
 
 def _write_again(disk: Disk, extents: list[Extent], verdict: Verdict) -> None:
@@ -222,6 +223,8 @@ def _replay_segments(
         try:
             segment = Segment(generation, own[0].salt, own[0].first_lsn, file.size())
             segment.offset = own[-1].end
+            segment.end_lsn = max(extent.next_lsn for extent in own)
+            segment.first_number, segment.last_number = own[0].first_number, own[-1].last_number
             if generation in damaged:
                 remains[generation] = Remains()
             indexes.append(replay.segment(file, own, segment, remains.get(generation)))
@@ -238,12 +241,15 @@ def _state(
 ) -> JournalState:
     accepted = verdict.accepted
     stems = [name.removesuffix(DAMAGED_SUFFIX).removesuffix(DISCARDED_SUFFIX) for name in names]
+    live = {queue_id for segment in segments for queue_id in segment.live_by_queue}
     chain = ChainState(
         segments=segments,
         # Never a number that any file had before: stale blocks would pass for new ones.
         generation=max(list_generations(stems), default=0),
         gaps=merge_gaps([*verdict.gaps, *_lost_numbers(verdict)]),
         moved=replay.moved,
+        vacated=[Vacated(*left) for left in verdict.vacated],
+        settled={q: replay.settled[q] for q in replay.settled if q in live},
     )
     state = JournalState(chain, marks=replay.live_marks(), definitions=replay.definitions())
     if accepted:

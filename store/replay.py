@@ -213,7 +213,7 @@ class Replay:
         self.moved: dict[int, Segment] = {}
         self.unroutable_count = 0
         self._queues: dict[int, Lsns] = {}
-        self._settled: dict[int, Settled] = {}
+        self.settled: dict[int, Settled] = {}
         self._dropped: set[int] = set()
         self._moved_by_queue: dict[int, set[int]] = {}
         self._has_snapshot = False
@@ -247,6 +247,7 @@ class Replay:
                     self._replay_runs(kind, bodies[kind], routes, segment, live, remains)
         for queue_id, count in live.items():
             segment.add_live(queue_id, count)
+        segment.gone_queues.update(q for queue_ids, _ in routes.values() for q in queue_ids)
         if remains is not None:
             remains.queue_ids.update(q for queue_ids, _ in routes.values() for q in queue_ids)
         return index
@@ -293,9 +294,9 @@ class Replay:
             remains.dropped += dropped
 
     def _settled_of(self, queue_id: int) -> Settled:
-        settled = self._settled.get(queue_id)
+        settled = self.settled.get(queue_id)
         if settled is None:
-            settled = self._settled[queue_id] = Settled()
+            settled = self.settled[queue_id] = Settled()
         return settled
 
     def _replay_runs(
@@ -335,7 +336,7 @@ class Replay:
     def _alive(self, queue_id: int, first: int, count: int) -> Sequence[int]:
         if queue_id in self._dropped:
             return ()
-        settled = self._settled.get(queue_id)
+        settled = self.settled.get(queue_id)
         lsns: Sequence[int] = range(first, first + count)
         if settled is not None:
             lsns = settled.alive(first, count)

@@ -14,7 +14,12 @@ from store.segment import parse_generation, segment_name
 # An unreadable spot costs at most this many octets around it.
 _RESCUE_BYTES: Final = 64 * 1024
 
+# Kinds of blocks that tell which others are not to be missed.
+_TELLING: Final = frozenset({records.HEAD, records.CHECKPOINT})
+
 Gap = tuple[int, int]
+# A segment that was left out of turn: its generation, its first and its last block.
+Left = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -33,6 +38,7 @@ class Extent:
     oldest: int
     block_count: int
     gaps: list[Gap] = field(default_factory=list)
+    vacated: list[Left] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)
@@ -55,8 +61,8 @@ class Verdict:
     """What of the scanned extents counts.
 
     `unproven` is the first block number that no block declares synced. Segments below
-    `oldest` were declared gone; those of `doomed` lie behind the torn tail, those of
-    `abandoned` were given up when their very first block could not be written.
+    `oldest` were declared gone, and those of `vacated`; those of `doomed` lie behind the torn
+    tail, those of `abandoned` were given up when their very first block could not be written.
     """
 
     accepted: list[Extent]
@@ -67,6 +73,7 @@ class Verdict:
     unproven: int
     doomed: list[int]
     abandoned: list[int]
+    vacated: list[Left]
 
     def damaged_generations(self) -> set[int]:
         """Return the segments that have holes in them."""
@@ -130,8 +137,8 @@ def scan_segment(buffer: bytes, generation: int) -> list[Extent]:
         salt = header.salt
         end = offset + records.HEADER_SIZE + header.length
         _extend(extents, header, offset, end)
-        if header.kind == records.HEAD:
-            extents[-1].gaps = _read_gaps(buffer, offset + records.HEADER_SIZE, end)
+        if header.kind in _TELLING:
+            _read_declared(buffer, offset + records.HEADER_SIZE, end, extents[-1])
         offset = end
     return extents
 
@@ -163,12 +170,15 @@ def _extend(extents: list[Extent], header: records.BlockHeader, start: int, end:
     )
 
 
-def _read_gaps(buffer: bytes, start: int, end: int) -> list[Gap]:
-    section = records.read_sections(buffer, start, end).get(records.KNOWN_GAPS)
-    if section is None:
-        return []
-    numbers = iter(records.unpack_numbers(buffer, section))
-    return list(zip(numbers, numbers, strict=True))
+def _read_declared(buffer: bytes, start: int, end: int, extent: Extent) -> None:
+    """Note which blocks this one declares not to be missed."""
+    sections = records.read_sections(buffer, start, end)
+    if records.KNOWN_GAPS in sections:
+        numbers = iter(records.unpack_numbers(buffer, sections[records.KNOWN_GAPS]))
+        extent.gaps += zip(numbers, numbers, strict=True)
+    if records.VACATED in sections:
+        numbers = iter(records.unpack_numbers(buffer, sections[records.VACATED]))
+        extent.vacated += zip(numbers, numbers, numbers, strict=True)
 
 
 def judge(extents: list[Extent], generations: list[int]) -> Verdict:
@@ -178,16 +188,32 @@ def judge(extents: list[Extent], generations: list[int]) -> Verdict:
     so counts itself: files go after it is synced, so without it they are still there.
     """
     for oldest in sorted({extent.oldest for extent in extents}, reverse=True):
-        verdict = _judge_from(oldest, extents, generations)
+        verdict = _judge_without_vacated(oldest, extents, generations)
         if any(extent.oldest == oldest for extent in verdict.accepted):
             return verdict
-    return _judge_from(0, extents, generations)
+    return _judge_without_vacated(0, extents, generations)
 
 
-def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> Verdict:
+def _judge_without_vacated(oldest: int, extents: list[Extent], generations: list[int]) -> Verdict:
+    """Leave out segments that were vacated, if the blocks that say so count themselves."""
+    believed = {left for extent in extents for left in extent.vacated}
+    while True:
+        verdict = _judge_from(oldest, extents, generations, believed)
+        declared = {left for extent in verdict.accepted for left in extent.vacated}
+        if believed <= declared:
+            return verdict
+        believed &= declared
+
+
+def _judge_from(
+    oldest: int, extents: list[Extent], generations: list[int], vacated: set[Left]
+) -> Verdict:
+    left_out = {generation for generation, _, _ in vacated}
+    generations = [generation for generation in generations if generation not in left_out]
     synced = max((extent.synced for extent in extents), default=0)
-    gaps = merge_gaps(gap for extent in extents for gap in extent.gaps)
-    judged = [extent for extent in extents if extent.generation >= oldest]
+    known = [gap for extent in extents for gap in extent.gaps]
+    gaps = merge_gaps([*known, *((first, last) for _, first, last in vacated)])
+    judged = [e for e in extents if e.generation >= oldest and e.generation not in left_out]
     accepted: list[Extent] = []
     holes: list[Hole] = []
     abandoned: list[int] = []
@@ -222,11 +248,12 @@ def _judge_from(oldest: int, extents: list[Extent], generations: list[int]) -> V
         accepted=accepted,
         discarded=discarded,
         holes=holes,
-        gaps=gaps,
+        gaps=merge_gaps(known),
         oldest=oldest,
         unproven=synced + 1,
         doomed=[generation for generation in generations if generation > newest],
         abandoned=[g for g in abandoned if g not in {e.generation for e in accepted}],
+        vacated=sorted(vacated),
     )
 
 

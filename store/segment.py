@@ -9,6 +9,7 @@ from typing import Final
 
 from store.disk import DiskFile
 from store.errors import SettledTwice
+from store.settled import Settled
 
 SUFFIX: Final = ".journal"
 _DIGITS: Final = 16
@@ -34,15 +35,24 @@ class Segment:
     """
 
     __slots__ = (
+        "arrived_count",
         "dead_number",
+        "end_lsn",
         "file",
         "first_lsn",
+        "first_number",
         "generation",
+        "gone_queues",
+        "head_bytes",
+        "last_number",
         "live_by_queue",
         "live_count",
+        "moved_high",
+        "moved_low",
         "name",
         "offset",
         "salt",
+        "settled",
         "size_bytes",
     )
 
@@ -56,6 +66,18 @@ class Segment:
         self.file: DiskFile | None = None
         self.live_count = 0
         self.live_by_queue: dict[int, int] = {}
+        # Copies that ever came; none are counted of what was there before a restart.
+        self.arrived_count = 0
+        # Copies that are gone, of queues that have others left here.
+        self.settled: dict[int, Settled] = {}
+        # Queues that may have had copies here, beside those in `live_by_queue`.
+        self.gone_queues: set[int] = set()
+        # Its own LSNs end before this one; those of messages moved here lie between these.
+        self.end_lsn = first_lsn
+        self.moved_low = self.moved_high = 0
+        # What it begins with, and the numbers of its first and last block.
+        self.head_bytes = 0
+        self.first_number = self.last_number = 0
         # Number of the block that took the last live copy away (or the last to be written).
         self.dead_number = 0
 
@@ -81,25 +103,71 @@ class Segment:
         """Count copies that have come in for a queue."""
         self.live_by_queue[queue_id] = self.live_by_queue.get(queue_id, 0) + count
         self.live_count += count
+        self.arrived_count += count
 
-    def take_live(self, queue_id: int, count: int) -> None:
-        """Subtract settled copies; a queue that was dropped has none left to settle.
+    def note_moved(self, first_lsn: int, count: int) -> None:
+        """Note that messages with these LSNs were moved here."""
+        last = first_lsn + count - 1
+        self.moved_low = min(self.moved_low, first_lsn) if self.moved_high else first_lsn
+        self.moved_high = max(self.moved_high, last)
+
+    def settle(self, queue_id: int, lsns: Sequence[int], first: int, last: int) -> None:
+        """Note that copies are gone, the lowest and highest of whose LSNs are given.
+
+        A queue that was dropped has none left to settle.
+
+        Raises:
+            SettledTwice: the queue never had that many copies here.
+        """
+        if not self.take_live(queue_id, len(lsns)):
+            return
+        settled = self.settled.get(queue_id)
+        if settled is None:
+            settled = self.settled[queue_id] = Settled()
+        if last - first + 1 == len(lsns):
+            settled.add_range(first, len(lsns))
+        else:
+            settled.add_list(lsns)
+
+    def take_live(self, queue_id: int, count: int) -> int:
+        """Subtract copies that were settled or moved; return how many the queue has left.
 
         Raises:
             SettledTwice: the queue never had that many copies here.
         """
         live = self.live_by_queue.get(queue_id)
         if live is None:
-            return
+            return 0
         if count > live:
             raise SettledTwice(
                 f"queue {queue_id} settled {count} copies in {self.name}, which holds {live}"
             )
         self.live_by_queue[queue_id] = live - count
         self.live_count -= count
+        if live == count:
+            # Which ones they were matters only beside others that are left.
+            self.settled.pop(queue_id, None)
+        return live - count
 
     def drop_queue(self, queue_id: int) -> int:
         """Forget a queue; return how many live copies it had here."""
-        live = self.live_by_queue.pop(queue_id, 0)
+        live = self.live_by_queue.pop(queue_id, None)
+        if live is None:
+            return 0
+        self.gone_queues.add(queue_id)
+        self.settled.pop(queue_id, None)
         self.live_count -= live
         return live
+
+    def may_have(self, queue_id: int) -> bool:
+        """Return whether copies of a queue, live or not, may be in the file."""
+        return queue_id in self.live_by_queue or queue_id in self.gone_queues
+
+    def may_hold(self, lsns: Sequence[int]) -> Sequence[int]:
+        """Return those of `lsns` whose messages may be in the file, live or not."""
+        if isinstance(lsns, range):
+            if self.moved_high and lsns.start <= self.moved_high and self.moved_low < lsns.stop:
+                return lsns
+            return range(max(lsns.start, self.first_lsn), min(lsns.stop, self.end_lsn))
+        low, high, first, end = self.moved_low, self.moved_high, self.first_lsn, self.end_lsn
+        return [lsn for lsn in lsns if first <= lsn < end or low <= lsn <= high]
