@@ -105,7 +105,7 @@ class Storage:
         # First, so that nobody publishes because of what follows.
         self._alarms.storage_failed()
         if not self.stuck_lsn:
-            log.warning("storage.refused", first_lsn=first_lsn, last_lsn=last_lsn)
+            log.warning("storage.refused", count=max(0, last_lsn - first_lsn + 1))
         if last_lsn >= first_lsn:
             self._give_again(node, first_lsn)
             if not self._has_only_probe:
