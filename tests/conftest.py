@@ -21,18 +21,22 @@ from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroke
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that points the client tests at another broker."""
+    """Add the options that point the client tests at another broker and run the long ones."""
     parser.addoption(
         "--referee",
         metavar="URL",
         default=os.environ.get("VOUCHMQ_TEST_URL"),
         help="run the client tests against the broker at this amqp:// URL",
     )
+    parser.addoption("--campaign", action="store_true", help="run the tests marked campaign too")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts processes by the folder it is in, so that -m can leave it out."""
+    too_long = pytest.mark.skip(reason="runs with --campaign")
     for item in items:
+        if "campaign" in item.keywords and not config.getoption("--campaign"):
+            item.add_marker(too_long)
         for folder in ("integration", "fault"):
             if item.path.parent.name == folder:
                 item.add_marker(folder)

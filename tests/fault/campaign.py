@@ -101,7 +101,7 @@ class Campaign:
         self.outcome.rounds += 1
         self.outcome.confirmed += self.ledger.confirmed_count - before
         self.outcome.transactions += len(self.ledger.groups)
-        violations = [f"round {number}: {what}" for what in self._judge(chance)]
+        violations = [f"round {number}: {what}" for what in self.judge(chance)]
         self.outcome.violations += violations
         return violations
 
@@ -118,7 +118,8 @@ class Campaign:
                 self.broker.kill9()
         self.broker.start(START_LIMIT_S)
 
-    def _judge(self, chance: random.Random) -> list[str]:
+    def judge(self, chance: random.Random) -> list[str]:
+        """Compare broker and ledger; leaves what is there, or empties the queues."""
         ledger = self.ledger
         with RawClient(self.broker.url, limit_s=20).handshake() as client:
             scene = Scene(self.broker.url, ledger, "", 0, threading.Event())

@@ -37,6 +37,8 @@ SIZES: Final = (0, 100, 100, 1000, 1000, 4000, 20_000)
 MOVER_PREFETCH: Final = 10
 JOIN_LIMIT_S: Final = 15.0
 DECLARED: Final = "made"
+# How a broker says goodbye that has to end.
+FORCED: Final = "CONNECTION_FORCED"
 
 LOST: Final = (
     PeerClosedError,
@@ -353,10 +355,9 @@ class Declarer:
                     ledger.defined(name)
 
 
-@contextmanager
-def load(scene: Scene) -> Iterator[None]:
-    """All clients at work; on leaving, the broker must be gone, and they end with it."""
-    clients: tuple[Client, ...] = (
+def everybody(scene: Scene) -> tuple[Client, ...]:
+    """One of each, and two of those who publish."""
+    return (
         *(RawPublisher(scene, index) for index in range(2)),
         RawConsumer(scene, WORK[0]),
         RawConsumer(scene, WORK[1]),
@@ -364,6 +365,12 @@ def load(scene: Scene) -> Iterator[None]:
         PikaTransactor(scene),
         Declarer(scene),
     )
+
+
+@contextmanager
+def load(scene: Scene, who: Callable[[Scene], tuple[Client, ...]] = everybody) -> Iterator[None]:
+    """Clients at work; on leaving, the broker must be gone, and they end with it."""
+    clients = who(scene)
     threads = [
         threading.Thread(target=until_lost, args=(client.run, client.name, scene.ledger))
         for client in clients
@@ -385,5 +392,8 @@ def until_lost(run: Callable[[], None], name: str, ledger: Ledger) -> None:
     try:
         with suppress(*LOST):
             run()
+    except AssertionError as error:
+        if FORCED not in str(error):
+            ledger.complaints.append(f"{name}: {error}")
     except Exception as error:  # noqa: BLE001 - a client that fails is a finding, not a crash of ours
         ledger.complaints.append(f"{name}: {type(error).__name__}: {error}")

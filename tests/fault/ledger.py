@@ -7,7 +7,8 @@ be there or must not be there. What a judgement has found becomes part of that k
 that was there stays until it is acked, one that was not there may never come back. It knows
 nothing of how the broker works, only what it has promised.
 
-Spec: CONF-06, CONF-12, ACK-08, TX-08, DURABLE-01, DURABLE-02, DURABLE-10, DURABLE-12, DURABLE-16
+Spec: CONF-06, CONF-07, CONF-12, ACK-08, TX-08, DURABLE-01, DURABLE-02, DURABLE-10, DURABLE-12,
+DURABLE-16
 """
 
 from __future__ import annotations
@@ -73,12 +74,15 @@ class Ledger:
         # How many deliveries per queue may have left the broker without reaching a client.
         self.on_the_way: dict[str, int] = defaultdict(int)
         self.complaints: list[str] = []
+        # A failed sync takes the confirm back, but cannot take the message back (DURABLE-21).
+        self.refused_may_stay = False
         # Up to where in the ledger a confirm speaks: per channel, and "" for any.
         self._horizon: dict[str, int] = defaultdict(int)
         # From earlier judgements: what was there, in its order, and all names ever sent.
         self.kept: dict[str, list[bytes]] = {}
         self._ever: set[bytes] = set()
         self.confirmed_count = 0
+        self.nacked_count = 0
 
     def __enter__(self) -> Ledger:
         """For `with`: the file is closed at the end."""
@@ -130,6 +134,7 @@ class Ledger:
                 if self.sent[body].is_confirmed:
                     self.complaints.append(f"{body!r} was confirmed, then nacked")
                 self.sent[body].is_nacked = True
+                self.nacked_count += 1
 
     def receiving(self, queue: str, body: bytes, *, redelivered: bool) -> None:
         """A delivery has come."""
@@ -211,7 +216,8 @@ class Ledger:
             copy = (queue, body)
             if queue not in sent.queues or not sent.is_persistent or copy in grouped:
                 continue
-            may.add(body)
+            if not sent.is_nacked or self.refused_may_stay:
+                may.add(body)
             if sent.is_confirmed:
                 must.add(body)
         for group in self.groups:

@@ -16,9 +16,9 @@ from tests.fault.loop_disk import FileSystem, why_not
 from tests.fault.planted import VARIABLE
 
 ROUNDS = 3
-PLANTED_ROUNDS = 10
+PLANTED_ROUNDS = 30
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(150)
 
 
 def need(kind: FileSystem, referee_url: str | None) -> None:
@@ -42,7 +42,15 @@ def test_no_power_cut_breaks_a_promise(
     assert one.outcome.judged > 200
 
 
-@pytest.mark.parametrize("bug", ["no-sync", "confirm-before-sync", "confirm-by-wrong-lsn"])
+@pytest.mark.parametrize(
+    "bug",
+    [
+        "no-sync",
+        "confirm-before-sync",
+        # Its window is less than a millisecond wide.
+        pytest.param("confirm-by-wrong-lsn", marks=pytest.mark.campaign),
+    ],
+)
 def test_a_planted_bug_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, referee_url: str | None, bug: str
 ) -> None:
