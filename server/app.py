@@ -145,7 +145,7 @@ class Server:
         server.close()
         await self._drain(door)
         loop.remove_reader(assembly.commit.fileno)
-        assembly.journal.close()
+        assembly.close()
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
 

@@ -7,6 +7,7 @@ stands here, only who is told of what.
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -14,19 +15,20 @@ import structlog
 from server.alarms import Alarms
 from server.amounts import parse_amount
 from server.broker.broker import Broker
+from server.broker.paged_store import DiskPages
 from server.broker.pager import Pager
 from server.broker.queue import Queue
 from server.node import Limits, Node
 from server.storage import Storage
 from server.turn import Turn
-from store.errors import WriteFailed
+from store.errors import ReadFailed, WriteFailed
 from store.group_commit import GroupCommit
 from store.recovery import open_journal
+from store.scratch import Scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from server.broker.message import Message
     from server.broker.spec import QueueSpec
     from server.settings import Settings
     from store.disk import Disk
@@ -34,11 +36,10 @@ if TYPE_CHECKING:
     from store.recovery import Recovered, RecoveryReport
     from store.sync_worker import SyncWorker
 
-# Until the journal can read messages back, no queue is ever too large for memory.
-NEVER_OCTETS = 1 << 62
-
 # What shares of memory are shares of, where nobody says.
 SOME_OCTETS: Final = 1 << 40
+# Pages that the disk refused are told at most this often.
+TELL_S: Final = 60.0
 # A disk without room: it takes back nothing that it took, and may have room again (LIMIT-15).
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -94,10 +95,11 @@ class Assembly:
         fatal: Callable[[str], None],
         memory_octets: int = SOME_OCTETS,
     ) -> None:
-        self._fatal = fatal
-        self._disk = disk
+        self._fatal, self._disk, self._clock = fatal, disk, clock
         self.turn = Turn(call_soon, self._write_journal, self._report)
-        self.pager = Pager(self, NEVER_OCTETS, NEVER_OCTETS)
+        self._told = (-TELL_S, 0)  # when, and of how many refused pages
+        self._scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
+        self.pager = self._new_pager(settings)
         self.journal: Journal
         self.alarms = Alarms(
             parse_amount(settings.vm_memory_high_watermark).of(memory_octets),
@@ -144,6 +146,8 @@ class Assembly:
 
     def _restore(self, recovered: Recovered, settings: Settings) -> None:
         """Queues and messages of the journal, then the virtual hosts that must exist."""
+        with suppress(OSError):
+            self._scratch.sweep()
         self.broker.restore(recovered.definitions)
         queues = self.broker.stored_queues()
         for queue_id, copies in recovered.queues.items():
@@ -151,7 +155,7 @@ class Assembly:
             if queue is None:
                 self.storage.drop_queue(queue_id)
             else:
-                queue.restore(copies.messages, copies.delivered_lsn)
+                queue.restore(copies.spans, copies.delivered_lsn)
         for account in settings.all_vhosts():
             vhost, _ = self.broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
@@ -166,22 +170,29 @@ class Assembly:
             free_octets = 0
         self.alarms.read(memory_octets, free_octets)
         self.storage.probe()
+        self._tell_of_pager()
 
-    def fetch(self, lsns: Sequence[int]) -> list[tuple[bytes, bytes]]:
-        """See `PagedStore`."""
-        raise NotImplementedError(lsns)
+    def close(self) -> None:
+        """Close the journal's files and remove scratch files."""
+        self.journal.close()
+        self._scratch.close()
 
-    def page_out(self, messages: list[Message]) -> int:
-        """See `PagedStore`."""
-        raise NotImplementedError(messages)
+    def _tell_of_pager(self) -> None:
+        told_at, told_count = self._told
+        refused_count = self.pager.refused_count
+        if refused_count == told_count or self._clock() - told_at < TELL_S:
+            return
+        self._told = (self._clock(), refused_count)
+        log.warning(
+            "pager.refused",
+            count=refused_count - told_count,
+            reason=str(self.pager.last_error),
+            meaning="messages that should be on disk stay in memory",
+        )
 
-    def page_in(self, page: int) -> list[Message]:
-        """See `PagedStore`."""
-        raise NotImplementedError(page)
-
-    def drop_page(self, page: int) -> None:
-        """See `PagedStore`."""
-        raise NotImplementedError(page)
+    def _new_pager(self, settings: Settings) -> Pager:
+        pages = DiskPages(lambda: self.journal, self._scratch, self._storage_failed)
+        return Pager(pages, settings.queue_memory_bytes, settings.queues_memory_bytes)
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
         return Queue(spec, self.turn, self.journal, self.pager, self._unused)
@@ -221,4 +232,6 @@ class Assembly:
             self._fatal(reason)
 
     def _report(self, error: BaseException) -> None:
-        log.error("turn.bug", exc_info=error)
+        # What cannot be read back has ended the broker already, and is no bug.
+        if not isinstance(error, ReadFailed):
+            log.error("turn.bug", exc_info=error)

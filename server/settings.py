@@ -164,6 +164,18 @@ class Settings:
         low=MIB,
         high=4096 * MIB,
     )
+    queue_memory_bytes: int = _option(
+        64 * MIB,
+        "Memory that waiting messages of one queue may take; those behind stay on disk (LIMIT-21).",
+        low=64 * 1024,
+        high=1024 * 1024 * MIB,
+    )
+    queues_memory_bytes: int = _option(
+        512 * MIB,
+        "Memory that waiting messages of all queues together may take (LIMIT-21).",
+        low=64 * 1024,
+        high=1024 * 1024 * MIB,
+    )
     vm_memory_high_watermark: str = _option(
         "0.6",
         "Memory in use at which publishers wait: a share of RAM or of the control group's limit, "

@@ -2,7 +2,7 @@
 
 What the journal holds can be read back from there; a transient message that waits too far
 behind cannot, and goes here. Nothing is synced, nothing is recovered: files of an earlier
-life are removed when the first page is written, and a file goes with its last page.
+life are removed at the start, and a file goes with its last page.
 
 Spec: LIMIT-21, DURABLE-01
 """
@@ -42,7 +42,16 @@ class Scratch:
         self._pages: dict[int, tuple[_ScratchFile, int, int]] = {}
         self._next_page = 1
         self._next_file = 1
-        self._is_swept = False
+
+    def sweep(self) -> None:
+        """Remove the files of an earlier life; to be called before the first page is written.
+
+        Raises:
+            OSError: the disk refused; they only take room, and go the next time
+        """
+        for name in self._disk.listdir():
+            if name.startswith(SCRATCH_PREFIX):
+                self._disk.unlink(name)
 
     @property
     def page_count(self) -> int:
@@ -101,11 +110,6 @@ class Scratch:
         active = self._active
         if active is not None and active.end < self._file_size_bytes:
             return active
-        if not self._is_swept:
-            self._is_swept = True
-            for name in self._disk.listdir():
-                if name.startswith(SCRATCH_PREFIX):
-                    self._disk.unlink(name)
         name = f"{SCRATCH_PREFIX}{self._next_file:08d}"
         self._active = _ScratchFile(name, self._disk.create(name, 0))
         self._next_file += 1

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from server.broker.message import Message
     from server.broker.queue import Queue
 
@@ -42,7 +44,7 @@ class Dispatcher(Protocol):
 class CopyLog(Protocol):
     """Where the fate of stored copies is written down: the journal."""
 
-    def settle(self, queue_id: int, lsns: list[int]) -> None:
+    def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """These copies are gone."""
 
     def delivered(self, queue_id: int, lsn: int) -> None:

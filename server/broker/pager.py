@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 MESSAGE_OVERHEAD_OCTETS: Final = 150
 # Piece sizes: messages in a span made here, octets and messages read back at a time.
 SPAN_MESSAGES: Final = 512
-RESTORED_MESSAGES: Final = 8192
 REFILL_MESSAGES: Final = 1024
 REFILL_OCTETS: Final = 1024 * 1024
 # What a queue keeps in memory when all queues together have too much.
@@ -38,8 +36,11 @@ TAIL_OCTETS: Final = 256 * 1024
 class PagedStore(Protocol):
     """Where paged messages are read from."""
 
-    def fetch(self, lsns: Sequence[int]) -> list[tuple[bytes, bytes]]:
-        """Read stored messages back as (raw, tail), in the order of their LSNs."""
+    def fetch(self, lsns: Sequence[int], limit_octets: int) -> list[tuple[bytes, bytes]]:
+        """Read stored messages back as (raw, tail), in the order of their LSNs.
+
+        Fewer than were asked for, but at least one, when they are large together.
+        """
 
     def page_out(self, messages: list[Message]) -> int:
         """Put messages into a scratch page; returns its number."""
@@ -116,12 +117,12 @@ class Backlog:
         self.count += len(messages)
         self.paged_count += len(messages)
 
-    def restore(self, lsns: Sequence[int]) -> None:
-        """Append recovered messages without reading them."""
-        for at in range(0, len(lsns), RESTORED_MESSAGES):
-            self._spans.append(StoredSpan(lsns[at : at + RESTORED_MESSAGES]))
-        self.count += len(lsns)
-        self.paged_count += len(lsns)
+    def restore(self, spans: Iterable[Sequence[int]]) -> None:
+        """Append recovered messages by their LSNs, without reading them."""
+        for lsns in spans:
+            self._spans.append(StoredSpan(lsns))
+            self.count += len(lsns)
+            self.paged_count += len(lsns)
 
     def page_tail(self) -> int:
         """Turn the tail into spans; returns the octets of memory that this freed.
@@ -161,17 +162,18 @@ class Backlog:
         self.octets -= octets
         return octets
 
-    def clear(self) -> list[int]:
-        """Drop everything; gives the LSNs of what the journal holds of it."""
-        lsns = [message[2] >> 1 for message in self.tail if message[2] & 1]
+    def clear(self) -> list[Sequence[int]]:
+        """Drop everything; gives the LSNs of what the journal holds of it, by and by."""
+        spans: list[Sequence[int]] = []
         for span in self._spans:
-            lsns += span.lsns
+            spans.append(span.lsns)
             if isinstance(span, ScratchSpan):
                 self._store.drop_page(span.page)
+        spans.append([message[2] >> 1 for message in self.tail if message[2] & 1])
         self._spans.clear()
         self.tail.clear()
         self.count = self.octets = self.paged_count = 0
-        return lsns
+        return spans
 
     def _paged(self, messages: list[Message]) -> list[StoredSpan | ScratchSpan]:
         spans: list[StoredSpan | ScratchSpan] = []
@@ -193,18 +195,12 @@ class Backlog:
 
     def _read(self, span: StoredSpan) -> list[Message]:
         """The next piece of a stored span, bounded in messages and about in octets."""
-        lsns = list(islice(span.lsns, REFILL_MESSAGES))
-        messages: list[Message] = []
-        octets = 0
-        step = 64
-        while lsns and octets < REFILL_OCTETS:
-            some, lsns = lsns[:step], lsns[step:]
-            for lsn, (raw, tail) in zip(some, self._store.fetch(some), strict=True):
-                messages.append((raw, tail, lsn * 2 + 1, 0))
-                octets += len(raw)
-            # Small ones are read in larger steps.
-            step = max(1, min(REFILL_MESSAGES, REFILL_OCTETS * len(messages) // (octets + 1)))
-        span.lsns = span.lsns[len(messages) :]
+        lsns = span.lsns[:REFILL_MESSAGES]
+        contents = self._store.fetch(lsns, REFILL_OCTETS)
+        count = len(contents)
+        # A short answer is the shorter of the two, so no more is taken from it than was read.
+        messages = [(raw, tail, lsn * 2 + 1, 0) for lsn, (raw, tail) in zip(lsns, contents)]  # noqa: B905
+        span.lsns = span.lsns[count:]
         if not span.lsns:
             self._spans.popleft()
         return messages

@@ -27,7 +27,7 @@ from server.broker.pager import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from server.broker.outlet import CopyLog, Dispatcher, Outlet
     from server.broker.pager import Pager
@@ -115,12 +115,16 @@ class Queue:
                 return lsn_of(pile[0][2]) if pile[0][2] & 1 else 0
         return 0
 
-    def restore(self, messages: Iterable[tuple[int, bytes, bytes]], delivered_lsn: int) -> None:
-        """Put recovered copies `(lsn, raw, tail)` in place; the mark tells who was delivered."""
-        self.ready.extend((raw, tail, lsn * 2 + 1, 0) for lsn, raw, tail in messages)
+    def restore(self, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
+        """Put recovered copies in place by their LSNs; the mark tells who was delivered.
+
+        They are read when somebody wants them.
+        """
         self.mark = delivered_lsn * 2 + 1
-        self.holds_stored = bool(self.ready)
-        self.largest_octets = max((len(message[0]) for message in self.ready), default=0)
+        if spans:
+            self.backlog = Backlog(self._pager.store)
+            self.backlog.restore(spans)
+            self.holds_stored = True
 
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         """Append a run of messages; `stored`: the journal holds them."""
@@ -311,13 +315,13 @@ class Queue:
     def purge(self) -> int:
         """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
         count = self.ready_count
-        lsns = lsns_of(list(self.ready)) + self._drop_all()
-        if self.holds_stored and lsns:
-            self._log.settle(self.spec.queue_id, lsns)
+        for lsns in (lsns_of(list(self.ready)), *self._drop_all()):
+            if self.holds_stored and lsns:
+                self._log.settle(self.spec.queue_id, lsns)
         self._forget_when_empty()
         return count
 
-    def _drop_all(self) -> list[int]:
+    def _drop_all(self) -> list[Sequence[int]]:
         """Empty the queue; gives the LSNs of what the journal held of the backlog."""
         self.ready.clear()
         self._uncharge(self.octets)

@@ -17,9 +17,15 @@ class FakePagedStore:
         self.fetched: list[int] = []
         self._next_page = 1
 
-    def fetch(self, lsns: Sequence[int]) -> list[tuple[bytes, bytes]]:
-        self.fetched += lsns
-        return [self.stored[lsn] for lsn in lsns]
+    def fetch(self, lsns: Sequence[int], limit_octets: int) -> list[tuple[bytes, bytes]]:
+        contents: list[tuple[bytes, bytes]] = []
+        for lsn in lsns:
+            if limit_octets <= 0 and contents:
+                break
+            self.fetched.append(lsn)
+            contents.append(self.stored[lsn])
+            limit_octets -= len(contents[-1][0])
+        return contents
 
     def page_out(self, messages: list[Message]) -> int:
         page, self._next_page = self._next_page, self._next_page + 1

@@ -40,7 +40,11 @@ def test_a_file_goes_with_its_last_page() -> None:
 def test_files_of_an_earlier_life_are_removed() -> None:
     disk = SimDisk()
     Scratch(disk, file_size_bytes=100).page_out(PAGE)
+    disk.create("0000000000000001.journal", 0)
     scratch = Scratch(disk, file_size_bytes=100)
+    scratch.sweep()
+    assert files(disk) == []
+    assert "0000000000000001.journal" in disk.listdir()
     number = scratch.page_out(PAGE)
     assert len(files(disk)) == 1
     assert scratch.page_in(number) == PAGE

@@ -1,0 +1,71 @@
+"""Where paged messages are: the journal for what it holds anyway, scratch pages for the rest.
+
+A page that cannot be written leaves its messages in memory, which is told once in a while. One
+that cannot be read is as final as a failed sync: its queue can neither pass over it nor wait.
+
+Spec: LIMIT-21, DURABLE-21
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from store.errors import ReadFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from server.broker.message import Message
+    from store.scratch import Scratch
+
+
+class ReadableJournal(Protocol):
+    """The journal, as far as it is concerned here."""
+
+    def fetch(self, lsns: Sequence[int], limit_bytes: int) -> list[tuple[bytes, bytes]]:
+        """Return (raw, tail) of stored messages."""
+
+
+class DiskPages:
+    """A `PagedStore` on the data directory.
+
+    Args:
+        journal: returns the journal, which does not exist yet while it is being opened
+        scratch: pages of messages that the journal does not hold
+        failed: told, once or more, that something cannot be read back
+    """
+
+    def __init__(
+        self,
+        journal: Callable[[], ReadableJournal],
+        scratch: Scratch,
+        failed: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._scratch = scratch
+        self._failed = failed
+
+    def fetch(self, lsns: Sequence[int], limit_octets: int) -> list[tuple[bytes, bytes]]:
+        """See `PagedStore`."""
+        try:
+            return self._journal().fetch(lsns, limit_octets)
+        except ReadFailed as error:
+            self._failed(str(error))
+            raise
+
+    def page_out(self, messages: list[Message]) -> int:
+        """See `PagedStore`."""
+        return self._scratch.page_out(messages)
+
+    def page_in(self, page: int) -> list[Message]:
+        """See `PagedStore`."""
+        try:
+            return self._scratch.page_in(page)
+        except OSError as error:
+            reason = f"cannot read a page of queued messages: {error.strerror or error}"
+            self._failed(reason)
+            raise ReadFailed(reason) from error
+
+    def drop_page(self, page: int) -> None:
+        """See `PagedStore`."""
+        self._scratch.drop_page(page)
