@@ -6,7 +6,7 @@
 A refused block costs what it held: messages leave their queues, a commit is taken back, and who
 declared something is told that it failed. Definitions stay in memory, as undoing them would need
 a history; they go into the next block that is written, and until that is synced nobody is told
-that they exist, since every -ok waits for the new record. Settlements and marks are kept by the
+that they exist, since every -ok waits for it. Settlements and marks are kept by the
 journal itself.
 
 While the disk refuses, a turn tries again only when somebody wants something new stored, and a
@@ -107,22 +107,16 @@ class Storage:
         if not self.stuck_lsn:
             log.warning("storage.refused", count=max(0, last_lsn - first_lsn + 1))
         if last_lsn >= first_lsn:
-            self._give_again(node, first_lsn)
+            self._give_again()
             if not self._has_only_probe:
                 node.storage_refused(first_lsn, last_lsn)
         self.stuck_lsn = journal.next_lsn
 
-    def _give_again(self, node: Node, first_lsn: int) -> None:
-        lost, self._unwritten = self._unwritten, []
-        lsn = 0
-        for give in lost:
-            lsn = give()
-            self._unwritten.append(give)
-        if not lsn:
-            return
-        for vhost in node.broker.vhosts.values():
-            if vhost.defined_lsn >= first_lsn:
-                vhost.defined_lsn = lsn
+    def _give_again(self) -> None:
+        # Who waits for the old LSN of one waits long enough: the next block that is written
+        # passes it, and holds the definition.
+        for give in self._unwritten:
+            give()
 
     # Whether it works again
 

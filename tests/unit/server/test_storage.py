@@ -257,6 +257,22 @@ class TestTransactions:
         assert world.vhost.queues["d"].ready_count == 3
         assert numbers(world.after_power_cut()) == [b"1", b"2", b"3"]
 
+    def test_acks_taken_back_can_be_given_again(self, world: DiskWorld, tx: Client) -> None:
+        tx.method(1, commands.Basic.Get(queue="d"))
+        assert tx.names() == ["Basic.GetOk"]
+        refuse(world)
+        tx.send(*(wire.ack(1, tag) for tag in (1, 2, 3)))
+        text = "PRECONDITION_FAILED - partial tx completion"
+        with closes_channel(tx, 406, text, (90, 20)):
+            tx.method(1, commands.Tx.Commit())
+        world.check()
+        queue = world.vhost.queues["d"]
+        assert (queue.ready_count, queue.unacked_count) == (3, 0)
+        assert numbers(world) == [b"1", b"2", b"3"]
+        world.check()
+        other(world).declare("so-that-something-is-synced", durable=True)
+        assert numbers(world.after_power_cut()) == []
+
     def test_a_commit_while_the_disk_refuses_is_tried(self, world: DiskWorld, tx: Client) -> None:
         tx.send(stored(4), wire.ack(1, 1))
         refuse(world)
