@@ -2,8 +2,11 @@
 PY := .venv/bin/python
 ARGS ?=
 SECONDS ?= 60
+ROUNDS ?= 100
+CUTS ?= 30
+RESULTS ?= reports
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test unit sim integration fmt lint types conformance referee bench docs requirements check clean
+.PHONY: help setup serve test unit sim integration fault fmt lint types conformance referee bench docs requirements check clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,6 +35,12 @@ sim: .venv/dev.stamp ## crashes of the store and the broker from fresh seeds; SE
 
 integration: .venv/dev.stamp ## real clients, kills and hostile peers against a real process
 	@$(PY) -m pytest tests/integration tests/fault $(ARGS)
+
+fault: .venv/dev.stamp ## kills, power cuts (as root) and failing disks; ROUNDS=100 CUTS=30 RESULTS=reports
+	@$(PY) -m tests.fault.campaign sigkill --rounds $(ROUNDS) --out $(RESULTS)/sigkill.json
+	@$(PY) -m tests.fault.campaign power --file-system ext4 --rounds $(CUTS) --out $(RESULTS)/power-ext4.json
+	@$(PY) -m tests.fault.campaign power --file-system xfs --rounds $(CUTS) --out $(RESULTS)/power-xfs.json
+	@$(PY) -m pytest tests/fault --campaign $(ARGS)
 
 fmt: .venv/dev.stamp ## format the code
 	@$(PY) -m ruff format .

@@ -26,6 +26,7 @@ PADDING: Final = b"."
 SECTOR: Final = 512
 HEADER: Final = 80
 MAGIC: Final = b"VQJRNL"
+MORE_SEEDS: Final = [pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1, 20)]
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -98,7 +99,7 @@ def swap_sectors(data: bytearray, offset: int) -> None:
 
 
 @pytest.mark.parametrize("spoil", [flip, zero_sectors, swap_sectors])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, *MORE_SEEDS])
 def test_damage_in_the_middle_is_set_aside_and_the_rest_served(
     stopped: BrokerProcess, spoil: Callable[[bytearray, int], None], seed: int
 ) -> None:

@@ -2,7 +2,7 @@
 
 All threads of the broker and of its sync helper stand still first, the file system is shut down
 with and without a last flush of its own journal, then everything is killed and mounted again.
-A few rounds here, thirty each by `make campaign`. Spec: DURABLE-10, DURABLE-17
+A few rounds here, thirty each by `make fault`. Spec: DURABLE-10, DURABLE-17
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small real disk is filled by the load itself, freed, filled again, and the power key pressed.
+"""A small real disk is filled by the load itself, freed, filled again, and the broker killed on it.
 
 Whoever publishes waits or is told; whoever consumes is served; nothing confirmed is lost and
 nothing refused comes back, also when the broker is killed on the full disk and has to start
@@ -28,7 +28,7 @@ from tests.integration.raw_client import RawClient, method
 
 MIB: Final = 1024 * 1024
 DISK_BYTES: Final = 64 * MIB
-ROOM_BYTES: Final = 8 * MIB
+ROOM_BYTES: Final = 5 * MIB
 WAIT_S: Final = 20.0
 TAKEN: Final = 50
 

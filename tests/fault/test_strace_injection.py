@@ -120,7 +120,7 @@ def failures(broker: BrokerProcess) -> list[str]:
     return [line for line in broker.output().splitlines() if "store.failed" in line]
 
 
-@pytest.mark.parametrize("when", some_or_all([SETTLED_IN, 61], range(SETTLED_IN, 130, 7)))
+@pytest.mark.parametrize("when", some_or_all([61], range(SETTLED_IN, 130, 7)))
 def test_one_failed_sync_ends_it_and_nothing_is_confirmed_any_more(
     strike: Callable[..., Struck], when: int
 ) -> None:
@@ -137,7 +137,7 @@ def test_one_failed_sync_ends_it_and_nothing_is_confirmed_any_more(
     assert struck.judge("power") == []
 
 
-@pytest.mark.parametrize("when", some_or_all([SETTLED_IN, 47], range(SETTLED_IN, 130, 7)))
+@pytest.mark.parametrize("when", some_or_all([47], range(SETTLED_IN, 130, 7)))
 def test_the_helper_killed_at_a_sync(strike: Callable[..., Struck], when: int) -> None:
     struck = strike(f"fdatasync:signal=KILL:when={when}")
     with under_load(struck):
@@ -148,7 +148,7 @@ def test_the_helper_killed_at_a_sync(strike: Callable[..., Struck], when: int) -
     assert struck.judge("power") == []
 
 
-@pytest.mark.parametrize("when", some_or_all([40, 101, 160], range(SETTLED_IN, 300, 5)))
+@pytest.mark.parametrize("when", some_or_all([101, 160], range(SETTLED_IN, 300, 5)))
 def test_the_broker_killed_at_a_write(strike: Callable[..., Struck], when: int) -> None:
     struck = strike(f"{WRITES}:signal=KILL:when={when}")
     with under_load(struck):
@@ -161,7 +161,7 @@ def transactors(scene: Scene) -> tuple[Client, ...]:
     return (PikaTransactor(scene),)
 
 
-@pytest.mark.parametrize("when", some_or_all([35, 44], range(SETTLED_IN, 60)))
+@pytest.mark.parametrize("when", some_or_all([44], range(SETTLED_IN, 60)))
 def test_the_broker_killed_at_a_commit(strike: Callable[..., Struck], when: int) -> None:
     struck = strike(f"{WRITES}:signal=KILL:when={when}")
     with under_load(struck, transactors):
@@ -258,7 +258,7 @@ def test_a_write_that_fails_ends_it(strike: Callable[..., Struck]) -> None:
     assert struck.judge("power") == []
 
 
-SLOW_S: Final = 1.5
+SLOW_S: Final = 1.2
 HEARTBEAT_S: Final = 1
 
 
