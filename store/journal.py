@@ -359,7 +359,10 @@ class Journal:
         parts = records.pack_section(records.SEGMENT_INFO, 1, info)
         parts += records.pack_texts(records.SNAPSHOT, definitions)
         if self._all_marks:
-            marks = [number for pair in self._all_marks.items() for number in pair]
+            # Not beyond what is written: should the block behind this head be lost, its LSNs are
+            # given again, and to messages that nobody has seen.
+            last = self.written_lsn
+            marks = [n for q, lsn in self._all_marks.items() for n in (q, min(lsn, last))]
             self._put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
         if self._chain.gaps:
             gaps = [number for gap in self._chain.gaps for number in gap]
