@@ -6,11 +6,13 @@ import random
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import structlog
 
+from server.broker import pager, queue
 from store.errors import StoreError
 from tests.simulation import actions
 from tests.simulation.ledger import Violation
@@ -55,6 +57,16 @@ def quiet_logs(bugs: list[BaseException]) -> Iterator[None]:
         structlog.configure(**was)
 
 
+@contextmanager
+def small_pages() -> Iterator[None]:
+    """Queues of a few hundred octets are worth paging here."""
+    with ExitStack() as patches:
+        for room in (pager, queue):
+            patches.enter_context(patch.object(room, "LEAST_OCTETS", 400))
+            patches.enter_context(patch.object(room, "TAIL_OCTETS", 1200))
+        yield
+
+
 def run(
     seed: int,
     steps: int = STEPS,
@@ -68,7 +80,7 @@ def run(
     """
     outcome = Outcome(seed, 0)
     bugs: list[BaseException] = []
-    with quiet_logs(bugs):
+    with quiet_logs(bugs), small_pages():
         world = World(seed, bugs, crash_rate=crash_rate)
         world.trace = trace
         try:
@@ -155,6 +167,6 @@ def end(world: World, outcome: Outcome) -> None:
     crash(world, outcome)
     actions.fetch_all(world.connect(), world.draw)
     world.settle_down()
-    for queue in world.model.queues.values():
-        if queue.ready:
-            raise Violation(f"{queue.name} keeps {queue.ready[0].number}, and nobody gets it")
+    for each in world.model.queues.values():
+        if each.ready:
+            raise Violation(f"{each.name} keeps {each.ready[0].number}, and nobody gets it")

@@ -158,11 +158,17 @@ class WorldDisk(SimDisk):
 
     watcher: Callable[[], None] | None = None
     has_refused = False
+    is_blind = False  # between a turn's last block and its sockets: what it did is not yet known
 
     def count(self, verb: str) -> OSError | None:
-        if self.watcher is not None and verb != "read":
+        if self.watcher is not None and verb != "read" and not self.is_blind:
             self.watcher()
+        crash_after = self.crash_after
+        if self.is_blind:
+            self.crash_after = None
         error = super().count(verb)
+        if self.is_blind:
+            self.crash_after = crash_after
         if error is not None:
             # One thing at a time: what a block that failed held is only known a little later.
             self.has_refused = True
@@ -265,6 +271,7 @@ class World:
         journal, write = self.assembly.journal, self.assembly.journal.write
 
         def watched() -> int:
+            self.disk.is_blind = False
             ledger, calls = self.model.ledger, self.disk.calls
             ledger.is_writing = True
             files = calls["create"] + calls["rename"]
@@ -278,6 +285,7 @@ class World:
             # Not so after a power cut, which is judged as what it is: in the middle of a write.
             ledger.is_writing = False
             ledger.wrote()
+            self.disk.is_blind = ledger.writes_now > 1
             if self.trace is not None and not ledger.latest.is_empty():
                 self.trace(f"  record {ledger.written}: {ledger.latest}")
             ledger.latest.begins_segment |= calls["create"] + calls["rename"] > files
@@ -358,7 +366,7 @@ class World:
         if self.loop.ready:
             self.loop.ready.popleft()()
             self.model.turn_ended()
-            self.disk.has_refused = False
+            self.disk.has_refused = self.disk.is_blind = False
             self.check_bugs()
 
     @staticmethod
