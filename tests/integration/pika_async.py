@@ -52,9 +52,9 @@ async def call(method: Callable[..., object], *arguments: object, **options: obj
     return await asyncio.wait_for(replied, LIMIT_S)
 
 
-async def until(claim: Callable[[], bool]) -> None:
+async def until(claim: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     """Wait until the claim holds."""
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(limit_s):
         while not claim():  # noqa: ASYNC110 - claims about what callbacks have collected
             await asyncio.sleep(0.005)
 

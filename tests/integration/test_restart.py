@@ -25,7 +25,7 @@ from tests.integration.moving import blocking, drain, fill, judge, moving
 from tests.integration.pika_async import PERSISTENT
 from tests.integration.restart_record import QUEUES, Plan, Record, check, load, take_all
 
-pytestmark = pytest.mark.timeout(25)
+pytestmark = pytest.mark.timeout(60)
 
 SMALL_SEGMENT = 1024 * 1024
 How = Literal["kill9", "stop"]
