@@ -247,9 +247,7 @@ class Chain:
         alive: Sequence[int] = lsns
         if self._homes.shared(lsns[0], lsns[-1]) is not segment:
             alive = [n for home, some in self._homes.split(lsns) if home is segment for n in some]
-        settled = segment.settled.get(queue_id)
-        if settled is not None:
-            alive = settled.alive(alive)
+        alive = segment.without_settled(queue_id, alive)
         before = self._recovered_settled.get(queue_id)
         if before is None or not alive:
             return alive
@@ -310,7 +308,7 @@ class Chain:
         self._segments.append(segment)
         self._homes.begin(first_lsn, segment)
         if self._active is not None:
-            self._active.end_lsn = first_lsn
+            self._active.rest(first_lsn)
             self._full.append(self._active)
         self._active = segment
         self._needs_scrub = False

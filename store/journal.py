@@ -108,6 +108,11 @@ class Journal:
         """The row of segments, for who looks after its length."""
         return self._chain
 
+    @property
+    def has_moves(self) -> bool:
+        """Whether moves are buffered that are not counted yet."""
+        return bool(self._moves)
+
     # Buffering: no I/O, nothing that can fail.
 
     def take(self, count: int) -> int:

@@ -223,11 +223,12 @@ def _replay_segments(
         try:
             segment = Segment(generation, own[0].salt, own[0].first_lsn, file.size())
             segment.offset = own[-1].end
-            segment.end_lsn = max(extent.next_lsn for extent in own)
+            segment.rest(max(extent.next_lsn for extent in own))
             segment.first_number, segment.last_number = own[0].first_number, own[-1].last_number
             if generation in damaged:
                 remains[generation] = Remains()
             indexes.append(replay.segment(file, own, segment, remains.get(generation)))
+            segment.arrived_count = 0  # how many there were is not known
         finally:
             file.close()
         segments.append(segment)

@@ -44,6 +44,7 @@ class Segment:
         "generation",
         "gone_queues",
         "head_bytes",
+        "is_resting",
         "last_number",
         "live_by_queue",
         "live_count",
@@ -53,6 +54,8 @@ class Segment:
         "offset",
         "salt",
         "settled",
+        "settled_end",
+        "settled_moved",
         "size_bytes",
     )
 
@@ -68,8 +71,12 @@ class Segment:
         self.live_by_queue: dict[int, int] = {}
         # Copies that ever came; none are counted of what was there before a restart.
         self.arrived_count = 0
-        # Copies that are gone, of queues that have others left here.
+        # LSNs of copies that are gone, of queues that have others left here: of its own messages,
+        # and of those that were moved here, whose LSNs are lower.
         self.settled: dict[int, Settled] = {}
+        self.settled_moved: dict[int, Settled] = {}
+        self.settled_end = first_lsn
+        self.is_resting = False
         # Queues that may have had copies here, beside those in `live_by_queue`.
         self.gone_queues: set[int] = set()
         # Its own LSNs end before this one; those of messages moved here lie between these.
@@ -119,34 +126,69 @@ class Segment:
         Raises:
             SettledTwice: the queue never had that many copies here.
         """
-        if not self.take_live(queue_id, len(lsns)):
+        left = self.take_live(queue_id, len(lsns))
+        if left < 0 or (not left and self.is_resting):
             return
-        settled = self.settled.get(queue_id)
-        if settled is None:
-            settled = self.settled[queue_id] = Settled()
-        if last - first + 1 == len(lsns):
+        if last >= self.first_lsn:
+            self.settled_end = max(self.settled_end, last + 1)
+        if first < self.first_lsn:
+            moved = [lsn for lsn in lsns if lsn < self.first_lsn]
+            self._settled_of(self.settled_moved, queue_id).add_list(moved)
+            lsns = [lsn for lsn in lsns if lsn >= self.first_lsn]
+        settled = self._settled_of(self.settled, queue_id)
+        if not left:
+            # Others may still come; of what was here until now nothing is left.
+            settled.fill(self.first_lsn, self.settled_end)
+        elif last - first + 1 == len(lsns):
             settled.add_range(first, len(lsns))
         else:
             settled.add_list(lsns)
 
+    @staticmethod
+    def _settled_of(settled: dict[int, Settled], queue_id: int) -> Settled:
+        known = settled.get(queue_id)
+        if known is None:
+            known = settled[queue_id] = Settled()
+        return known
+
+    def rest(self, end_lsn: int) -> None:
+        """Take note that nothing is written here any more; its LSNs end before `end_lsn`."""
+        self.is_resting = True
+        self.end_lsn = end_lsn
+        live = self.live_by_queue
+        self.settled = {q: settled for q, settled in self.settled.items() if live.get(q)}
+        self.settled_moved = {q: s for q, s in self.settled_moved.items() if live.get(q)}
+
+    def without_settled(self, queue_id: int, lsns: Sequence[int]) -> Sequence[int]:
+        """Return those of `lsns`, ascending, whose copies did not go since the segment was begun.
+
+        They are of messages in this segment that were given to this queue.
+        """
+        if not self.live_by_queue.get(queue_id):
+            return ()
+        for settled in (self.settled.get(queue_id), self.settled_moved.get(queue_id)):
+            if settled is not None:
+                lsns = settled.alive(lsns)
+        return lsns
+
     def take_live(self, queue_id: int, count: int) -> int:
         """Subtract copies that were settled or moved; return how many the queue has left.
+
+        Returns:
+            -1 if the queue is not known here
 
         Raises:
             SettledTwice: the queue never had that many copies here.
         """
         live = self.live_by_queue.get(queue_id)
         if live is None:
-            return 0
+            return -1
         if count > live:
             raise SettledTwice(
                 f"queue {queue_id} settled {count} copies in {self.name}, which holds {live}"
             )
         self.live_by_queue[queue_id] = live - count
         self.live_count -= count
-        if live == count:
-            # Which ones they were matters only beside others that are left.
-            self.settled.pop(queue_id, None)
         return live - count
 
     def drop_queue(self, queue_id: int) -> int:
@@ -155,9 +197,13 @@ class Segment:
         if live is None:
             return 0
         self.gone_queues.add(queue_id)
-        self.settled.pop(queue_id, None)
+        self._forget_settled(queue_id)
         self.live_count -= live
         return live
+
+    def _forget_settled(self, queue_id: int) -> None:
+        self.settled.pop(queue_id, None)
+        self.settled_moved.pop(queue_id, None)
 
     def may_have(self, queue_id: int) -> bool:
         """Return whether copies of a queue, live or not, may be in the file."""

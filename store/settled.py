@@ -35,6 +35,13 @@ class Settled:
         self._singles.extend(lsns)
         self._is_sorted = False
 
+    def fill(self, first: int, end: int) -> None:
+        """Forget what is known: everything from `first` to before `end` is gone."""
+        self._starts = array("Q", (first,))
+        self._ends = array("Q", (end,))
+        self._singles = array("Q")
+        self._is_sorted = True
+
     @property
     def octets(self) -> int:
         """What it takes in memory, about."""

@@ -18,6 +18,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from store.compaction import Compactor
 from store.errors import WriteFailed
 from store.group_commit import GroupCommit
 from store.journal import Journal
@@ -95,6 +96,7 @@ class StoreModel:
         self.covered: list[int] = []  # blocks written when each sync was begun
         self.errno = 0
         self.recoveries = 0
+        self.moved_messages = 0
         self._start()
 
     def _start(self) -> Recovered:
@@ -105,6 +107,7 @@ class StoreModel:
             snapshot=lambda: list(self.definitions),
         )
         self._watch(self.journal)
+        self.compactor = Compactor(self.journal, _refuse_spoiled)
         self.commit = GroupCommit(
             self.journal,
             self.worker,
@@ -200,6 +203,11 @@ class StoreModel:
         self.block.dropped.add(queue_id)
         self.marks.pop(queue_id, None)
         self.block.marks.pop(queue_id, None)
+
+    def compact(self, octets: int) -> None:
+        """Let the compactor take a step; what is true does not change by it."""
+        self.compactor.step(octets)
+        self.moved_messages = max(self.moved_messages, self.compactor.counters.moved_messages)
 
     def write(self) -> None:
         block, self.block = self.block, Block()
@@ -333,6 +341,10 @@ class StoreModel:
         self.errno = 0
 
 
+def _refuse_spoiled(name: str, reason: str) -> None:
+    raise AssertionError(f"compaction found {name} spoiled: {reason}")
+
+
 def run_random(seed: int, *, is_strict: bool = True) -> StoreModel:
     """Drive a store at random through some crashes; the same seed does the same.
 
@@ -382,6 +394,14 @@ def _crash(model: StoreModel, draw: random.Random) -> None:
         crash_random(model, draw)
 
 
+def _compact(model: StoreModel, draw: random.Random) -> None:
+    """Some steps in a row, each with a write, as an idle broker has them; or a single one."""
+    for _ in range(draw.choice((1, 1, 1, 8))):
+        model.compact(draw.choice((1, 300, 5000)))
+        if draw.random() < 0.5:
+            model.write()
+
+
 _STEPS: list[Callable[[StoreModel, random.Random], None]] = [
     _publish,
     _publish,
@@ -394,6 +414,8 @@ _STEPS: list[Callable[[StoreModel, random.Random], None]] = [
     lambda model, draw: (
         model.drop_queue(draw.choice(sorted(model.queues))) if draw.random() < 0.1 else None
     ),
+    _compact,
+    _compact,
     lambda model, draw: model.write(),
     _write_and_sync,
     _write_and_sync,

@@ -1,0 +1,394 @@
+"""Keeping the journal small: live messages leave mostly dead segments, a piece at a time.
+
+    look ─▶ survey ─▶ move ─▶ leave
+             └ too much is alive: not now
+
+A round empties one segment. The survey reads what its blocks say, without contents, and finds
+where live messages are and how large. Moving reads those blocks again, checksums included, and
+has the journal write the messages once more under the LSNs they have. The oldest segment then
+goes by itself; from one in the middle the settles that others need are logged again first.
+
+A crash at any point loses nothing: a message that was moved is found where it was moved to, and
+if that block was not written, where it was. Nothing here syncs, waits or knows the time: the
+caller takes steps, each bounded in octets, and has the journal written in between.
+
+Spec: DURABLE-15
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from store import records
+from store.blocks import GLANCE_BYTES, WALK_BYTES, Block, Window, read_block
+from store.copies import Route, Run, drops_of, learn_routes, runs_of, settles_of
+
+if TYPE_CHECKING:
+    from store.disk import DiskFile
+    from store.journal import Journal
+    from store.segment import Segment
+
+# A segment is worth emptying when less than this share of it is alive.
+_MOST_ALIVE: Final = 0.5
+# A survey is repeated when so much of what it found has died since.
+_SURVEY_AGAIN: Final = 0.9
+# Sizes differ, so that counts may mislead: now and then one segment is looked at all the same.
+_LOOKS_PER_DOUBT: Final = 16
+# Blocks and runs looked at in one step of a survey.
+_SURVEY_BLOCKS: Final = 64
+_SURVEY_RUNS: Final = 512
+# LSNs whose fate is looked up at once while moving, and settles while logging again.
+_PIECE: Final = 64
+# Octets read in one step, for each octet that may be moved.
+_READ_FACTOR: Final = 4
+
+
+@dataclass(slots=True)
+class CompactionCounters:
+    """Plain numbers for whoever publishes metrics."""
+
+    rounds: int = 0
+    surveys: int = 0
+    moved_messages: int = 0
+    moved_bytes: int = 0
+    relogged: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """One segment on its way out."""
+
+    segment: Segment
+    file: DiskFile
+    window: Window
+    refusals: int
+    is_oldest: bool
+    offset: int = 0
+    is_surveyed: bool = False
+    live_bytes: int = 0
+    routes: dict[int, Route] = field(default_factory=dict)
+    # Blocks that hold something which others need, last one first.
+    plan: list[tuple[int, int]] = field(default_factory=list)
+    check: Check | None = None
+    pieces: Iterator[int] | None = None
+
+
+class Check:
+    """One block read as a whole, a piece at a time, so that a large one stops nobody for long."""
+
+    __slots__ = ("_at", "_crc", "_end", "_file", "_stored", "offset", "parts")
+
+    def __init__(self, file: DiskFile, offset: int, end: int) -> None:
+        self.parts: list[bytes] = []
+        self._file = file
+        self.offset = self._at = offset
+        self._end = end
+        self._crc = self._stored = 0
+
+    def read(self, size: int) -> int:
+        """Read about `size` more octets; return how many it was.
+
+        Raises:
+            OSError: they cannot be read
+        """
+        size = min(max(size, records.HEADER_SIZE), self._end - self._at)
+        part = self._file.read(self._at, size)
+        if self._at == self.offset:
+            self._stored, covered = records.split_checksum(part)
+            self._crc = crc32(covered)
+        else:
+            self._crc = crc32(part, self._crc)
+        self.parts.append(part)
+        self._at += size
+        return size
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was read."""
+        return self._at >= self._end
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether what was read is what was written."""
+        return self._crc == self._stored
+
+
+class Compactor:
+    """Chooses segments and empties them.
+
+    Args:
+        journal: whose segments they are
+        on_spoiled: told the name of a segment that cannot be read as it was written, and why; it
+            stays as it is, for recovery to deal with
+    """
+
+    def __init__(self, journal: Journal, on_spoiled: Callable[[str, str], None]) -> None:
+        self.counters = CompactionCounters()
+        self._journal = journal
+        self._on_spoiled = on_spoiled
+        self._round: _Round | None = None
+        self._looks = 0
+        # By generation: copies that were live when it was surveyed, and their octets.
+        self._surveys: dict[int, tuple[int, int]] = {}
+        self._spoiled: set[int] = set()
+        self._leaving: set[int] = set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a round is on its way."""
+        return self._round is not None
+
+    def look(self) -> bool:
+        """Choose a segment if one is worth it; return whether there are steps to take."""
+        if self._round is not None:
+            return True
+        self._looks += 1
+        segment = self._choose()
+        if segment is None:
+            return False
+        try:
+            file = self._journal.disk.open(segment.name)
+        except OSError as error:
+            self._spoil(segment, str(error))
+            return False
+        is_oldest = segment is self._journal.chain.resting[0]
+        self._round = _Round(segment, file, Window(file), self._journal.refusals, is_oldest)
+        self.counters.surveys += 1
+        return True
+
+    def step(self, octets: int) -> bool:
+        """Move at most about so many octets, or look at some blocks; return whether to go on.
+
+        What is moved is buffered: the journal has to be written before the next step.
+        """
+        current = self._round
+        if current is None:
+            return self.look()
+        journal = self._journal
+        if current.segment not in journal.chain.resting or current.refusals != journal.refusals:
+            # Gone by itself, or what was moved last was not written: look again.
+            self._end()
+            return self.look()
+        try:
+            if not current.is_surveyed:
+                self._survey(current)
+            elif current.plan or current.check is not None or current.pieces is not None:
+                self._move(current, octets)
+            elif not journal.has_moves:
+                self._leave(current)
+        except (OSError, LookupError) as error:
+            self._spoil(current.segment, str(error))
+        return self._round is not None or self.look()
+
+    # Choosing.
+
+    def _choose(self) -> Segment | None:
+        resting = self._journal.chain.resting
+        generations = {segment.generation for segment in resting}
+        self._surveys = {g: s for g, s in self._surveys.items() if g in generations}
+        self._leaving &= generations
+        best: Segment | None = None
+        least = _MOST_ALIVE
+        is_leading = True
+        for segment in resting:
+            is_leading = is_leading and not segment.live_count
+            # Those in front go by themselves.
+            if is_leading or segment.generation in self._spoiled | self._leaving:
+                continue
+            if not segment.live_count:
+                return segment
+            share = self._share_alive(segment)
+            if share < least or (best is None and share <= least):
+                best, least = segment, share
+        if best is None and self._looks % _LOOKS_PER_DOUBT == 0:
+            best = self._doubtful()
+        return best
+
+    def _share_alive(self, segment: Segment) -> float:
+        """How much of a segment is about alive, 1.0 if it was just looked at in vain."""
+        room = max(1, segment.offset - segment.head_bytes)
+        known = self._surveys.get(segment.generation)
+        if known is not None:
+            count, octets = known
+            if segment.live_count > count * _SURVEY_AGAIN:
+                return 1.0
+            return octets * segment.live_count / count / room
+        if not segment.arrived_count:
+            # It was there before the last restart.
+            return _MOST_ALIVE
+        return segment.live_count / segment.arrived_count
+
+    def _doubtful(self) -> Segment | None:
+        """Return the segment of which most has died since it was looked at, if anything has."""
+        best: Segment | None = None
+        least = 1.0
+        for segment in self._journal.chain.resting:
+            known, _ = self._surveys.get(segment.generation, (segment.arrived_count, 0))
+            share = segment.live_count / max(1, known)
+            if share < least and segment.generation not in self._spoiled | self._leaving:
+                best, least = segment, share
+        return best
+
+    # Looking at blocks.
+
+    def _survey(self, current: _Round) -> None:
+        segment, window = current.segment, current.window
+        runs = 0
+        for _ in range(_SURVEY_BLOCKS):
+            if current.offset >= segment.offset or runs >= _SURVEY_RUNS:
+                break
+            offset = current.offset
+            if not window.covers(offset, min(offset + GLANCE_BYTES, segment.offset)):
+                window.load(offset, min(WALK_BYTES, segment.offset - offset))
+            block = read_block(window, offset, segment.generation, segment.salt)
+            if block is None or block.end > segment.offset:
+                raise LookupError(f"the block at offset {offset} is not there any more")
+            learn_routes(block, window, current.routes)
+            live_bytes = 0
+            for run in runs_of(block, window, current.routes):
+                runs += 1
+                live_bytes += self._live_bytes(segment, run)
+            current.live_bytes += live_bytes
+            if live_bytes or (not current.is_oldest and _has_fates(block)):
+                current.plan.append((offset, block.end))
+            current.offset = block.end
+        if current.offset >= segment.offset:
+            self._judge(current)
+
+    def _live_bytes(self, segment: Segment, run: Run) -> int:
+        chain = self._journal.chain
+        fates = [chain.alive(segment, queue_id, run.lsns) for queue_id in run.queue_ids]
+        fates = [lsns for lsns in fates if lsns]
+        if not fates:
+            return 0
+        bounds, first = run.bounds, run.first_lsn
+        if any(len(lsns) == len(run.lsns) for lsns in fates):
+            return bounds[-1] - bounds[0]
+        alive = set().union(*fates)
+        return sum(bounds[lsn - first + 1] - bounds[lsn - first] for lsn in alive)
+
+    def _judge(self, current: _Round) -> None:
+        segment = current.segment
+        self._surveys[segment.generation] = (segment.live_count, current.live_bytes)
+        if current.live_bytes > _MOST_ALIVE * (segment.offset - segment.head_bytes):
+            self._end()
+            return
+        current.is_surveyed = True
+        current.plan.reverse()
+        self.counters.rounds += 1
+
+    # Moving.
+
+    def _move(self, current: _Round, octets: int) -> None:
+        room = octets
+        reads = octets * _READ_FACTOR
+        while room > 0 and reads > 0:
+            if current.pieces is not None:
+                moved = next(current.pieces, None)
+                if moved is None:
+                    current.pieces = None
+                else:
+                    room -= moved
+            elif current.check is not None:
+                reads -= current.check.read(reads)
+                if current.check.is_complete:
+                    self._open_block(current, current.check)
+            elif current.plan:
+                current.check = Check(current.file, *current.plan.pop())
+            else:
+                return
+
+    def _open_block(self, current: _Round, check: Check) -> None:
+        """Begin to move what a block holds, now that all of it is in memory."""
+        current.check = None
+        if not check.is_sound:
+            raise LookupError("a block does not match its checksum")
+        segment = current.segment
+        window = Window(current.file)
+        window.base = check.offset
+        window.octets = b"".join(check.parts)
+        block = read_block(window, check.offset, segment.generation, segment.salt)
+        if block is None:
+            raise LookupError(f"the block at offset {check.offset} is not there any more")
+        current.pieces = self._carry(current, block, window)
+
+    def _carry(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
+        """Move and log again what others need, yielding the octets that each piece took."""
+        for run in runs_of(block, window, current.routes):
+            for at in range(0, len(run.lsns), _PIECE):
+                # Asked piece by piece, as the broker goes on settling between the steps.
+                yield self._carry_piece(current.segment, run, run.lsns[at : at + _PIECE], window)
+        if current.is_oldest:
+            return
+        for queue_id, lsns in settles_of(block, window):
+            yield self._relog(current.segment, queue_id, lsns)
+        for queue_id in drops_of(block, window):
+            if self._journal.chain.needs_drop(current.segment, queue_id):
+                self._journal.relog_drop(queue_id)
+
+    def _carry_piece(self, segment: Segment, run: Run, lsns: range, window: Window) -> int:
+        """Move those of a run's messages that live here; return their octets."""
+        chain, journal = self._journal.chain, self._journal
+        queue_ids: dict[int, tuple[int, ...]] = {}
+        for queue_id in run.queue_ids:
+            for lsn in chain.alive(segment, queue_id, lsns):
+                queue_ids[lsn] = (*queue_ids.get(lsn, ()), queue_id)
+        size = 0
+        # In a row as long as they follow each other and live in the same queues.
+        alive = sorted(queue_ids)
+        for (_, ids), some in groupby(
+            enumerate(alive), key=lambda item: (item[1] - item[0], queue_ids[item[1]])
+        ):
+            row = [lsn - run.first_lsn for _, lsn in some]
+            bounds = run.bounds[row[0] : row[-1] + 2]
+            raws = [window.read(start, end) for start, end in pairwise(bounds)]
+            journal.move_run(ids, run.tail, run.first_lsn + row[0], raws)
+            size += bounds[-1] - bounds[0]
+        self.counters.moved_messages += len(alive)
+        self.counters.moved_bytes += size
+        return size
+
+    def _relog(self, segment: Segment, queue_id: int, lsns: Sequence[int]) -> int:
+        size = 0
+        for some in self._journal.chain.needed_settle(segment, queue_id, lsns):
+            self._journal.relog(queue_id, some)
+            size += 24 if isinstance(some, range) else 8 * len(some)
+            self.counters.relogged += len(some)
+        return size
+
+    # The end of a round.
+
+    def _leave(self, current: _Round) -> None:
+        """Everything that others need was written elsewhere: the segment may go."""
+        segment = current.segment
+        if segment.live_count:
+            raise LookupError(f"{segment.live_count} live copies were not found in it")
+        resting = self._journal.chain.resting
+        if any(older.live_count for older in resting[: resting.index(segment)]):
+            self._journal.vacate(segment)
+            self._leaving.add(segment.generation)
+        self._end()
+
+    def _end(self) -> None:
+        if self._round is not None:
+            self._round.file.close()
+            self._round = None
+
+    def _spoil(self, segment: Segment, reason: str) -> None:
+        self._end()
+        self._spoiled.add(segment.generation)
+        self._on_spoiled(segment.name, reason)
+
+    def close(self) -> None:
+        """Stop where it is; nothing is lost by that."""
+        self._end()
+
+
+def _has_fates(block: Block) -> bool:
+    """Whether a block tells that copies or queues are gone."""
+    kinds = (records.SETTLED_RANGES, records.SETTLED_LISTS, records.DROPPED_QUEUES)
+    return any(kind in block.sections for kind in kinds)
