@@ -18,7 +18,7 @@ from store.chain import Chain, ChainState, Chore, SyncScope, Vacated
 from store.disk import Disk, DiskFile, Syncable
 from store.errors import WriteFailed
 from store.index import Index, SegmentIndex
-from store.reader import NO_LIMIT, Reader
+from store.reader import NO_LIMIT, FetchedRun, Reader
 from store.segment import Segment
 
 # Beyond this many different routes in a segment the table starts anew, so that a routing
@@ -322,6 +322,10 @@ class Journal:
             ReadFailed: the disk refused, or a message is not what was written
         """
         return self._reader.fetch(lsns, limit_bytes)
+
+    def fetch_runs(self, lsns: Sequence[int], limit_bytes: int) -> list[FetchedRun]:
+        """Return the same as (first LSN, tail, contents) of messages that follow each other."""
+        return self._reader.fetch_runs(lsns, limit_bytes)
 
     def _encode(self) -> tuple[list[bytes], int]:
         """Return the sections of the buffered turn, in the order replay takes them."""

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise, repeat
+from struct import unpack_from
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from store import records
@@ -22,12 +24,14 @@ from store.blocks import GLANCE_BYTES, WALK_BYTES, Block, Window, read_block
 from store.errors import ReadFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from store.disk import Disk, DiskFile
     from store.index import Index, SegmentIndex, Stretch
 
 Content = tuple[bytes, bytes]
+# The first LSN, the tail, and the contents of messages that follow each other.
+FetchedRun = tuple[int, bytes, Sequence[bytes]]
 Value = TypeVar("Value")
 _Place = tuple[int, int]  # generation and offset
 
@@ -66,9 +70,13 @@ class Contents:
         self._window = window
         self._tail_of = tail_of
         runs = records.numbers_in(block.body(window, records.RUNS))
-        lengths = records.lengths_in(block.body(window, records.LENGTHS))
-        contents = block.sections[records.CONTENTS]
-        self._bounds = list(accumulate(lengths, initial=contents.start))
+        lengths = block.body(window, records.LENGTHS)
+        start, end = block.sections[records.CONTENTS][1:]
+        self._bounds: Sequence[int]
+        if lengths == lengths[:4] * (len(lengths) // 4) and end > start:
+            self._bounds = range(start, end + 1, records.lengths_in(lengths[:4])[0])
+        else:
+            self._bounds = list(accumulate(records.lengths_in(lengths), initial=start))
         self._moved: dict[int, tuple[int, int]] = {}
         self._routes = runs[::3]
         self._firsts = runs[1::3]
@@ -83,7 +91,9 @@ class Contents:
                 self._moved[first + number] = (at + number, route)
             at += count
 
-    def take(self, lsns: Sequence[int], at: int, room: int, into: list[Content]) -> tuple[int, int]:
+    def take(
+        self, lsns: Sequence[int], at: int, room: int, into: list[FetchedRun]
+    ) -> tuple[int, int]:
         """Read those LSNs from index `at` on that are in this block, up to about `room` octets.
 
         Returns:
@@ -111,20 +121,20 @@ class Contents:
         if bounds[last] - bounds[first] > room:
             last = max(first + 1, bisect_left(bounds, bounds[first] + room, first, last))
         raws = self._raws(bounds[first : last + 1])
-        into += zip(raws, repeat(self._tail_of(self._routes[run])))
+        into.append((lsn, self._tail_of(self._routes[run]), raws))
         return at + last - first, bounds[last] - bounds[first]
 
-    def take_moved(self, lsn: int, into: list[Content]) -> int | None:
+    def take_moved(self, lsn: int, into: list[FetchedRun]) -> int | None:
         """Read one message that was moved here; gives its size, None if it is not here."""
         found = self._moved.get(lsn)
         if found is None:
             return None
         at, route = found
-        [raw] = self._raws(self._bounds[at : at + 2])
-        into.append((raw, self._tail_of(route)))
-        return len(raw)
+        raws = self._raws(self._bounds[at : at + 2])
+        into.append((lsn, self._tail_of(route), raws))
+        return len(raws[0])
 
-    def _raws(self, bounds: list[int]) -> list[bytes]:
+    def _raws(self, bounds: Sequence[int]) -> Sequence[bytes]:
         window = self._window
         start, end = bounds[0], bounds[-1]
         if len(bounds) == 2:
@@ -133,9 +143,10 @@ class Contents:
             octets, base = window.octets, window.base
         else:
             octets, base = window.read(start, end), start
-        if base:
-            bounds = [bound - base for bound in bounds]
-        return [octets[a:b] for a, b in pairwise(bounds)]
+        if isinstance(bounds, range):
+            # All of one size: nothing cuts them faster.
+            return unpack_from(f"{bounds.step}s" * (len(bounds) - 1), octets, start - base)
+        return [octets[a - base : b - base] for a, b in pairwise(bounds)]
 
 
 class _Stretch:
@@ -190,14 +201,21 @@ class Reader:
         self._tails: dict[bytes, bytes] = {}
 
     def fetch(self, lsns: Sequence[int], limit_bytes: int = NO_LIMIT) -> list[Content]:
-        """Return (raw, tail) of each of `lsns`, which ascend; all must be live.
+        """Return (raw, tail) of each of `lsns`; see `fetch_runs`."""
+        contents: list[Content] = []
+        for _, tail, raws in self.fetch_runs(lsns, limit_bytes):
+            contents += zip(raws, repeat(tail))
+        return contents
+
+    def fetch_runs(self, lsns: Sequence[int], limit_bytes: int) -> list[FetchedRun]:
+        """Return the messages of `lsns`, which ascend; all must be live.
 
         Stops early when `limit_bytes` are reached, at the earliest after one message.
 
         Raises:
             ReadFailed: one is not where it should be, or the disk refused
         """
-        contents: list[Content] = []
+        runs: list[FetchedRun] = []
         at = size = 0
         lsn = 0
         block: Contents | None = None
@@ -207,16 +225,16 @@ class Reader:
                 if block is None or not block.first <= lsn < block.next:
                     block = self._find(lsns, at)
                 if block is not None:
-                    at, more = block.take(lsns, at, limit_bytes - size, contents)
+                    at, more = block.take(lsns, at, limit_bytes - size, runs)
                 else:
-                    at, more = at + 1, self._fetch_moved(lsn, contents)
+                    at, more = at + 1, self._fetch_moved(lsn, runs)
                 size += more
         except OSError as error:
             reason = error.strerror or error
             raise ReadFailed(f"cannot read message {lsn} from the journal: {reason}") from error
         except LookupError as error:
             raise ReadFailed(f"message {lsn} is not in the journal where it should be") from error
-        return contents
+        return runs
 
     def _find(self, lsns: Sequence[int], at: int) -> Contents | None:
         lsn = lsns[at]
@@ -234,7 +252,7 @@ class Reader:
             _keep(self._stretches, key, stretch, CACHED_STRETCHES)
         return stretch.find(lsn)
 
-    def _fetch_moved(self, lsn: int, into: list[Content]) -> int:
+    def _fetch_moved(self, lsn: int, into: list[FetchedRun]) -> int:
         for segment, offset in self._index.moved(lsn):
             key = (segment.generation, offset)
             contents = self._moved.get(key)

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 class ReadableJournal(Protocol):
     """The journal, as far as it is concerned here."""
 
-    def fetch(self, lsns: Sequence[int], limit_bytes: int) -> list[tuple[bytes, bytes]]:
-        """Return (raw, tail) of stored messages."""
+    def fetch_runs(
+        self, lsns: Sequence[int], limit_bytes: int
+    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
+        """Return stored messages as (first LSN, tail, raws)."""
 
 
 class DiskPages:
@@ -45,10 +47,12 @@ class DiskPages:
         self._scratch = scratch
         self._failed = failed
 
-    def fetch(self, lsns: Sequence[int], limit_octets: int) -> list[tuple[bytes, bytes]]:
+    def fetch_runs(
+        self, lsns: Sequence[int], limit_octets: int
+    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
         """See `PagedStore`."""
         try:
-            return self._journal().fetch(lsns, limit_octets)
+            return self._journal().fetch_runs(lsns, limit_octets)
         except ReadFailed as error:
             self._failed(str(error))
             raise

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,8 +37,10 @@ TAIL_OCTETS: Final = 256 * 1024
 class PagedStore(Protocol):
     """Where paged messages are read from."""
 
-    def fetch(self, lsns: Sequence[int], limit_octets: int) -> list[tuple[bytes, bytes]]:
-        """Read stored messages back as (raw, tail), in the order of their LSNs.
+    def fetch_runs(
+        self, lsns: Sequence[int], limit_octets: int
+    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
+        """Read stored messages back in order, as (first LSN, tail, raws).
 
         Fewer than were asked for, but at least one, when they are large together.
         """
@@ -86,6 +89,15 @@ class ScratchSpan:
         self.page = page
         self.count = count
         self.lsns = lsns
+
+
+class Piece(NamedTuple):
+    """Messages for the head of a queue, about their octets in memory, and the largest one's."""
+
+    messages: list[Message]
+    octets: int
+    largest_octets: int
+    was_in_memory: bool
 
 
 class Backlog:
@@ -137,23 +149,25 @@ class Backlog:
         self.tail.clear()
         return freed
 
-    def take(self) -> tuple[list[Message], int]:
-        """Read the next piece back; also gives how many octets of the tail it took."""
+    def take(self) -> Piece:
+        """Read the next piece back."""
         if not self._spans:
-            messages, taken = list(self.tail), self.octets
+            piece = Piece(list(self.tail), self.octets, 0, was_in_memory=True)
             self.tail.clear()
             self.octets = 0
-            self.count -= len(messages)
-            return messages, taken
+            self.count -= len(piece.messages)
+            return piece
         span = self._spans[0]
         if isinstance(span, ScratchSpan):
-            self._spans.popleft()
             messages = self._store.page_in(span.page)
+            self._spans.popleft()
         else:
             messages = self._read(span)
+        sizes = [len(message[0]) for message in messages]
+        octets = sum(sizes) + len(sizes) * MESSAGE_OVERHEAD_OCTETS
         self.count -= len(messages)
         self.paged_count -= len(messages)
-        return messages, 0
+        return Piece(messages, octets, max(sizes), was_in_memory=False)
 
     def forget_refused(self, first_lsn: int) -> int:
         """Drop what the journal could not store; gives the octets of memory that this freed."""
@@ -195,12 +209,11 @@ class Backlog:
 
     def _read(self, span: StoredSpan) -> list[Message]:
         """The next piece of a stored span, bounded in messages and about in octets."""
-        lsns = span.lsns[:REFILL_MESSAGES]
-        contents = self._store.fetch(lsns, REFILL_OCTETS)
-        count = len(contents)
-        # A short answer is the shorter of the two, so no more is taken from it than was read.
-        messages = [(raw, tail, lsn * 2 + 1, 0) for lsn, (raw, tail) in zip(lsns, contents)]  # noqa: B905
-        span.lsns = span.lsns[count:]
+        messages: list[Message] = []
+        for first, tail, raws in self._store.fetch_runs(span.lsns[:REFILL_MESSAGES], REFILL_OCTETS):
+            seq = first * 2 + 1
+            messages += zip(raws, repeat(tail), range(seq, seq + 2 * len(raws), 2), repeat(0))
+        span.lsns = span.lsns[len(messages) :]
         if not span.lsns:
             self._spans.popleft()
         return messages

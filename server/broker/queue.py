@@ -369,17 +369,15 @@ class Queue:
         backlog = self.backlog
         if backlog is None:
             return False
-        messages, moved_octets = backlog.take()
-        self.ready.extend(messages)
-        if not moved_octets:
-            sizes = [len(message[0]) for message in messages]
-            octets = sum(sizes) + len(sizes) * MESSAGE_OVERHEAD_OCTETS
-            self.octets += octets
-            self._pager.charge(self, octets)
-            self.largest_octets = max(self.largest_octets, max(sizes, default=0))
+        piece = backlog.take()
+        self.ready.extend(piece.messages)
+        if not piece.was_in_memory:
+            self.octets += piece.octets
+            self._pager.charge(self, piece.octets)
+            self.largest_octets = max(self.largest_octets, piece.largest_octets)
         if not backlog.count:
             self.backlog = None
-        return bool(messages)
+        return bool(piece.messages)
 
     def _leave_memory(self, count: int) -> None:
         """Count out messages that are taken from the head, by their share."""

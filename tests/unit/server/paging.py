@@ -17,15 +17,21 @@ class FakePagedStore:
         self.fetched: list[int] = []
         self._next_page = 1
 
-    def fetch(self, lsns: Sequence[int], limit_octets: int) -> list[tuple[bytes, bytes]]:
-        contents: list[tuple[bytes, bytes]] = []
+    def fetch_runs(
+        self, lsns: Sequence[int], limit_octets: int
+    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
+        runs: list[tuple[int, bytes, Sequence[bytes]]] = []
         for lsn in lsns:
-            if limit_octets <= 0 and contents:
+            if limit_octets <= 0 and runs:
                 break
             self.fetched.append(lsn)
-            contents.append(self.stored[lsn])
-            limit_octets -= len(contents[-1][0])
-        return contents
+            raw, tail = self.stored[lsn]
+            limit_octets -= len(raw)
+            if runs and runs[-1][0] + len(runs[-1][2]) == lsn and runs[-1][1] == tail:
+                runs[-1] = (runs[-1][0], tail, (*runs[-1][2], raw))
+            else:
+                runs.append((lsn, tail, [raw]))
+        return runs
 
     def page_out(self, messages: list[Message]) -> int:
         page, self._next_page = self._next_page, self._next_page + 1
