@@ -312,6 +312,8 @@ class Replay:
         numbers.reverse()
         runs = iter(numbers)
         for count, first, number in zip(runs, runs, runs, strict=True):
+            if kind == records.MOVES:
+                segment.note_moved(first, count)
             route = routes.get(number)
             if route is None:
                 self.unroutable_count += count
