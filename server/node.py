@@ -177,6 +177,7 @@ class Node:
     def storage_failed(self) -> None:
         """A write or sync has failed, which is final: nack what waits (CONF-12, DURABLE-21)."""
         self.has_failed = True
+        self.turn.stop_delivering()
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             waiter.storage_failed()

@@ -40,6 +40,7 @@ class Turn:
     __slots__ = (
         "_call_soon",
         "_confirming",
+        "_delivers",
         "_is_scheduled",
         "_outboxes",
         "_queues",
@@ -59,6 +60,7 @@ class Turn:
         self._write_journal = write_journal
         self._report = report
         self._is_scheduled = False
+        self._delivers = True
         self._work: list[Callable[[], None]] = []
         self._queues: list[Queue] = []
         self._confirming: dict[Releases, None] = {}
@@ -89,6 +91,13 @@ class Turn:
         if not self._is_scheduled:
             self.wake()
 
+    def stop_delivering(self) -> None:
+        """The journal takes nothing any more: what is handed out now would be forgotten.
+
+        Spec: DURABLE-12
+        """
+        self._delivers = False
+
     def wake(self) -> None:
         """See to it that a turn is run."""
         if not self._is_scheduled:
@@ -104,8 +113,9 @@ class Turn:
                 self._guard(job)
         self._write_journal()
         queues, self._queues = self._queues, []
-        for queue in queues:
-            self._guard(queue.dispatch)
+        if self._delivers:
+            for queue in queues:
+                self._guard(queue.dispatch)
         if self._confirming:
             confirming, self._confirming = self._confirming, {}
             for channel in confirming:

@@ -111,6 +111,14 @@ def test_a_failing_queue_stops_no_other(world: World) -> None:
     assert [str(error) for error in world.reported] == ["bad work", "bad"]
 
 
+def test_nothing_is_delivered_when_nothing_can_be_written(world: World) -> None:
+    world.turn.wants_dispatch(world.queue("queue"))
+    world.turn.stop_delivering()
+    world.turn.wants_flush(world.outbox("outbox"))
+    world.run()
+    assert world.told == ["journal", "journal", "outbox"]
+
+
 def test_flush_between_turns_writes_at_once(world: World) -> None:
     world.turn.wants_flush(world.outbox("write"))
     world.turn.flush()
