@@ -105,6 +105,8 @@ def look_at(assembly: Assembly) -> Found:
     for queue in vhost.queues.values():
         if not queue.spec.durable:
             raise Violation(f"{queue.spec.name} was not durable, but is back")
+        if queue.mark >> 1 >= assembly.journal.next_lsn:
+            raise Violation(f"what is next published to {queue.spec.name} is born redelivered")
         items.add(("queue", queue.spec.name, queue.spec.auto_delete))
         queues[queue.spec.name] = drain(queue)
     for exchange in vhost.exchanges.values():
