@@ -455,6 +455,7 @@ class Connection:
     def _end(self) -> None:
         """Nothing more to say: let the last octets reach the client, then close (CONN-07)."""
         self._cancel_timers()
+        self.node.turn.write_owed()
         self.outbox.flush()
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         self.outbox.close()

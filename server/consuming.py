@@ -160,6 +160,9 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
         channel.reply(get_empty(channel.number))
         return
     message, redelivered = found
+    if not redelivered:
+        # That it was delivered is known to the system before the client knows (DURABLE-12).
+        channel.node.turn.write_first()
     tag = channel.next_tag
     channel.next_tag = tag + 1
     exchange, at = decode_shortstr(message[1], 0)

@@ -43,6 +43,7 @@ class Turn:
         "_delivers",
         "_is_scheduled",
         "_outboxes",
+        "_owes_write",
         "_queues",
         "_report",
         "_work",
@@ -61,6 +62,7 @@ class Turn:
         self._report = report
         self._is_scheduled = False
         self._delivers = True
+        self._owes_write = False
         self._work: list[Callable[[], None]] = []
         self._queues: list[Queue] = []
         self._confirming: dict[Releases, None] = {}
@@ -98,6 +100,19 @@ class Turn:
         """
         self._delivers = False
 
+    def write_first(self) -> None:
+        """What is about to be said rests on what the journal has only buffered.
+
+        A sync that ends before the turn would let it out too early.
+        """
+        self._owes_write = True
+
+    def write_owed(self) -> None:
+        """Write the journal if something that is about to leave rests on it."""
+        if self._owes_write:
+            self._owes_write = False
+            self._write_journal()
+
     def wake(self) -> None:
         """See to it that a turn is run."""
         if not self._is_scheduled:
@@ -111,6 +126,7 @@ class Turn:
             work, self._work = self._work, []
             for job in work:
                 self._guard(job)
+        self._owes_write = False
         self._write_journal()
         queues, self._queues = self._queues, []
         if self._delivers:
@@ -126,6 +142,7 @@ class Turn:
 
     def flush(self) -> None:
         """One write per socket that has something to say."""
+        self.write_owed()
         outboxes, self._outboxes = self._outboxes, []
         for outbox in outboxes:
             self._guard(outbox.flush)

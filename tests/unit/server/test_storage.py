@@ -384,3 +384,22 @@ class TestFatal:
         text = "PRECONDITION_FAILED - partial tx completion"
         with closes_channel(tx, 406, text, (90, 20)):
             tx.method(1, commands.Tx.Commit())
+
+
+@pytest.mark.parametrize("ending", ["sync", "close"])
+def test_a_get_is_written_down_before_it_is_told(
+    world: DiskWorld, client: Client, ending: str
+) -> None:
+    """DURABLE-12: a sync, or a close, may let the answer out before the turn."""
+    client.send(stored(1))
+    world.sync()
+    client.hear()
+    writes = world.disk.calls["write"]
+    client.method(1, commands.Basic.Get(queue="d"))
+    assert not client.octets
+    if ending == "sync":
+        world.node.synced(world.node.watermark)
+    else:
+        client.method(0, commands.Connection.Close(200, "", 0, 0))
+    assert client.octets, "nothing was told between the turns"
+    assert world.disk.calls["write"] == writes + 1

@@ -125,3 +125,19 @@ def test_flush_between_turns_writes_at_once(world: World) -> None:
     assert world.told == ["write"]
     world.run()
     assert world.told == ["write", "journal"]
+
+
+def test_what_is_said_between_turns_may_rest_on_the_journal(world: World) -> None:
+    world.turn.write_first()
+    world.turn.wants_flush(world.outbox("outbox"))
+    world.turn.flush()
+    assert world.told == ["journal", "outbox"]
+    world.turn.flush()
+    assert world.told == ["journal", "outbox"], "it is owed once"
+
+
+def test_a_turn_writes_what_was_owed(world: World) -> None:
+    world.turn.write_first()
+    world.turn.wants_flush(world.outbox("outbox"))
+    world.run()
+    assert world.told == ["journal", "outbox"]
