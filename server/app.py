@@ -11,6 +11,7 @@ import ctypes
 import errno
 import gc
 import platform
+import resource
 import secrets
 import signal
 import sys
@@ -29,7 +30,7 @@ from server.gauges import MemoryGauge, give_back_memory
 from server.handshake import Handshake, Offer
 from server.logs import configure_logs
 from server.startup import StartupError
-from server.transport import Door, Edge, listen
+from server.transport import STOPPING, Door, Edge, listen, shown
 from server.version import VERSION
 from store.disk import FileDisk
 from store.errors import StoreError
@@ -52,12 +53,14 @@ KEEP_OCTETS: Final = 64 * 1024 * 1024
 TOP_PAD_OCTETS: Final = 1024 * 1024
 TOKEN_OCTETS: Final = 16
 LOOK_S: Final = 0.005
+MOST_DESCRIPTORS: Final = 1_000_000
 # How often memory and disk are looked at; more often when the disk is nearly full or refuses
 # (LIMIT-01, LIMIT-15).
 CHECK_S: Final = 1.0
 CHECK_FULL_DISK_S: Final = 0.2
 GIVE_BACK_S: Final = 5.0
 LAST_WORDS_S: Final = 0.2
+MOST_LOOKS: Final = 1_000_000
 
 
 def run(settings: Settings) -> int:
@@ -76,6 +79,15 @@ def run(settings: Settings) -> int:
             return runner.run(Server(settings, worker).serve())
     finally:
         worker.close()
+
+
+def raise_descriptor_limit() -> int:
+    """Take as many file descriptors as this process may have; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MOST_DESCRIPTORS)
 
 
 def tune_process() -> None:
@@ -131,7 +143,12 @@ class Server:
         loop = asyncio.get_running_loop()
         self._assembly = assembly = self._open(loop)
         loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
-        door = Door(loop, self._new_connection, self._settings.deliver_high_water_bytes)
+        door = Door(
+            loop,
+            self._new_connection,
+            self._settings.deliver_high_water_bytes,
+            raise_descriptor_limit(),
+        )
         server, port = await self._listen(door)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -139,7 +156,7 @@ class Server:
         gc.collect()
         gc.freeze()
         await server.start_serving()
-        sys.stdout.write(f"VouchMQ ready on {self._settings.host}:{port}\n")
+        sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host or '*', port))}\n")
         sys.stdout.flush()
         await self._stopping.wait()
         server.close()
@@ -163,6 +180,7 @@ class Server:
                 random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
                 fatal=self._fatal,
                 memory_octets=self._memory.total_octets,
+                call_later=loop.call_later,
             )
         except StoreError as error:
             raise StartupError(str(error)) from error
@@ -233,13 +251,19 @@ class Server:
     async def _drain(self, door: Door) -> None:
         """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
         assembly = self._assembly
-        deadline = time.monotonic() + self._settings.shutdown_timeout_s
+        timeout_s = self._settings.shutdown_timeout_s
+        deadline = time.monotonic() + timeout_s
+        # Nothing new is read, so that what has been published can be synced and confirmed.
+        for edge in list(door.edges):
+            edge.pause(STOPPING)
         assembly.turn.run()
-        await until(lambda: assembly.node.has_failed or assembly.commit.is_idle, deadline)
+        is_quiet = lambda: assembly.node.has_failed or assembly.commit.is_idle  # noqa: E731
+        await until(is_quiet, time.monotonic() + timeout_s / 2)
         for edge in list(door.edges):
             connection = edge.connection
             if connection is not None:
                 connection.shut_down("broker forced connection closure with reason 'shutdown'")
+            edge.resume(STOPPING)
         assembly.turn.run()
         await until(lambda: not door.edges, deadline)
         for edge in list(door.edges):
@@ -250,8 +274,7 @@ class Server:
 
 async def until(is_so: Callable[[], bool], deadline: float) -> None:
     """Look every few milliseconds whether something has become true, at most until `deadline`."""
-    looks = max(1, int((deadline - time.monotonic()) / LOOK_S))
-    for _ in range(looks):
-        if is_so():
+    for _ in range(MOST_LOOKS):
+        if is_so() or time.monotonic() >= deadline:
             return
         await asyncio.sleep(LOOK_S)

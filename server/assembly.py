@@ -21,6 +21,8 @@ from server.broker.queue import Queue
 from server.node import Limits, Node
 from server.storage import Storage
 from server.turn import Turn
+from server.upkeep import Upkeep
+from store.compaction import Compactor
 from store.errors import ReadFailed, WriteFailed
 from store.group_commit import GroupCommit
 from store.recovery import open_journal
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from store.recovery import Recovered, RecoveryReport
     from store.sync_worker import SyncWorker
 
+SYNC_OCTETS: Final = 8 * 1024 * 1024
 # What shares of memory are shares of, where nobody says.
 SOME_OCTETS: Final = 1 << 40
 # Pages that the disk refused are told at most this often.
@@ -78,6 +81,8 @@ class Assembly:
         random_token: 22 random base64url characters
         fatal: called once, with a line for the log, when the store can no longer keep its word
         memory_octets: how much memory there is, for limits that are shares of it
+        call_later: runs a callable in so many seconds; without it compaction runs in every turn
+        progress: told during recovery how many of how many segments are done
 
     Raises:
         StoreError: the data directory is locked, damaged beyond use or of a newer format
@@ -94,6 +99,8 @@ class Assembly:
         random_token: Callable[[], str],
         fatal: Callable[[str], None],
         memory_octets: int = SOME_OCTETS,
+        call_later: Callable[[float, Callable[[], None]], object] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._fatal, self._disk, self._clock = fatal, disk, clock
         self.turn = Turn(call_soon, self._write_journal, self._report)
@@ -120,6 +127,8 @@ class Assembly:
             disk,
             segment_size_bytes=settings.segment_size_bytes,
             snapshot=self.broker.definitions,
+            refuse_damage=settings.recovery_on_corruption == "refuse",
+            progress=progress,
         )
         self.report: RecoveryReport = recovered.report
         self.commit = GroupCommit(
@@ -129,6 +138,7 @@ class Assembly:
             on_failed=self._sync_failed,
             clock=clock,
         )
+        self.upkeep = self._new_upkeep(settings, call_later)
         self._restore(recovered, settings)
         self.node = Node(
             self.broker,
@@ -171,6 +181,7 @@ class Assembly:
         self.alarms.read(memory_octets, free_octets)
         self.storage.probe()
         self._tell_of_pager()
+        self.upkeep.look()
 
     def close(self) -> None:
         """Close the journal's files and remove scratch files."""
@@ -188,6 +199,20 @@ class Assembly:
             count=refused_count - told_count,
             reason=str(self.pager.last_error),
             meaning="messages that should be on disk stay in memory",
+        )
+
+    def _new_upkeep(
+        self,
+        settings: Settings,
+        call_later: Callable[[float, Callable[[], None]], object] | None,
+    ) -> Upkeep:
+        return Upkeep(
+            Compactor(self.journal, self._spoiled),
+            self.journal.chain,
+            self.alarms,
+            later=call_later or (lambda _, step: self.turn.later(step)),
+            wake=self.turn.wake,
+            room_octets=settings.segment_size_bytes,
         )
 
     def _new_pager(self, settings: Settings) -> Pager:
@@ -212,9 +237,16 @@ class Assembly:
                 self._storage_failed(str(error))
                 return
             self.storage.refused(self.node, error.first_lsn, error.last_lsn)
+        except Exception as error:
+            # Nobody can say what the journal holds after a bug in it: no word of ours would count.
+            log.exception("journal.bug")
+            self._storage_failed(f"a bug in the journal: {error!r}")
+            return
         else:
             self.storage.written()
-        if self.journal.wants_sync:
+            self.upkeep.written()
+        # What compaction has moved asks for no sync; after so much of it one is made all the same.
+        if self.journal.wants_sync or self.journal.unsynced_bytes > SYNC_OCTETS:
             self.commit.request()
         self.pager.run()
 
@@ -223,13 +255,20 @@ class Assembly:
         self.storage.synced(watermark)
 
     def _sync_failed(self, error: int) -> None:
-        self._storage_failed(f"cannot sync the journal: errno {error}")
+        if error == errno.ESRCH:
+            self._storage_failed("the sync helper process has ended")
+        else:
+            self._storage_failed(f"cannot sync the journal: {errno.errorcode.get(error, error)}")
 
     def _storage_failed(self, reason: str) -> None:
         """A failed write or sync is final: no page can be trusted after it (DURABLE-21)."""
         if not self.node.has_failed:
             self.node.storage_failed()
             self._fatal(reason)
+
+    def _spoiled(self, name: str, reason: str) -> None:
+        meaning = "it is not compacted; see vouchmq store check"
+        log.error("store.spoiled", segment=name, reason=reason, meaning=meaning)
 
     def _report(self, error: BaseException) -> None:
         # What cannot be read back has ended the broker already, and is no bug.

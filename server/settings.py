@@ -192,6 +192,12 @@ class Settings:
     segment_size_bytes: int = _option(
         64 * MIB, "Size of one preallocated file of the journal.", low=MIB, high=1024 * MIB
     )
+    recovery_on_corruption: str = _option(
+        "quarantine",
+        "Damage that is found at start: set it aside, report it and serve the rest, or refuse to "
+        "start (DURABLE-14).",
+        choices=("quarantine", "refuse"),
+    )
     durability_fsync: bool = _option(
         True, "Off: confirms no longer mean anything; for tests and benchmarks (DURABLE-11)."
     )

@@ -82,6 +82,7 @@ class Chain:
         self.segment_size_bytes = segment_size_bytes
         self.number = state.number
         self.synced_number = state.number - 1
+        self.appended_bytes = 0
         self.gaps = state.gaps
         self._segments = state.segments
         self._generation = state.generation
@@ -121,6 +122,16 @@ class Chain:
         return self._segments[:-1]
 
     @property
+    def tail_generation(self) -> int:
+        """Number of the segment that takes new blocks."""
+        return self.active.generation
+
+    @property
+    def tail_room_bytes(self) -> int:
+        """Octets that still fit into it."""
+        return self.active.size_bytes - self.active.offset
+
+    @property
     def vacated(self) -> list[Vacated]:
         """Those left out of turn that an older one might make somebody look for."""
         oldest = self._segments[0].generation if self._segments else 0
@@ -144,6 +155,7 @@ class Chain:
         size = records.HEADER_SIZE + length
         self._needs_scrub = True
         active.append(block, size)
+        self.appended_bytes += size
         self._needs_scrub = False
         self._note_block(active)
         return size

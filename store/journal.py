@@ -242,21 +242,11 @@ class Journal:
             WriteFailed: the disk refused. Runs, definitions and drops of the block are
                 forgotten; settles and marks are kept for the next one.
         """
-        if not (
-            self._runs
-            or self._settles
-            or self._marks
-            or self._defines
-            or self._drops
-            or self._has_barrier
-            or self._moves
-            or self._relogs
-            or self._dropped_again
-            or self._vacated
-        ):
+        asking = (self._runs, self._defines, self._drops, self._vacated)
+        riding = (self._settles, self._marks, self._moves, self._relogs, self._dropped_again)
+        wants_sync = self._has_barrier or any(asking)
+        if not wants_sync and not any(riding):
             return self.written_lsn
-        asks = (self._runs, self._defines, self._drops, self._vacated)
-        wants_sync = self._has_barrier or any(asks)
         try:
             self._chain.scrub()
             self._write_block()

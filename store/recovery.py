@@ -80,16 +80,32 @@ class Recovered:
     report: RecoveryReport
 
 
+class _Steps:
+    """Counts what is done for whoever shows it."""
+
+    def __init__(self, total: int, progress: Callable[[int, int], None] | None) -> None:
+        self._done = 0
+        self._total = total
+        self._progress = progress
+
+    def tell(self) -> None:
+        self._done += 1
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
 def open_journal(
     disk: Disk,
     *,
     segment_size_bytes: int,
     snapshot: Callable[[], list[bytes]],
     refuse_damage: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Journal, Recovered]:
     """Lock the directory, recover what it holds and open the journal for writing.
 
-    `snapshot` is first called when the journal needs its next segment, not before.
+    `snapshot` is first called when the journal needs its next segment, not before. `progress` is
+    told how many of how many segments are done, in the order of reading; each is read twice.
 
     Raises:
         DataDirLocked: another process has the directory.
@@ -100,7 +116,8 @@ def open_journal(
     disk.lock()
     names = disk.listdir()
     generations = list_generations(names)
-    verdict = judge(scan(disk, generations), generations)
+    steps = _Steps(2 * len(generations), progress)
+    verdict = judge(scan(disk, generations, steps.tell), generations)
     if verdict.holes and refuse_damage:
         hole = verdict.holes[0]
         raise CorruptSegment(
@@ -110,7 +127,7 @@ def open_journal(
     report = RecoveryReport()
     _clean_up(disk, names, verdict, report)
     replay = Replay()
-    segments, indexes, remains = _replay_segments(disk, verdict, replay)
+    segments, indexes, remains = _replay_segments(disk, verdict, replay, steps)
     state = _state(segments, names, verdict, replay)
     state.index = Index(indexes)
     journal = Journal(disk, segment_size_bytes=segment_size_bytes, snapshot=snapshot, state=state)
@@ -207,7 +224,7 @@ def _cut(disk: Disk, last: Extent) -> int:
 
 
 def _replay_segments(
-    disk: Disk, verdict: Verdict, replay: Replay
+    disk: Disk, verdict: Verdict, replay: Replay, steps: _Steps
 ) -> tuple[list[Segment], list[SegmentIndex], dict[int, Remains]]:
     """Replay all accepted segments, newest first; return them oldest first."""
     extents: dict[int, list[Extent]] = {}
@@ -232,6 +249,7 @@ def _replay_segments(
         finally:
             file.close()
         segments.append(segment)
+        steps.tell()
     segments.reverse()
     indexes.reverse()
     return segments, indexes, remains

@@ -3,7 +3,7 @@
 Spec: DURABLE-14
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -80,8 +80,10 @@ class Verdict:
         return {hole.generation for hole in self.holes}
 
 
-def scan(disk: ReadableDisk, generations: Iterable[int]) -> list[Extent]:
-    """Return the extents of all segments in journal order.
+def scan(
+    disk: ReadableDisk, generations: Iterable[int], tell: Callable[[], None] = lambda: None
+) -> list[Extent]:
+    """Return the extents of all segments in journal order; `tell` is called after each.
 
     Raises:
         UnsupportedFormat: a segment of another format version.
@@ -92,6 +94,7 @@ def scan(disk: ReadableDisk, generations: Iterable[int]) -> list[Extent]:
         buffer = read_segment(disk, name)
         records.refuse_newer_versions(buffer, name)
         extents += scan_segment(buffer, generation)
+        tell()
     return extents
 
 
