@@ -116,13 +116,7 @@ class Assembly:
         self.storage = Storage(
             lambda: self.journal, self._write_journal, self.alarms, settings.segment_size_bytes
         )
-        self.broker: Broker[Queue] = Broker(
-            new_queue=self._new_queue,
-            define=self.storage.define,
-            drop_queue=self.storage.drop_queue,
-            random_name=random_token,
-            relaxed_redeclare=settings.relaxed_redeclare,
-        )
+        self.broker = self._new_broker(settings, random_token)
         self.journal, recovered = open_journal(
             disk,
             segment_size_bytes=settings.segment_size_bytes,
@@ -199,6 +193,15 @@ class Assembly:
             count=refused_count - told_count,
             reason=str(self.pager.last_error),
             meaning="messages that should be on disk stay in memory",
+        )
+
+    def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
+        return Broker(
+            new_queue=self._new_queue,
+            define=self.storage.define,
+            drop_queue=self.storage.drop_queue,
+            random_name=random_token,
+            relaxed_redeclare=settings.relaxed_redeclare,
         )
 
     def _new_upkeep(
