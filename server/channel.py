@@ -137,13 +137,15 @@ class Channel:
         if confirms is None:
             self.stored_lsn = lsn or self.stored_lsn
             return
-        confirms.published(count, max(lsn, self.barrier_lsn) if self._barred() else lsn)
+        confirms.published(count, max(lsn, self.barrier_lsn) if self.is_barred else lsn)
         if confirms.waits:
             self.node.waits(self)
         if not lsn:
             self.node.turn.wants_release(self)
 
-    def _barred(self) -> bool:
+    @property
+    def is_barred(self) -> bool:
+        """True while something declared on this channel is not yet on disk."""
         return self.barrier_lsn > self.node.watermark
 
     def reply_name(self) -> str:
@@ -269,8 +271,8 @@ class Channel:
         """tx.commit: apply, then wait for the disk where anything durable changed (TX-08)."""
         transaction = self._needs_transaction()
         settlements = transaction.settlements
-        durable = transaction.commit(self._publisher.settle_route, self.settle)
-        if not durable and not self._barred():
+        durable = transaction.commit(self._publisher.settle_routes, self.settle)
+        if not durable and not self.is_barred:
             self.outbox.send(tx_commit_ok(self.number))
             return
         self._commit_lsn = self.node.journal.barrier()

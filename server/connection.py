@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
     from protocol.codec import Command
     from protocol.reader import Event
+    from protocol.runs import Piece
     from server.auth import User
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
@@ -302,12 +303,12 @@ class Connection:
         self.node.turn.wake()
         self.node.waits(self)
 
-    def send_behind_replies(self, frame: bytes) -> None:
+    def send_behind_replies(self, *pieces: Piece) -> None:
         """Send at once, but not before a reply that is being held."""
         if self._held_until:
-            self._held.append(frame)
+            self._held.append(b"".join(pieces))
         else:
-            self.outbox.send(frame)
+            self.outbox.add_content(pieces)
 
     def release(self, watermark: int) -> bool:
         """See `node.Waiter`."""
@@ -368,13 +369,11 @@ class Connection:
 
     def _is_deaf(self) -> bool:
         """True while this side does not read: then silence is no sign (CONN-62)."""
-        return bool(self._intake.stops) or self._is_flooded
+        return self.wire.is_paused
 
     def _silent(self) -> None:
         log.warning(
-            "connection.silent",
-            connection=self.wire.name,
-            heartbeat_s=self._handshake.heartbeat_s,
+            "connection.silent", connection=self.wire.name, idle_s=self._handshake.heartbeat_s
         )
         self.wire.abort()
 
@@ -465,8 +464,10 @@ class Connection:
         """The socket is gone: the same clean-up as after a close (CONN-55)."""
         self._cancel_timers()
         self.outbox.close()
+        self._reader.discard_all()
         if self.state is not ConnectionState.CLOSED and self._header is None:
-            log.warning(
+            was_open = self.state is not ConnectionState.STARTING
+            (log.warning if was_open else log.info)(
                 "connection.lost",
                 connection=self.wire.name,
                 reason=reason,

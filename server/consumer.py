@@ -150,7 +150,7 @@ class Consumer:
         for tag, message in zip(entry.tags, entry.messages, strict=True):
             limits = (channel.frame_max, message[2])
             parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
-            channel.connection.send_behind_replies(b"".join(parts))
+            channel.connection.send_behind_replies(*parts)
 
     def queue_deleted(self) -> None:
         """See `Outlet`: the client hears of it if it can (CONS-40)."""

@@ -10,7 +10,7 @@ from protocol.codec import cancel_ok, consume_ok, get_empty, get_ok, qos_ok, rec
 from protocol.constants import DIRECT_REPLY_TO
 from protocol.errors import NotAllowed, NotFound, NotImplementedByBroker, PreconditionFailed
 from protocol.fields import INTEGER_KINDS, decode_shortstr, type_name
-from protocol.runs import body_size, on_channel
+from protocol.runs import body_size, content_pieces
 from server.consumer import Consumer, Credit
 from server.reply_to import PREFIX
 from server.verbs import verb
@@ -168,8 +168,11 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     exchange, at = decode_shortstr(message[1], 0)
     routing_key, _ = decode_shortstr(message[1], at)
     head = get_ok(channel.number, tag, redelivered, exchange, routing_key, queue.ready_count)
-    content = on_channel(message[0], channel.octets, channel.frame_max)
-    channel.reply(head + content)
+    content = content_pieces(message[0], channel.octets, channel.frame_max)
+    if channel.is_barred:
+        channel.reply(b"".join((head, *content)))
+    else:
+        channel.outbox.add_content([head, *content])
     if no_ack:
         queue.settle([message])
     else:

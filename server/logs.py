@@ -45,7 +45,10 @@ def _processors(is_human: bool, *, colours: bool) -> list[Processor]:
     return [
         *shared,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks,
+        # Without local variables: they may be passwords and message bodies.
+        structlog.processors.ExceptionRenderer(
+            structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        ),
         # Names may be octets that are no UTF-8; \udcff survives only escaped.
         structlog.processors.JSONRenderer(ensure_ascii=True),
     ]

@@ -86,6 +86,14 @@ class Outbox:
         if frame:
             self.add([frame], len(frame))
 
+    def add_content(self, pieces: Sequence[Piece]) -> None:
+        """Collect pieces of exactly known size; large ones are not copied."""
+        size = sum(map(len, pieces))
+        if size >= UNJOINED_OCTETS:
+            self.has_large = True
+        if size:
+            self.add(pieces, size)
+
     def flush(self) -> None:
         """Write what has been collected, in one go."""
         self._is_dirty = False

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from server.broker.message import Message
     from server.channel import Channel
 
+# Replies to one client that a turn may pile up.
+SWAMPED_OCTETS: Final = 16 * 1024 * 1024
 PREFIX: Final = "amq.rabbitmq.reply-to."
 
 
@@ -36,14 +38,21 @@ class ReplyConsumer:
         self.name = name
         self._shortstr = encode_shortstr(tag)
 
-    def deliver(self, message: Message) -> None:
-        """Write a reply; its delivery tag cannot be acked (CONS-63)."""
+    def deliver(self, message: Message) -> bool:
+        """Write a reply; its delivery tag cannot be acked (CONS-63).
+
+        Returns:
+            False when the client leaves too much unread: at most once is then not at all.
+        """
         channel = self.channel
+        if channel.connection.wire.is_swamped or channel.outbox.size > SWAMPED_OCTETS:
+            return False
         tag = channel.next_tag
         channel.next_tag = tag + 1
         limits = (channel.frame_max, 0)
         parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
-        channel.outbox.add(parts, len(message[0]) + 128)
+        channel.outbox.add_content(parts)
+        return True
 
 
 class ReplyNames:

@@ -6,7 +6,7 @@ and writes them in one checksummed block: after a crash all of them exist or non
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.errors import PreconditionFailed
 from protocol.properties import PERSISTENT
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from server.unacked import Taken
 
 
+# What a held publish costs in memory beside its octets; counted, so that empty ones have a limit.
+HELD_OCTETS: Final = 100
+
+
 class HeldPublish(NamedTuple):
-    """A publish that was checked and routed when it came (TX-04)."""
+    """A run of publishes, checked and routed when they came (TX-04)."""
 
     route: Route
-    raw: bytes
+    raws: list[bytes]
     mode: int
 
 
@@ -54,10 +58,14 @@ class Transaction:
         Raises:
             PreconditionFailed: the transaction has grown too large (TX-15)
         """
-        self._bytes += len(raw)
+        self._bytes += len(raw) + HELD_OCTETS
         if self._bytes > self._max_bytes:
             raise PreconditionFailed("transaction too large")
-        self.publishes.append(HeldPublish(route, raw, mode))
+        last = self.publishes[-1] if self.publishes else None
+        if last is not None and last.route is route and last.mode == mode:
+            last.raws.append(raw)
+        else:
+            self.publishes.append(HeldPublish(route, [raw], mode))
 
     def settle(self, entries: list[Taken], *, requeue: bool) -> None:
         """Hold a settlement."""
@@ -65,7 +73,7 @@ class Transaction:
 
     def commit(
         self,
-        store: Callable[[Route, bytes, int], int],
+        store: Callable[[Route, list[bytes], int], int],
         settle: Callable[[list[Taken], bool], None],
     ) -> bool:
         """Apply publishes, then settlements, each in order (TX-07), and begin anew.
@@ -82,7 +90,7 @@ class Transaction:
                 held.route.leads_to(
                     tuple(queue for queue in held.route.queues if not queue.is_deleted)
                 )
-            store(held.route, held.raw, held.mode)
+            store(held.route, held.raws, held.mode)
             durable |= bool(held.mode & PERSISTENT and held.route.queue_ids)
         for settlement in settlements:
             durable |= any(entry.queue.holds_stored for entry in settlement.entries)

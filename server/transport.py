@@ -16,21 +16,31 @@ import socket
 import time
 from typing import TYPE_CHECKING, Final, cast
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.connection import Connection
+
+log = structlog.get_logger(__name__)
 
 RECEIVE_OCTETS: Final = 65536
 READ_BUDGET_S: Final = 250e-6
 # A closed connection's unread octets are swallowed this long and this far (CONN-07).
 LINGER_S: Final = 1.0
 LINGER_OCTETS: Final = 65536
+# A closed connection's client may take this long to read what was written before.
+LAST_WORDS_LIMIT_S: Final = 30.0
+# Descriptors that connections must leave to files and listeners (LIMIT-22).
+RESERVED_DESCRIPTORS: Final = 64
+TOLD_EVERY_S: Final = 10.0
 # Answers that a client may leave unread.
 UNREAD_OCTETS: Final = 16 * 1024 * 1024
 # Reasons to stop reading, beside those of the connection.
 OUT_OF_BUDGET: Final = 4
 UNREAD: Final = 16
+STOPPING: Final = 32
 
 
 class Door:
@@ -40,6 +50,7 @@ class Door:
         loop: the running event loop
         new_connection: makes the connection behind an edge
         high_octets: the high-water mark of a socket's write buffer (CONS-11)
+        descriptors: how many this process may have open
     """
 
     def __init__(
@@ -47,14 +58,27 @@ class Door:
         loop: asyncio.AbstractEventLoop,
         new_connection: Callable[[Edge, str], Connection],
         high_octets: int,
+        descriptors: int,
     ) -> None:
         self.loop = loop
         self.new_connection = new_connection
         self.high_octets = high_octets
         self.buffer = memoryview(bytearray(RECEIVE_OCTETS))
         self.edges: set[Edge] = set()
+        self._most_edges = max(1, descriptors - RESERVED_DESCRIPTORS)
+        self._told_at = -TOLD_EVERY_S
         self._turn_began = 0.0
         self._waiting: list[Edge] = []
+
+    def is_full(self) -> bool:
+        """True when another connection would take descriptors that files need (LIMIT-22)."""
+        if len(self.edges) < self._most_edges:
+            return False
+        now = self.loop.time()
+        if now - self._told_at >= TOLD_EVERY_S:
+            self._told_at = now
+            log.warning("connection.refused", reason="file descriptors", count=len(self.edges))
+        return True
 
     def over_budget(self) -> bool:
         """True when this loop turn has spent its time on reading."""
@@ -86,6 +110,7 @@ class Edge(asyncio.BufferedProtocol):
         self._connection: Connection | None = None
         self._paused = 0
         self._is_finishing = False
+        self._linger_until = 0.0
         self._is_held = False
         self._linger_octets = LINGER_OCTETS
         self.name = "?"
@@ -100,6 +125,9 @@ class Edge(asyncio.BufferedProtocol):
         socket_transport.set_write_buffer_limits(high=high, low=high // 4)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{shown(peer)} -> {shown(here)}"
+        if self._door.is_full():
+            self._transport.abort()
+            return
         self._door.edges.add(self)
         self._connection = self._door.new_connection(self, str(peer[0]) if peer else "")
 
@@ -187,7 +215,28 @@ class Edge(asyncio.BufferedProtocol):
             transport.resume_reading()
         if transport.can_write_eof():
             transport.write_eof()
-        self._door.loop.call_later(LINGER_S, self.abort)
+        self._linger_until = self._door.loop.time() + LAST_WORDS_LIMIT_S
+        self._door.loop.call_later(LINGER_S, self._linger)
+
+    def _linger(self) -> None:
+        """The end, unless a slow client has not yet been given everything."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() and self._door.loop.time() < self._linger_until:
+            self._door.loop.call_later(LINGER_S, self._linger)
+        else:
+            self.abort()
+
+    @property
+    def is_paused(self) -> bool:
+        """True while this side does not read."""
+        return self._paused != 0
+
+    @property
+    def is_swamped(self) -> bool:
+        """True while the client leaves more unread than it may."""
+        return self._paused & UNREAD != 0
 
     def abort(self) -> None:
         """Close at once."""
@@ -213,12 +262,19 @@ async def listen(door: Door, host: str, port: int) -> tuple[asyncio.Server, int]
     Raises:
         OSError: the address cannot be used
     """
-    server = await door.loop.create_server(
-        lambda: Edge(door), host, port, backlog=1024, reuse_address=True, start_serving=False
-    )
-    sockets = server.sockets
-    actual = sockets[0].getsockname()[1] if sockets else port
-    for one in sockets:
+    server = await _open(door, host, port)
+    actual = int(server.sockets[0].getsockname()[1])
+    if len({one.getsockname()[1] for one in server.sockets}) > 1:
+        # Port 0 gives each address family a port of its own; one is what we print.
+        server.close()
+        server = await _open(door, host, actual)
+    for one in server.sockets:
         if one.family in {socket.AF_INET, socket.AF_INET6}:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return server, int(actual)
+    return server, actual
+
+
+async def _open(door: Door, host: str, port: int) -> asyncio.Server:
+    return await door.loop.create_server(
+        lambda: Edge(door), host, port, backlog=1024, reuse_address=True, start_serving=False
+    )

@@ -20,6 +20,14 @@ class Wire(Protocol):
 
     name: str
 
+    @property
+    def is_paused(self) -> bool:
+        """True while this side does not read."""
+
+    @property
+    def is_swamped(self) -> bool:
+        """True while the client leaves more unread than it may."""
+
     def write(self, data: bytes | memoryview) -> None:
         """Send octets."""
 

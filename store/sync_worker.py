@@ -38,6 +38,7 @@ MAX_TARGETS: Final = 480
 _PAIR: Final = struct.Struct("=QQ")
 _MESSAGE: Final = struct.Struct("=cQQ")
 _PR_SET_PDEATHSIG: Final = 1
+_END_LIMIT_MS: Final = 1000
 _SWITCH_INTERVAL_SECONDS: Final = 50e-6
 
 
@@ -262,13 +263,22 @@ class HelperProcess:
     def unlink(self, disk: Disk, name: str) -> None:
         self._ask(b"U", disk, 0, name)
 
+    def _await_end(self) -> None:
+        """Wait for the helper, but not for ever: a sync may hang in it."""
+        poll = select.poll()
+        poll.register(self._process, select.POLLIN)
+        if not poll.poll(_END_LIMIT_MS):
+            os.kill(self.pid, signal.SIGKILL)
+            poll.poll(_END_LIMIT_MS)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, os.WNOHANG)
+
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
         self._socket.close()  # the helper ends when it sees this
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        self._await_end()
         self._watch.close()
         for descriptor in (self._process, self._request, self._reply, self._page_descriptor):
             os.close(descriptor)

@@ -183,18 +183,36 @@ class Queue:
             able = [outlet for outlet, room in rooms if room > 0]
             if not able:
                 break
+            if any(outlet.shares_room for outlet in able):
+                served += self._serve_singly(group, able, limit - served)
+                continue
             smallest = min(room for _, room in rooms if room > 0)
             rounds = min(smallest, len(ready) // len(able), (limit - served) // len(able) + 1)
             rounds = min(rounds, max(1, self._batch_limit() // len(able)))
-            # Room that is shared over a channel, or judged against the size of one head, can be
-            # promised for one message only.
-            if rounds < 1 or any(outlet.shares_room for outlet in able):
+            if rounds < 1:
                 self._hand_out(able[0], self._take(1))
                 group.remove(able[0])
                 group.append(able[0])
                 served += 1
                 continue
             served += self._deal(group, able, rounds)
+        return served
+
+    def _serve_singly(self, group: deque[Outlet], able: list[Outlet], limit: int) -> int:
+        """One message each to those who had room a moment ago.
+
+        Room that is shared over a channel, or judged against the size of one head, can be
+        promised for one message only.
+        """
+        served = 0
+        for outlet in able:
+            if served >= limit or not (self.ready or self._refill()):
+                break
+            if outlet.room(self.ready[0]) > 0:
+                self._hand_out(outlet, self._take(1))
+                group.remove(outlet)
+                group.append(outlet)
+                served += 1
         return served
 
     def _deal(self, group: deque[Outlet], able: list[Outlet], rounds: int) -> int:

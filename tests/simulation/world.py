@@ -192,6 +192,14 @@ class FakeWire:
             raise Violation(f"{self.name}: a write after the end")
         self._client.hear(bytes(data))
 
+    @property
+    def is_paused(self) -> bool:
+        return self.paused != 0
+
+    @property
+    def is_swamped(self) -> bool:
+        return False
+
     def pause(self, reason: int) -> None:
         self.paused |= reason
 

@@ -215,6 +215,14 @@ class Client:
         if not self.ends:
             self.octets += data
 
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.paused)
+
+    @property
+    def is_swamped(self) -> bool:
+        return False
+
     def pause(self, reason: int) -> None:
         self.paused.add(reason)
 
