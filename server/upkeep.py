@@ -2,9 +2,9 @@
 
     a segment is full, or a second has passed ─▶ look ─▶ step … step ─▶ nothing left to do
 
-A step costs about a millisecond of the loop and moves at most twice what publishers have brought
-since the last one, within bounds. What it moves is written with the next turn. While the disk
-refuses blocks there are no steps. Must not know segments or files.
+A step costs some tenths of a millisecond of the loop, more when publishers bring much: it moves at
+most twice as much as they have brought since the last one. What it moves is written with the next
+turn. While the disk refuses blocks there are no steps. Must not know segments or files.
 
 Spec: LIMIT-15
 """
@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     from server.alarms import Alarms
 
-# Between two steps; what one may move at least and at most.
-EVERY_S: Final = 0.01
-LEAST_OCTETS: Final = 128 * 1024
+EVERY_S: Final = 0.002
+# What a step may take while others publish or consume, and while nobody does.
+LEAST_OCTETS: Final = 32 * 1024
+IDLE_OCTETS: Final = 256 * 1024
 MOST_OCTETS: Final = 1024 * 1024
 
 
@@ -115,8 +116,8 @@ class Upkeep:
         grown, self._appended = appended - self._appended, appended
         # Our own part of the growth is not the publishers'.
         brought = max(0, grown - self._own)
-        octets = min(MOST_OCTETS, max(LEAST_OCTETS, 2 * brought))
-        self._own = octets
+        octets = min(MOST_OCTETS, max(LEAST_OCTETS, 2 * brought)) if brought else IDLE_OCTETS
+        self._own = 2 * octets
         if self._steps.step(octets):
             self._schedule()
         self._wake()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from store import records
-from store.blocks import GLANCE_BYTES, WALK_BYTES, Block, Window, read_block
+from store.blocks import GLANCE_BYTES, Block, Window, read_block
 from store.copies import Route, Run, drops_of, learn_routes, runs_of, settles_of
 
 if TYPE_CHECKING:
@@ -38,13 +38,16 @@ _MOST_ALIVE: Final = 0.5
 _SURVEY_AGAIN: Final = 0.9
 # Sizes differ, so that counts may mislead: now and then one segment is looked at all the same.
 _LOOKS_PER_DOUBT: Final = 16
-# Blocks and runs looked at in one step of a survey.
-_SURVEY_BLOCKS: Final = 64
-_SURVEY_RUNS: Final = 512
-# LSNs whose fate is looked up at once while moving, and settles while logging again.
+# LSNs whose fate is looked up at once while moving.
 _PIECE: Final = 64
-# Octets read in one step, for each octet that may be moved.
-_READ_FACTOR: Final = 4
+# What a step takes is counted in octets: one that is moved is one, and so about 10 ns. By that
+# measure a look at a block or at a run costs so many, and an octet that is checked a part of one.
+_BLOCK_COST: Final = 2048
+_RUN_COST: Final = 384
+_CHECK_SHARE: Final = 8
+_NEXT_STEP: Final = 1 << 62
+# Read at once for the checksum.
+_CHECK_BYTES: Final = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -64,57 +67,12 @@ class _Round:
 
     segment: Segment
     file: DiskFile
-    window: Window
     refusals: int
     is_oldest: bool
-    offset: int = 0
-    is_surveyed: bool = False
     live_bytes: int = 0
     routes: dict[int, Route] = field(default_factory=dict)
-    # Blocks that hold something which others need, last one first.
+    # Where the blocks are that hold something which others need.
     plan: list[tuple[int, int]] = field(default_factory=list)
-    check: Check | None = None
-    pieces: Iterator[int] | None = None
-
-
-class Check:
-    """One block read as a whole, a piece at a time, so that a large one stops nobody for long."""
-
-    __slots__ = ("_at", "_crc", "_end", "_file", "_stored", "offset", "parts")
-
-    def __init__(self, file: DiskFile, offset: int, end: int) -> None:
-        self.parts: list[bytes] = []
-        self._file = file
-        self.offset = self._at = offset
-        self._end = end
-        self._crc = self._stored = 0
-
-    def read(self, size: int) -> int:
-        """Read about `size` more octets; return how many it was.
-
-        Raises:
-            OSError: they cannot be read
-        """
-        size = min(max(size, records.HEADER_SIZE), self._end - self._at)
-        part = self._file.read(self._at, size)
-        if self._at == self.offset:
-            self._stored, covered = records.split_checksum(part)
-            self._crc = crc32(covered)
-        else:
-            self._crc = crc32(part, self._crc)
-        self.parts.append(part)
-        self._at += size
-        return size
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything was read."""
-        return self._at >= self._end
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether what was read is what was written."""
-        return self._crc == self._stored
 
 
 class Compactor:
@@ -131,6 +89,7 @@ class Compactor:
         self._journal = journal
         self._on_spoiled = on_spoiled
         self._round: _Round | None = None
+        self._work: Iterator[int] = iter(())
         self._looks = 0
         # By generation: copies that were live when it was surveyed, and their octets.
         self._surveys: dict[int, tuple[int, int]] = {}
@@ -156,14 +115,15 @@ class Compactor:
             self._spoil(segment, str(error))
             return False
         is_oldest = segment is self._journal.chain.resting[0]
-        self._round = _Round(segment, file, Window(file), self._journal.refusals, is_oldest)
+        self._round = _Round(segment, file, self._journal.refusals, is_oldest)
+        self._work = self._empty(self._round)
         self.counters.surveys += 1
         return True
 
     def step(self, octets: int) -> bool:
-        """Move at most about so many octets, or look at some blocks; return whether to go on.
+        """Do as much as moving so many octets takes; return whether to go on.
 
-        What is moved is buffered: the journal has to be written before the next step.
+        What is moved is buffered: the journal has to be written before a round can end.
         """
         current = self._round
         if current is None:
@@ -174,15 +134,31 @@ class Compactor:
             self._end()
             return self.look()
         try:
-            if not current.is_surveyed:
-                self._survey(current)
-            elif current.plan or current.check is not None or current.pieces is not None:
-                self._move(current, octets)
-            elif not journal.has_moves:
-                self._leave(current)
+            while octets > 0:
+                octets -= next(self._work)
+        except StopIteration:
+            self._end()
         except (OSError, LookupError) as error:
             self._spoil(current.segment, str(error))
         return self._round is not None or self.look()
+
+    def _empty(self, current: _Round) -> Iterator[int]:
+        """Do a whole round, yielding what each bit of it cost.
+
+        In between the broker goes on publishing and settling, so that nothing which was found
+        alive before a yield may be believed to be so behind it.
+        """
+        yield from self._survey(current)
+        segment = current.segment
+        self._surveys[segment.generation] = (segment.live_count, current.live_bytes)
+        if current.live_bytes > _MOST_ALIVE * (segment.offset - segment.head_bytes):
+            return
+        self.counters.rounds += 1
+        for offset, end in current.plan:
+            yield from self._move(current, offset, end)
+        while self._journal.has_moves:
+            yield _NEXT_STEP
+        self._leave(segment)
 
     # Choosing.
 
@@ -235,29 +211,24 @@ class Compactor:
 
     # Looking at blocks.
 
-    def _survey(self, current: _Round) -> None:
-        segment, window = current.segment, current.window
-        runs = 0
-        for _ in range(_SURVEY_BLOCKS):
-            if current.offset >= segment.offset or runs >= _SURVEY_RUNS:
-                break
-            offset = current.offset
+    def _survey(self, current: _Round) -> Iterator[int]:
+        segment = current.segment
+        window = Window(current.file)
+        offset = 0
+        while offset < segment.offset:
             if not window.covers(offset, min(offset + GLANCE_BYTES, segment.offset)):
-                window.load(offset, min(WALK_BYTES, segment.offset - offset))
-            block = read_block(window, offset, segment.generation, segment.salt)
-            if block is None or block.end > segment.offset:
-                raise LookupError(f"the block at offset {offset} is not there any more")
+                window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
+            block = _block_at(window, segment, offset)
             learn_routes(block, window, current.routes)
             live_bytes = 0
             for run in runs_of(block, window, current.routes):
-                runs += 1
                 live_bytes += self._live_bytes(segment, run)
+                yield _RUN_COST
             current.live_bytes += live_bytes
             if live_bytes or (not current.is_oldest and _has_fates(block)):
                 current.plan.append((offset, block.end))
-            current.offset = block.end
-        if current.offset >= segment.offset:
-            self._judge(current)
+            offset = block.end
+            yield _BLOCK_COST
 
     def _live_bytes(self, segment: Segment, run: Run) -> int:
         chain = self._journal.chain
@@ -271,64 +242,43 @@ class Compactor:
         alive = set().union(*fates)
         return sum(bounds[lsn - first + 1] - bounds[lsn - first] for lsn in alive)
 
-    def _judge(self, current: _Round) -> None:
-        segment = current.segment
-        self._surveys[segment.generation] = (segment.live_count, current.live_bytes)
-        if current.live_bytes > _MOST_ALIVE * (segment.offset - segment.head_bytes):
-            self._end()
-            return
-        current.is_surveyed = True
-        current.plan.reverse()
-        self.counters.rounds += 1
-
     # Moving.
 
-    def _move(self, current: _Round, octets: int) -> None:
-        room = octets
-        reads = octets * _READ_FACTOR
-        while room > 0 and reads > 0:
-            if current.pieces is not None:
-                moved = next(current.pieces, None)
-                if moved is None:
-                    current.pieces = None
-                else:
-                    room -= moved
-            elif current.check is not None:
-                reads -= current.check.read(reads)
-                if current.check.is_complete:
-                    self._open_block(current, current.check)
-            elif current.plan:
-                current.check = Check(current.file, *current.plan.pop())
+    def _move(self, current: _Round, offset: int, end: int) -> Iterator[int]:
+        """Read a block as a whole, a piece at a time, and move what is alive in it."""
+        parts: list[bytes] = []
+        crc = stored = 0
+        for at in range(offset, end, _CHECK_BYTES):
+            part = current.file.read(at, min(_CHECK_BYTES, end - at))
+            if at == offset:
+                stored, covered = records.split_checksum(part)
+                crc = crc32(covered)
             else:
-                return
-
-    def _open_block(self, current: _Round, check: Check) -> None:
-        """Begin to move what a block holds, now that all of it is in memory."""
-        current.check = None
-        if not check.is_sound:
-            raise LookupError("a block does not match its checksum")
-        segment = current.segment
+                crc = crc32(part, crc)
+            parts.append(part)
+            yield len(part) // _CHECK_SHARE
+        if crc != stored:
+            raise LookupError(f"the block at offset {offset} does not match its checksum")
         window = Window(current.file)
-        window.base = check.offset
-        window.octets = b"".join(check.parts)
-        block = read_block(window, check.offset, segment.generation, segment.salt)
-        if block is None:
-            raise LookupError(f"the block at offset {check.offset} is not there any more")
-        current.pieces = self._carry(current, block, window)
+        window.base = offset
+        window.octets = b"".join(parts)
+        yield from self._carry(current, _block_at(window, current.segment, offset), window)
 
     def _carry(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
-        """Move and log again what others need, yielding the octets that each piece took."""
+        """Move and log again what others need."""
+        segment, journal = current.segment, self._journal
         for run in runs_of(block, window, current.routes):
             for at in range(0, len(run.lsns), _PIECE):
-                # Asked piece by piece, as the broker goes on settling between the steps.
-                yield self._carry_piece(current.segment, run, run.lsns[at : at + _PIECE], window)
+                yield _RUN_COST + self._carry_piece(
+                    segment, run, run.lsns[at : at + _PIECE], window
+                )
         if current.is_oldest:
             return
         for queue_id, lsns in settles_of(block, window):
-            yield self._relog(current.segment, queue_id, lsns)
+            yield _RUN_COST + self._relog(segment, queue_id, lsns)
         for queue_id in drops_of(block, window):
-            if self._journal.chain.needs_drop(current.segment, queue_id):
-                self._journal.relog_drop(queue_id)
+            if journal.chain.needs_drop(segment, queue_id):
+                journal.relog_drop(queue_id)
 
     def _carry_piece(self, segment: Segment, run: Run, lsns: range, window: Window) -> int:
         """Move those of a run's messages that live here; return their octets."""
@@ -362,21 +312,20 @@ class Compactor:
 
     # The end of a round.
 
-    def _leave(self, current: _Round) -> None:
+    def _leave(self, segment: Segment) -> None:
         """Everything that others need was written elsewhere: the segment may go."""
-        segment = current.segment
         if segment.live_count:
             raise LookupError(f"{segment.live_count} live copies were not found in it")
         resting = self._journal.chain.resting
         if any(older.live_count for older in resting[: resting.index(segment)]):
             self._journal.vacate(segment)
             self._leaving.add(segment.generation)
-        self._end()
 
     def _end(self) -> None:
         if self._round is not None:
             self._round.file.close()
             self._round = None
+            self._work = iter(())
 
     def _spoil(self, segment: Segment, reason: str) -> None:
         self._end()
@@ -386,6 +335,19 @@ class Compactor:
     def close(self) -> None:
         """Stop where it is; nothing is lost by that."""
         self._end()
+
+
+def _block_at(window: Window, segment: Segment, offset: int) -> Block:
+    """Return a block of a segment.
+
+    Raises:
+        LookupError: there is none
+        OSError: it cannot be read
+    """
+    block = read_block(window, offset, segment.generation, segment.salt)
+    if block is None or block.end > segment.offset:
+        raise LookupError(f"there is no block at offset {offset}")
+    return block
 
 
 def _has_fates(block: Block) -> bool:
