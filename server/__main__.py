@@ -168,8 +168,12 @@ def _store(options: argparse.Namespace) -> int:
 
 def _conformance(arguments: Sequence[str]) -> int:
     """Hand over to `python -m conformance`, a program of its own that imports nothing of ours."""
-    if find_spec("conformance") is None:
-        print("vouchmq: the conformance suite is not installed", file=sys.stderr)
+    missing = [name for name in ("conformance", "rich", "pika", "aio_pika") if not find_spec(name)]
+    if missing:
+        print(
+            f"vouchmq: conformance needs {', '.join(missing)}: pip install 'vouchmq[conformance]'",
+            file=sys.stderr,
+        )
         return EXIT_STARTUP
     code: int = import_module("conformance.__main__").main(list(arguments))
     return code

@@ -10,6 +10,8 @@ import asyncio
 import ctypes
 import errno
 import gc
+import json
+import os
 import platform
 import resource
 import secrets
@@ -19,6 +21,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+import aiofiles
+import aiofiles.os
 import structlog
 import uvloop
 
@@ -156,15 +160,32 @@ class Server:
         gc.collect()
         gc.freeze()
         await server.start_serving()
+        await self._tell_ready(port)
         sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host or '*', port))}\n")
         sys.stdout.flush()
         await self._stopping.wait()
         server.close()
+        if self._settings.ready_file:
+            with suppress(FileNotFoundError):
+                await aiofiles.os.remove(self._settings.ready_file)
         await self._drain(door)
         loop.remove_reader(assembly.commit.fileno)
         assembly.close()
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
+
+    async def _tell_ready(self, port: int) -> None:
+        """Write the ready file, whole or not at all: who polls for it must not read half of it."""
+        target = self._settings.ready_file
+        if not target:
+            return
+        facts = {"host": self._settings.host, "port": port, "pid": os.getpid(), "version": VERSION}
+        try:
+            async with aiofiles.open(f"{target}.new", "w", encoding="utf-8") as file:
+                await file.write(json.dumps(facts) + "\n")
+            await aiofiles.os.replace(f"{target}.new", target)
+        except OSError as error:
+            raise StartupError(f"cannot write ready_file {target}: {error.strerror}") from error
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> Assembly:
         settings = self._settings

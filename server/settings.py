@@ -73,6 +73,9 @@ class Settings:
     port: int = _option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
     # A Path is as immutable as a string, which the rule does not know.
     data_dir: Path = _option(DATA_DIR, "Directory of the journal; made if missing.")  # noqa: RUF009
+    ready_file: str = _option(
+        "", "File that gets host, port and process id as JSON while clients can connect."
+    )
     node: str = _option("vouchmq@localhost", "Name of this broker, told to clients and in the log.")
     log_level: str = _option(
         "info",

@@ -76,6 +76,21 @@ def started(directory: Path, *flags: str, **environment: str) -> Iterator[Broker
         process.kill9()
 
 
+def test_ready_file_says_where_the_broker_is_and_goes_with_it(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    for process in started(tmp_path, "--ready-file", str(ready)):
+        facts = json.loads(ready.read_text(encoding="utf-8"))
+        assert (facts["port"], facts["pid"]) == (process.port, process.pid)
+    assert not ready.exists()
+
+
+def test_ready_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    target = tmp_path / "missing" / "ready.json"
+    data = str(tmp_path / "data")
+    done = serve("--port", "0", "--data-dir", data, "--ready-file", str(target))
+    assert_one_clear_line(done, "ready_file", str(target))
+
+
 def test_port_zero_takes_a_free_port_and_prints_it(tmp_path: Path) -> None:
     first, second = BrokerProcess(tmp_path / "1"), BrokerProcess(tmp_path / "2")
     (tmp_path / "1").mkdir()
