@@ -39,6 +39,7 @@ class SegmentIndex:
         "_move_highs",
         "_move_lows",
         "_move_offsets",
+        "_move_rows",
         "_moved_high",
         "_moved_low",
         "_offsets",
@@ -67,6 +68,7 @@ class SegmentIndex:
         self._move_lows = array("Q")
         self._move_highs = array("Q")
         self._move_offsets = array("Q")
+        self._move_rows = array("Q")
         self._moved_low, self._moved_high = 1, 0
 
     @property
@@ -101,13 +103,15 @@ class SegmentIndex:
                 self._lsns.append(lsns[0])
                 self._offsets.append(offset)
                 self._room = STRETCH_BYTES
-            self._room = max(0, self._room - size)
+        self._room = max(0, self._room - size)
         self.next_lsn = lsns[1]
         if first_route is not None:
             self._route_numbers.append(first_route)
             self._route_offsets.append(offset)
         if moved is not None:
             has_others = bool(self._move_lows)
+            if not has_others or moved[0] <= self._move_highs[-1]:
+                self._move_rows.append(len(self._move_lows))
             self._moved_low = min(self._moved_low, moved[0]) if has_others else moved[0]
             self._moved_high = max(self._moved_high, moved[1])
             self._move_lows.append(moved[0])
@@ -135,9 +139,14 @@ class SegmentIndex:
         if not self._moved_low <= lsn <= self._moved_high:
             return
         lows, highs = self._move_lows, self._move_highs
-        for at in range(len(lows) - 1, -1, -1):
-            if lows[at] <= lsn <= highs[at]:
+        # Compaction moves in the order of LSNs, so that these rise but for where a round begins.
+        end = len(lows)
+        for start in reversed(self._move_rows):
+            at = bisect_right(lows, lsn, start, end) - 1
+            while at >= start and highs[at] >= lsn:
                 yield self._move_offsets[at]
+                at -= 1
+            end = start
 
 
 class Index:

@@ -1,0 +1,121 @@
+"""Where messages lie, by number: no files here."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.index import STRETCH_BYTES, Index, SegmentIndex
+
+
+def segment(generation: int, first_lsn: int) -> SegmentIndex:
+    return SegmentIndex(generation, f"{generation}.journal", 7, first_lsn)
+
+
+def add(index: SegmentIndex, offset: int, size: int, first: int, count: int) -> int:
+    index.add(
+        offset, size, (first, first + count), has_runs=count > 0, first_route=None, moved=None
+    )
+    return offset + size
+
+
+@given(
+    blocks=st.lists(
+        st.tuples(st.integers(80, 3 * STRETCH_BYTES), st.integers(0, 5), st.booleans()),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_a_stretch_begins_at_a_block_and_holds_what_it_says(
+    blocks: list[tuple[int, int, bool]],
+) -> None:
+    index = segment(1, 100)
+    offset, lsn = 500, 100
+    places = {}
+    for size, count, has_gap in blocks:
+        offset += 80 * has_gap
+        places.update(dict.fromkeys(range(lsn, lsn + count), offset))
+        offset = add(index, offset, size, lsn, count)
+        lsn += count
+    begins = set()
+    for wanted, at in places.items():
+        stretch = index.stretch_of(wanted)
+        assert stretch is not None
+        assert stretch.first_lsn <= wanted < stretch.next_lsn
+        assert stretch.offset <= at < stretch.end
+        assert stretch.offset in places.values()
+        # Small blocks share a stretch, and nothing large has to be read to get to a later one.
+        assert at == stretch.offset or at - stretch.offset <= STRETCH_BYTES + 80 * len(blocks)
+        begins.add((stretch.first_lsn, stretch.next_lsn))
+    assert all(a[1] == b[0] for a, b in pairwise(sorted(begins)))
+    assert index.stretch_of(99) is None
+    assert index.stretch_of(lsn) is None
+
+
+def test_small_blocks_cost_next_to_nothing() -> None:
+    index = segment(1, 1)
+    offset = 0
+    for lsn in range(1, 60_001):
+        offset = add(index, offset, 1200, lsn, 1)
+    assert Index([index]).entry_bytes < 2 * 60_000
+    for lsn in range(60_001, 60_101):
+        offset = add(index, offset, 200, lsn, 0)  # acks bring no entry at all
+    assert Index([index]).entry_bytes < 2 * 60_000
+
+
+def test_segments_may_go_in_any_order() -> None:
+    index = Index()
+    for generation, first in ((1, 1), (2, 11), (3, 21)):
+        each = segment(generation, first)
+        add(each, 80, 100, first, 10)
+        index.begin(each)
+    assert index.keep([1, 2, 3]) == []
+    assert index.keep([1, 3]) == [2]
+    assert index.stretch_of(15) is None
+    for lsn, generation in ((5, 1), (25, 3)):
+        stretch = index.stretch_of(lsn)
+        assert stretch is not None
+        assert stretch.segment.generation == generation
+    assert index.keep([3]) == [1]
+    assert index.stretch_of(5) is None
+
+
+def test_a_segment_without_a_message_hides_none() -> None:
+    index = Index()
+    for generation, count in ((1, 4), (2, 0), (3, 4)):
+        each = segment(generation, 1 if generation == 1 else 5)
+        add(each, 80, 100, each.first_lsn, count)
+        index.begin(each)
+    stretch = index.stretch_of(5)
+    assert stretch is not None
+    assert stretch.segment.generation == 3
+
+
+def test_moved_messages_may_be_in_every_block_that_spans_them() -> None:
+    older, newer = segment(4, 100), segment(5, 200)
+    bounds = {(older, 80): (3, 9), (older, 400): (40, 50), (newer, 80): (5, 45)}
+    for (each, offset), moved in bounds.items():
+        each.add(
+            offset,
+            100,
+            (each.first_lsn, each.first_lsn),
+            has_runs=False,
+            first_route=None,
+            moved=moved,
+        )
+    index = Index([older, newer])
+    assert list(index.moved(5)) == [(newer, 80), (older, 80)]
+    assert list(index.moved(42)) == [(newer, 80), (older, 400)]
+    assert list(index.moved(9)) == [(newer, 80), (older, 80)]
+    assert list(index.moved(2)) == []
+    assert list(index.moved(60)) == []
+
+
+def test_a_route_is_looked_for_where_it_was_logged_last() -> None:
+    index = segment(1, 1)
+    for offset, route in ((80, 0), (300, None), (600, 3), (900, 9)):
+        index.add(offset, 100, (1, 2), has_runs=True, first_route=route, moved=None)
+    assert [index.route_offset(n) for n in (0, 2, 3, 8, 9, 20)] == [80, 80, 600, 600, 900, 900]
+    assert segment(2, 1).route_offset(1) is None
