@@ -239,6 +239,8 @@ def test_writes_find_no_room_for_a_while(strike: Callable[..., Struck]) -> None:
     ledger = struck.ledger
     with under_load(struck, without_definitions):
         wait_until(struck, lambda: "storage.refused" in struck.broker.output())
+        # Until the disk takes blocks again, nobody can be told what was delivered meanwhile.
+        wait_until(struck, lambda: "alarm.cleared" in struck.broker.output())
         confirmed = ledger.confirmed_count
         wait_until(struck, lambda: ledger.confirmed_count > confirmed + 100)
         struck.broker.kill9()
