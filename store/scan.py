@@ -198,11 +198,17 @@ def judge(extents: list[Extent], generations: list[int]) -> Verdict:
 
 
 def _judge_without_vacated(oldest: int, extents: list[Extent], generations: list[int]) -> Verdict:
-    """Leave out segments that were vacated, if the blocks that say so count themselves."""
+    """Leave out segments that were vacated, if the blocks that say so count themselves.
+
+    Or did count until their own segment was vacated, by a newer one: otherwise a torn tail that
+    declares a segment gone would take that segment's word along, and never give it back.
+    """
     believed = {left for extent in extents for left in extent.vacated}
     while True:
         verdict = _judge_from(oldest, extents, generations, believed)
-        declared = {left for extent in verdict.accepted for left in extent.vacated}
+        gone = {generation for generation, _, _ in believed}
+        speakers = [*verdict.accepted, *(e for e in extents if e.generation in gone)]
+        declared = {left for extent in speakers for left in extent.vacated}
         if believed <= declared:
             return verdict
         believed &= declared

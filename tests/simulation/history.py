@@ -93,7 +93,7 @@ def run(
             if steps >= STEPS:
                 end(world, outcome)
         except BROKEN as error:
-            outcome.failure = error
+            outcome.failure = bugs[0] if bugs else error
     outcome.states, outcome.crashes = world.states, world.crashes
     count(world, outcome)
     return outcome
