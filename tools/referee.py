@@ -49,7 +49,7 @@ def start(directory: Path, port: int) -> int:
         "loopback_users = none\nlog.file.level = warning\ndisk_free_limit.absolute = 50MB\n"
     )
     with (directory / "output.log").open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603 - a fixed program
+        process = subprocess.Popen(
             [SERVER],
             env=environment(directory, port),
             stdout=output,

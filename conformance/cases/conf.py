@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 import aio_pika
-import pika  # type: ignore[import-untyped]  # it ships no types
+import pika
 
 from conformance.case import case
 from conformance.client import Channel

@@ -65,9 +65,9 @@ class FakeJournal:
     def barrier(self) -> int:
         return self.take(1)
 
-    def settle(self, queue_id: int, lsns: list[int]) -> None:
+    def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         assert queue_id
-        self.settled.append((queue_id, lsns))
+        self.settled.append((queue_id, list(lsns)))
 
     def delivered(self, queue_id: int, lsn: int) -> None:
         assert queue_id
@@ -83,8 +83,11 @@ class FakeJournal:
 
     # What does not fit into memory
 
-    def fetch(self, lsns: Sequence[int]) -> list[tuple[bytes, bytes]]:
-        return [self.contents[lsn] for lsn in lsns]
+    def fetch_runs(
+        self, lsns: Sequence[int], limit_octets: int
+    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
+        assert limit_octets > 0
+        return [(lsn, self.contents[lsn][1], [self.contents[lsn][0]]) for lsn in lsns]
 
     def page_out(self, messages: list[Message]) -> int:
         self.pages[self.take(1)] = list(messages)
@@ -210,7 +213,7 @@ class Client:
 
     # The wire, as the connection sees it
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         assert "finished" not in self.ends
         if not self.ends:
             self.octets += data

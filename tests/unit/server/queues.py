@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from server.broker.message import Message
@@ -89,7 +89,7 @@ class FakeLog:
     settled: list[int] = field(default_factory=list)
     mark: int = 0
 
-    def settle(self, queue_id: int, lsns: list[int]) -> None:
+    def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         assert queue_id == QUEUE_ID
         assert lsns
         self.settled += lsns

@@ -11,7 +11,7 @@ class Socket:
     """Counts what the outbox does to the world."""
 
     def __init__(self) -> None:
-        self.written: list[bytes] = []
+        self.written: list[bytes | memoryview] = []
         self.flushes: list[Outbox] = []
         self.drained_count = 0
 
