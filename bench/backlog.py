@@ -36,7 +36,6 @@ BODY: Final = bytes(1024)
 CHUNK: Final = 500
 WINDOW: Final = 5000
 PREFETCH: Final = 1000
-ACK_EVERY: Final = 500
 ACK_SIZE: Final = 21
 READ_BYTES: Final = 1024 * 1024
 MIB: Final = 1024 * 1024
@@ -172,7 +171,7 @@ def drain(address: Address, names: list[str], count: int) -> float:
             assert part, "the broker ended the connection"
             octets += len(part)
             received = max(0, octets - skipped) // size
-            if received - acked >= ACK_EVERY or received == count:
+            if received > acked:
                 acked = received
                 client.socket.sendall(frames.method(1, (60, 80), struct.pack(">QB", acked, 1)))
         took = time.perf_counter() - began

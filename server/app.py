@@ -33,6 +33,7 @@ from server.connection import Connection
 from server.gauges import MemoryGauge, give_back_memory
 from server.handshake import Handshake, Offer
 from server.logs import configure_logs
+from server.progress import RecoveryProgress
 from server.startup import StartupError
 from server.transport import STOPPING, Door, Edge, listen, shown
 from server.version import VERSION
@@ -190,6 +191,7 @@ class Server:
     def _open(self, loop: asyncio.AbstractEventLoop) -> Assembly:
         settings = self._settings
         began = time.monotonic()
+        progress = RecoveryProgress(sys.stderr, time.monotonic)
         try:
             disk = FileDisk(settings.data_dir)
             assembly = Assembly(
@@ -202,6 +204,7 @@ class Server:
                 fatal=self._fatal,
                 memory_octets=self._memory.total_octets,
                 call_later=loop.call_later,
+                progress=progress,
             )
         except StoreError as error:
             raise StartupError(str(error)) from error
@@ -209,6 +212,8 @@ class Server:
             raise StartupError(
                 f"data directory {settings.data_dir}: {error.strerror or error}"
             ) from error
+        finally:
+            progress.close()
         report = assembly.report
         log.info(
             "journal.recovered",

@@ -231,8 +231,13 @@ class Assembly:
             vhost.consumer_gone(queue)
 
     def _write_journal(self) -> None:
-        if self.node.has_failed or self.journal.next_lsn == self.storage.stuck_lsn:
+        if self.node.has_failed:
             return
+        if self.journal.next_lsn != self.storage.stuck_lsn:
+            self._hand_to_disk()
+        self.pager.run()
+
+    def _hand_to_disk(self) -> None:
         try:
             self.journal.write()
         except WriteFailed as error:
@@ -251,7 +256,6 @@ class Assembly:
         # What compaction has moved asks for no sync; after so much of it one is made all the same.
         if self.journal.wants_sync or self.journal.unsynced_bytes > SYNC_OCTETS:
             self.commit.request()
-        self.pager.run()
 
     def _synced(self, watermark: int) -> None:
         self.node.synced(watermark)

@@ -280,6 +280,7 @@ def _print_found(found: Found, out: TextIO) -> None:
         ],
         out,
     )
+    print(file=out)
     for damage in inspection.damaged:
         print(_of_damage(damage, names), file=out)
     if inspection.unroutable:
@@ -335,7 +336,7 @@ def _print_table(
     title: str, heads: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO
 ) -> None:
     if not rows:
-        print(f"\nno {title}\n", file=out)
+        print(f"\nno {title}", file=out)
         return
     if out.isatty() and find_spec("rich") is not None:
         text = import_module("rich.text").Text
@@ -353,7 +354,6 @@ def _print_table(
             cell.ljust(w) if not at else cell.rjust(w) for at, (cell, w) in _pairs(row, widths)
         )
         print("  " + "  ".join(cells).rstrip(), file=out)
-    print(file=out)
 
 
 def _pairs(row: Sequence[str], widths: Sequence[int]) -> Iterable[tuple[int, tuple[str, int]]]:

@@ -97,12 +97,11 @@ class SegmentIndex:
             first_route: the lowest number of the routes that it logs
             moved: the lowest and the highest LSN of the messages that were moved into it
         """
-        if has_runs:
-            # A block that does not fit into the stretch as it is begins one of its own.
-            if size > self._room or offset != self.end:
-                self._lsns.append(lsns[0])
-                self._offsets.append(offset)
-                self._room = STRETCH_BYTES
+        # A block that does not fit into the stretch as it is begins one of its own.
+        if has_runs and (size > self._room or offset != self.end):
+            self._lsns.append(lsns[0])
+            self._offsets.append(offset)
+            self._room = STRETCH_BYTES
         self._room = max(0, self._room - size)
         self.next_lsn = lsns[1]
         if first_route is not None:

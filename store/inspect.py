@@ -139,16 +139,22 @@ class Inspector:
             result.next_lsn = max(extent.next_lsn for extent in verdict.accepted)
         result.torn_bytes = sum(e.end - e.start for e in verdict.discarded) + self._torn(verdict)
         definitions: list[list[bytes]] = []
+        early: list[bytes] = []
         has_snapshot = False
         queue_ids: dict[int, set[int]] = {}
         damaged = verdict.damaged_generations()
         for generation in sorted(self._extents, reverse=True):
             segment = SegmentView(generation, is_damaged=generation in damaged)
             changes, is_snapshot, queue_ids[generation] = self._look_at(segment)
-            if not has_snapshot:
+            if segment.blocks == 1 and is_snapshot:
+                # Replay does not believe it either, if there is another.
+                early = early or changes
+            elif not has_snapshot:
                 definitions.append(changes)
                 has_snapshot = is_snapshot
             result.segments.append(segment)
+        if not has_snapshot:
+            definitions.append(early)
         result.segments.reverse()
         result.definitions = [record for some in reversed(definitions) for record in some]
         result.damaged = [_damage(hole, queue_ids.get(hole.generation)) for hole in verdict.holes]

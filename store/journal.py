@@ -452,11 +452,16 @@ class Journal:
             # Nothing else may come to be written for a long time; an empty block tells it.
             # Without room for that the next segment tells it as well.
             with suppress(OSError):
-                self._announce()
+                self.announce()
             self.wants_sync = True
         return closing
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
+        """Write an empty block, which says what every header says.
+
+        Raises:
+            OSError: the disk refused
+        """
         if not self._chain.active.has_room(records.HEADER_SIZE):
             return
         self._chain.scrub()

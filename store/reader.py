@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise, repeat
 from struct import unpack_from
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from store import records
 from store.blocks import GLANCE_BYTES, WALK_BYTES, Block, Window, read_block
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 Content = tuple[bytes, bytes]
 # The first LSN, the tail, and the contents of messages that follow each other.
 FetchedRun = tuple[int, bytes, Sequence[bytes]]
-Value = TypeVar("Value")
 _Place = tuple[int, int]  # generation and offset
 
 # A smaller stretch is always read as a whole.
@@ -41,9 +40,12 @@ SMALL_BYTES: Final = 32 * 1024
 WHOLE_BYTES: Final = 1024 * 1024
 # Reading a stretch whole costs less than reading the wanted part of it from this share on.
 WHOLE_SHARE: Final = 4
-CACHED_STRETCHES: Final = 8
-OPEN_FILES: Final = 32
-CACHED_ROUTES: Final = 8192
+# What is remembered. Many queues that were filled in turn read the same blocks side by side.
+CACHE_BYTES: Final = 16 * 1024 * 1024
+DECODED_BYTES: Final = 8 * 1024
+CACHED_MOVES: Final = 64
+OPEN_FILES: Final = 64
+CACHED_ROUTES: Final = 65536
 NO_LIMIT: Final = 1 << 62
 
 
@@ -152,7 +154,7 @@ class Contents:
 class _Stretch:
     """A stretch being read: its blocks are decoded as they are asked for."""
 
-    __slots__ = ("_reader", "_segment", "contents", "end", "is_whole", "window")
+    __slots__ = ("_reader", "_segment", "contents", "cost_bytes", "end", "is_whole", "window")
 
     def __init__(self, reader: Reader, place: Stretch, *, is_whole: bool) -> None:
         self._reader = reader
@@ -162,7 +164,9 @@ class _Stretch:
         self.is_whole = is_whole
         self.window = Window(reader.file_of(place.segment))
         size = place.end - place.offset
-        self.window.load(place.offset, size if is_whole else min(size, GLANCE_BYTES))
+        size = size if is_whole else min(size, GLANCE_BYTES)
+        self.window.load(place.offset, size)
+        self.cost_bytes = size + DECODED_BYTES
 
     def find(self, lsn: int) -> Contents | None:
         """The contents of the block that was handed this LSN."""
@@ -195,6 +199,7 @@ class Reader:
         self._index = index
         self._files: OrderedDict[int, DiskFile] = OrderedDict()
         self._stretches: OrderedDict[_Place, _Stretch] = OrderedDict()
+        self._cached_bytes = 0
         self._moved: OrderedDict[_Place, Contents] = OrderedDict()
         self._routes: dict[tuple[int, int], bytes] = {}
         # One object for each tail there is, as the messages of a route share it.
@@ -248,9 +253,24 @@ class Reader:
         is_dense = wanted * WHOLE_SHARE >= place.next_lsn - place.first_lsn
         is_whole = size <= SMALL_BYTES or (is_dense and size <= WHOLE_BYTES)
         if stretch is None or (is_whole and not stretch.is_whole):
-            stretch = _Stretch(self, place, is_whole=is_whole)
-            _keep(self._stretches, key, stretch, CACHED_STRETCHES)
+            stretch = self._open(key, place, is_whole=is_whole)
+        else:
+            self._stretches.move_to_end(key)
         return stretch.find(lsn)
+
+    def _open(self, key: _Place, place: Stretch, *, is_whole: bool) -> _Stretch:
+        self._let_go(key)
+        stretch = _Stretch(self, place, is_whole=is_whole)
+        self._stretches[key] = stretch
+        self._cached_bytes += stretch.cost_bytes
+        while self._cached_bytes > CACHE_BYTES and len(self._stretches) > 1:
+            self._let_go(next(iter(self._stretches)))
+        return stretch
+
+    def _let_go(self, key: _Place) -> None:
+        stretch = self._stretches.pop(key, None)
+        if stretch is not None:
+            self._cached_bytes -= stretch.cost_bytes
 
     def _fetch_moved(self, lsn: int, into: list[FetchedRun]) -> int:
         for segment, offset in self._index.moved(lsn):
@@ -261,7 +281,9 @@ class Reader:
                 window.load(offset, min(GLANCE_BYTES, segment.end - offset))
                 block = self.block_at(window, segment, offset)
                 contents = self.contents_of(block, window, segment, moves=True)
-                _keep(self._moved, key, contents, CACHED_STRETCHES)
+                self._moved[key] = contents
+                if len(self._moved) > CACHED_MOVES:
+                    self._moved.popitem(last=False)
             size = contents.take_moved(lsn, into)
             if size is not None:
                 return size
@@ -333,16 +355,11 @@ class Reader:
     def forget(self, generation: int) -> None:
         """Let go of a segment whose file is about to go."""
         self._close(generation)
-        for cache in (self._stretches, self._moved):
-            for key in [key for key in cache if key[0] == generation]:
-                del cache[key]
         for route in [route for route in self._routes if route[0] == generation]:
             del self._routes[route]
 
     def close(self) -> None:
         """Close all files; a later fetch opens what it needs again."""
-        self._stretches.clear()
-        self._moved.clear()
         for generation in list(self._files):
             self._close(generation)
 
@@ -351,15 +368,8 @@ class Reader:
         if file is not None:
             # A window of a cached stretch may want to read more through this descriptor.
             for key in [key for key in self._stretches if key[0] == generation]:
-                del self._stretches[key]
+                self._let_go(key)
             for key in [key for key in self._moved if key[0] == generation]:
                 del self._moved[key]
             with suppress(OSError):
                 file.close()
-
-
-def _keep(cache: OrderedDict[_Place, Value], key: _Place, value: Value, most: int) -> None:
-    cache[key] = value
-    cache.move_to_end(key)
-    while len(cache) > most:
-        cache.popitem(last=False)

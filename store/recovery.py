@@ -317,6 +317,8 @@ def _set_damaged_aside(
     emptied = [segment for segment in segments if segment.generation in damaged]
     for segment in emptied:
         _carry_on(journal, remains[segment.generation], segment.first_lsn)
+    # A head with nothing behind it is not believed, and no other may know what this one does.
+    journal.announce()
     ticket = journal.begin_sync()
     for target in ticket.targets:
         target.sync()

@@ -217,6 +217,7 @@ class Replay:
         self._dropped: set[int] = set()
         self._moved_by_queue: dict[int, set[int]] = {}
         self._has_snapshot = False
+        self._early_snapshot: list[bytes] | None = None
         # Newest first, and within a segment newest last.
         self._definitions: list[list[bytes]] = []
         self._snapshot: list[bytes] = []
@@ -254,6 +255,12 @@ class Replay:
 
     def _replay_definitions(self, batches: list[Bodies]) -> None:
         if self._has_snapshot:
+            return
+        if len(batches) == 1 and records.SNAPSHOT in batches[0]:
+            # The block is lost for which the segment was begun, and the snapshot knows already
+            # what it said. Unless there is no other, an older one and the changes are the truth.
+            if self._early_snapshot is None:
+                self._early_snapshot = records.unpack_texts(*batches[0][records.SNAPSHOT])
             return
         changes: list[bytes] = []
         for bodies in batches:
@@ -350,7 +357,8 @@ class Replay:
     def definitions(self) -> list[bytes]:
         """Return the newest snapshot and all later changes, in order."""
         later = [record for changes in reversed(self._definitions) for record in changes]
-        return [*self._snapshot, *later]
+        snapshot = self._snapshot if self._has_snapshot else self._early_snapshot or []
+        return [*snapshot, *later]
 
     def queues(self) -> dict[int, RecoveredQueue]:
         """Return every queue that has live messages or a delivery mark; to be called once."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -24,12 +24,21 @@ if TYPE_CHECKING:
 
 # What a queued message costs in memory beside its octets: tuple, bytes object, deque slot.
 MESSAGE_OVERHEAD_OCTETS: Final = 150
-# Piece sizes: messages in a span made here, octets and messages read back at a time.
+# Sizes of spans made here: messages, and octets of a scratch page.
 SPAN_MESSAGES: Final = 512
+PAGE_OCTETS: Final = 256 * 1024
+# Messages read back at a time: few at first, twice as many each time that was not enough.
+FIRST_REFILL_MESSAGES: Final = 16
 REFILL_MESSAGES: Final = 1024
 REFILL_OCTETS: Final = 1024 * 1024
-# What a queue keeps in memory when all queues together have too much.
+LEAST_REFILL_OCTETS: Final = 16 * 1024
+# What all queues together may have read back in one turn, in about microseconds: so much for each
+# run of messages that lie side by side, one for each message and for each KiB (LIMIT-23).
+TURN_READS: Final = 4096
+RUN_READS: Final = 16
+# What a queue keeps in memory when all queues together have too much, and when that is not enough.
 LEAST_OCTETS: Final = 64 * 1024
+TINY_OCTETS: Final = 4 * 1024
 # A tail behind spans is paged from this size on.
 TAIL_OCTETS: Final = 256 * 1024
 
@@ -92,22 +101,26 @@ class ScratchSpan:
 
 
 class Piece(NamedTuple):
-    """Messages for the head of a queue, about their octets in memory, and the largest one's."""
+    """Messages for the head of a queue, about their octets in memory, and the largest one's.
+
+    `reads` is what it took to read them, 0 if they were in memory.
+    """
 
     messages: list[Message]
     octets: int
     largest_octets: int
-    was_in_memory: bool
+    reads: int
 
 
 class Backlog:
     """The part of one queue that lies behind its head: spans, then a tail still in memory."""
 
-    __slots__ = ("_spans", "_store", "count", "octets", "paged_count", "tail")
+    __slots__ = ("_ahead", "_spans", "_store", "count", "octets", "paged_count", "tail")
 
     def __init__(self, store: PagedStore) -> None:
         self._store = store
         self._spans: deque[StoredSpan | ScratchSpan] = deque()
+        self._ahead = FIRST_REFILL_MESSAGES
         self.tail: deque[Message] = deque()
         self.octets = 0  # of the tail
         self.paged_count = 0
@@ -126,6 +139,7 @@ class Backlog:
             OSError: the disk refused; nothing has changed
         """
         self._spans.extendleft(reversed(self._paged(messages)))
+        self._ahead = FIRST_REFILL_MESSAGES
         self.count += len(messages)
         self.paged_count += len(messages)
 
@@ -149,25 +163,26 @@ class Backlog:
         self.tail.clear()
         return freed
 
-    def take(self) -> Piece:
-        """Read the next piece back."""
+    def take(self, limit_octets: int) -> Piece:
+        """Take the next piece, which may have to be read back, up to about so many octets of it."""
         if not self._spans:
-            piece = Piece(list(self.tail), self.octets, 0, was_in_memory=True)
+            piece = Piece(list(self.tail), self.octets, 0, 0)
             self.tail.clear()
             self.octets = 0
             self.count -= len(piece.messages)
             return piece
         span = self._spans[0]
         if isinstance(span, ScratchSpan):
-            messages = self._store.page_in(span.page)
+            messages, run_count = self._store.page_in(span.page), 1
             self._spans.popleft()
         else:
-            messages = self._read(span)
+            messages, run_count = self._read(span, limit_octets)
         sizes = [len(message[0]) for message in messages]
-        octets = sum(sizes) + len(sizes) * MESSAGE_OVERHEAD_OCTETS
+        octets = sum(sizes)
+        reads = run_count * RUN_READS + len(sizes) + octets // 1024
         self.count -= len(messages)
         self.paged_count -= len(messages)
-        return Piece(messages, octets, max(sizes), was_in_memory=False)
+        return Piece(messages, octets + len(sizes) * MESSAGE_OVERHEAD_OCTETS, max(sizes), reads)
 
     def forget_refused(self, first_lsn: int) -> int:
         """Drop what the journal could not store; gives the octets of memory that this freed."""
@@ -191,9 +206,15 @@ class Backlog:
 
     def _paged(self, messages: list[Message]) -> list[StoredSpan | ScratchSpan]:
         spans: list[StoredSpan | ScratchSpan] = []
+        at = 0
         try:
-            for at in range(0, len(messages), SPAN_MESSAGES):
-                spans.append(self._span(messages[at : at + SPAN_MESSAGES]))  # noqa: PERF401
+            while at < len(messages):
+                some = messages[at : at + SPAN_MESSAGES]
+                if not all(message[2] & 1 for message in some):
+                    ends = accumulate(len(message[0]) for message in some)
+                    some = some[: 1 + sum(end <= PAGE_OCTETS for end in ends)]
+                spans.append(self._span(some))
+                at += len(some)
         except OSError:
             for span in spans:
                 if isinstance(span, ScratchSpan):
@@ -207,16 +228,18 @@ class Backlog:
             return StoredSpan(lsns)
         return ScratchSpan(self._store.page_out(messages), len(messages), lsns)
 
-    def _read(self, span: StoredSpan) -> list[Message]:
-        """The next piece of a stored span, bounded in messages and about in octets."""
+    def _read(self, span: StoredSpan, limit_octets: int) -> tuple[list[Message], int]:
+        """The next piece of a stored span, and of how many runs it was put together."""
         messages: list[Message] = []
-        for first, tail, raws in self._store.fetch_runs(span.lsns[:REFILL_MESSAGES], REFILL_OCTETS):
+        runs = self._store.fetch_runs(span.lsns[: self._ahead], limit_octets)
+        for first, tail, raws in runs:
             seq = first * 2 + 1
             messages += zip(raws, repeat(tail), range(seq, seq + 2 * len(raws), 2), repeat(0))
         span.lsns = span.lsns[len(messages) :]
         if not span.lsns:
             self._spans.popleft()
-        return messages
+        self._ahead = min(2 * self._ahead, REFILL_MESSAGES)
+        return messages, len(runs)
 
 
 class Pager:
@@ -230,10 +253,13 @@ class Pager:
 
     __slots__ = (
         "_crowded",
+        "_put_off",
         "_queue_octets",
+        "_retry_octets",
         "_sized",
         "_total_octets",
         "last_error",
+        "reads_left",
         "refused_count",
         "store",
         "total",
@@ -242,18 +268,28 @@ class Pager:
     def __init__(self, store: PagedStore, queue_octets: int, total_octets: int) -> None:
         self.store = store
         self.total = 0
+        self.reads_left = TURN_READS
         self.refused_count = 0
         self.last_error: OSError | None = None
         self._queue_octets = queue_octets
         self._total_octets = total_octets
+        self._retry_octets = 0
         self._crowded: dict[Queue, None] = {}
         # Queues that may have something to give when all together have too much.
         self._sized: dict[Queue, None] = {}
+        # Queues that have consumers for what could not be read in this turn any more.
+        self._put_off: dict[Queue, None] = {}
+
+    @property
+    def refill_octets(self) -> int:
+        """How much a queue may read back at a time: less when memory is short."""
+        room = self._total_octets * 4 // 5 - self.total
+        return max(LEAST_REFILL_OCTETS, min(REFILL_OCTETS, room // 4))
 
     def charge(self, queue: Queue, octets: int) -> None:
         """A run has come into memory."""
         self.total += octets
-        if queue.octets > LEAST_OCTETS:
+        if queue.octets > TINY_OCTETS:
             self._sized[queue] = None
             if queue.octets > self._queue_octets or queue.backlog is not None:
                 self._crowded[queue] = None
@@ -262,19 +298,29 @@ class Pager:
         """Messages have left memory."""
         self.total -= octets
 
+    def put_off(self, queue: Queue) -> None:
+        """Enough was read back in this turn: the queue goes on in the next one."""
+        self._put_off[queue] = None
+
     def forget(self, queue: Queue) -> None:
         """The queue is gone."""
         self._crowded.pop(queue, None)
         self._sized.pop(queue, None)
+        self._put_off.pop(queue, None)
 
     def run(self) -> None:
-        """Page out; called once a turn, when the journal has been written."""
+        """Page out; called once a turn or more, when the journal has been written."""
         if self._crowded:
             crowded, self._crowded = self._crowded, {}
             for queue in crowded:
                 queue.page_out(self._queue_octets // 2)
-        if self.total > self._total_octets:
+        if self.total > max(self._total_octets, self._retry_octets):
             self._make_room()
+        self.reads_left = TURN_READS
+        if self._put_off:
+            put_off, self._put_off = self._put_off, {}
+            for queue in put_off:
+                queue.wake()
 
     def tell(self, error: OSError) -> None:
         """The disk refused a page; what should have gone there stays in memory."""
@@ -283,10 +329,15 @@ class Pager:
 
     def _make_room(self) -> None:
         """Largest first, until a fifth of the budget is free again."""
+        enough = self._total_octets * 4 // 5
         sized = sorted(self._sized, key=lambda queue: queue.octets, reverse=True)
-        for queue in sized:
-            if self.total <= self._total_octets * 4 // 5:
-                return
-            queue.page_out(LEAST_OCTETS)
-            if queue.octets <= LEAST_OCTETS:
-                self._sized.pop(queue, None)
+        for keep_octets in (LEAST_OCTETS, TINY_OCTETS):
+            for queue in sized:
+                if self.total <= enough:
+                    break
+                queue.page_out(keep_octets)
+                if queue.octets <= TINY_OCTETS:
+                    self._sized.pop(queue, None)
+        # What cannot be paged now is not looked at every turn.
+        is_short = self.total > self._total_octets
+        self._retry_octets = self.total + self._total_octets // 16 if is_short else 0

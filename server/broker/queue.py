@@ -257,7 +257,7 @@ class Queue:
 
     def get(self, *, no_ack: bool) -> tuple[Message, bool] | None:
         """Take the head as a consumer would; also says whether it is a redelivery (CONS-51)."""
-        if not self.ready and not self._refill():
+        if not self.ready and not self._refill(at_once=True):
             return None
         self._leave_memory(1)
         message = self.ready.popleft()
@@ -311,7 +311,7 @@ class Queue:
         if self.is_deleted or not messages:
             return
         ready = self.ready
-        octets = len(messages) * (self.largest_octets + MESSAGE_OVERHEAD_OCTETS)
+        octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
         self.octets += octets
         self._pager.charge(self, octets)
         back = sorted(messages, key=order)
@@ -382,16 +382,25 @@ class Queue:
         self.octets -= octets
         self._pager.refund(octets)
 
-    def _refill(self) -> bool:
-        """Bring the next piece of the backlog into memory; False when there is none."""
+    def _refill(self, *, at_once: bool = False) -> bool:
+        """Bring the next piece of the backlog into memory; False when there is none.
+
+        Also when enough was read in this turn, unless it must be `at_once`; then the queue is
+        woken in the next one.
+        """
         backlog = self.backlog
         if backlog is None:
             return False
-        piece = backlog.take()
+        pager = self._pager
+        if pager.reads_left <= 0 and backlog.paged_count and not at_once:
+            pager.put_off(self)
+            return False
+        piece = backlog.take(pager.refill_octets)
         self.ready.extend(piece.messages)
-        if not piece.was_in_memory:
+        if piece.reads:
+            pager.reads_left -= piece.reads
             self.octets += piece.octets
-            self._pager.charge(self, piece.octets)
+            pager.charge(self, piece.octets)
             self.largest_octets = max(self.largest_octets, piece.largest_octets)
         if not backlog.count:
             self.backlog = None

@@ -1,0 +1,109 @@
+"""`vouchmq store check` and `store dump` as an operator meets them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.store_report import check, dump
+from store.disk import FileDisk
+from store.journal import Journal
+from store.recovery import open_journal
+from tests.integration.broker_process import PROJECT, clean_environment
+
+QUEUE = (
+    b'{"v":1,"op":"queue","vhost":"/","name":"orders","queue_id":1,'
+    b'"auto_delete":false,"arguments":""}'
+)
+VHOST = b'{"v":1,"op":"vhost","vhost":"/"}'
+HEADER = bytes.fromhex("003c000000000000000000051000") + b"\x02"
+CONTENT = (
+    b"\x02\0\x01" + len(HEADER).to_bytes(4, "big") + HEADER + b"\xce"
+    b"\x03\0\x01\0\0\0\x05hello\xce"
+)  # fmt: skip
+
+
+def filled(directory: Path, count: int = 3) -> None:
+    disk = FileDisk(directory)
+    journal, _ = open_journal(disk, segment_size_bytes=1 << 20, snapshot=list)
+    journal.define(VHOST)
+    journal.define(QUEUE)
+    for _ in range(count):
+        journal.append_run((1,), b"\0\x06orders", [CONTENT])
+        synced(journal)
+    journal.close()
+    disk.close()
+
+
+def synced(journal: Journal) -> None:
+    journal.write()
+    ticket = journal.begin_sync()
+    for target in ticket.targets:
+        target.sync()
+    journal.end_sync(ticket)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "server", "store", *arguments],
+        cwd=PROJECT,
+        env=clean_environment(None),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def test_check_says_what_is_there(tmp_path: Path) -> None:
+    filled(tmp_path)
+    done = run("check", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no damage" in done.stdout
+    assert "orders" in done.stdout
+    document = json.loads(run("check", str(tmp_path), "--json").stdout)
+    assert [(q["name"], q["count"]) for q in document["queues"]] == [("orders", 3)]
+
+
+def test_dump_shows_messages(tmp_path: Path) -> None:
+    filled(tmp_path)
+    done = run("dump", str(tmp_path), "--queue", "orders", "--json")
+    assert done.returncode == 0
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [m["lsn"] for m in messages] == sorted({m["lsn"] for m in messages})
+    assert bytes.fromhex(messages[0]["body"]) == b"hello"
+    assert messages[0]["properties"] == {"delivery_mode": 2}
+    assert (messages[0]["exchange"], messages[0]["routing_key"]) == ("", "orders")
+
+
+@pytest.mark.parametrize("verb", ["check", "dump"])
+def test_what_cannot_be_read_is_one_line(verb: str, tmp_path: Path) -> None:
+    for directory in (tmp_path / "nowhere", tmp_path):
+        done = run(verb, str(directory))
+        assert done.returncode == 2
+        assert done.stdout == ""
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert str(directory) in done.stderr
+
+
+def test_damage_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(tmp_path, count=6)
+    segment = next(tmp_path.glob("*.journal"))
+    octets = bytearray(segment.read_bytes())
+    octets[octets.find(b"hello")] ^= 0xFF
+    segment.write_bytes(octets)
+    assert check(tmp_path, as_json=False) == 1
+    assert "DAMAGED" in capsys.readouterr().out
+    assert dump(tmp_path, queue=None, vhost=None, as_json=False) == 1
+    assert segment.read_bytes() == octets
+
+
+def test_an_unknown_queue_is_told(tmp_path: Path) -> None:
+    filled(tmp_path)
+    done = run("dump", str(tmp_path), "--queue", "nope")
+    assert done.returncode == 2
+    assert "nope" in done.stderr

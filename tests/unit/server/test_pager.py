@@ -1,0 +1,213 @@
+"""Paging by its bounds: what a turn may read, what a page may hold, what short memory changes."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from server.assembly import TELL_S
+from server.broker.message import Message
+from server.broker.paged_store import DiskPages
+from server.broker.pager import (
+    FIRST_REFILL_MESSAGES,
+    LEAST_OCTETS,
+    LEAST_REFILL_OCTETS,
+    PAGE_OCTETS,
+    REFILL_MESSAGES,
+    REFILL_OCTETS,
+    RUN_READS,
+    TINY_OCTETS,
+    TURN_READS,
+)
+from server.broker.queue import Queue
+from server.broker.spec import QueueSpec
+from store.errors import ReadFailed
+from store.scratch import Scratch
+from tests.simulation.sim_disk import SimDisk
+from tests.unit.server.on_disk import DiskWorld
+from tests.unit.server.paging import FakePagedStore
+from tests.unit.server.queues import TAIL, Stage
+
+KIB = 1024
+
+
+def restored(stage: Stage, lsns: Sequence[int], size: int = 100) -> None:
+    stage.store.stored.update(dict.fromkeys(lsns, (b"r" * size, TAIL)))
+    stage.queue.restore([lsns], 0)
+
+
+def test_a_queue_reads_more_each_time_that_was_not_enough() -> None:
+    stage = Stage()
+    restored(stage, range(1, 10_001))
+    alice = stage.consume("alice", 1)
+    sizes = []
+    while stage.queue.backlog is not None:
+        stage.pager.run()
+        before = len(stage.store.fetched)
+        alice.left = len(stage.queue.ready) + 1
+        stage.queue.wake()
+        stage.turn.run()
+        sizes.append(len(stage.store.fetched) - before)
+    assert sizes[0] == FIRST_REFILL_MESSAGES
+    assert max(sizes) == REFILL_MESSAGES
+    assert sizes[:-1] == sorted(sizes[:-1])
+    assert [seq >> 1 for seq, _ in alice.served] == list(range(1, len(alice.served) + 1))
+
+
+def test_a_turn_reads_no_more_than_it_may_and_the_next_goes_on() -> None:
+    stage = Stage()
+    # Each message is a run of its own, which is what makes reading slow.
+    lsns = range(1, 4001, 2)
+    restored(stage, lsns)
+    alice = stage.consume("alice")
+    stage.turn.run()
+    first = len(alice.served)
+    assert 0 < first <= 2 * TURN_READS // RUN_READS
+    assert stage.turn.asked == []
+    stage.pager.run()
+    assert stage.turn.asked == [stage.queue]
+    while stage.queue.ready_count:
+        stage.turn.run()
+        stage.pager.run()
+    assert [seq >> 1 for seq, _ in alice.served] == list(lsns)
+
+
+def test_basic_get_is_answered_whatever_the_turn_has_read() -> None:
+    stage = Stage()
+    restored(stage, range(1, 100))
+    stage.pager.reads_left = 0
+    got = stage.queue.get(no_ack=True)
+    assert got is not None
+    assert got[0][2] >> 1 == 1
+
+
+def test_a_queue_that_goes_is_not_woken() -> None:
+    stage = Stage()
+    restored(stage, range(1, 100))
+    stage.consume("alice")
+    stage.pager.reads_left = 0
+    stage.turn.run()
+    stage.queue.deleted()
+    stage.pager.run()
+    assert stage.turn.asked == []
+
+
+def test_less_is_read_back_at_a_time_when_memory_is_short() -> None:
+    stage = Stage(budget=(1 << 62, 10 * REFILL_OCTETS))
+    assert stage.pager.refill_octets == REFILL_OCTETS
+    stage.pager.total = 6 * REFILL_OCTETS
+    assert LEAST_REFILL_OCTETS < stage.pager.refill_octets < REFILL_OCTETS
+    stage.pager.total = 20 * REFILL_OCTETS
+    assert stage.pager.refill_octets == LEAST_REFILL_OCTETS
+    restored(stage, range(1, 100), size=10_000)
+    stage.consume("alice", 0)
+    stage.turn.run()
+    assert len(stage.queue.ready) == 2
+
+
+@pytest.mark.parametrize(("size", "most"), [(100, 512), (PAGE_OCTETS // 4, 5), (PAGE_OCTETS, 2)])
+def test_a_scratch_page_is_bounded_in_messages_and_octets(size: int, most: int) -> None:
+    stage = Stage()
+    seqs = stage.enqueue(600 if size == 100 else 20, size=size)
+    stage.queue.page_out(0)
+    pages = list(stage.store.pages.values())
+    assert max(map(len, pages)) == min(most, len(seqs) - 1)
+    assert [message[2] for page in pages for message in page] == seqs[1:]
+
+
+def test_many_small_queues_are_paged_too_when_that_is_needed() -> None:
+    """LIMIT-21: a thousand queues that each have little are much together."""
+    stage = Stage(budget=(1 << 30, 40 * LEAST_OCTETS))
+    queues = []
+    for number in range(100):
+        spec = QueueSpec(f"q{number}", "/", number, True, None, False, {})
+        queue = Queue(spec, stage.turn, stage.log, stage.pager, stage.unused.append)
+        for at in range(60):
+            lsn = number * 100 + at + 1
+            stage.store.stored[lsn] = (b"r" * KIB, TAIL)
+            queue.enqueue([(b"r" * KIB, TAIL, 2 * lsn + 1, 0)], (1, KIB, KIB), stored=True)
+        queues.append(queue)
+    assert stage.pager.total > 40 * LEAST_OCTETS
+    assert max(queue.octets for queue in queues) < LEAST_OCTETS
+    stage.pager.run()
+    assert stage.pager.total <= 40 * LEAST_OCTETS * 4 // 5
+    assert min(queue.octets for queue in queues) <= TINY_OCTETS
+    assert all(queue.ready_count == 60 for queue in queues)
+    assert all(queue.ready for queue in queues)
+
+
+def test_what_cannot_be_paged_is_not_tried_every_turn() -> None:
+    stage = Stage(budget=(1 << 30, 2 * LEAST_OCTETS))
+    stage.enqueue(400, stored=True, size=KIB)
+    tries: list[int] = []
+
+    def refuse(messages: list[Message]) -> int:
+        tries.append(len(messages))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    stage.enqueue(400, size=KIB)
+    stage.store.page_out = refuse  # type: ignore[method-assign]
+    for _ in range(10):
+        stage.pager.run()
+    assert 1 <= len(tries) <= 2
+    assert stage.pager.refused_count == len(tries)
+    assert stage.queue.ready_count == 800
+    stage.enqueue(200, size=KIB)
+    stage.pager.run()
+    assert len(tries) > 1
+
+
+class TestDiskPages:
+    """The real thing on a simulated disk."""
+
+    def test_a_page_that_cannot_be_read_is_told(self) -> None:
+        disk = SimDisk()
+        failures: list[str] = []
+        pages = DiskPages(FakePagedStore, Scratch(disk, file_size_bytes=1 << 20), failures.append)
+        page = pages.page_out([(b"raw", TAIL, 2, 0)])
+        disk.fail_next("read", errno.EIO)
+        with pytest.raises(ReadFailed, match="Input/output error"):
+            pages.page_in(page)
+        assert len(failures) == 1
+        assert pages.page_in(page) == [(b"raw", TAIL, 2, 0)]
+
+    def test_a_message_that_cannot_be_read_ends_the_broker(self) -> None:
+        """DURABLE-21: it is no bug, and nothing is passed over."""
+        world = DiskWorld()
+        client = world.connect()
+        client.open()
+        client.declare("q", durable=True)
+        journal = world.assembly.journal
+        queue = world.vhost.queues["q"]
+        first = journal.append_run((queue.spec.queue_id,), TAIL, [b"raw"] * 3)
+        world.sync()
+        queue.restore([range(first, first + 3)], 0)
+        for number in range(1, 20):
+            world.disk.fail["read", world.disk.calls["read"] + number] = errno.EIO
+        with capture_logs() as lines:
+            client.consume("q", "tag")
+            world.run_turns()
+        assert len(world.fatal) == 1
+        assert f"cannot read message {first}" in world.fatal[0]
+        assert client.deliveries() == []
+        assert not [line for line in lines if line["event"] == "turn.bug"]
+
+    def test_refused_pages_are_logged_once_a_minute(self) -> None:
+        world = DiskWorld()
+        pager = world.assembly.pager
+        with capture_logs() as lines:
+            for _ in range(3):
+                pager.tell(OSError(errno.ENOSPC, "No space left on device"))
+                world.check()
+                world.now += 1
+            assert [line["count"] for line in lines if line["event"] == "pager.refused"] == [1]
+            world.now += TELL_S
+            world.check()
+            world.now += TELL_S
+            world.check()
+        told = [line for line in lines if line["event"] == "pager.refused"]
+        assert [line["count"] for line in told] == [1, 2]
+        assert "No space left" in told[0]["reason"]

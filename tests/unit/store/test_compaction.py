@@ -1,0 +1,188 @@
+"""Mostly dead segments are emptied, and nothing that lives is lost on the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.compaction import Compactor
+from store.journal import Journal
+from store.segment import segment_name
+from tests.simulation.sim_disk import SimDisk
+from tests.unit.store.journals import lsns_of, open_on, publish, raws_of, segments_on, spoil, sync
+
+SIZE = 64 * 1024
+RAW = b"r" * 1000
+Spoiled = list[tuple[str, str]]
+
+
+def compactor_of(journal: Journal) -> tuple[Compactor, Spoiled]:
+    spoiled: Spoiled = []
+    return Compactor(journal, lambda name, why: spoiled.append((name, why))), spoiled
+
+
+def compact(journal: Journal, octets: int = 4096) -> tuple[Compactor, Spoiled]:
+    """Take steps until there is nothing left to do."""
+    compactor, spoiled = compactor_of(journal)
+    for _ in range(10_000):
+        is_going_on = compactor.step(octets)
+        sync(journal)
+        if not is_going_on:
+            sync(journal)
+            return compactor, spoiled
+    raise AssertionError("compaction comes to no end")
+
+
+def pinned(disk: SimDisk, count: int = 400, every: int = 50) -> tuple[Journal, list[int]]:
+    """Return a journal in which one message out of `every` is left."""
+    journal, _ = open_on(disk, size=SIZE)
+    lsns = []
+    for _ in range(count // 10):
+        lsns += publish(journal, 1, *[RAW] * 10)
+    journal.settle(1, [lsn for at, lsn in enumerate(lsns) if at % every])
+    sync(journal)
+    return journal, lsns[::every]
+
+
+def test_one_message_pins_no_segment() -> None:
+    disk = SimDisk()
+    journal, kept = pinned(disk)
+    assert len(segments_on(disk)) > 5
+    compactor, spoiled = compact(journal)
+    assert spoiled == []
+    assert len(segments_on(disk)) <= 2
+    assert compactor.counters.moved_messages >= 6
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == kept
+
+
+def test_disk_use_is_bounded_by_what_lives() -> None:
+    disk = SimDisk()
+    journal, kept = pinned(disk, count=1000, every=3)
+    compact(journal)
+    used = sum(len(disk.visible[name].visible) for name in disk.listdir())
+    assert used <= 2 * len(kept) * len(RAW) + 3 * SIZE
+    _, recovered = open_on(disk, size=SIZE)
+    assert lsns_of(recovered, 1) == kept
+    assert set(raws_of(recovered, 1)) == {RAW}
+
+
+def test_a_segment_that_mostly_lives_is_left_alone() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    lsns = publish(journal, 1, *[RAW] * 200)
+    journal.settle(1, lsns[::4])
+    sync(journal)
+    before = segments_on(disk)
+    compactor, _ = compact(journal)
+    assert compactor.counters.moved_messages == 0
+    assert segments_on(disk) == before
+
+
+def test_a_dead_segment_behind_a_living_one_goes_with_its_settles_logged_again() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    living = publish(journal, 1, *[RAW] * 100)
+    # The settles of some of these stand in segments that are dead soon.
+    journal.settle(1, living[10:20])
+    sync(journal)
+    passing = publish(journal, 2, *[RAW] * 300)
+    journal.settle(2, passing)
+    sync(journal)
+    before = len(segments_on(disk))
+    compact(journal)
+    assert len(segments_on(disk)) <= before - 4
+    for _ in range(2):
+        _, recovered = open_on(disk, size=SIZE)
+        assert lsns_of(recovered, 1) == living[:10] + living[20:]
+        assert lsns_of(recovered, 2) == []
+        assert recovered.report.damaged == []
+
+
+def test_a_vacated_file_that_comes_back_does_not_count() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    living = publish(journal, 1, *[RAW] * 60)
+    passing = publish(journal, 2, *[RAW] * 300)
+    old = {name: disk.visible[name] for name in segments_on(disk)}
+    journal.settle(2, passing)
+    sync(journal)
+    compact(journal)
+    gone = sorted(old.keys() - set(segments_on(disk)))
+    assert len(gone) >= 3
+    disk.visible[gone[1]] = old[gone[1]]
+    _, recovered = open_on(disk, size=SIZE)
+    assert lsns_of(recovered, 2) == []
+    assert lsns_of(recovered, 1) == living
+    assert recovered.report.damaged == []
+    assert gone[1] not in disk.listdir()
+
+
+def test_settling_goes_on_between_the_steps() -> None:
+    disk = SimDisk()
+    journal, kept = pinned(disk, every=10)
+    compactor, spoiled = compactor_of(journal)
+    left = list(kept)
+    while compactor.step(600):
+        if left:
+            journal.settle(1, [left.pop()])
+        sync(journal)
+    sync(journal)
+    assert spoiled == []
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == left
+
+
+def test_a_message_of_two_queues_moves_for_those_that_still_have_it() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    lsns = []
+    for _ in range(300):
+        lsns.append(journal.append_run((1, 2), b"t", [RAW]))
+        sync(journal)
+    journal.settle(1, lsns)
+    journal.settle(2, [lsn for at, lsn in enumerate(lsns) if at % 20])
+    sync(journal)
+    compact(journal)
+    _, recovered = open_on(disk, size=SIZE)
+    assert (lsns_of(recovered, 1), lsns_of(recovered, 2)) == ([], lsns[::20])
+    assert len(segments_on(disk)) <= 3
+
+
+def test_what_recovery_found_is_compacted_too() -> None:
+    disk = SimDisk()
+    journal, kept = pinned(disk)
+    del journal
+    again, _ = open_on(disk, size=SIZE)
+    compact(again)
+    assert len(segments_on(disk)) <= 2
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == kept
+
+
+def test_a_damaged_block_is_not_carried_on_as_if_it_were_whole() -> None:
+    disk = SimDisk()
+    journal, _ = pinned(disk)
+    inode = disk.visible[segment_name(1)]
+    spoil(disk, segment_name(1), bytes(inode.visible).find(RAW) + 10)
+    _, spoiled = compact(journal)
+    assert [name for name, _ in spoiled] == [segment_name(1)]
+    assert "checksum" in spoiled[0][1]
+    assert segment_name(1) in disk.listdir()
+
+
+@pytest.mark.parametrize("octets", [1, 5000, 1 << 20])
+def test_steps_of_any_size_come_to_the_same_end(octets: int) -> None:
+    disk = SimDisk()
+    journal, kept = pinned(disk, count=200, every=40)
+    compact(journal, octets)
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == kept
+
+
+def test_a_step_is_bounded() -> None:
+    disk = SimDisk()
+    journal, _ = pinned(disk, every=3)
+    compactor, _ = compactor_of(journal)
+    before = 0
+    while compactor.step(4096):
+        moved = compactor.counters.moved_bytes
+        assert moved - before <= 4096 + 64 * len(RAW)
+        before = moved
+        sync(journal)
+    assert before > 50_000
