@@ -27,6 +27,7 @@ from protocol.runs import (
     parse_acks,
     parse_publishes,
 )
+from protocol.text import describe_octets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -271,16 +272,6 @@ class Reader:
         return (PUBLISHES, channel, assembly.key, [raw], assembly.mode, len(raw))
 
 
-def snippet(payload: bytes) -> str:
-    """Show how many octets there are and at most the first 16 of them (FRAME-18)."""
-    first = payload[:16]
-    if first and all(32 <= octet < 127 and octet not in {34, 92} for octet in first):
-        shown = '<<"' + first.decode("ascii") + '">>'
-    else:
-        shown = "<<" + ",".join(str(octet) for octet in first) + ">>"
-    return f"{'all' if len(payload) <= 16 else 'first 16'} octets = {shown}"
-
-
 def too_large(kind: int, size: int, largest: int) -> HardError:
     """FRAME-10, known from the seven octets of the frame's head."""
     return FrameError(
@@ -291,13 +282,13 @@ def too_large(kind: int, size: int, largest: int) -> HardError:
 def bad_end(kind: int, payload: bytes, octet: int) -> HardError:
     """FRAME-11: synchronisation is lost."""
     return FrameError(
-        f"type {kind}, {snippet(payload)}: {{invalid_frame_end_marker,{octet}}}", ids=(0, 0)
+        f"type {kind}, {describe_octets(payload)}: {{invalid_frame_end_marker,{octet}}}", ids=(0, 0)
     )
 
 
 def unknown_frame(kind: int, payload: bytes) -> HardError:
     """FRAME-13, FRAME-14."""
-    return FrameError(f"type {kind}, {snippet(payload)}: unknown_frame", ids=(0, 0))
+    return FrameError(f"type {kind}, {describe_octets(payload)}: unknown_frame", ids=(0, 0))
 
 
 def no_header() -> HardError:

@@ -201,16 +201,12 @@ def encode_deliveries(
     return parts
 
 
-def on_channel(raw: bytes, channel: bytes, frame_max: int) -> bytes:
-    """Return a raw content with its frames numbered for `channel` and no body frame too large.
-
-    A frame_max of 0 means no limit (FRAME-12). A header frame cannot be split (FRAME-19).
-    """
-    return b"".join(content_pieces(raw, channel, frame_max))
-
-
 def content_pieces(raw: bytes, channel: bytes, frame_max: int) -> list[Piece]:
-    """The same in pieces to be joined; those of the body are views, so that nothing is copied."""
+    """A raw content with its frames numbered for `channel` and no body frame too large, in pieces.
+
+    Those of the body are views, so that nothing is copied. A frame_max of 0 means no limit
+    (FRAME-12). A header frame cannot be split (FRAME-19).
+    """
     body_at = 8 + SIZE.unpack_from(raw, 3)[0]
     pieces: list[Piece] = [b"\x02", channel, raw[3:body_at]]
     end = len(raw)

@@ -11,9 +11,9 @@ from protocol.fields import encode_shortstr
 from protocol.runs import (
     Message,
     body_size,
+    content_pieces,
     encode_deliveries,
     mode_of,
-    on_channel,
     parse_acks,
     parse_publishes,
 )
@@ -161,7 +161,7 @@ class TestDeliveries:
 
     def test_content_of_another_channel_is_renumbered(self) -> None:
         raw = raw_of(b"x" * 5000, channel=300, sizes=(4000,))
-        renumbered = on_channel(raw, b"\x00\x07", 0)
+        renumbered = b"".join(content_pieces(raw, b"\x00\x07", 0))
         assert [frame[:2] for frame in wire.raw_frames(renumbered)] == [(2, 7), (3, 7), (3, 7)]
         assert [frame[2] for frame in wire.raw_frames(renumbered)] == [
             frame[2] for frame in wire.raw_frames(raw)
