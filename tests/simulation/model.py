@@ -503,7 +503,8 @@ class Model:
                 need = self.ledger.pending
             self._settle(taken.values(), requeue)
         ch.is_committing = True
-        ch.commit_need, ch.committed = self.ledger.pending, settles
+        # A commit that stores nothing is done at once: what the disk refuses is not its business.
+        ch.commit_need, ch.committed = (self.ledger.pending if need else 0), settles
         ch.expect("Tx.CommitOk", need=need)
 
     def rollback(self, ch: MChannel, *, is_end: bool = False) -> None:
