@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
@@ -38,13 +39,13 @@ def environment(directory: Path, port: int) -> dict[str, str]:
     }
 
 
-def start(directory: Path, port: int) -> int:
-    """Start the node and wait until it speaks AMQP; print its URL."""
+def start(directory: Path, port: int, plugins: Sequence[str] = ()) -> int:
+    """Start the node with these plugins and wait until it speaks AMQP; print its URL."""
     if not Path(SERVER).exists():
         print("rabbitmq-server is not installed: apt-get install rabbitmq-server", file=sys.stderr)
         return 2
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "enabled_plugins").write_text("[].\n")
+    (directory / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
     (directory / "rabbitmq.conf").write_text(
         "loopback_users = none\nlog.file.level = warning\ndisk_free_limit.absolute = 50MB\n"
     )
@@ -108,10 +109,17 @@ def main() -> int:
     parser.add_argument("verb", choices=["start", "stop"])
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--port", type=int, default=5673)
+    parser.add_argument(
+        "--enable",
+        action="append",
+        default=[],
+        metavar="PLUGIN",
+        help="a plugin of the package, e.g. rabbitmq_consistent_hash_exchange; may be repeated",
+    )
     parser.add_argument("--wipe", action="store_true", help="remove the directory afterwards")
     options = parser.parse_args()
     if options.verb == "start":
-        return start(options.dir, options.port)
+        return start(options.dir, options.port, options.enable)
     code = stop(options.dir)
     if options.wipe:
         shutil.rmtree(options.dir, ignore_errors=True)
