@@ -14,6 +14,7 @@ from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError
 from conformance.report import Display, write_json, write_junit
 from conformance.runner import Plan, run
+from conformance.stage import SLACK_S
 from conformance.target import Target, parse
 from conformance.wire import WireError
 
@@ -36,6 +37,13 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="the broker is RabbitMQ 3.10.8: only ≡ cases, its known departures are excused",
     )
     parser.add_argument("--jobs", type=int, default=4, help="cases at the same time (default 4)")
+    parser.add_argument(
+        "--slack",
+        type=float,
+        default=SLACK_S,
+        metavar="S",
+        help="seconds a busy machine may add to what a rule allows (default %(default)g)",
+    )
     parser.add_argument(
         "--restart-command", default="", metavar="CMD", help="restarts the broker, then returns"
     )
@@ -84,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problem:
         sys.stderr.write(f"{problem}\n")
         return EXIT_UNUSABLE
-    plan = Plan(broker, wanted.jobs, wanted.restart_command, wanted.referee)
+    plan = Plan(broker, wanted.jobs, wanted.restart_command, wanted.referee, wanted.slack)
     with Display(len(cases)) as display:
         verdicts = run(cases, plan, display.tell)
     display.table(verdicts)

@@ -99,7 +99,9 @@ def all_cases() -> list[Case]:
 # The sections in the order in which the rules are written down.
 SECTIONS: Final = (
     *("GEN", "CONN", "FRAME", "CHAN", "EXCH", "QUEUE", "PUB"),
-    *("CONF", "TX", "ACK", "QOS", "CONS", "DURABLE", "LIMIT"),
+    *("CONF", "TX", "ACK", "QOS", "CONS", "TTL", "DLX", "LEN", "PRIO", "DELAY"),
+    *("REDELIVER", "DUP", "SEQ", "STREAM", "QUORUM", "AUTH", "VHOST", "PERM"),
+    *("TLS", "POLICY", "HTTP", "METRIC", "DURABLE", "LIMIT"),
 )
 
 

@@ -20,7 +20,7 @@ from conformance.case import Case, Outcome, Verdict
 from conformance.client import Connection
 from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError, SkipError
-from conformance.stage import Stage
+from conformance.stage import SLACK_S, Stage
 from conformance.target import Target
 from conformance.wire import WireError
 
@@ -39,6 +39,7 @@ class Plan:
     jobs: int = 4
     restart_command: str = ""
     is_referee: bool = False
+    slack_s: float = SLACK_S
 
 
 def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> list[Verdict]:
@@ -68,7 +69,7 @@ def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> l
 
 
 def _judge(one: Case, plan: Plan) -> Verdict:
-    stage = Stage(plan.target)
+    stage = Stage(plan.target, plan.slack_s)
     attempt = _Attempt(one, stage, plan)
     attempt.step(lambda: _whole(one, stage))
     return attempt.finish()
@@ -137,7 +138,7 @@ def _across_restart(cases: Sequence[Case], plan: Plan) -> Iterator[Verdict]:
         return
     waiting: list[tuple[_Attempt, Iterator[None], Stage]] = []
     for one in cases:
-        stage = Stage(plan.target)
+        stage = Stage(plan.target, plan.slack_s)
         attempt = _Attempt(one, stage, plan)
         halves = one.body(stage)
         if halves is None:

@@ -9,20 +9,25 @@ from typing import Final
 
 from conformance.client import Channel, Connection
 from conformance.events import EndedError, RefusedError, SilenceError
-from conformance.expect import MismatchError
+from conformance.expect import MismatchError, check
 from conformance.target import Target
 from conformance.wire import Table
 
 _RUN: Final = secrets.token_hex(3)
 _COUNTER: Final = itertools.count(1)
 CLEANING_S: Final = 5.0
+# How much later than a rule allows something may be seen here: both machines are busy.
+SLACK_S: Final = 2.0
+# How much earlier: clocks are read in milliseconds on one side.
+EARLY_S: Final = 0.01
 
 
 class Stage:
     """The props of one case; `clear` removes whatever it left behind."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, slack_s: float = SLACK_S) -> None:
         self.target = target
+        self.slack_s = slack_s
         self.connections: list[Connection] = []
         self._names: list[str] = []
 
@@ -137,6 +142,12 @@ class Stage:
         for body in bodies:
             channel.publish("", queue, body)
         channel.holds(queue, before + len(bodies))
+
+    def in_time(self, at: float, due: float, late_s: float, what: str) -> None:
+        """Fail unless `at` is not before `due` and at most `late_s` and the slack behind it."""
+        check(at >= due - EARLY_S, f"{what}: {due - at:.3f} s too early")
+        over_s = at - due - late_s - self.slack_s
+        check(over_s <= 0, f"{what}: {at - due:.3f} s late, {late_s} s are allowed")
 
     # --- afterwards ------------------------------------------------------------------------
 
