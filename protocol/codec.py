@@ -1,16 +1,16 @@
 """pamqp at the edge: method payloads ↔ method objects, and the frames that the broker sends.
 
 Decoding walks the payload argument by argument, by the types that pamqp's generated classes
-state. pamqp decodes the scalars; the table is ours (`fields.py`), because pamqp's loses types.
+state. The decoders are ours: pamqp's tables (`fields.py`) lose types, and its scalars cost more
+than all else that a method needs.
 Encoding is by hand wherever pamqp's constructors judge names that RabbitMQ accepts.
 
 Nothing here looks at a channel's or a connection's state: a method that clients may send at
 *some* time is decoded, and whether now is the time is judged by whoever holds the state.
 
 Everything about pamqp that must not be trusted is dealt with in this file:
-- it accepts truncated strings and trailing octets (FRAME-15: we do not);
-- it raises on strings that are not UTF-8, or gives `bytes` for some of them;
-- it reads delivery tags as signed;
+- its decoders accept truncated strings and trailing octets (FRAME-15: we do not), raise on
+  strings that are not UTF-8 or give `bytes` for some of them, and read delivery tags as signed;
 - its constructors validate names, and some of them warn;
 - it does not know class 30 (CHAN-30).
 
@@ -20,11 +20,10 @@ Spec: FRAME-15, FRAME-16, FRAME-17, FRAME-56
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Final, NamedTuple
 
 from pamqp import base, commands
-from pamqp import decode as pamqp_decode
 from pamqp import frame as pamqp_frame
 
 from protocol import constants as c
@@ -136,9 +135,7 @@ KNOWN_METHODS: Final[frozenset[c.Ids]] = frozenset(
 )
 
 _IDS: Final = struct.Struct(">HH")
-# The most octets that a scalar of the type can take, so that no slice copies the whole rest.
-_WIDEST: Final[dict[str, int]] = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "shortstr": 256}
-_DELIVERY_TAG_MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
+_LONG: Final = struct.Struct(">I")
 
 
 def method_ids(payload: bytes) -> c.Ids:
@@ -176,7 +173,7 @@ def decode_method(payload: bytes) -> Command:
     method = plan.method_class.__new__(plan.method_class)
     try:
         arguments = _decode_arguments(method, plan.arguments, payload)
-    except (FrameError, ValueError) as error:
+    except (FrameError, ValueError, struct.error) as error:
         raise cannot_decode(payload[c.METHOD_PAYLOAD_MIN_SIZE :], ids) from error
     return Command(method, ids, arguments)
 
@@ -187,7 +184,7 @@ def _decode_arguments(
     """Set the attributes of `method`; gives its table.
 
     Raises:
-        FrameError, ValueError: the octets do not fit the arguments exactly.
+        FrameError, ValueError, struct.error: the octets do not fit the arguments exactly.
     """
     table: Table = {}
     offset = c.METHOD_PAYLOAD_MIN_SIZE
@@ -209,42 +206,45 @@ def _decode_arguments(
             table, offset = decode_table_at(payload, offset)
             setattr(method, name, {})
             continue
-        value, offset = _decode_scalar(payload, offset, kind)
+        value, offset = _SCALARS[kind](payload, offset)
         setattr(method, name, value)
     if offset != size:
         raise ValueError("octets left over")
     return table
 
 
-def _decode_scalar(payload: bytes, offset: int, kind: str) -> tuple[int | str, int]:
-    """The scalar at `offset` and the offset behind it.
+def _number_decoder(form: str) -> Callable[[bytes, int], tuple[int, int]]:
+    """A decoder of one unsigned number: payload, offset → number, offset behind it."""
+    packed = struct.Struct(form)
 
-    That offset may be past the end: pamqp takes a string that claims more octets than there are.
-    The caller finds out, since no later argument can bring it back.
+    def decode_number(payload: bytes, offset: int) -> tuple[int, int]:
+        return packed.unpack_from(payload, offset)[0], offset + packed.size
 
-    Raises:
-        FrameError, ValueError: there are not enough octets.
-    """
-    chunk = payload[offset : offset + _WIDEST.get(kind, len(payload))]
-    try:
-        consumed, value = pamqp_decode.by_type(chunk, kind)
-    except UnicodeDecodeError:
-        # Only shortstr raises so; a longstr comes back as bytes.
-        return decode_shortstr(payload, offset)
-    if isinstance(value, bytes):
-        value = decode_text(value)
-    if kind == "longlong" and isinstance(value, int):
-        value &= _DELIVERY_TAG_MASK
-    if not isinstance(value, int | str):
-        raise TypeError(f"pamqp gave {value!r} for a {kind}")
-    return value, offset + consumed
+    return decode_number
+
+
+def _decode_longstr(payload: bytes, offset: int) -> tuple[str, int]:
+    start = offset + _LONG.size
+    end = start + int(_LONG.unpack_from(payload, offset)[0])
+    if end > len(payload):
+        raise ValueError("longstr")
+    return decode_text(payload[start:end]), end
+
+
+_SCALARS: Final[Mapping[str, Callable[[bytes, int], tuple[int, int] | tuple[str, int]]]] = {
+    "octet": _number_decoder(">B"),
+    "short": _number_decoder(">H"),
+    "long": _number_decoder(">I"),
+    "longlong": _number_decoder(">Q"),
+    "shortstr": decode_shortstr,
+    "longstr": _decode_longstr,
+}
 
 
 # --- frames that the broker sends ---
 
 _METHOD_HEAD: Final = struct.Struct(">BHIHH")
 _SHORT_LONG_SHORT: Final = struct.Struct(">HIH")
-_LONG: Final = struct.Struct(">I")
 _LONG_LONG: Final = struct.Struct(">II")
 _SHORT: Final = struct.Struct(">H")
 _CLOSE_IDS: Final = struct.Struct(">HH")

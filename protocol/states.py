@@ -34,6 +34,9 @@ class ConnectionState(StrEnum):
     CLOSING = "closing"
     CLOSED = "closed"
 
+    # Enum's own is a function in Python, and states are looked up with every method.
+    __hash__ = str.__hash__
+
 
 class ConnectionEvent(StrEnum):
     """What moves a connection on."""
@@ -46,6 +49,8 @@ class ConnectionEvent(StrEnum):
     SERVER_CLOSED = "close sent"
     CLOSE_OK = "close-ok received"
     LOST = "socket gone or given up"
+
+    __hash__ = str.__hash__
 
 
 class ChannelState(StrEnum):

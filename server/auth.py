@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import ipaddress
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 import regex
@@ -40,6 +41,8 @@ DIGESTS: Final[dict[str, str]] = {
 MATCH_LIMIT_S: Final = 0.01
 # Verdicts kept per user; beyond that they are forgotten all at once.
 CACHE_SIZE: Final = 4096
+# Clients come again from where they came from.
+ADDRESSES_KNOWN: Final = 1024
 
 
 class LoginError(Exception):
@@ -289,6 +292,7 @@ def _login_of(account: UserAccount, random_octets: Callable[[int], bytes]) -> _L
     return _Login(user, hash_password(account.password, salt, account.hashing_algorithm))
 
 
+@lru_cache(maxsize=ADDRESSES_KNOWN)
 def is_loopback(host: str) -> bool:
     """True for an address of this machine alone; an empty host is a Unix socket.
 

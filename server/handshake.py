@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -203,7 +204,7 @@ class Handshake:
 
         Spec: CONN-10
         """
-        return connection_start(self._offer.server_properties(), " ".join(self._mechanisms))
+        return _start_frame(self._offer, " ".join(self._mechanisms))
 
     def handle(self, command: Command) -> bytes:
         """Take the client's next method; returns the answer, b"" when there is none to tune-ok.
@@ -317,6 +318,12 @@ class Handshake:
 
     def _advance(self, event: ConnectionEvent) -> None:
         self.state = next_connection_state(self.state, event)
+
+
+@lru_cache(maxsize=8)
+def _start_frame(offer: Offer, mechanisms: str) -> bytes:
+    # The same for every connection of a broker, and dear: a table within a table.
+    return connection_start(offer.server_properties(), mechanisms)
 
 
 def _capabilities(client_properties: Table) -> frozenset[str]:

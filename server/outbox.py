@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 UNJOINED_OCTETS: Final = 32768
 
 
+def nothing(*_: object) -> None:
+    """What a closed outbox calls: it must not keep the connection that it belonged to."""
+
+
 class Flusher(Protocol):
     """Who flushes the outbox once per loop turn."""
 
@@ -140,3 +144,4 @@ class Outbox:
         self._is_closed = True
         self.blocked = True
         self._parts.clear()
+        self._write = self._drained = nothing

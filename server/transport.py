@@ -111,6 +111,7 @@ class Edge(asyncio.BufferedProtocol):
         self._paused = 0
         self._is_finishing = False
         self._linger_until = 0.0
+        self._lingering: asyncio.TimerHandle | None = None
         self._is_held = False
         self._linger_octets = LINGER_OCTETS
         self.name = "?"
@@ -155,6 +156,10 @@ class Edge(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         self._door.edges.discard(self)
+        self._transport = None
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.lost(str(exc) if exc else "closed by the client")
@@ -216,7 +221,7 @@ class Edge(asyncio.BufferedProtocol):
         if transport.can_write_eof():
             transport.write_eof()
         self._linger_until = self._door.loop.time() + LAST_WORDS_LIMIT_S
-        self._door.loop.call_later(LINGER_S, self._linger)
+        self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
 
     def _linger(self) -> None:
         """The end, unless a slow client has not yet been given everything."""
@@ -224,7 +229,7 @@ class Edge(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             return
         if transport.get_write_buffer_size() and self._door.loop.time() < self._linger_until:
-            self._door.loop.call_later(LINGER_S, self._linger)
+            self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
         else:
             self.abort()
 

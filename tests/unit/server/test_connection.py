@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 import pytest
 from pamqp import base, commands
 
@@ -572,6 +575,35 @@ class TestEnds:
         with closes_channel(client, 404, text, (50, 10)):
             octets = b"\x00\x32\x00\x0a\x00\x00\xfe" + name.encode() + b"\x01" + bytes(4)
             client.send(wire.frame(1, 1, octets))
+
+    @pytest.mark.parametrize("is_polite", [True, False])
+    def test_what_has_gone_leaves_nothing_to_the_garbage_collector(
+        self, world: World, *, is_polite: bool
+    ) -> None:
+        """A ring between a connection and its parts would keep each until the next collection."""
+        client = world.connect()
+        client.open()
+        client.declare("q")
+        client.method(1, commands.Confirm.Select())
+        client.send(wire.publish(1, "q", b"x", wire.persistent()))
+        client.send(wire.publish(1, "q", b"y"))
+        world.sync()
+        client.method(1, commands.Basic.Consume(0, "q", "t"))
+        client.hear()
+        if is_polite:
+            client.send(CLOSE)
+            client.hear()
+        connection, channel = ref(client.connection), ref(client.connection.channels.get(1, world))
+        client.timers.clear()
+        gc.disable()
+        try:
+            client.connection.lost("gone")
+            del client.connection
+            world.run_turns()
+            assert connection() is None
+            assert channel() is (world if is_polite else None)
+        finally:
+            gc.enable()
 
 
 class TestLogin:
