@@ -322,6 +322,8 @@ class Channel:
             entry.queue.requeue(entry.messages)
         for consumer in consumers.values():
             consumer.queue.remove_consumer(consumer)
+        # It refers back; without the ring all of this goes at once (see `Connection.lost`).
+        del self._publisher
 
 
 def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
