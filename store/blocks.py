@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # What is read at once while walking over small blocks, and of each block among large ones.
 WALK_BYTES: Final = 64 * 1024
 GLANCE_BYTES: Final = 4 * 1024
+# What is read at once of a block that is kept as a whole.
+PART_BYTES: Final = 64 * 1024
 
 
 class Window:
@@ -56,6 +58,34 @@ class Window:
         if len(data) != end - start:
             raise OSError(errno.EIO, "the file ends too early")
         return data
+
+
+class Parts(Window):
+    """One block in memory, in parts that are never joined: that would hold up others."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, file: DiskFile, offset: int) -> None:
+        super().__init__(file)
+        self.base = offset
+        self._parts: list[bytes] = []
+
+    def add(self, part: bytes) -> None:
+        """Take the next part; all but the last have `PART_BYTES`."""
+        if not self._parts:
+            self.octets = part
+        self._parts.append(part)
+
+    def read(self, start: int, end: int) -> bytes:
+        """Return the octets between two offsets of the block."""
+        low, first = divmod(start - self.base, PART_BYTES)
+        high, last = divmod(end - self.base, PART_BYTES)
+        if low == high:
+            return self._parts[low][first:last]
+        found = [self._parts[low][first:], *self._parts[low + 1 : high]]
+        if last:
+            found.append(self._parts[high][:last])
+        return b"".join(found)
 
 
 class Block(NamedTuple):

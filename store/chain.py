@@ -281,8 +281,12 @@ class Chain:
         return needed
 
     def needs_drop(self, leaving: Segment, queue_id: int) -> bool:
-        """Return whether other segments may still have messages of a queue that is gone."""
+        """Return whether other segments may have messages or notes of a queue that is gone."""
         return any(s.may_have(queue_id) for s in self._segments if s is not leaving)
+
+    def needs_unnote(self, leaving: Segment, scope_id: int) -> bool:
+        """Return whether other segments may still have older notes of a scope."""
+        return any(s.may_have_notes(scope_id) for s in self._segments if s is not leaving)
 
     # Segments.
 
@@ -352,7 +356,7 @@ class Chain:
         if is_half_full and not (self._has_asked_for_spare or self._spares):
             self._has_asked_for_spare = True
             self._chores.append(Chore("prepare", PREPARED_NAME, self.segment_size_bytes))
-        return len(self._segments) > 1 and not self._segments[0].live_count
+        return len(self._segments) > 1 and not self._segments[0].is_needed
 
     def take_chores(self) -> list[Chore]:
         """Return file work for somebody who may block; none of it is needed for safety."""
@@ -398,7 +402,7 @@ class Chain:
         was = len(segments)
         while (
             len(segments) > 1
-            and not segments[0].live_count
+            and not segments[0].is_needed
             and segments[0].dead_number <= self.synced_number
         ):
             self._leave(segments[0], self.number)

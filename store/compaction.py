@@ -17,6 +17,7 @@ Spec: DURABLE-15
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
@@ -24,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from store import records
-from store.blocks import GLANCE_BYTES, Block, Window, read_block
-from store.copies import Route, Run, drops_of, learn_routes, runs_of, settles_of
+from store.blocks import GLANCE_BYTES, PART_BYTES, Block, Parts, Window, read_block
+from store.copies import Route, Run, drops_of, learn_routes, notes_of, runs_of, settles_of
 
 if TYPE_CHECKING:
     from store.disk import DiskFile
@@ -38,16 +39,22 @@ _MOST_ALIVE: Final = 0.5
 _SURVEY_AGAIN: Final = 0.9
 # Sizes differ, so that counts may mislead: now and then one segment is looked at all the same.
 _LOOKS_PER_DOUBT: Final = 16
-# LSNs whose fate is looked up at once while moving.
-_PIECE: Final = 64
+# Messages whose fate is looked up at once while moving, and the octets of those moved at once.
+_PIECE: Final = 32
+_PIECE_BYTES: Final = 32 * 1024
 # What a step takes is counted in octets: one that is moved is one, and so about 10 ns. By that
 # measure a look at a block or at a run costs so many, and an octet that is checked a part of one.
 _BLOCK_COST: Final = 2048
 _RUN_COST: Final = 384
 _CHECK_SHARE: Final = 8
+# Settles that are looked through at once.
+_SETTLES_AT_ONCE: Final = 4096
+# The clock is looked at after about so much, which is some hundredths of a millisecond.
+_BIT: Final = 4096
 _NEXT_STEP: Final = 1 << 62
-# Read at once for the checksum.
-_CHECK_BYTES: Final = 64 * 1024
+# The kernel is asked to have so much in memory before it is read.
+_AHEAD_BYTES: Final = 1024 * 1024
+_NO_LIMIT_S: Final = float("inf")
 
 
 @dataclass(slots=True)
@@ -56,6 +63,8 @@ class CompactionCounters:
 
     rounds: int = 0
     surveys: int = 0
+    # Octets of segments that were looked through; a whole round counts them once.
+    passed_bytes: int = 0
     moved_messages: int = 0
     moved_bytes: int = 0
     relogged: int = 0
@@ -82,10 +91,17 @@ class Compactor:
         journal: whose segments they are
         on_spoiled: told the name of a segment that cannot be read as it was written, and why; it
             stays as it is, for recovery to deal with
+        clock: monotonic seconds
     """
 
-    def __init__(self, journal: Journal, on_spoiled: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        on_spoiled: Callable[[str, str], None],
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.counters = CompactionCounters()
+        self._clock = clock
         self._journal = journal
         self._on_spoiled = on_spoiled
         self._round: _Round | None = None
@@ -97,9 +113,14 @@ class Compactor:
         self._leaving: set[int] = set()
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a round is on its way."""
-        return self._round is not None
+    def passed_bytes(self) -> int:
+        """Octets of segments that were looked through since the start."""
+        return self.counters.passed_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """Octets that were moved since the start."""
+        return self.counters.moved_bytes
 
     def look(self) -> bool:
         """Choose a segment if one is worth it; return whether there are steps to take."""
@@ -108,7 +129,8 @@ class Compactor:
         self._looks += 1
         segment = self._choose()
         if segment is None:
-            return False
+            # Notes are gone through with every write, if only somebody writes.
+            return self._journal.notes.is_busy
         try:
             file = self._journal.disk.open(segment.name)
         except OSError as error:
@@ -120,10 +142,14 @@ class Compactor:
         self.counters.surveys += 1
         return True
 
-    def step(self, octets: int) -> bool:
+    def step(self, octets: int, limit_s: float = _NO_LIMIT_S) -> bool:
         """Do as much as moving so many octets takes; return whether to go on.
 
         What is moved is buffered: the journal has to be written before a round can end.
+
+        Args:
+            octets: what may be done at most
+            limit_s: after so many seconds nothing more is begun
         """
         current = self._round
         if current is None:
@@ -133,9 +159,12 @@ class Compactor:
             # Gone by itself, or what was moved last was not written: look again.
             self._end()
             return self.look()
+        end = self._clock() + limit_s
         try:
             while octets > 0:
                 octets -= next(self._work)
+                if self._clock() >= end:
+                    break
         except StopIteration:
             self._end()
         except (OSError, LookupError) as error:
@@ -151,12 +180,15 @@ class Compactor:
         yield from self._survey(current)
         segment = current.segment
         self._surveys[segment.generation] = (segment.live_count, current.live_bytes)
-        if current.live_bytes > _MOST_ALIVE * (segment.offset - segment.head_bytes):
+        alive_bytes = current.live_bytes + segment.noted_bytes
+        if alive_bytes > _MOST_ALIVE * (segment.offset - segment.head_bytes):
             return
         self.counters.rounds += 1
         for offset, end in current.plan:
             yield from self._move(current, offset, end)
-        while self._journal.has_moves:
+        if segment.noted:
+            self._journal.notes.carry(segment)
+        while self._journal.has_moves or segment.noted:
             yield _NEXT_STEP
         self._leave(segment)
 
@@ -171,11 +203,11 @@ class Compactor:
         least = _MOST_ALIVE
         is_leading = True
         for segment in resting:
-            is_leading = is_leading and not segment.live_count
+            is_leading = is_leading and not segment.is_needed
             # Those in front go by themselves.
             if is_leading or segment.generation in self._spoiled | self._leaving:
                 continue
-            if not segment.live_count:
+            if not segment.is_needed:
                 return segment
             share = self._share_alive(segment)
             if share < least or (best is None and share <= least):
@@ -187,16 +219,19 @@ class Compactor:
     def _share_alive(self, segment: Segment) -> float:
         """How much of a segment is about alive, 1.0 if it was just looked at in vain."""
         room = max(1, segment.offset - segment.head_bytes)
+        noted = segment.noted_bytes / room
         known = self._surveys.get(segment.generation)
+        if not segment.live_count:
+            return noted
         if known is not None:
             count, octets = known
             if segment.live_count > count * _SURVEY_AGAIN:
                 return 1.0
-            return octets * segment.live_count / count / room
+            return noted + octets * segment.live_count / count / room
         if not segment.arrived_count:
             # It was there before the last restart.
-            return _MOST_ALIVE
-        return segment.live_count / segment.arrived_count
+            return max(_MOST_ALIVE, noted)
+        return noted + segment.live_count / segment.arrived_count
 
     def _doubtful(self) -> Segment | None:
         """Return the segment of which most has died since it was looked at, if anything has."""
@@ -205,7 +240,8 @@ class Compactor:
         for segment in self._journal.chain.resting:
             known, _ = self._surveys.get(segment.generation, (segment.arrived_count, 0))
             share = segment.live_count / max(1, known)
-            if share < least and segment.generation not in self._spoiled | self._leaving:
+            is_open = segment.generation not in self._spoiled | self._leaving
+            if share < least and segment.live_count and is_open:
                 best, least = segment, share
         return best
 
@@ -214,21 +250,31 @@ class Compactor:
     def _survey(self, current: _Round) -> Iterator[int]:
         segment = current.segment
         window = Window(current.file)
-        offset = 0
+        is_wanted = _having_live(segment)
+        offset = ahead = cost = 0
         while offset < segment.offset:
+            if offset >= ahead:
+                ahead = _read_ahead(current.file, offset, segment.offset)
             if not window.covers(offset, min(offset + GLANCE_BYTES, segment.offset)):
                 window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
             block = _block_at(window, segment, offset)
             learn_routes(block, window, current.routes)
             live_bytes = 0
-            for run in runs_of(block, window, current.routes):
+            for run in runs_of(block, window, current.routes, is_wanted=is_wanted):
                 live_bytes += self._live_bytes(segment, run)
-                yield _RUN_COST
+                cost += _RUN_COST + len(run.lsns)
+                if cost >= _BIT:
+                    yield cost
+                    cost = 0
             current.live_bytes += live_bytes
             if live_bytes or (not current.is_oldest and _has_fates(block)):
                 current.plan.append((offset, block.end))
+            self.counters.passed_bytes += (block.end - offset) // 2
             offset = block.end
-            yield _BLOCK_COST
+            cost += _BLOCK_COST
+            if cost >= _BIT:
+                yield cost
+                cost = 0
 
     def _live_bytes(self, segment: Segment, run: Run) -> int:
         chain = self._journal.chain
@@ -246,39 +292,46 @@ class Compactor:
 
     def _move(self, current: _Round, offset: int, end: int) -> Iterator[int]:
         """Read a block as a whole, a piece at a time, and move what is alive in it."""
-        parts: list[bytes] = []
-        crc = stored = 0
-        for at in range(offset, end, _CHECK_BYTES):
-            part = current.file.read(at, min(_CHECK_BYTES, end - at))
+        window = Parts(current.file, offset)
+        crc = stored = ahead = 0
+        for at in range(offset, end, PART_BYTES):
+            if at >= ahead:
+                ahead = _read_ahead(current.file, at, end)
+            part = current.file.read(at, min(PART_BYTES, end - at))
             if at == offset:
                 stored, covered = records.split_checksum(part)
                 crc = crc32(covered)
             else:
                 crc = crc32(part, crc)
-            parts.append(part)
+            window.add(part)
             yield len(part) // _CHECK_SHARE
         if crc != stored:
             raise LookupError(f"the block at offset {offset} does not match its checksum")
-        window = Window(current.file)
-        window.base = offset
-        window.octets = b"".join(parts)
         yield from self._carry(current, _block_at(window, current.segment, offset), window)
+        self.counters.passed_bytes += (end - offset) // 2
 
     def _carry(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
         """Move and log again what others need."""
         segment, journal = current.segment, self._journal
-        for run in runs_of(block, window, current.routes):
-            for at in range(0, len(run.lsns), _PIECE):
-                yield _RUN_COST + self._carry_piece(
-                    segment, run, run.lsns[at : at + _PIECE], window
-                )
+        cost = 0
+        for run in runs_of(block, window, current.routes, is_wanted=_having_live(segment)):
+            for lsns in _pieces(run):
+                cost += _RUN_COST + self._carry_piece(segment, run, lsns, window)
+                if cost >= _BIT:
+                    yield cost
+                    cost = 0
         if current.is_oldest:
             return
-        for queue_id, lsns in settles_of(block, window):
-            yield _RUN_COST + self._relog(segment, queue_id, lsns)
+        for queue_id, settled in settles_of(block, window):
+            for some in _in_pieces(settled):
+                yield _RUN_COST + self._relog(segment, queue_id, some)
         for queue_id in drops_of(block, window):
             if journal.chain.needs_drop(segment, queue_id):
                 journal.relog_drop(queue_id)
+        for scope_id, key, value in notes_of(block, window):
+            if value is None and journal.chain.needs_unnote(segment, scope_id):
+                journal.notes.say_again(scope_id, key)
+                yield _RUN_COST
 
     def _carry_piece(self, segment: Segment, run: Run, lsns: range, window: Window) -> int:
         """Move those of a run's messages that live here; return their octets."""
@@ -296,7 +349,7 @@ class Compactor:
             row = [lsn - run.first_lsn for _, lsn in some]
             bounds = run.bounds[row[0] : row[-1] + 2]
             raws = [window.read(start, end) for start, end in pairwise(bounds)]
-            journal.move_run(ids, run.tail, run.first_lsn + row[0], raws)
+            journal.move_run(ids, run.tail, run.first_lsn + row[0], raws, run.arrived_ms)
             size += bounds[-1] - bounds[0]
         self.counters.moved_messages += len(alive)
         self.counters.moved_bytes += size
@@ -317,7 +370,7 @@ class Compactor:
         if segment.live_count:
             raise LookupError(f"{segment.live_count} live copies were not found in it")
         resting = self._journal.chain.resting
-        if any(older.live_count for older in resting[: resting.index(segment)]):
+        if any(older.is_needed for older in resting[: resting.index(segment)]):
             self._journal.vacate(segment)
             self._leaving.add(segment.generation)
 
@@ -350,7 +403,46 @@ def _block_at(window: Window, segment: Segment, offset: int) -> Block:
     return block
 
 
+def _having_live(segment: Segment) -> Callable[[tuple[int, ...]], bool]:
+    """Return what tells whether any of some queues has live copies in a segment at rest."""
+    count_of = segment.live_by_queue.get
+
+    def is_wanted(queue_ids: tuple[int, ...]) -> bool:
+        return any(map(count_of, queue_ids))
+
+    return is_wanted
+
+
+def _pieces(run: Run) -> Iterator[range]:
+    """Yield a run's LSNs in pieces that are moved without a look at the clock."""
+    lsns, bounds = run.lsns, run.bounds
+    begin = 0
+    while begin < len(lsns):
+        end = bisect_right(bounds, bounds[begin] + _PIECE_BYTES, begin + 1) - 1
+        end = min(max(end, begin + 1), begin + _PIECE)
+        yield lsns[begin:end]
+        begin = end
+
+
+def _in_pieces(settled: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield settled LSNs in pieces, a range as a whole."""
+    if isinstance(settled, range):
+        yield settled
+        return
+    for at in range(0, len(settled), _SETTLES_AT_ONCE):
+        yield settled[at : at + _SETTLES_AT_ONCE]
+
+
+def _read_ahead(file: DiskFile, offset: int, end: int) -> int:
+    """Have the kernel read what comes next; return where to ask again."""
+    file.will_need(offset, min(2 * _AHEAD_BYTES, end - offset))
+    return offset + _AHEAD_BYTES
+
+
 def _has_fates(block: Block) -> bool:
-    """Whether a block tells that copies or queues are gone."""
-    kinds = (records.SETTLED_RANGES, records.SETTLED_LISTS, records.DROPPED_QUEUES)
+    """Whether a block tells that copies, queues or notes are gone."""
+    kinds = (
+        *(records.SETTLED_RANGES, records.SETTLED_LISTS),
+        *(records.DROPPED_QUEUES, records.FORGOTTEN_NOTES),
+    )
     return any(kind in block.sections for kind in kinds)

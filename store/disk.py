@@ -40,6 +40,9 @@ class DiskFile(Syncable, Protocol):
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` octets from `offset`; fewer only at the end of the file."""
 
+    def will_need(self, offset: int, size: int) -> None:
+        """Have these octets read into memory meanwhile, so that `read` need not wait."""
+
     def size(self) -> int:
         """Return the size of the file."""
 
@@ -142,6 +145,11 @@ class _File:
             offset += len(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def will_need(self, offset: int, size: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, offset, size, os.POSIX_FADV_WILLNEED)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size

@@ -24,6 +24,7 @@ from store.copies import (
     drops_of,
     learn_routes,
     marks_of,
+    notes_of,
     runs_of,
     settles_of,
     texts_of,
@@ -93,13 +94,17 @@ class StoredMessage(NamedTuple):
 
 @dataclass(slots=True)
 class Inspection:
-    """What is in a data directory. LSNs are 0 where there are none."""
+    """What is in a data directory. LSNs are 0 where there are none.
+
+    `notes` says how many there are in each scope.
+    """
 
     version: int = 0
     segments: list[SegmentView] = field(default_factory=list)
     definitions: list[bytes] = field(default_factory=list)
     queues: dict[int, QueueView] = field(default_factory=dict)
     marks: dict[int, int] = field(default_factory=dict)
+    notes: dict[int, int] = field(default_factory=dict)
     damaged: list[Damaged] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
     torn_bytes: int = 0
@@ -123,6 +128,8 @@ class Inspector:
         self._dropped: set[int] = set()
         self._moved: dict[int, Settled] = {}
         self._carried: list[StoredMessage] = []
+        # Keys by scope, and whether the newest word about each gives it a value.
+        self._noted: dict[int, dict[bytes, bool]] = {}
         self.result = Inspection()
 
     def inspect(self) -> Inspection:
@@ -155,6 +162,9 @@ class Inspector:
             result.segments.append(segment)
         if not has_snapshot:
             definitions.append(early)
+        for scope_id, words in self._noted.items():
+            if scope_id not in self._dropped and any(words.values()):
+                result.notes[scope_id] = sum(words.values())
         result.segments.reverse()
         result.definitions = [record for some in reversed(definitions) for record in some]
         result.damaged = [_damage(hole, queue_ids.get(hole.generation)) for hole in verdict.holes]
@@ -184,6 +194,7 @@ class Inspector:
         is_snapshot = False
         routes: dict[int, Route] = {}
         pieces: list[list[Run]] = []
+        noted: dict[int, dict[bytes, bool]] = {}
         file = self._disk.open(segment.name)
         try:
             segment.size_bytes = file.size()
@@ -200,9 +211,13 @@ class Inspector:
                     self._learn_fates(settles_of(block, window), drops_of(block, window))
                     for queue_id, lsn in marks_of(block, window):
                         self.result.marks[queue_id] = max(lsn, self.result.marks.get(queue_id, 0))
+                    for scope_id, key, value in notes_of(block, window):
+                        noted.setdefault(scope_id, {})[key] = value is not None
                     pieces.append(list(runs_of(block, window, routes)))
         finally:
             file.close()
+        for scope_id, words in noted.items():
+            self._noted[scope_id] = words | self._noted.get(scope_id, {})
         for runs in reversed(pieces):
             for run in sorted(runs, key=lambda run: not run.is_moved):
                 self._count(segment, run)

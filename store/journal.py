@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from store import records
-from store.chain import Chain, ChainState, Chore, SyncScope, Vacated
+from store.chain import Chain, ChainState, Chore, SyncScope
 from store.disk import Disk, DiskFile, Syncable
 from store.errors import WriteFailed
 from store.index import Index, SegmentIndex
+from store.notes import Notes
+from store.pending import Pending, encode_head
 from store.reader import NO_LIMIT, FetchedRun, Reader
 from store.segment import Segment
 
@@ -52,6 +54,7 @@ class JournalState:
     marks: dict[int, int] = field(default_factory=dict)
     definitions: list[bytes] = field(default_factory=list)
     index: Index = field(default_factory=Index)
+    notes: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
 
 
 class Journal:
@@ -59,7 +62,8 @@ class Journal:
 
     LSNs start at 1 and are handed out in order. `snapshot` returns all current definition
     records; it is called when a new segment begins. Replay may meet a definition both in a
-    snapshot and after it, so applying one twice must be harmless.
+    snapshot and after it, so applying one twice must be harmless. `wall_ms` gives the time of
+    day in milliseconds; it is asked once per block with messages.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Journal:
         *,
         segment_size_bytes: int,
         snapshot: Callable[[], list[bytes]],
+        wall_ms: Callable[[], int],
         state: JournalState,
     ) -> None:
         self.disk = disk
@@ -81,26 +86,17 @@ class Journal:
         self._index = state.index
         self._reader = Reader(disk, state.index)
         self._snapshot = snapshot
+        self._wall_ms = wall_ms
         self._all_marks = state.marks
-        # What the current turn has buffered.
+        # What the current turn has buffered, and the routes of this and earlier ones.
         self._routes: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._route_keys: dict[int, tuple[tuple[int, ...], bytes]] = {}
         self._new_routes: list[int] = []
         self._next_route = 0
         self._routes_until = _ROUTES_AGAIN_BYTES
         self._route_limit = _MAX_ROUTES
-        self._runs: list[int] = []
-        self._raws: list[bytes] = []
-        self._moves: list[int] = []
-        self._moved_raws: list[bytes] = []
-        self._settles: dict[int, list[int]] = {}
-        self._relogs: list[tuple[int, Sequence[int]]] = []
-        self._vacated: list[Segment] = []
-        self._defines: list[bytes] = []
-        self._drops: list[int] = []
-        self._dropped_again: list[int] = []
-        self._marks: dict[int, int] = {}
-        self._has_barrier = False
+        self._turn = Pending()
+        self._notes = Notes(self._chain, state.notes)
         self._begin_segment(0, state.definitions)
 
     @property
@@ -109,9 +105,14 @@ class Journal:
         return self._chain
 
     @property
+    def notes(self) -> Notes:
+        """What is known of notes, for who looks after the length of the row."""
+        return self._notes
+
+    @property
     def has_moves(self) -> bool:
         """Whether moves are buffered that are not counted yet."""
-        return bool(self._moves)
+        return bool(self._turn.moves)
 
     # Buffering: no I/O, nothing that can fail.
 
@@ -136,8 +137,9 @@ class Journal:
         route = self._routes.get((queue_ids, tail))
         if route is None:
             route = self._add_route(queue_ids, tail)
-        self._runs += (route, lsn, count)
-        self._raws += raws
+        turn = self._turn
+        turn.runs += (route, lsn, count)
+        turn.raws += raws
         return lsn
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
@@ -145,18 +147,20 @@ class Journal:
 
         Each copy at most once, and only LSNs that `append_run` returned for this queue.
         """
-        pending = self._settles.get(queue_id)
+        settles = self._turn.settles
+        pending = settles.get(queue_id)
         if pending is None:
-            self._settles[queue_id] = list(lsns)
+            settles[queue_id] = list(lsns)
         else:
             pending += lsns
 
     def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Take settles back that no block holds yet: what caused them was refused. Spec: TX-09"""
-        pending = self._settles.get(queue_id)
+        settles = self._turn.settles
+        pending = settles.get(queue_id)
         if pending:
             back = set(lsns)
-            self._settles[queue_id] = [lsn for lsn in pending if lsn not in back]
+            settles[queue_id] = [lsn for lsn in pending if lsn not in back]
 
     def delivered(self, queue_id: int, lsn: int) -> None:
         """Buffer that every copy of this queue up to `lsn` was handed out at least once.
@@ -164,46 +168,67 @@ class Journal:
         Spec: DURABLE-12
         """
         if lsn > self._all_marks.get(queue_id, 0):
-            self._all_marks[queue_id] = self._marks[queue_id] = lsn
+            self._all_marks[queue_id] = self._turn.marks[queue_id] = lsn
 
     def define(self, record: bytes) -> int:
         """Buffer a change of definitions; return its LSN. Spec: DURABLE-02"""
-        self._defines.append(record)
+        self._turn.defines.append(record)
         return self.take(1)
 
     def drop_queue(self, queue_id: int) -> int:
-        """Buffer that a queue is gone with all its copies; return the LSN of that.
+        """Buffer that a queue is gone with all its copies and notes; return the LSN of that.
 
         The id must never be used again.
         """
-        self._drops.append(queue_id)
+        self._turn.drops.append(queue_id)
+        self._notes.drop(queue_id)
         return self.take(1)
+
+    def note(self, scope_id: int, key: bytes, value: bytes) -> int:
+        """Buffer a small fact that is no message; return its LSN. The newest of a key counts.
+
+        It is in the same block as everything else of the turn, and asks for no sync: see
+        `barrier`. `scope_id` is one that `drop_queue` takes, and ends all notes of.
+        """
+        self._notes.note(scope_id, key, value)
+        return self.take(1)
+
+    def unnote(self, scope_id: int, key: bytes) -> None:
+        """Buffer that a key has no value any more, if it had one; asks for no sync."""
+        self._notes.unnote(scope_id, key)
 
     def barrier(self) -> int:
         """Return an LSN that is synced no earlier than all that is buffered now.
 
         For what must wait although it stores no message: a commit of acks alone.
         """
-        self._has_barrier = True
+        self._turn.has_barrier = True
         return self.take(1)
 
     def move_run(
-        self, queue_ids: tuple[int, ...], tail: bytes, first_lsn: int, raws: list[bytes]
+        self,
+        queue_ids: tuple[int, ...],
+        tail: bytes,
+        first_lsn: int,
+        raws: list[bytes],
+        arrived_ms: int,
     ) -> None:
-        """Buffer live copies again, under the LSNs they have, out of an older segment."""
+        """Buffer live copies again, out of an older segment: their LSNs and time stay theirs."""
         route = self._routes.get((queue_ids, tail))
         if route is None:
             route = self._add_route(queue_ids, tail)
-        self._moves += (route, first_lsn, len(raws))
-        self._moved_raws += raws
+        turn = self._turn
+        turn.moves += (route, first_lsn, len(raws))
+        turn.moved_raws += raws
+        turn.arrivals.append(arrived_ms)
 
     def relog(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer settles again whose block is about to go; they are counted already."""
-        self._relogs.append((queue_id, lsns))
+        self._turn.relogs.append((queue_id, lsns))
 
     def relog_drop(self, queue_id: int) -> None:
         """Buffer again that a queue is gone; it is counted already."""
-        self._dropped_again.append(queue_id)
+        self._turn.dropped_again.append(queue_id)
 
     def vacate(self, segment: Segment) -> None:
         """Buffer that a segment may go out of turn; it takes effect when that is synced.
@@ -211,7 +236,7 @@ class Journal:
         It is not the oldest and not the newest, no live copy is in it, and of what it says
         everything that others need was logged again.
         """
-        self._vacated.append(segment)
+        self._turn.vacated.append(segment)
 
     def _add_route(self, queue_ids: tuple[int, ...], tail: bytes) -> int:
         if len(self._routes) >= self._route_limit:
@@ -227,8 +252,8 @@ class Journal:
         return number
 
     def _keep_routes(self, numbers: set[int]) -> None:
-        buffered = {*self._runs[::3], *self._moves[::3]}
-        self._route_keys = {n: self._route_keys[n] for n in sorted(numbers | buffered)}
+        numbers = numbers | self._turn.route_numbers
+        self._route_keys = {n: self._route_keys[n] for n in sorted(numbers)}
         self._routes = {key: n for n, key in self._route_keys.items()}
 
     # Writing.
@@ -242,11 +267,18 @@ class Journal:
             WriteFailed: the disk refused. Runs, definitions and drops of the block are
                 forgotten; settles and marks are kept for the next one.
         """
-        asking = (self._runs, self._defines, self._drops, self._vacated)
-        riding = (self._settles, self._marks, self._moves, self._relogs, self._dropped_again)
-        wants_sync = self._has_barrier or any(asking)
-        if not wants_sync and not any(riding):
+        turn, notes = self._turn, self._notes
+        if notes.is_busy:
+            notes.prepare()
+        wants_sync = turn.asks_for_sync
+        if not (wants_sync or turn.has_riders or notes.has_buffered):
+            if notes.is_busy:
+                # Nothing that was decided waits to be written.
+                notes.count()
+                self._look_after()
             return self.written_lsn
+        if turn.runs:
+            turn.written_ms = self._wall_ms()
         try:
             self._chain.scrub()
             self._write_block()
@@ -255,13 +287,20 @@ class Journal:
         try:
             self._count_block()
         finally:
-            self._clear_block()
+            self._turn = Pending()
+            self._new_routes = []
         if self._chain.active.offset >= self._routes_until:
             self._routes_until = self._chain.active.offset + _ROUTES_AGAIN_BYTES
             self._keep_routes(set())
-        if self._chain.look_after_files() or wants_sync:
+        self._look_after()
+        if wants_sync:
             self.wants_sync = True
         return self.written_lsn
+
+    def _look_after(self) -> None:
+        self._notes.look_at_oldest()
+        if self._chain.look_after_files():
+            self.wants_sync = True
 
     def _write_block(self) -> None:
         payload, length = self._encode()
@@ -269,6 +308,7 @@ class Journal:
             self._begin_segment(
                 records.HEADER_SIZE + length + self._routes_size(), self._snapshot()
             )
+            self._notes.sweep()
             # Routes are logged once per segment: all those in use now need it again.
             self._keep_routes(set())
             self._new_routes = list(self._route_keys)
@@ -280,22 +320,26 @@ class Journal:
         first_lsn = self.written_lsn + 1
         offset = self._chain.active.offset
         # The scan looks into few kinds of blocks; this one must be among them.
-        kind = records.CHECKPOINT if self._vacated else records.BATCH
+        kind = records.CHECKPOINT if self._turn.vacated else records.BATCH
         size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind)
         self.unsynced_bytes += size
         self.written_lsn = self.next_lsn - 1
-        moves = self._moves
+        moves = self._turn.moves
         self._index.active.add(
             offset,
             size,
             (first_lsn, self.next_lsn),
-            has_runs=bool(self._runs),
+            has_runs=bool(self._turn.runs),
             first_route=min(self._new_routes, default=None),
             moved=moved_bounds(moves[1::3], moves[2::3]),
         )
 
     def _begin_segment(self, need: int, definitions: list[bytes]) -> None:
-        head = self._encode_head(definitions)
+        # Not beyond what is written: should the block behind this head be lost, its LSNs are
+        # given again, and to messages that nobody has seen.
+        marks = {q: min(lsn, self.written_lsn) for q, lsn in self._all_marks.items()}
+        chain = self._chain
+        head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, chain.vacated)
         self.unsynced_bytes += self._chain.begin(head, need, self.written_lsn + 1)
         begun = self._chain.active
         self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
@@ -314,70 +358,21 @@ class Journal:
         return self._reader.fetch(lsns, limit_bytes)
 
     def fetch_runs(self, lsns: Sequence[int], limit_bytes: int) -> list[FetchedRun]:
-        """Return the same as (first LSN, tail, contents) of messages that follow each other."""
+        """Return the same as (first LSN, tail, contents, when they arrived) of rows of messages.
+
+        When: milliseconds, as `wall_ms` gave them; 0 where the journal does not know.
+        """
         return self._reader.fetch_runs(lsns, limit_bytes)
 
     def _encode(self) -> tuple[list[bytes], int]:
-        """Return the sections of the buffered turn, in the order replay takes them."""
-        parts: list[bytes] = []
-        if self._defines:
-            parts += records.pack_texts(records.DEFINITIONS, self._defines)
-        if self._new_routes:
-            keys = self._route_keys
-            body = [records.pack_route(n, *keys[n]) for n in self._new_routes]
-            parts += records.pack_section(records.ROUTES, len(body), *body)
-        if self._runs:
-            self._put_numbers(parts, records.RUNS, self._runs, 3)
-        if self._moves:
-            self._put_numbers(parts, records.MOVES, self._moves, 3)
-        parts += records.pack_settles((*self._settles.items(), *self._relogs))
-        if self._drops or self._dropped_again:
-            drops = self._drops + self._dropped_again
-            self._put_numbers(parts, records.DROPPED_QUEUES, drops, 1)
-        if self._vacated:
-            self._put_vacated(parts, self._vacated)
-        if self._marks:
-            marks = [number for pair in self._marks.items() for number in pair]
-            self._put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
-        length = sum(map(len, parts))
-        if self._raws or self._moved_raws:
-            raws = self._raws + self._moved_raws if self._moved_raws else self._raws
-            lengths, total = records.pack_lengths(raws)
-            parts += records.pack_section(records.LENGTHS, len(raws), lengths)
-            parts.append(records.open_section(records.CONTENTS, len(raws), total))
-            parts += raws
-            length += 2 * records.SECTION_SIZE + len(lengths) + total
-        return parts, length
-
-    @staticmethod
-    def _put_numbers(parts: list[bytes], kind: int, numbers: list[int], width: int) -> None:
-        parts += records.pack_section(kind, len(numbers) // width, records.pack_numbers(numbers))
-
-    def _encode_head(self, definitions: list[bytes]) -> list[bytes]:
-        info = records.pack_numbers([self._chain.segment_size_bytes])
-        parts = records.pack_section(records.SEGMENT_INFO, 1, info)
-        parts += records.pack_texts(records.SNAPSHOT, definitions)
-        if self._all_marks:
-            # Not beyond what is written: should the block behind this head be lost, its LSNs are
-            # given again, and to messages that nobody has seen.
-            last = self.written_lsn
-            marks = [n for q, lsn in self._all_marks.items() for n in (q, min(lsn, last))]
-            self._put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
-        if self._chain.gaps:
-            gaps = [number for gap in self._chain.gaps for number in gap]
-            self._put_numbers(parts, records.KNOWN_GAPS, gaps, 2)
-        if self._chain.vacated:
-            self._put_vacated(parts, self._chain.vacated)
-        return parts
-
-    def _put_vacated(self, parts: list[bytes], segments: Sequence[Segment | Vacated]) -> None:
-        numbers = [n for s in segments for n in (s.generation, s.first_number, s.last_number)]
-        self._put_numbers(parts, records.VACATED, numbers, 3)
+        keys = self._route_keys
+        routes = [records.pack_route(n, *keys[n]) for n in self._new_routes]
+        notes = self._notes.encode() if self._notes.has_buffered else ()
+        return self._turn.encode(routes, notes)
 
     def _routes_size(self) -> int:
         """Upper bound, in octets, of logging every buffered route again."""
-        used = {*self._runs[::3], *self._moves[::3]}
-        keys = (self._route_keys[number] for number in used)
+        keys = (self._route_keys[number] for number in self._turn.route_numbers)
         return records.SECTION_SIZE + sum(16 + 8 * len(ids) + len(tail) for ids, tail in keys)
 
     def _forget_block(self, error: OSError) -> WriteFailed:
@@ -387,49 +382,29 @@ class Journal:
             self._chain.scrub()
         lost = set(self._new_routes)
         self._new_routes = []
-        self._runs = []
-        self._moves = []
+        self._turn = self._turn.refused(first)
+        self._notes.refuse()
         self._keep_routes(self._route_keys.keys() - lost)
-        self._raws = []
-        self._moved_raws = []
-        self._defines = []
-        self._drops = []
-        self._has_barrier = False
-        # Copies that came and went within the lost block are settled by its loss.
-        kept = {q: [n for n in lsns if n < first] for q, lsns in self._settles.items()}
-        self._settles = {queue_id: lsns for queue_id, lsns in kept.items() if lsns}
         return WriteFailed(error, first, last)
 
-    def _clear_block(self) -> None:
-        self._new_routes = []
-        self._runs = []
-        self._raws = []
-        self._moves = []
-        self._moved_raws = []
-        self._settles = {}
-        self._relogs = []
-        self._defines = []
-        self._drops = []
-        self._dropped_again = []
-        self._vacated = []
-        self._marks = {}
-        self._has_barrier = False
-
     def _count_block(self) -> None:
-        chain = self._chain
+        chain, turn = self._chain, self._turn
         keys = self._route_keys
-        runs = iter(self._runs)
+        runs = iter(turn.runs)
         for route, _, count in zip(runs, runs, runs, strict=True):
             chain.add_copies(keys[route][0], count)
-        moves = iter(self._moves)
+        moves = iter(turn.moves)
         for route, first_lsn, count in zip(moves, moves, moves, strict=True):
             chain.move_copies(keys[route][0], first_lsn, count)
-        for queue_id, lsns in self._settles.items():
+        for queue_id, lsns in turn.settles.items():
             chain.settle_copies(queue_id, lsns)
-        for queue_id in self._drops:
+        if self._notes.is_involved:
+            self._notes.count()
+        for queue_id in turn.drops:
             self._all_marks.pop(queue_id, None)
+            self._notes.count_drop(queue_id)
             chain.drop_queue(queue_id)
-        for segment in self._vacated:
+        for segment in turn.vacated:
             chain.vacate(segment)
 
     # What group commit asks.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from store import records
 from store.blocks import GLANCE_BYTES, WALK_BYTES, Block, Window, read_block
+from store.copies import arrived_ms, moves_arrived
 from store.errors import ReadFailed
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from store.index import Index, SegmentIndex, Stretch
 
 Content = tuple[bytes, bytes]
-# The first LSN, the tail, and the contents of messages that follow each other.
-FetchedRun = tuple[int, bytes, Sequence[bytes]]
+# The first LSN, the tail, and the contents of messages that follow each other; then when their
+# block was written first: milliseconds by the wall clock, 0 if it is of a time before such times.
+FetchedRun = tuple[int, bytes, Sequence[bytes], int]
 _Place = tuple[int, int]  # generation and offset
 
 # A smaller stretch is always read as a whole.
@@ -53,6 +55,7 @@ class Contents:
     """The contents of one block: which LSNs, and where each of them lies."""
 
     __slots__ = (
+        "_arrived_ms",
         "_bounds",
         "_firsts",
         "_moved",
@@ -79,18 +82,22 @@ class Contents:
             self._bounds = range(start, end + 1, records.lengths_in(lengths[:4])[0])
         else:
             self._bounds = list(accumulate(records.lengths_in(lengths), initial=start))
-        self._moved: dict[int, tuple[int, int]] = {}
+        self._arrived_ms = arrived_ms(block, window)
+        self._moved: dict[int, tuple[int, int, int]] = {}
         self._routes = runs[::3]
         self._firsts = runs[1::3]
         self._starts = list(accumulate(runs[2::3], initial=0))
         if moves:
-            self._find_moved(records.numbers_in(block.body(window, records.MOVES)))
+            self._find_moved(
+                records.numbers_in(block.body(window, records.MOVES)), moves_arrived(block, window)
+            )
 
-    def _find_moved(self, moves: Sequence[int]) -> None:
+    def _find_moved(self, moves: Sequence[int], arrivals: Sequence[int]) -> None:
         at = self._starts[-1]
-        for route, first, count in zip(moves[::3], moves[1::3], moves[2::3], strict=True):
+        runs = zip(moves[::3], moves[1::3], moves[2::3], arrivals, strict=True)
+        for route, first, count, arrived in runs:
             for number in range(count):
-                self._moved[first + number] = (at + number, route)
+                self._moved[first + number] = (at + number, route, arrived)
             at += count
 
     def take(
@@ -123,7 +130,7 @@ class Contents:
         if bounds[last] - bounds[first] > room:
             last = max(first + 1, bisect_left(bounds, bounds[first] + room, first, last))
         raws = self._raws(bounds[first : last + 1])
-        into.append((lsn, self._tail_of(self._routes[run]), raws))
+        into.append((lsn, self._tail_of(self._routes[run]), raws, self._arrived_ms))
         return at + last - first, bounds[last] - bounds[first]
 
     def take_moved(self, lsn: int, into: list[FetchedRun]) -> int | None:
@@ -131,9 +138,9 @@ class Contents:
         found = self._moved.get(lsn)
         if found is None:
             return None
-        at, route = found
+        at, route, arrived = found
         raws = self._raws(self._bounds[at : at + 2])
-        into.append((lsn, self._tail_of(route), raws))
+        into.append((lsn, self._tail_of(route), raws, arrived))
         return len(raws[0])
 
     def _raws(self, bounds: Sequence[int]) -> Sequence[bytes]:
@@ -208,7 +215,7 @@ class Reader:
     def fetch(self, lsns: Sequence[int], limit_bytes: int = NO_LIMIT) -> list[Content]:
         """Return (raw, tail) of each of `lsns`; see `fetch_runs`."""
         contents: list[Content] = []
-        for _, tail, raws in self.fetch_runs(lsns, limit_bytes):
+        for _, tail, raws, _ in self.fetch_runs(lsns, limit_bytes):
             contents += zip(raws, repeat(tail))
         return contents
 

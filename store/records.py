@@ -35,8 +35,10 @@ _LEAD: Final = struct.Struct("<6sHI")
 _REST: Final = struct.Struct("<HHQQQQQQQQ")
 _SECTION: Final = struct.Struct("<IIQ")
 _ROUTE: Final = struct.Struct("<QII")
+_NOTE: Final = struct.Struct("<QII")
 HEADER_SIZE: Final = _LEAD.size + _REST.size
 SECTION_SIZE: Final = _SECTION.size
+NOTE_SIZE: Final = _NOTE.size
 _SIGNATURE: Final = MAGIC + FORMAT_VERSION.to_bytes(2, "little")
 
 # Kinds of blocks. 4 and up are reserved, see docs/journal.md.
@@ -60,10 +62,16 @@ DROPPED_QUEUES: Final = 11
 DELIVERED_MARKS: Final = 12
 KNOWN_GAPS: Final = 13
 VACATED: Final = 20
+NOTES: Final = 21
+FORGOTTEN_NOTES: Final = 22
+WRITTEN: Final = 23
+MOVES_WRITTEN: Final = 24
 # The others up to 31 are reserved by name in docs/journal.md; an unknown kind at or above this
 # bit may be skipped by a reader that does not know it, one below may not.
 SKIPPABLE: Final = 0x8000_0000
-_KNOWN: Final = frozenset({*range(SEGMENT_INFO, KNOWN_GAPS + 1), VACATED})
+_KNOWN: Final = frozenset(
+    {*range(SEGMENT_INFO, KNOWN_GAPS + 1), *range(VACATED, MOVES_WRITTEN + 1)}
+)
 
 # (buffer, offset) -> (kind, count of entries, length) of the section there.
 read_section_header: Final = _SECTION.unpack_from
@@ -311,3 +319,19 @@ def unpack_routes(buffer: bytes, section: Section) -> Iterator[tuple[int, tuple[
         queue_ids = tuple(unpack_numbers(buffer, Section(queue_count, offset, stop)))
         yield number, queue_ids, buffer[stop : stop + tail_size]
         offset = stop + tail_size
+
+
+def pack_note(scope_id: int, key: bytes, value: bytes) -> bytes:
+    """Return one entry of a notes section; of forgotten notes with an empty value."""
+    return _NOTE.pack(scope_id, len(key), len(value)) + key + value
+
+
+def unpack_notes(buffer: bytes, section: Section) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield (scope id, key, value) of each entry of a section made with `pack_note`."""
+    offset = section.start
+    for _ in range(section.item_count):
+        scope_id, key_size, value_size = _NOTE.unpack_from(buffer, offset)
+        offset += _NOTE.size
+        stop = offset + key_size
+        yield scope_id, buffer[offset:stop], buffer[stop : stop + value_size]
+        offset = stop + value_size

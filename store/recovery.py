@@ -15,9 +15,11 @@ the scan and read when somebody wants them.
 Spec: DURABLE-12, DURABLE-14, DURABLE-15
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from store import records
 from store.chain import DAMAGED_SUFFIX, SPARE_SUFFIX, ChainState, Vacated
@@ -29,10 +31,14 @@ from store.replay import RecoveredQueue, Remains, Replay
 from store.scan import Extent, Verdict, judge, list_generations, merge_gaps, read_segment, scan
 from store.segment import Segment, parse_generation, segment_name
 
+if TYPE_CHECKING:
+    from store.notes import Recall
+
 # Suffix of files in which nothing at all could be read while nothing else was there either.
 DISCARDED_SUFFIX: Final = ".discarded"
 # Blocks that carry a damaged segment's messages on are about this large.
 _MOVE_BYTES: Final = 4 * 1024 * 1024
+_MOVE_NOTES: Final = 4096
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,11 +78,13 @@ class Recovered:
     """What was true when the last durable block was written.
 
     `definitions` are in replay order: the newest snapshot, then later changes. Queues that
-    the definitions do not know should be dropped, so that their segments come free.
+    the definitions do not know should be dropped, so that their segments come free, and so should
+    scopes of `notes` (values by scope id and key) that nobody knows.
     """
 
     definitions: list[bytes]
     queues: dict[int, RecoveredQueue]
+    notes: dict[int, dict[bytes, bytes]]
     report: RecoveryReport
 
 
@@ -99,13 +107,18 @@ def open_journal(
     *,
     segment_size_bytes: int,
     snapshot: Callable[[], list[bytes]],
+    wall_ms: Callable[[], int],
+    recall: Recall | None = None,
     refuse_damage: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Journal, Recovered]:
     """Lock the directory, recover what it holds and open the journal for writing.
 
-    `snapshot` is first called when the journal needs its next segment, not before. `progress` is
-    told how many of how many segments are done, in the order of reading; each is read twice.
+    `snapshot` is first called when the journal needs its next segment, not before. `wall_ms` gives
+    the time of day in milliseconds. `recall` gives the value that a scope's key has by now, or
+    None; it is not called before this returns, and without it the journal remembers all notes.
+    `progress` is told how many of how many segments are done, in the order of reading; each is
+    read twice.
 
     Raises:
         DataDirLocked: another process has the directory.
@@ -130,7 +143,15 @@ def open_journal(
     segments, indexes, remains = _replay_segments(disk, verdict, replay, steps)
     state = _state(segments, names, verdict, replay)
     state.index = Index(indexes)
-    journal = Journal(disk, segment_size_bytes=segment_size_bytes, snapshot=snapshot, state=state)
+    state.notes = replay.notes()
+    notes = {scope_id: dict(values) for scope_id, values in state.notes.items()}
+    journal = Journal(
+        disk,
+        segment_size_bytes=segment_size_bytes,
+        snapshot=snapshot,
+        wall_ms=wall_ms,
+        state=state,
+    )
     definitions = replay.definitions()
     if verdict.holes:
         report.damaged = _describe(verdict, remains)
@@ -140,7 +161,9 @@ def open_journal(
     for queue in queues.values():
         queue.fetch = journal.fetch
         report.messages += queue.count
-    return journal, Recovered(definitions, queues, report)
+    if recall is not None:
+        journal.notes.ask(recall)
+    return journal, Recovered(definitions, queues, notes, report)
 
 
 def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryReport) -> None:
@@ -339,14 +362,20 @@ def _carry_on(journal: Journal, remains: Remains, first_lsn: int) -> None:
     for queue_id in remains.dropped:
         journal.drop_queue(queue_id)
     journal.write()
+    for at in range(0, len(remains.notes), _MOVE_NOTES):
+        for scope_id, key in remains.notes[at : at + _MOVE_NOTES]:
+            journal.notes.say_again(scope_id, key)
+        journal.write()
     size = 0
     for run in sorted(remains.runs, key=lambda run: run.lsns[0]):
         lsns = run.lsns
         while lsns:
-            raws = [raw for raw, _ in journal.fetch(lsns, _MOVE_BYTES)]
-            journal.move_run(run.queue_ids, run.tail, lsns[0], raws)
-            lsns = lsns[len(raws) :]
-            size += sum(map(len, raws))
+            count = 0
+            for first, _, raws, arrived_ms in journal.fetch_runs(lsns, _MOVE_BYTES):
+                journal.move_run(run.queue_ids, run.tail, first, list(raws), arrived_ms)
+                count += len(raws)
+                size += sum(map(len, raws))
+            lsns = lsns[count:]
             if size >= _MOVE_BYTES:
                 journal.write()
                 size = 0

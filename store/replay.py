@@ -87,6 +87,7 @@ class Remains:
     runs: list[RemainingRun] = field(default_factory=list)
     settles: list[tuple[int, Sequence[int]]] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    notes: list[tuple[int, bytes]] = field(default_factory=list)
     queue_ids: set[int] = field(default_factory=set)
 
 
@@ -216,6 +217,8 @@ class Replay:
         self.settled: dict[int, Settled] = {}
         self._dropped: set[int] = set()
         self._moved_by_queue: dict[int, set[int]] = {}
+        # The newest word about each key, None for what is forgotten.
+        self._notes: dict[int, dict[bytes, bytes | None]] = {}
         self._has_snapshot = False
         self._early_snapshot: list[bytes] | None = None
         # Newest first, and within a segment newest last.
@@ -235,6 +238,7 @@ class Replay:
         index = SegmentIndex(segment.generation, segment.name, segment.salt, segment.first_lsn)
         batches = _batches(file, extents, index)
         self._replay_definitions(batches)
+        self._replay_notes(batches, segment, remains)
         routes: dict[int, Route] = {}
         for bodies in batches:
             self._replay_fates(bodies, remains)
@@ -299,6 +303,30 @@ class Replay:
         if remains is not None:
             remains.settles += settles
             remains.dropped += dropped
+
+    def _replay_notes(
+        self, batches: list[Bodies], segment: Segment, remains: Remains | None
+    ) -> None:
+        """Learn the last word of this segment about each key of which no newer one says any."""
+        words: dict[int, dict[bytes, bytes | None]] = {}
+        for bodies in batches:
+            for kind in (records.NOTES, records.FORGOTTEN_NOTES):
+                if kind in bodies:
+                    is_note = kind == records.NOTES
+                    for scope_id, key, value in records.unpack_notes(*bodies[kind]):
+                        words.setdefault(scope_id, {})[key] = value if is_note else None
+        for scope_id, said in words.items():
+            # There may be older notes here than what counts.
+            segment.gone_queues.add(scope_id)
+            if remains is not None:
+                remains.notes += ((scope_id, key) for key in said)
+            known = self._notes.setdefault(scope_id, {})
+            new = {key: value for key, value in said.items() if key not in known}
+            known.update(new)
+            wanted = {key: value for key, value in new.items() if value is not None}
+            if wanted and scope_id not in self._dropped:
+                size = sum(records.NOTE_SIZE + len(k) + len(v) for k, v in wanted.items())
+                segment.add_notes(scope_id, wanted, size)
 
     def _settled_of(self, queue_id: int) -> Settled:
         settled = self.settled.get(queue_id)
@@ -369,6 +397,15 @@ class Replay:
             spans = lsns.spans() if lsns is not None else []
             queues[queue_id] = RecoveredQueue(spans, self.marks.get(queue_id, 0))
         return queues
+
+    def notes(self) -> dict[int, dict[bytes, bytes]]:
+        """Return the newest value of each key that has one, by scope."""
+        notes = {}
+        for scope_id, words in self._notes.items():
+            wanted = {key: value for key, value in words.items() if value is not None}
+            if wanted and scope_id not in self._dropped:
+                notes[scope_id] = wanted
+        return notes
 
     def live_marks(self) -> dict[int, int]:
         """Return the delivery marks of queues that were not dropped."""

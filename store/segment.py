@@ -4,7 +4,7 @@ It knows its blocks only as octets to put at its end; what they mean is the jour
 business. The counts of live copies decide when the whole file may go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from store.disk import DiskFile
@@ -51,6 +51,8 @@ class Segment:
         "moved_high",
         "moved_low",
         "name",
+        "noted",
+        "noted_bytes",
         "offset",
         "salt",
         "settled",
@@ -77,8 +79,12 @@ class Segment:
         self.settled_moved: dict[int, Settled] = {}
         self.settled_end = first_lsn
         self.is_resting = False
-        # Queues that may have had copies here, beside those in `live_by_queue`.
+        # Queues that may have had copies here, beside those in `live_by_queue`, and scopes that
+        # may have had notes here, beside those in `noted`.
         self.gone_queues: set[int] = set()
+        # Keys, by scope, of notes here that may be wanted; no list is empty. Their octets.
+        self.noted: dict[int, list[bytes]] = {}
+        self.noted_bytes = 0
         # Its own LSNs end before this one; those of messages moved here lie between these.
         self.end_lsn = first_lsn
         self.moved_low = self.moved_high = 0
@@ -111,6 +117,28 @@ class Segment:
         self.live_by_queue[queue_id] = self.live_by_queue.get(queue_id, 0) + count
         self.live_count += count
         self.arrived_count += count
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a live copy here, or a note that may be wanted."""
+        return bool(self.live_count or self.noted)
+
+    def add_notes(self, scope_id: int, keys: Iterable[bytes], size: int) -> None:
+        """Note keys whose notes have come in; `size` is that of the notes in octets."""
+        self.noted.setdefault(scope_id, []).extend(keys)
+        self.noted_bytes += size
+
+    def keep_notes(self, wanted: Mapping[int, Mapping[bytes, int]]) -> None:
+        """Forget all keys but these, which come with the octets of their notes."""
+        # Older values of the others may still be in the file.
+        self.gone_queues.update(self.noted)
+        kept = {scope_id: wanted.get(scope_id) for scope_id in self.noted}
+        self.noted = {scope_id: list(keys) for scope_id, keys in kept.items() if keys}
+        self.noted_bytes = sum(sum(wanted[scope_id].values()) for scope_id in self.noted)
+
+    def may_have_notes(self, scope_id: int) -> bool:
+        """Return whether notes of a scope, wanted or not, may be in the file."""
+        return scope_id in self.noted or scope_id in self.gone_queues
 
     def note_moved(self, first_lsn: int, count: int) -> None:
         """Note that messages with these LSNs were moved here."""
@@ -192,22 +220,23 @@ class Segment:
         return live - count
 
     def drop_queue(self, queue_id: int) -> int:
-        """Forget a queue; return how many live copies it had here."""
+        """Forget a queue and its notes; return how many live copies and noted keys it had here."""
+        noted = self.noted.pop(queue_id, ())
         live = self.live_by_queue.pop(queue_id, None)
-        if live is None:
+        if live is None and not noted:
             return 0
         self.gone_queues.add(queue_id)
         self._forget_settled(queue_id)
-        self.live_count -= live
-        return live
+        self.live_count -= live or 0
+        return (live or 0) + len(noted)
 
     def _forget_settled(self, queue_id: int) -> None:
         self.settled.pop(queue_id, None)
         self.settled_moved.pop(queue_id, None)
 
     def may_have(self, queue_id: int) -> bool:
-        """Return whether copies of a queue, live or not, may be in the file."""
-        return queue_id in self.live_by_queue or queue_id in self.gone_queues
+        """Return whether copies or notes of a queue, live or not, may be in the file."""
+        return queue_id in self.live_by_queue or self.may_have_notes(queue_id)
 
     def may_hold(self, lsns: Sequence[int]) -> Sequence[int]:
         """Return those of `lsns` whose messages may be in the file, live or not."""

@@ -29,7 +29,10 @@ REPEATS = 7
 
 def open_empty(directory: str, worker: SyncWorker) -> tuple[Journal, GroupCommit]:
     journal, _ = open_journal(
-        FileDisk(directory), segment_size_bytes=SEGMENT_SIZE_BYTES, snapshot=list
+        FileDisk(directory),
+        segment_size_bytes=SEGMENT_SIZE_BYTES,
+        snapshot=list,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
     )
     commit = GroupCommit(
         journal,
@@ -118,7 +121,10 @@ def measure_recovery(directory: str, count: int) -> tuple[float, int]:
     gc.collect()
     started = time.perf_counter()
     journal, recovered = open_journal(
-        FileDisk(directory), segment_size_bytes=SEGMENT_SIZE_BYTES, snapshot=list
+        FileDisk(directory),
+        segment_size_bytes=SEGMENT_SIZE_BYTES,
+        snapshot=list,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
     )
     seconds = time.perf_counter() - started
     journal.close()

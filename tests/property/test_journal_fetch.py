@@ -27,13 +27,15 @@ class FetchMachine(RuleBasedStateMachine):
     def begin(self, size: int, seed: int) -> None:
         self.size = size
         self.disk = SimDisk(seed)
+        self.now = 1000
         self.contents: dict[int, tuple[bytes, bytes]] = {}
+        self.arrived: dict[int, int] = {}
         self.live: dict[int, set[int]] = {}  # queues of each LSN
         self.open()
 
     def open(self) -> Recovered:
         self.journal, recovered = open_journal(
-            self.disk, segment_size_bytes=self.size, snapshot=list
+            self.disk, segment_size_bytes=self.size, snapshot=list, wall_ms=self.wall_ms
         )
         self.commit = GroupCommit(
             self.journal,
@@ -43,6 +45,10 @@ class FetchMachine(RuleBasedStateMachine):
             clock=lambda: 0.0,
         )
         return recovered
+
+    def wall_ms(self) -> int:
+        self.now += 1
+        return self.now
 
     def fail(self, number: int) -> None:
         raise AssertionError(number)
@@ -74,6 +80,7 @@ class FetchMachine(RuleBasedStateMachine):
         self.journal.write()
         for lsn, raw in enumerate(raws, start=first):
             self.contents[lsn] = (raw, tail)
+            self.arrived[lsn] = self.now
             self.live[lsn] = set(queue_ids)
 
     @rule(picks=_picks, queue_id=st.sampled_from(QUEUES))
@@ -102,7 +109,8 @@ class FetchMachine(RuleBasedStateMachine):
         live = sorted(self.live)
         for lsn in sorted({live[pick % len(live)] for pick in picks} if live else ()):
             raw, tail = self.contents[lsn]
-            self.journal.move_run(tuple(sorted(self.live[lsn])), tail, lsn, [raw])
+            queue_ids = tuple(sorted(self.live[lsn]))
+            self.journal.move_run(queue_ids, tail, lsn, [raw], self.arrived[lsn])
             if not is_one_block:
                 self.journal.write()
         self.journal.write()
@@ -138,6 +146,8 @@ class FetchMachine(RuleBasedStateMachine):
             return
         lsns = sorted(self.live)
         assert self.journal.fetch(lsns) == [self.contents[lsn] for lsn in lsns]
+        arrived = [at for *_, raws, at in self.journal.fetch_runs(lsns, 1 << 62) for _ in raws]
+        assert arrived == [self.arrived[lsn] for lsn in lsns]
         for queue_id in QUEUES:
             mine = [lsn for lsn in lsns if queue_id in self.live[lsn]][:7]
             assert self.journal.fetch(mine) == [self.contents[lsn] for lsn in mine]

@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from server.broker.fate import Fate
 from server.broker.message import Message
 from tests.unit.server.queues import FakeOutlet, Shared, Stage
 
@@ -146,7 +147,7 @@ class QueueMachine(RuleBasedStateMachine):
             return
         seq = self.ready.pop(0)
         assert found is not None
-        message, redelivered = found
+        message, _, redelivered = found
         assert message[2] == seq
         assert redelivered == (seq in self.delivered)
         self.delivered.add(seq)
@@ -170,7 +171,7 @@ class QueueMachine(RuleBasedStateMachine):
             if outlet is not None and outlet.left is not None:
                 outlet.left += 1
         if requeue:
-            self.stage.queue.requeue(taken)
+            self.stage.queue.requeue(taken, Fate.NACKED)
             self.ready = sorted(self.ready + [message[2] for message in taken])
         else:
             self.stage.queue.settle(taken)
@@ -188,7 +189,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def contents_agree(self) -> None:
         queue = self.stage.queue
-        assert [message[2] for message in queue.ready] == self.ready
+        assert [message[2] for message in queue.line.ready] == self.ready
         assert queue.unacked_count == len(self.unacked)
         assert queue.consumer_count == len(self.served_order)
 

@@ -16,8 +16,8 @@ MESSAGE_OCTETS = LEAST_OCTETS // 3
 
 def ready_seqs(queue: Queue, store: FakePagedStore) -> list[int]:
     """All ready messages in order, wherever they are."""
-    seqs = [message[2] for message in queue.ready]
-    backlog = queue.backlog
+    seqs = [message[2] for message in queue.line.ready]
+    backlog = queue.line.backlog
     if backlog is None:
         return seqs
     for span in backlog._spans:
@@ -43,7 +43,7 @@ class PagingQueueMachine(QueueMachine):
 
     @rule()
     def page_hard(self) -> None:
-        self.stage.queue.page_out(0)
+        self.stage.queue.line.page_out(0)
 
     @invariant()
     def contents_agree(self) -> None:
@@ -55,15 +55,15 @@ class PagingQueueMachine(QueueMachine):
     @invariant()
     def memory_is_accounted_for(self) -> None:
         queue = self.stage.queue
-        assert queue.octets == self.stage.pager.total
-        assert queue.octets >= 0
-        backlog = queue.backlog
-        held = len(queue.ready) + (len(backlog.tail) if backlog is not None else 0)
-        assert (queue.octets > 0) == (held > 0)
+        assert queue.line.octets == self.stage.pager.total
+        assert queue.line.octets >= 0
+        backlog = queue.line.backlog
+        held = len(queue.line.ready) + (len(backlog.tail) if backlog is not None else 0)
+        assert (queue.line.octets > 0) == (held > 0)
 
     @invariant()
     def no_page_is_left_behind(self) -> None:
-        backlog = self.stage.queue.backlog
+        backlog = self.stage.queue.line.backlog
         spans = backlog._spans if backlog is not None else ()
         pages = {span.page for span in spans if isinstance(span, ScratchSpan)}
         assert set(self.stage.store.pages) == pages

@@ -120,6 +120,9 @@ class SimFile:
         self._disk.count_or_raise("read")
         return bytes(self.inode.visible[offset : offset + size])
 
+    def will_need(self, offset: int, size: int) -> None:
+        pass
+
     def size(self) -> int:
         return len(self.inode.visible)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from store.group_commit import GroupCommit
 from store.journal import Journal
+from store.notes import Recall
 from store.recovery import Recovered, open_journal
 from store.sync_worker import SyncInline
 from tests.simulation.sim_disk import SimDisk
@@ -12,10 +15,21 @@ SEGMENT_SIZE_BYTES = 4096
 
 
 def open_on(
-    disk: SimDisk, *, size: int = SEGMENT_SIZE_BYTES, definitions: list[bytes] | None = None
+    disk: SimDisk,
+    *,
+    size: int = SEGMENT_SIZE_BYTES,
+    definitions: list[bytes] | None = None,
+    wall_ms: Callable[[], int] = lambda: 0,
+    recall: Recall | None = None,
 ) -> tuple[Journal, Recovered]:
     known = [] if definitions is None else definitions
-    return open_journal(disk, segment_size_bytes=size, snapshot=lambda: list(known))
+    return open_journal(
+        disk,
+        segment_size_bytes=size,
+        snapshot=lambda: list(known),
+        wall_ms=wall_ms,
+        recall=recall,
+    )
 
 
 def sync(journal: Journal) -> None:

@@ -39,7 +39,7 @@ def test_messages_come_in_order_with_their_contents_moved_ones_included() -> Non
     disk = SimDisk()
     journal, _ = open_on(disk)
     lsns = publish(journal, 1, *[b"m%d|" % n * 100 for n in range(12)])
-    journal.move_run((1,), b"tail", lsns[0], [b"m0|" * 100])
+    journal.move_run((1,), b"tail", lsns[0], [b"m0|" * 100], 0)
     journal.settle(1, lsns[4:6])
     sync(journal)
     inspector = Inspector(disk)

@@ -280,7 +280,7 @@ def test_moved_copies_leave_their_old_segment() -> None:
     journal, _ = open_on(disk)
     first, *rest = publish(journal, 1, *[b"m%d" % n * 300 for n in range(12)])
     journal.settle(1, rest)
-    journal.move_run((1,), b"tail", first, [b"m0" * 300])
+    journal.move_run((1,), b"tail", first, [b"m0" * 300], 0)
     sync(journal)
     assert "0000000000000001.journal" not in segments_on(disk)
     journal, recovered = open_on(disk)

@@ -167,7 +167,7 @@ def test_moved_messages_are_found_when_their_segment_has_gone(is_recovered: bool
         raws[lsn] = raw
     kept = sorted(raws)[::5]
     for at, lsn in enumerate(kept):
-        journal.move_run((1 + (lsn - 1) % 2,), b"tail", lsn, [raws[lsn]])
+        journal.move_run((1 + (lsn - 1) % 2,), b"tail", lsn, [raws[lsn]], 0)
         if at % 2:
             journal.write()
     for lsn in raws:

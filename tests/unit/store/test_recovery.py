@@ -107,7 +107,13 @@ def test_damage_can_be_refused_and_then_nothing_is_changed() -> None:
     spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message 2"))
     before = {name: bytes(inode.visible) for name, inode in disk.visible.items()}
     with pytest.raises(CorruptSegment, match=r"0001\.journal is damaged at offset"):
-        open_journal(disk, segment_size_bytes=SEGMENT_SIZE_BYTES, snapshot=list, refuse_damage=True)
+        open_journal(
+            disk,
+            segment_size_bytes=SEGMENT_SIZE_BYTES,
+            snapshot=list,
+            wall_ms=lambda: 0,
+            refuse_damage=True,
+        )
     assert {name: bytes(inode.visible) for name, inode in disk.visible.items()} == before
 
 

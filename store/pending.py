@@ -1,0 +1,141 @@
+"""What a turn has decided and no block holds yet, and how a block says it.
+
+The journal fills one `Pending` per block and throws it away when the block is written. It must
+not know segments or files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from store import records
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from store.chain import Vacated
+    from store.segment import Segment
+
+
+@dataclass(slots=True)
+class Pending:
+    """One block to be.
+
+    `runs` and `moves` are flat: route number, first LSN, count of each. `written_ms` is when the
+    block was written first, wall clock; `arrivals` has the same of each move's original block.
+    """
+
+    runs: list[int] = field(default_factory=list)
+    raws: list[bytes] = field(default_factory=list)
+    written_ms: int = 0
+    moves: list[int] = field(default_factory=list)
+    moved_raws: list[bytes] = field(default_factory=list)
+    arrivals: list[int] = field(default_factory=list)
+    settles: dict[int, list[int]] = field(default_factory=dict)
+    relogs: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+    vacated: list[Segment] = field(default_factory=list)
+    defines: list[bytes] = field(default_factory=list)
+    drops: list[int] = field(default_factory=list)
+    dropped_again: list[int] = field(default_factory=list)
+    marks: dict[int, int] = field(default_factory=dict)
+    has_barrier: bool = False
+
+    @property
+    def asks_for_sync(self) -> bool:
+        """Whether somebody waits for this to be durable."""
+        return bool(self.runs or self.defines or self.drops or self.vacated or self.has_barrier)
+
+    @property
+    def has_riders(self) -> bool:
+        """Whether there is anything that is written without asking for a sync."""
+        return bool(self.settles or self.marks or self.moves or self.relogs or self.dropped_again)
+
+    @property
+    def route_numbers(self) -> set[int]:
+        """Routes that runs and moves refer to."""
+        return {*self.runs[::3], *self.moves[::3]}
+
+    def refused(self, first_lsn: int) -> Pending:
+        """Return what is left for the next block when the disk refused this one.
+
+        Spec: CONF-12, TX-09
+        """
+        # Copies that came and went within the lost block are settled by its loss.
+        kept = {q: [n for n in lsns if n < first_lsn] for q, lsns in self.settles.items()}
+        return Pending(
+            settles={queue_id: lsns for queue_id, lsns in kept.items() if lsns},
+            relogs=self.relogs,
+            vacated=self.vacated,
+            dropped_again=self.dropped_again,
+            marks=self.marks,
+        )
+
+    def encode(self, routes: Sequence[bytes], notes: Sequence[bytes]) -> tuple[list[bytes], int]:
+        """Return the sections in the order replay takes them, and their octets.
+
+        Args:
+            routes: entries of the routes that are logged with it
+            notes: whole sections about notes
+        """
+        parts: list[bytes] = []
+        if self.defines:
+            parts += records.pack_texts(records.DEFINITIONS, self.defines)
+        if routes:
+            parts += records.pack_section(records.ROUTES, len(routes), *routes)
+        if self.runs:
+            put_numbers(parts, records.RUNS, self.runs, 3)
+            put_numbers(parts, records.WRITTEN, [self.written_ms], 1)
+        if self.moves:
+            put_numbers(parts, records.MOVES, self.moves, 3)
+            put_numbers(parts, records.MOVES_WRITTEN, self.arrivals, 1)
+        parts += records.pack_settles((*self.settles.items(), *self.relogs))
+        if self.drops or self.dropped_again:
+            put_numbers(parts, records.DROPPED_QUEUES, self.drops + self.dropped_again, 1)
+        if self.vacated:
+            put_vacated(parts, self.vacated)
+        if self.marks:
+            marks = [number for pair in self.marks.items() for number in pair]
+            put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
+        parts += notes
+        length = sum(map(len, parts))
+        if self.raws or self.moved_raws:
+            raws = self.raws + self.moved_raws if self.moved_raws else self.raws
+            lengths, total = records.pack_lengths(raws)
+            parts += records.pack_section(records.LENGTHS, len(raws), lengths)
+            parts.append(records.open_section(records.CONTENTS, len(raws), total))
+            parts += raws
+            length += 2 * records.SECTION_SIZE + len(lengths) + total
+        return parts, length
+
+
+def encode_head(
+    segment_size_bytes: int,
+    definitions: list[bytes],
+    marks: Mapping[int, int],
+    gaps: Sequence[tuple[int, int]],
+    vacated: Sequence[Vacated],
+) -> list[bytes]:
+    """Return the sections of a segment's first block."""
+    info = records.pack_numbers([segment_size_bytes])
+    parts = records.pack_section(records.SEGMENT_INFO, 1, info)
+    parts += records.pack_texts(records.SNAPSHOT, definitions)
+    if marks:
+        pairs = [number for pair in marks.items() for number in pair]
+        put_numbers(parts, records.DELIVERED_MARKS, pairs, 2)
+    if gaps:
+        put_numbers(parts, records.KNOWN_GAPS, [number for gap in gaps for number in gap], 2)
+    if vacated:
+        put_vacated(parts, vacated)
+    return parts
+
+
+def put_numbers(parts: list[bytes], kind: int, numbers: list[int], width: int) -> None:
+    """Append a section of entries of so many numbers each."""
+    parts += records.pack_section(kind, len(numbers) // width, records.pack_numbers(numbers))
+
+
+def put_vacated(parts: list[bytes], segments: Sequence[Segment | Vacated]) -> None:
+    """Append the section that names segments which left out of turn."""
+    numbers = [n for s in segments for n in (s.generation, s.first_number, s.last_number)]
+    put_numbers(parts, records.VACATED, numbers, 3)
