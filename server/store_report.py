@@ -247,6 +247,7 @@ def _print_found(found: Found, out: TextIO) -> None:
         f"format          {inspection.version or 'none'}",
         f"LSNs            up to {inspection.next_lsn - 1}",
         f"messages        {inspection.messages}",
+        f"notes           {sum(inspection.notes.values())}",
         f"definitions     {len(names.vhosts)} virtual hosts, {len(names.exchanges)} exchanges, "
         f"{len(names.queues)} queues, {len(names.bindings)} bindings",
         f"torn tail       {_octets(inspection.torn_bytes) if inspection.torn_bytes else 'none'}",
@@ -371,6 +372,7 @@ def _document(found: Found) -> dict[str, object]:
         "format": inspection.version,
         "next_lsn": inspection.next_lsn,
         "messages": inspection.messages,
+        "notes": sum(inspection.notes.values()),
         "torn_bytes": inspection.torn_bytes,
         "vhosts": names.vhosts,
         "exchanges": [
@@ -384,6 +386,7 @@ def _document(found: Found) -> dict[str, object]:
                 "id": queue_id,
                 **dict(zip(("vhost", "name"), names.queues.get(queue_id, ("", "")), strict=True)),
                 **asdict(view),
+                "notes": inspection.notes.get(queue_id, 0),
             }
             for queue_id, view in _all_queues(found).items()
         ],

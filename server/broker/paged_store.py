@@ -24,8 +24,8 @@ class ReadableJournal(Protocol):
 
     def fetch_runs(
         self, lsns: Sequence[int], limit_bytes: int
-    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
-        """Return stored messages as (first LSN, tail, raws)."""
+    ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
+        """Return stored messages as (first LSN, tail, raws, wall-clock ms when they arrived)."""
 
 
 class DiskPages:
@@ -49,7 +49,7 @@ class DiskPages:
 
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
-    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
+    ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         """See `PagedStore`."""
         try:
             return self._journal().fetch_runs(lsns, limit_octets)

@@ -42,6 +42,7 @@ SETTINGS = tuple(
 OFFER = Offer(node="sim", product="VouchMQ", version="0", platform="simulation")
 AUTH = Authenticator(SETTINGS[0].all_users(), ("guest",), lambda size: bytes(size))
 ROOM_STEPS = 20000
+WALL_MS = 1_700_000_000_000  # when simulated time begins
 
 
 def ignore(reason: str) -> None:
@@ -272,6 +273,7 @@ class World:
             worker,
             call_soon=loop.call_soon,
             clock=lambda: loop.now,
+            wall_ms=lambda: WALL_MS + int(1000 * loop.now),
             random_token=lambda: f"{next(tokens):022}",
             fatal=self._fatal if disk is self.disk else ignore,
         )

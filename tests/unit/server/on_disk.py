@@ -32,6 +32,7 @@ class DiskWorld(World):
             SyncInline(),
             call_soon=self.scheduled.append,
             clock=lambda: self.now,
+            wall_ms=lambda: int(1000 * self.now),
             random_token=lambda: f"token{next(self._numbers):017d}",
             fatal=self.fatal.append,
         )

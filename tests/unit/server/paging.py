@@ -19,8 +19,8 @@ class FakePagedStore:
 
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
-    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
-        runs: list[tuple[int, bytes, Sequence[bytes]]] = []
+    ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
+        runs: list[tuple[int, bytes, Sequence[bytes], int]] = []
         for lsn in lsns:
             if limit_octets <= 0 and runs:
                 break
@@ -28,9 +28,9 @@ class FakePagedStore:
             raw, tail = self.stored[lsn]
             limit_octets -= len(raw)
             if runs and runs[-1][0] + len(runs[-1][2]) == lsn and runs[-1][1] == tail:
-                runs[-1] = (runs[-1][0], tail, (*runs[-1][2], raw))
+                runs[-1] = (runs[-1][0], tail, (*runs[-1][2], raw), 0)
             else:
-                runs.append((lsn, tail, [raw]))
+                runs.append((lsn, tail, [raw], 0))
         return runs
 
     def page_out(self, messages: list[Message]) -> int:
