@@ -19,7 +19,10 @@ import pytest
 from server.settings import scalar_fields
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
-OURS: Final = ("protocol", "store", "server", "vouchmq", "conformance", "bench", "tests", "tools")
+OURS: Final = (
+    *("protocol", "store", "server", "vouchmq", "conformance", "bench", "tests", "tools"),
+    "examples",
+)
 # Rooms whose code is the product: these have sizes and docstrings to keep.
 PRODUCT: Final = ("protocol", "store", "server", "vouchmq", "tools")
 MODULE_LINES: Final = 500
@@ -93,6 +96,8 @@ ROOMS: Final[dict[str, Room]] = {
         frozenset({"aio_pika", "pamqp", "pika", "pytest", "rich"}),
         WORLD,
     ),
+    # Programs to copy from: each runs by itself and knows nothing of this broker.
+    "examples": Room((), frozenset({"aio_pika", "pika"}), WORLD),
     "bench": Room(("bench",), frozenset({"aio_pika", "pamqp", "pika", "psutil", "rich"}), WORLD),
     "bench.micro": Room(
         ("bench", "protocol", "store"), frozenset({"pamqp", "psutil", "rich"}), WORLD
