@@ -346,14 +346,14 @@ def _requeued(arguments: Table, expiration: str | None, stage: Stage) -> None:
     equal(history(fetch(channel, target)), [(source, "expired", 1)], "x-death")
 
 
-for _what, _arguments, _expiration in NOTHING:
+for _what, _nothing, _expiration in NOTHING:
     for _says, _body in (
         ("expires at once, no return with mandatory, confirmed with ack", _at_once),
         ("is delivered to a consumer that can take it", _to_a_consumer),
         ("expires beside a consumer at its prefetch limit", _to_a_busy_one),
         ("expires when it is requeued", _requeued),
     ):
-        case("TTL-06", says=f"{_what} {_says}")(partial(_body, _arguments, _expiration))
+        case("TTL-06", says=f"{_what} {_says}")(partial(_body, _nothing, _expiration))
 
 
 @case("TTL-06", says="TTL 0 over several queues: kept by those whose consumer takes it, one ack")
