@@ -210,12 +210,13 @@ class Assembly:
         call_later: Callable[[float, Callable[[], None]], object] | None,
     ) -> Upkeep:
         return Upkeep(
-            Compactor(self.journal, self._spoiled),
+            Compactor(self.journal, self._spoiled, self._clock),
             self.journal.chain,
             self.alarms,
+            self.turn,
+            clock=self._clock,
             later=call_later or (lambda _, step: self.turn.later(step)),
-            wake=self.turn.wake,
-            room_octets=settings.segment_size_bytes,
+            segment_octets=settings.segment_size_bytes,
         )
 
     def _new_pager(self, settings: Settings) -> Pager:

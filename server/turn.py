@@ -48,6 +48,7 @@ class Turn:
         "_report",
         "_work",
         "_write_journal",
+        "count",
         "watermark",
     )
 
@@ -68,6 +69,7 @@ class Turn:
         self._confirming: dict[Releases, None] = {}
         self._outboxes: list[Outbox] = []
         self.watermark = 0
+        self.count = 0  # of turns so far
 
     def wants_dispatch(self, queue: Queue) -> None:
         """Dispatch this queue in the turn; it asks only once."""
@@ -122,6 +124,7 @@ class Turn:
     def run(self) -> None:
         """The turn. What it causes anew is left to the next one."""
         self._is_scheduled = False
+        self.count += 1
         if self._work:
             work, self._work = self._work, []
             for job in work:

@@ -2,9 +2,11 @@
 
     a segment is full, or a second has passed ─▶ look ─▶ step … step ─▶ nothing left to do
 
-A step costs some tenths of a millisecond of the loop, more when publishers bring much: it moves at
-most twice as much as they have brought since the last one. What it moves is written with the next
-turn. While the disk refuses blocks there are no steps. Must not know segments or files.
+A step is bounded by the time it takes: some tenths of a millisecond while anybody is served, more
+when nobody has been for a while. What publishers bring is owed threefold: for each octet of theirs
+so many of old segments are passed. Steps get longer when they fall behind with that, and only
+then, so that the disk does not fill faster than it is emptied. What a step moves is written with
+the next turn. While the disk refuses blocks there are no steps. Must not know segments or files.
 
 Spec: LIMIT-15
 """
@@ -18,25 +20,39 @@ if TYPE_CHECKING:
 
     from server.alarms import Alarms
 
-EVERY_S: Final = 0.002
-# What a step may take while others publish or consume, and while nobody does.
-LEAST_OCTETS: Final = 32 * 1024
-IDLE_OCTETS: Final = 256 * 1024
-MOST_OCTETS: Final = 1024 * 1024
+# While somebody is served: a step, and the pause behind it. While nobody is.
+BUSY_STEP_S: Final = 0.0002
+BUSY_PAUSE_S: Final = 0.002
+IDLE_STEP_S: Final = 0.001
+IDLE_PAUSE_S: Final = 0.001
+# A step that is far behind takes at most so long.
+LONGEST_STEP_S: Final = 0.005
+# Nobody is served if nobody was for so long.
+CALM_S: Final = 0.1
+# What a step may move, however fast it is.
+MOST_OCTETS: Final = 256 * 1024
+# Octets passed for each one that publishers bring.
+OWED_PER_OCTET: Final = 3
+# Steps get longer by one for each such part of a segment that is owed.
+LAG_SHARE: Final = 1 / 32
 
 
 class Steps(Protocol):
     """What compacts."""
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a segment is on its way out."""
+    def passed_bytes(self) -> int:
+        """Octets of segments that were looked through since the start."""
+
+    @property
+    def moved_bytes(self) -> int:
+        """Octets that were moved since the start."""
 
     def look(self) -> bool:
         """Look whether there is anything to do."""
 
-    def step(self, octets: int) -> bool:
-        """Move about so many octets at most; whether to go on."""
+    def step(self, octets: int, limit_s: float) -> bool:
+        """Move about so many octets at most in about so many seconds; whether to go on."""
 
 
 class Tail(Protocol):
@@ -53,6 +69,15 @@ class Tail(Protocol):
         """Octets that still fit into it."""
 
 
+class Turns(Protocol):
+    """What writes the journal, and tells whether anybody is served."""
+
+    count: int  # of turns so far
+
+    def wake(self) -> None:
+        """Have a turn run."""
+
+
 class Upkeep:
     """Calls the compactor.
 
@@ -60,9 +85,10 @@ class Upkeep:
         steps: the compactor
         tail: the row of segments
         alarms: tell whether the disk takes blocks, and how much room there is
+        turns: a turn is run behind each step
+        clock: monotonic seconds
         later: runs a callable in some time, given in seconds
-        wake: has a turn run, which writes the journal
-        room_octets: so much must be free on the disk before a new segment is begun for this
+        segment_octets: so much must be free on the disk before a new segment is begun for this
     """
 
     def __init__(
@@ -70,21 +96,26 @@ class Upkeep:
         steps: Steps,
         tail: Tail,
         alarms: Alarms,
+        turns: Turns,
         *,
+        clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
-        wake: Callable[[], None],
-        room_octets: int,
+        segment_octets: int,
     ) -> None:
         self._steps = steps
         self._tail = tail
         self._alarms = alarms
+        self._turns = turns
+        self._clock = clock
         self._later = later
-        self._wake = wake
-        self._room_octets = room_octets
+        self._segment_octets = segment_octets
         self._is_scheduled = False
         self._generation = tail.tail_generation
         self._appended = tail.appended_bytes
-        self._own = 0
+        self._moved = 0
+        self._turn_count = 0
+        self._served_at = clock()
+        self._owed = 0
 
     def written(self) -> None:
         """The journal was written: if that began a segment, look at the others."""
@@ -95,29 +126,53 @@ class Upkeep:
     def look(self) -> None:
         """Begin with what there is to do; to be called now and then."""
         if not self._is_scheduled and self._may_write() and self._steps.look():
-            self._schedule()
+            # What came before there was anything to do is not owed.
+            self._appended, self._moved = self._tail.appended_bytes, self._steps.moved_bytes
+            self._turn_count = self._turns.count
+            self._schedule(BUSY_PAUSE_S)
 
-    def _schedule(self) -> None:
+    def _schedule(self, pause_s: float) -> None:
         self._is_scheduled = True
-        self._later(EVERY_S, self._step)
+        self._later(pause_s, self._step)
 
     def _may_write(self) -> bool:
         """What is moved goes into room that is there already, or of which there is plenty."""
         if self._alarms.is_storage_failing:
             return False
         has_room = self._tail.tail_room_bytes >= 2 * MOST_OCTETS
-        return has_room or self._alarms.disk_free_octets >= self._room_octets
+        return has_room or self._alarms.disk_free_octets >= self._segment_octets
 
     def _step(self) -> None:
         self._is_scheduled = False
         if not self._may_write():
             return
-        appended = self._tail.appended_bytes
-        grown, self._appended = appended - self._appended, appended
-        # Our own part of the growth is not the publishers'.
-        brought = max(0, grown - self._own)
-        octets = min(MOST_OCTETS, max(LEAST_OCTETS, 2 * brought)) if brought else IDLE_OCTETS
-        self._own = 2 * octets
-        if self._steps.step(octets):
-            self._schedule()
-        self._wake()
+        steps = self._steps
+        is_calm = self._is_calm()
+        self._owe()
+        passed = steps.passed_bytes
+        goes_on = steps.step(MOST_OCTETS, self._limit_s(is_calm=is_calm))
+        self._owed = max(0, self._owed - (steps.passed_bytes - passed)) if goes_on else 0
+        if goes_on:
+            self._schedule(IDLE_PAUSE_S if is_calm else BUSY_PAUSE_S)
+        self._turns.wake()
+
+    def _is_calm(self) -> bool:
+        """Whether only turns of our own were run for a while."""
+        now, count = self._clock(), self._turns.count
+        if count - self._turn_count > 1:
+            self._served_at = now
+        self._turn_count = count
+        return now - self._served_at >= CALM_S
+
+    def _owe(self) -> None:
+        """Count what was brought since the last step; our own part of the growth was not."""
+        appended, moved = self._tail.appended_bytes, self._steps.moved_bytes
+        brought = appended - self._appended - (moved - self._moved)
+        self._appended, self._moved = appended, moved
+        self._owed += OWED_PER_OCTET * max(0, brought)
+
+    def _limit_s(self, *, is_calm: bool) -> float:
+        if is_calm:
+            return IDLE_STEP_S
+        lag = self._owed / (LAG_SHARE * self._segment_octets)
+        return min(LONGEST_STEP_S, BUSY_STEP_S * (1 + lag))
