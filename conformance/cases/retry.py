@@ -13,10 +13,9 @@ from conformance.expect import check, equal
 from conformance.stage import Stage
 from conformance.wire import Plain, Table
 
-# A clock that is read on both ends of a network may be off by this much.
-EARLY_S: Final = 0.03
-# Nothing here waits longer, so a delay that is far too long fails.
-LATE_S: Final = 8.0
+PATIENCE_S: Final = 10.0
+# Messages are looked for every so often; the rest is the broker's.
+LATE_S: Final = 0.2
 
 
 def _queue(
@@ -36,10 +35,8 @@ def _delays(stage: Stage, queue: Limited, *waits: float) -> None:
     for wait in waits:
         began = time.monotonic()
         channel.nack(event.tag)
-        event = fetch(channel, queue.name, LATE_S)
-        took = time.monotonic() - began
-        check(took >= wait - EARLY_S, f"back after {took:.3f} s, wanted {wait} s or more")
-        check(took < wait + LATE_S / 2, f"back after {took:.3f} s, wanted about {wait} s")
+        event = fetch(channel, queue.name)
+        stage.in_time(time.monotonic(), began + wait, LATE_S, "the returned message")
     equal(delivery_count(event), len(waits), "x-delivery-count")
     channel.ack(event.tag)
     channel.sync()
@@ -90,10 +87,10 @@ def _kind(kind: str, is_delayed: bool, stage: Stage) -> None:
     channel = stage.channel()
     began = time.monotonic()
     channel.nack(fetch(channel, queue.name).tag)
-    event = fetch(channel, queue.name, LATE_S)
+    event = fetch(channel, queue.name, PATIENCE_S)
     took = time.monotonic() - began
     if is_delayed:
-        check(took >= 2 - EARLY_S, f"back after {took:.3f} s")
+        check(took >= 1.99, f"back after {took:.3f} s")
     else:
         check(took < 2, f"back after {took:.3f} s, it must not be delayed")
     channel.ack(event.tag)
@@ -124,9 +121,9 @@ def channel_end(stage: Stage) -> None:
     began = time.monotonic()
     channel.connection.close()
     channel = stage.channel()
-    event = fetch(channel, queue.name, LATE_S)
+    event = fetch(channel, queue.name, PATIENCE_S)
     took = time.monotonic() - began
-    check(took >= 1 - EARLY_S, f"back after {took:.3f} s")
+    check(took >= 0.99, f"back after {took:.3f} s")
     check(event.redelivered, "redelivered is 0")
     channel.ack(event.tag)
     channel.sync()
@@ -175,7 +172,7 @@ def counts_toward_limits(stage: Stage) -> None:
     other.sync()
     channel.publish("", queue.name, "b", delivery_mode=2)
     channel.wait("basic.nack")
-    event = fetch(other, queue.name, LATE_S)
+    event = fetch(other, queue.name, PATIENCE_S)
     equal(event.body, b"a", "message")
     other.ack(event.tag)
     other.sync()
@@ -187,7 +184,7 @@ def keeps_deadline(stage: Stage) -> None:
     put(stage, queue.name, "x")
     channel = stage.channel()
     channel.nack(fetch(channel, queue.name).tag)
-    dead = fetch(channel, queue.graveyard, LATE_S)
+    dead = fetch(channel, queue.graveyard, PATIENCE_S)
     headers = dead.headers if isinstance(dead.headers, dict) else {}
     deaths = headers.get("x-death") or [{}]
     equal(deaths[0].get("reason"), "expired", "reason in x-death")
@@ -201,8 +198,8 @@ def limit_ends_it(stage: Stage) -> None:
     put(stage, queue.name, "x")
     channel = stage.channel()
     for _ in range(2):
-        channel.nack(fetch(channel, queue.name, LATE_S).tag)
-    dead = fetch(channel, queue.graveyard, LATE_S)
+        channel.nack(fetch(channel, queue.name, PATIENCE_S).tag)
+    dead = fetch(channel, queue.graveyard, PATIENCE_S)
     equal(dead.body, b"x", "dead-lettered message")
     channel.ack(dead.tag)
     channel.sync()
@@ -239,9 +236,9 @@ def over_a_restart(stage: Stage) -> Iterator[None]:
     put(stage, queue.graveyard, "marker")
     yield
     channel = stage.channel()
-    event = fetch(channel, queue.name, LATE_S)
+    event = fetch(channel, queue.name, PATIENCE_S)
     took = time.monotonic() - began
-    check(took >= 4 - EARLY_S, f"back after {took:.3f} s, wanted 4 s or more")
+    check(took >= 3.99, f"back after {took:.3f} s, wanted 4 s or more")
     equal((event.body, event.redelivered, delivery_count(event)), (b"x", True, 1), "message")
     channel.ack(event.tag)
     channel.sync()
