@@ -72,6 +72,8 @@ class Notes:
     """
 
     def __init__(self, chain: Chain, known: dict[int, dict[bytes, bytes]]) -> None:
+        # How many notes were written again so far.
+        self.carried_count = 0
         self._chain = chain
         self._known: dict[int, dict[bytes, bytes]] | None = known
         self._recall: Recall = self._look_up
@@ -165,6 +167,7 @@ class Notes:
         """Take note that everything that was buffered is written."""
         active = self._chain.active
         for scope_id, key, value in self._carried():
+            self.carried_count += 1
             active.add_notes(scope_id, (key,), records.NOTE_SIZE + len(key) + len(value))
         known = self._known
         if known is not None:

@@ -7,6 +7,8 @@ and what is uncertain. `recover` checks all that `docs/journal.md` promises:
 - nothing that was durably settled, lost before or never published is there
 - what one `write` held is there as a whole, and only if all earlier writes are
 - delivery marks and definitions never go back
+- a note that was synced is there with its newest value, and one that was taken back is not
+- messages keep the time at which they came, wherever they were moved
 - recovering again gives the same
 - a crash alone is never reported as damage
 """
@@ -27,6 +29,9 @@ from store.sync_worker import Completion, SyncInline, sync_all
 from tests.simulation.sim_disk import PowerCut, SimDisk
 
 Copy = tuple[int, int]  # queue id, LSN
+Key = tuple[int, bytes]  # scope id, key
+# Keys that are noted, so that the same come again and again.
+KEYS = tuple(b"key%d" % n for n in range(6))
 
 
 class LateWorker(SyncInline):
@@ -69,6 +74,8 @@ class Block:
     dropped: set[int] = field(default_factory=set)
     marks: dict[int, int] = field(default_factory=dict)
     definitions: list[bytes] = field(default_factory=list)
+    notes: dict[Key, bytes | None] = field(default_factory=dict)
+    unnoted: set[Key] = field(default_factory=set)
 
 
 class StoreModel:
@@ -77,15 +84,25 @@ class StoreModel:
     def __init__(
         self, seed: int, *, segment_size_bytes: int = 4096, is_strict: bool = True
     ) -> None:
+        self.seed = seed
         self.disk = SimDisk(seed, is_strict=is_strict)
         self.segment_size_bytes = segment_size_bytes
         self.contents: dict[Copy, tuple[bytes, bytes]] = {}
+        self.arrived: dict[Copy, int] = {}
+        self.wall_ms = 1000
         self.live: set[Copy] = set()  # not settled, as the broker sees it
         self.maybe: set[Copy] = set()  # of failed writes: there or not
         self.marks: dict[int, int] = {}
         self.durable_marks: dict[int, int] = {}
         self.definitions: list[bytes] = []
         self.durable_definitions: list[bytes] = []
+        # What each key may say after a crash: what is durable, then what was written since.
+        self.durable_notes: dict[Key, bytes | None] = {}
+        self.notes: dict[Key, bytes] = {}  # as the broker sees it
+        # Of failed writes: how many blocks there were, and what may be on the disk all the same.
+        self.doubtful_notes: list[tuple[int, Key, bytes | None]] = []
+        self.doubtful_scopes: set[int] = set()
+        self.is_ready = self.is_owner = False
         self.queues: set[int] = {1, 2, 3}
         self.next_queue = 4
         self.counter = 0
@@ -97,14 +114,20 @@ class StoreModel:
         self.errno = 0
         self.recoveries = 0
         self.moved_messages = 0
+        self.carried_notes = 0
         self._start()
+        self.is_ready = True
 
     def _start(self) -> Recovered:
+        # Half of the brokers remember their notes themselves, the others leave it to the journal.
+        self.is_ready, self.is_owner = False, bool(self.seed & 1)
         self.worker = LateWorker()
         self.journal, recovered = open_journal(
             self.disk,
             segment_size_bytes=self.segment_size_bytes,
             snapshot=lambda: list(self.definitions),
+            wall_ms=self._now_ms,
+            recall=self._recall if self.is_owner else None,
         )
         self._watch(self.journal)
         self.compactor = Compactor(self.journal, _refuse_spoiled)
@@ -116,6 +139,14 @@ class StoreModel:
             clock=lambda: 0.0,
         )
         return recovered
+
+    def _now_ms(self) -> int:
+        self.wall_ms += 1
+        return self.wall_ms
+
+    def _recall(self, scope_id: int, key: bytes) -> bytes | None:
+        assert self.is_ready, "the owner is asked before it knows anything"
+        return self.notes.get((scope_id, key))
 
     def _watch(self, journal: Journal) -> None:
         begin = journal.begin_sync
@@ -132,9 +163,11 @@ class StoreModel:
         index = self.covered.pop(0)
         for block in self.blocks[self.synced_blocks : index]:
             assert block.lsn <= watermark
+            _note_down(self.durable_notes, block)
             self.durable_marks.update(block.marks)
             self.durable_definitions += block.definitions
         self.synced_blocks = index
+        self.doubtful_notes = [doubt for doubt in self.doubtful_notes if doubt[0] >= index]
 
     def _failed(self, number: int) -> None:
         self.errno = number
@@ -185,6 +218,23 @@ class StoreModel:
             self.marks[queue_id] = max(mark, self.marks.get(queue_id, 0))
             self.block.marks[queue_id] = self.marks[queue_id]
 
+    def note(self, scope_id: int, pick: int, size: int) -> None:
+        if scope_id not in self.queues:
+            return
+        key = KEYS[pick % len(KEYS)]
+        self.counter += 1
+        value = (b"%d|" % self.counter).ljust(size, b"n")
+        self.journal.note(scope_id, key, value)
+        self.notes[scope_id, key] = self.block.notes[scope_id, key] = value
+
+    def unnote(self, scope_id: int, pick: int) -> None:
+        key = KEYS[pick % len(KEYS)]
+        if scope_id in self.queues:
+            self.journal.unnote(scope_id, key)
+            self.notes.pop((scope_id, key), None)
+            self.block.notes[scope_id, key] = None
+            self.block.unnoted.add((scope_id, key))
+
     def define(self) -> None:
         self.counter += 1
         record = b"def%06d" % self.counter
@@ -203,6 +253,7 @@ class StoreModel:
         self.block.dropped.add(queue_id)
         self.marks.pop(queue_id, None)
         self.block.marks.pop(queue_id, None)
+        self.notes = {key: value for key, value in self.notes.items() if key[0] != queue_id}
 
     def compact(self, octets: int) -> None:
         """Let the compactor take a step; what is true does not change by it."""
@@ -216,7 +267,10 @@ class StoreModel:
         except WriteFailed as error:
             self._lose(block, error)
             return
+        finally:
+            self.arrived |= dict.fromkeys(block.copies, self.wall_ms)
         self.blocks.append(block)
+        self.carried_notes = max(self.carried_notes, self.journal.notes.carried_count)
 
     def _lose(self, block: Block, error: WriteFailed) -> None:
         assert all(error.first_lsn <= lsn <= error.last_lsn for _, lsn in block.copies)
@@ -228,6 +282,21 @@ class StoreModel:
         self.maybe |= block.settled
         self.block.settled |= block.settled - block.copies
         self.block.marks.update(block.marks)
+        self._lose_notes(block)
+
+    def _lose_notes(self, block: Block) -> None:
+        """They were never noted, but keys that lost their value have lost it all the same."""
+        at = len(self.blocks)
+        self.doubtful_notes += ((at, key, value) for key, value in block.notes.items())
+        self.doubtful_notes += ((at, key, None) for key in block.unnoted)
+        self.doubtful_scopes |= block.dropped
+        self.block.notes = dict.fromkeys(block.unnoted, None)
+        self.block.unnoted = set(block.unnoted)
+        written = dict(self.durable_notes)
+        for each in (*self.blocks[self.synced_blocks :], self.block):
+            _note_down(written, each)
+        gone = self.doubtful_scopes
+        self.notes = {k: v for k, v in written.items() if v is not None and k[0] not in gone}
 
     def request_sync(self, *, is_late: bool) -> None:
         self.worker.is_late = is_late
@@ -258,6 +327,7 @@ class StoreModel:
         self._check(recovered)
         self._adopt(recovered)
         again = self._start()
+        self.is_ready = True
         assert _state(again) == _state(recovered), "recovering twice gives another state"
         assert again.report.damaged == []
 
@@ -273,6 +343,8 @@ class StoreModel:
         assert not back, f"came back: {sorted(back)[:5]}"
         unknown = found - there - self.maybe
         assert not unknown, f"never published or lost before: {sorted(unknown)[:5]}"
+        self._check_arrivals(found)
+        self._check_notes(recovered, last)
         self._check_marks(recovered)
         self._check_definitions(recovered)
 
@@ -307,6 +379,39 @@ class StoreModel:
             self.maybe |= optional
         return there, gone
 
+    def _check_arrivals(self, found: set[Copy]) -> None:
+        lsns = sorted({lsn for _, lsn in found})
+        arrived = {lsn: self.arrived[queue_id, lsn] for queue_id, lsn in found}
+        at = 0
+        while at < len(lsns):
+            for first, _, raws, when in self.journal.fetch_runs(lsns[at:], 4000):
+                for lsn in range(first, first + len(raws)):
+                    assert arrived[lsn] == when, f"the time of message {lsn} has changed"
+                at += len(raws)
+
+    def _check_notes(self, recovered: Recovered, last: int) -> None:
+        """They must be those of one moment, at which at least `last` blocks were written."""
+        found = {(s, key): v for s, notes in recovered.notes.items() for key, v in notes.items()}
+        doubts = {(key, value) for _, key, value in self.doubtful_notes}
+        state = dict(self.durable_notes)
+        faults = []
+        for number in range(self.synced_blocks, len(self.blocks) + 1):
+            if number > self.synced_blocks:
+                _note_down(state, self.blocks[number - 1])
+            if number < last:
+                continue
+            wrong = [
+                key
+                for key in state.keys() | found.keys()
+                if found.get(key) != state.get(key)
+                and (key, found.get(key)) not in doubts
+                and key[0] not in self.doubtful_scopes
+            ]
+            if not wrong:
+                return
+            faults.append((number, wrong[0], found.get(wrong[0]), state.get(wrong[0])))
+        raise AssertionError(f"notes of no moment: {faults[:3]}")
+
     def _check_marks(self, recovered: Recovered) -> None:
         for queue_id, lsn in self.durable_marks.items():
             if queue_id in self.queues and queue_id in recovered.queues:
@@ -334,11 +439,23 @@ class StoreModel:
         self.durable_marks = {q: lsn for q, lsn in self.marks.items() if lsn}
         self.definitions = list(dict.fromkeys(recovered.definitions))
         self.durable_definitions = list(self.definitions)
+        self.arrived = {copy: self.arrived[copy] for copy in self.base}
+        found = {(s, key): v for s, notes in recovered.notes.items() for key, v in notes.items()}
+        self.queues |= {scope_id for scope_id, _ in found}
+        self.notes, self.durable_notes = found, dict(found)
+        self.doubtful_notes, self.doubtful_scopes = [], set()
         self.blocks = []
         self.block = Block()
         self.synced_blocks = 0
         self.covered = []
         self.errno = 0
+
+
+def _note_down(state: dict[Key, bytes | None], block: Block) -> None:
+    """Apply what a block says about notes."""
+    state.update(block.notes)
+    for key in [key for key in state if key[0] in block.dropped]:
+        del state[key]
 
 
 def _refuse_spoiled(name: str, reason: str) -> None:
@@ -376,6 +493,12 @@ def _publish(model: StoreModel, draw: random.Random) -> None:
 
 def _settle(model: StoreModel, draw: random.Random) -> None:
     model.settle([draw.randrange(1000) for _ in range(draw.randint(1, 6))])
+
+
+def _note(model: StoreModel, draw: random.Random) -> None:
+    for _ in range(draw.choice((1, 1, 5))):
+        scope_id = draw.choice(sorted(model.queues))
+        model.note(scope_id, draw.randrange(6), draw.choice((8, 40, 200)))
 
 
 def _write_and_sync(model: StoreModel, draw: random.Random) -> None:
@@ -416,6 +539,9 @@ _STEPS: list[Callable[[StoreModel, random.Random], None]] = [
     ),
     _compact,
     _compact,
+    _note,
+    _note,
+    lambda model, draw: model.unnote(draw.choice(sorted(model.queues)), draw.randrange(6)),
     lambda model, draw: model.write(),
     _write_and_sync,
     _write_and_sync,
@@ -449,4 +575,4 @@ _QUIET_STEPS = [
 
 def _state(recovered: Recovered) -> object:
     queues = {q: (s.messages, s.delivered_lsn) for q, s in recovered.queues.items()}
-    return (list(dict.fromkeys(recovered.definitions)), queues)
+    return (list(dict.fromkeys(recovered.definitions)), queues, recovered.notes)

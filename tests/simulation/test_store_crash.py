@@ -16,6 +16,7 @@ from store import chain, journal, records, recovery, replay, scan, sync_worker
 from store.compaction import Compactor
 from store.copies import Run
 from store.errors import StoreError
+from store.notes import Notes
 from store.segment import Segment
 from tests.simulation import store_model
 from tests.simulation.store_model import StoreModel, run_random
@@ -59,6 +60,16 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(queue_id=_queue)
     def deliver(self, queue_id: int) -> None:
         self.model.deliver(queue_id)
+
+    @precondition(is_up)
+    @rule(scope_id=_queue, pick=st.integers(0, 5), size=st.sampled_from((8, 40, 1500)))
+    def note(self, scope_id: int, pick: int, size: int) -> None:
+        self.model.note(scope_id, pick, size)
+
+    @precondition(is_up)
+    @rule(scope_id=_queue, pick=st.integers(0, 5))
+    def unnote(self, scope_id: int, pick: int) -> None:
+        self.model.unnote(scope_id, pick)
 
     @precondition(is_up)
     @rule()
@@ -133,6 +144,7 @@ def test_random_histories_keep_every_promise() -> None:
     models = [run_random(seed) for seed in range(400)]
     assert sum(model.recoveries for model in models) > 1000
     assert sum(model.moved_messages for model in models) > 500, "compaction had nothing to do"
+    assert sum(model.carried_notes for model in models) > 500, "notes were never carried on"
 
 
 # The harness itself: each of these bugs must not survive a few hundred histories.
@@ -226,9 +238,9 @@ def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.Monkey
     write = journal.Journal.write
 
     def write_twice(self: journal.Journal) -> int:
-        settles, self._settles = self._settles, {}
+        settles, self._turn.settles = self._turn.settles, {}
         write(self)
-        self._settles = settles
+        self._turn.settles = settles
         return write(self)
 
     monkeypatch.setattr(journal.Journal, "write", write_twice)
@@ -269,16 +281,12 @@ def test_harness_catches_blocks_that_nothing_proves_synced(monkeypatch: pytest.M
 def test_harness_catches_delivery_marks_lost_with_their_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encode_head = journal.Journal._encode_head
-
-    def without_marks(self: journal.Journal, definitions: list[bytes]) -> list[bytes]:
-        marks, self._all_marks = self._all_marks, {}
-        try:
-            return encode_head(self, definitions)
-        finally:
-            self._all_marks = marks
-
-    monkeypatch.setattr(journal.Journal, "_encode_head", without_marks)
+    encode_head = journal.encode_head
+    monkeypatch.setattr(
+        journal,
+        "encode_head",
+        lambda size, definitions, marks, *rest: encode_head(size, definitions, {}, *rest),
+    )
     assert first_failing_seed() is not None
 
 
@@ -412,4 +420,48 @@ def test_harness_catches_a_word_believed_that_does_not_count(
         return scan._judge_from(oldest, extents, generations, said)
 
     monkeypatch.setattr(scan, "_judge_without_vacated", believing_all)
+    assert first_failing_seed() is not None
+
+
+# Notes.
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_notes_that_go_with_their_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Segment, "is_needed", property(lambda self: self.live_count > 0))
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_note_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Notes, "say_again", lambda self, scope_id, key: None)
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_an_older_value_that_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay_notes = replay.Replay._replay_notes
+
+    def oldest(self: replay.Replay, batches: list[replay.Bodies], *rest: object) -> None:
+        self._notes = {}
+        replay_notes(self, batches, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(replay.Replay, "_replay_notes", oldest)
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_notes_kept_of_a_refused_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Notes, "refuse", lambda self: None)
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_time_lost_in_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    move_run = journal.Journal.move_run
+    monkeypatch.setattr(
+        journal.Journal,
+        "move_run",
+        lambda self, ids, tail, first, raws, _: move_run(self, ids, tail, first, raws, 1),
+    )
     assert first_failing_seed() is not None
