@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTENT_DELIVERY_MODE
 from protocol.errors import FrameError, cannot_decode
-from protocol.fields import Table, decode_field, decode_table, encode_shortstr
+from protocol.fields import Table, decode_field, decode_table, encode_shortstr, encode_table
 from protocol.text import decode_text
 
 # Bits of a message's mode, as `classify` gives it.
@@ -283,7 +283,7 @@ class Properties:
         return self._text(_CLUSTER_ID)
 
 
-def without_headers(block: bytes, keys: set[str]) -> bytes:
+def without_headers(block: bytes, keys: set[str] | frozenset[str]) -> bytes:
     """`block` without the headers named in `keys`, duplicates included; the rest bit for bit.
 
     A headers table that becomes empty stays, as it does in RabbitMQ.
@@ -309,6 +309,36 @@ def without_headers(block: bytes, keys: set[str]) -> bytes:
         _refuse(block)
     body = b"".join(kept)
     return block[: span[0]] + _LENGTH.pack(len(body)) + body + block[end:]
+
+
+def with_headers(block: bytes, headers: Table, *, without: frozenset[str] | set[str]) -> bytes:
+    """`block` with some headers removed and others added behind the rest, which stays bit for bit.
+
+    Raises:
+        FrameError: 501, ids 60,40.
+
+    Spec: FRAME-53
+    """
+    cleared = without_headers(block, without | set(headers))
+    span = _spans(cleared).get(_HEADERS)
+    body = cleared[span[0] + 4 : span[1]] if span is not None else b""
+    body += encode_table(headers)[4:]
+    return _with_value(cleared, _HEADERS, _LENGTH.pack(len(body)) + body)
+
+
+def without_expiration(block: bytes) -> bytes:
+    """`block` without the expiration property; the rest bit for bit.
+
+    Raises:
+        FrameError: 501, ids 60,40.
+
+    Spec: DLX-15
+    """
+    span = _spans(block).get(_EXPIRATION)
+    if span is None:
+        return block
+    flags = _FLAGS.unpack_from(block)[0] & ~_EXPIRATION
+    return _FLAGS.pack(flags) + block[2 : span[0]] + block[span[1] :]
 
 
 def with_reply_to(block: bytes, reply_to: str) -> bytes:

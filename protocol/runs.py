@@ -8,7 +8,7 @@ is byte for byte the same, consecutive acks, consecutive deliveries to one consu
 paid here is paid once a run wherever that can be done.
 
 A content is kept as received, *raw*: its header frame and body frames, octet for octet. A
-message is a tuple of atoms `(raw, tail, seq, expiry_ms)`, see `server/broker/message.py`.
+message is a tuple of atoms `(raw, tail, seq, arrived_ms)`, see `server/broker/message.py`.
 
 Nothing here judges a malformed frame. Whatever is not plainly right ends the run, and the
 reader's frame-by-frame way finds the exact error.
@@ -39,6 +39,8 @@ HEAD_OCTETS: Final = 7
 ACK_FRAME_OCTETS: Final = 21
 # Frame header 7, class and weight 4, body size 8: what stands before the property block.
 PROPERTIES_AT: Final = 19
+# A frame of this type stands behind a content for the broker alone, see `contents.py`.
+NOTES_FRAME: Final = 0xF7
 SMALLEST_CONTENT_HEADER: Final = 14
 DELIVER_METHOD: Final = b"\x00\x3c\x00\x3c"
 
@@ -211,7 +213,7 @@ def content_pieces(raw: bytes, channel: bytes, frame_max: int) -> list[Piece]:
     pieces: list[Piece] = [b"\x02", channel, raw[3:body_at]]
     end = len(raw)
     view = memoryview(raw)
-    while body_at < end:
+    while body_at < end and raw[body_at] != NOTES_FRAME:
         size = SIZE.unpack_from(raw, body_at + 3)[0]
         stop = body_at + 8 + size
         if not frame_max or size + 8 <= frame_max:

@@ -39,6 +39,7 @@ from server.transport import STOPPING, Door, Edge, listen, shown
 from server.version import VERSION
 from store.disk import FileDisk
 from store.errors import StoreError
+from store.slices import ask_for_slice
 from store.sync_worker import ThreadWorker, start_worker
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ M_TOP_PAD: Final = -2
 M_MMAP_THRESHOLD: Final = -3
 KEEP_OCTETS: Final = 64 * 1024 * 1024
 TOP_PAD_OCTETS: Final = 1024 * 1024
+# About what a turn of the loop takes.
+SLICE_NS: Final = 300_000
 TOKEN_OCTETS: Final = 16
 LOOK_S: Final = 0.005
 MOST_DESCRIPTORS: Final = 1_000_000
@@ -96,7 +99,11 @@ def raise_descriptor_limit() -> int:
 
 
 def tune_process() -> None:
-    """Set the allocator and the garbage collector up for long runs of short-lived octets."""
+    """Set the allocator and the garbage collector up for long runs of short-lived octets.
+
+    And the scheduler for short ones of our own.
+    """
+    ask_for_slice(SLICE_NS)
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, KEEP_OCTETS)
@@ -200,6 +207,7 @@ class Server:
                 self._worker,
                 call_soon=loop.call_soon,
                 clock=time.monotonic,
+                wall_ms=lambda: time.time_ns() // 1_000_000,
                 random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
                 fatal=self._fatal,
                 memory_octets=self._memory.total_octets,

@@ -15,9 +15,14 @@ import structlog
 from server.alarms import Alarms
 from server.amounts import parse_amount
 from server.broker.broker import Broker
-from server.broker.paged_store import DiskPages
+from server.broker.equipment import Equipment
+from server.broker.features import features_of
+from server.broker.letters import Office
+from server.broker.paged_store import DiskPages, JournalClock
 from server.broker.pager import Pager
 from server.broker.queue import Queue
+from server.broker.storing import Storing
+from server.broker.timers import Timers
 from server.node import Limits, Node
 from server.storage import Storage
 from server.turn import Turn
@@ -49,6 +54,10 @@ DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 log = structlog.get_logger(__name__)
 
 
+def never(delay_s: float, job: Callable[[], None]) -> None:
+    """A clock that rings for nobody, for who gives none."""
+
+
 def limits_of(settings: Settings) -> Limits:
     """The settings that the state machines below the edge need."""
     return Limits(
@@ -78,6 +87,7 @@ class Assembly:
         worker: does the syncs
         call_soon: runs a callable in the next loop turn
         clock: monotonic seconds
+        wall_ms: the time of day in milliseconds
         random_token: 22 random base64url characters
         fatal: called once, with a line for the log, when the store can no longer keep its word
         memory_octets: how much memory there is, for limits that are shares of it
@@ -96,6 +106,7 @@ class Assembly:
         *,
         call_soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], float],
+        wall_ms: Callable[[], int],
         random_token: Callable[[], str],
         fatal: Callable[[str], None],
         memory_octets: int = SOME_OCTETS,
@@ -105,6 +116,8 @@ class Assembly:
         self._fatal, self._disk, self._clock = fatal, disk, clock
         self.turn = Turn(call_soon, self._write_journal, self._report)
         self._told = (-TELL_S, 0)  # when, and of how many refused pages
+        now_ms = lambda: int(clock() * 1000)  # noqa: E731
+        self.journal_clock = JournalClock(now_ms, wall_ms)
         self._scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
         self.pager = self._new_pager(settings)
         self.journal: Journal
@@ -116,14 +129,13 @@ class Assembly:
         self.storage = Storage(
             lambda: self.journal, self._write_journal, self.alarms, settings.segment_size_bytes
         )
+        self.timers = Timers(now_ms, call_later or never)
+        self.storing = Storing(lambda: self.journal, now_ms)
+        self.office = self._new_office(settings, wall_ms)
+        self.equipment = Equipment(self.timers, self.office, lambda: self.journal)
+        self._stored: dict[int, Queue] = {}
         self.broker = self._new_broker(settings, random_token)
-        self.journal, recovered = open_journal(
-            disk,
-            segment_size_bytes=settings.segment_size_bytes,
-            snapshot=self.broker.definitions,
-            refuse_damage=settings.recovery_on_corruption == "refuse",
-            progress=progress,
-        )
+        self.journal, recovered = self._open_journal(settings, progress)
         self.report: RecoveryReport = recovered.report
         self.commit = GroupCommit(
             self.journal,
@@ -139,6 +151,8 @@ class Assembly:
             self.journal,
             self.turn,
             limits_of(settings),
+            storing=self.storing,
+            equipment=self.equipment,
             clock=clock,
             random_token=random_token,
             name=settings.node,
@@ -153,13 +167,15 @@ class Assembly:
         with suppress(OSError):
             self._scratch.sweep()
         self.broker.restore(recovered.definitions)
-        queues = self.broker.stored_queues()
+        queues = self._stored = self.broker.stored_queues()
         for queue_id, copies in recovered.queues.items():
             queue = queues.get(queue_id)
             if queue is None:
                 self.storage.drop_queue(queue_id)
             else:
                 queue.restore(copies.spans, copies.delivered_lsn)
+        for queue_id, queue in queues.items():
+            self.equipment.restore(queue, recovered.notes.get(queue_id, {}))
         for account in settings.all_vhosts():
             vhost, _ = self.broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
@@ -195,11 +211,34 @@ class Assembly:
             meaning="messages that should be on disk stay in memory",
         )
 
+    def _open_journal(
+        self, settings: Settings, progress: Callable[[int, int], None] | None
+    ) -> tuple[Journal, Recovered]:
+        return open_journal(
+            self._disk,
+            segment_size_bytes=settings.segment_size_bytes,
+            snapshot=self.broker.definitions,
+            recall=self._recall,
+            wall_ms=self.journal_clock.now_ms,
+            refuse_damage=settings.recovery_on_corruption == "refuse",
+            progress=progress,
+        )
+
+    def _new_office(self, settings: Settings, wall_ms: Callable[[], int]) -> Office:
+        return Office(
+            lambda name: self.broker.vhosts.get(name),
+            self.storing,
+            lambda: self.journal,
+            wall_ms,
+            self.turn.wake,
+            heeds_clients=settings.compat_client_x_death,
+        )
+
     def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
         return Broker(
             new_queue=self._new_queue,
             define=self.storage.define,
-            drop_queue=self.storage.drop_queue,
+            drop_queue=self._drop_queue,
             random_name=random_token,
             relaxed_redeclare=settings.relaxed_redeclare,
         )
@@ -220,11 +259,25 @@ class Assembly:
         )
 
     def _new_pager(self, settings: Settings) -> Pager:
-        pages = DiskPages(lambda: self.journal, self._scratch, self._storage_failed)
+        journal = lambda: self.journal  # noqa: E731
+        pages = DiskPages(journal, self._scratch, self._storage_failed, self.journal_clock)
         return Pager(pages, settings.queue_memory_bytes, settings.queues_memory_bytes)
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
-        return Queue(spec, self.turn, self.journal, self.pager, self._unused)
+        queue = Queue(spec, self.turn, self.journal, self.pager, self._unused)
+        self.equipment.equip(queue, features_of(spec.arguments))
+        if spec.stored:
+            self._stored[spec.queue_id] = queue
+        return queue
+
+    def _drop_queue(self, queue_id: int) -> int:
+        self._stored.pop(queue_id, None)
+        return self.storage.drop_queue(queue_id)
+
+    def _recall(self, scope_id: int, key: bytes) -> bytes | None:
+        """The value of a note by now; who is gone wants none."""
+        queue = self._stored.get(scope_id)
+        return queue.care.recall(key) if queue is not None and queue.care is not None else None
 
     def _unused(self, queue: Queue) -> None:
         vhost = self.broker.vhosts.get(queue.spec.vhost)
@@ -245,6 +298,7 @@ class Assembly:
             if error.errno not in DISK_FULL:
                 self._storage_failed(str(error))
                 return
+            self.office.refused()
             self.storage.refused(self.node, error.first_lsn, error.last_lsn)
         except Exception as error:
             # Nobody can say what the journal holds after a bug in it: no word of ours would count.
@@ -253,6 +307,7 @@ class Assembly:
             return
         else:
             self.storage.written()
+            self.office.written()
             self.upkeep.written()
         # What compaction has moved asks for no sync; after so much of it one is made all the same.
         if self.journal.wants_sync or self.journal.unsynced_bytes > SYNC_OCTETS:

@@ -24,6 +24,7 @@ from protocol.codec import (
 )
 from protocol.errors import ChannelError, CommandInvalid, NotImplementedByBroker, PreconditionFailed
 from server import consuming, topology
+from server.broker.fate import Fate, Reason
 from server.broker.message import lsns_of
 from server.confirms import Confirms
 from server.consumer import Consumer, Credit
@@ -177,11 +178,11 @@ class Channel:
         for first, last in ranges:
             taken, unknown = self.unacked.take_range(first, last)
             if taken:
-                self._settle_or_hold(taken, requeue=False)
+                self._settle_or_hold(taken, Fate.ACKED)
             if unknown or not first:
                 raise unknown_tag(unknown, (60, 80))
 
-    def settle_tag(self, tag: int, *, multiple: bool, requeue: bool, ids: tuple[int, int]) -> None:
+    def settle_tag(self, tag: int, fate: Fate, ids: tuple[int, int], *, multiple: bool) -> None:
         """basic.ack, nack or reject of one tag, or of all up to it (ACK-03…06)."""
         if not multiple:
             taken, unknown = self.unacked.take_range(tag, tag)
@@ -194,25 +195,27 @@ class Channel:
             taken = found
         else:
             taken = self.unacked.take_all()
-        self._settle_or_hold(taken, requeue=requeue)
+        self._settle_or_hold(taken, fate)
 
-    def _settle_or_hold(self, taken: list[Taken], *, requeue: bool) -> None:
+    def _settle_or_hold(self, taken: list[Taken], fate: Fate) -> None:
         if self.transaction is not None:
-            self.transaction.settle(taken, requeue=requeue)
+            self.transaction.settle(taken, fate)
         else:
-            self.settle(taken, requeue)
+            self.settle(taken, fate)
 
-    def settle(self, taken: list[Taken], requeue: bool) -> None:
+    def settle(self, taken: list[Taken], fate: Fate) -> None:
         """Give credit back and let the queues know."""
         for entry in taken:
             if entry.consumer is not None:
                 entry.consumer.credit.give_back(entry.messages)
                 self.credit.give_back(entry.messages)
-            if requeue:
-                entry.queue.requeue(entry.messages)
-            else:
+            if fate is Fate.ACKED:
                 entry.queue.settle(entry.messages)
-                entry.queue.wake()
+            elif fate is Fate.DISCARDED:
+                entry.queue.discard(entry.messages, Reason.REJECTED)
+            else:
+                entry.queue.requeue(entry.messages, fate)
+            entry.queue.wake()
         if self.credit.limit or self.credit.limit_octets:
             self.wake_consumers()
 
@@ -259,7 +262,7 @@ class Channel:
         elif self.is_committing and self._commit_lsn >= first_lsn:
             self.is_committing = False
             for settlement in self._committing:
-                if not settlement.requeue:
+                if not settlement.fate.goes_back:
                     for entry in settlement.entries:
                         entry.queue.unsettle(entry.messages)
                         self.node.unsettle(entry.queue.spec.queue_id, lsns_of(entry.messages))
@@ -319,7 +322,7 @@ class Channel:
         for consumer in consumers.values():
             consumer.is_active = False
         for entry in outstanding:
-            entry.queue.requeue(entry.messages)
+            entry.queue.requeue(entry.messages, Fate.LOST)
         for consumer in consumers.values():
             consumer.queue.remove_consumer(consumer)
         # It refers back; without the ring all of this goes at once (see `Connection.lost`).
@@ -334,19 +337,21 @@ def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
 def ack(channel: Channel, method: commands.Basic.Ack, _arguments: Table) -> None:
     """basic.ack outside a run."""
     tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    channel.settle_tag(tag, multiple=multiple, requeue=False, ids=(60, 80))
+    channel.settle_tag(tag, Fate.ACKED, (60, 80), multiple=multiple)
 
 
 def nack(channel: Channel, method: commands.Basic.Nack, _arguments: Table) -> None:
     """basic.nack."""
     tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    channel.settle_tag(tag, multiple=multiple, requeue=bool(method.requeue), ids=(60, 120))
+    fate = Fate.NACKED if method.requeue else Fate.DISCARDED
+    channel.settle_tag(tag, fate, (60, 120), multiple=multiple)
 
 
 def reject(channel: Channel, method: commands.Basic.Reject, _arguments: Table) -> None:
     """basic.reject."""
     tag = method.delivery_tag or 0
-    channel.settle_tag(tag, multiple=False, requeue=bool(method.requeue), ids=(60, 90))
+    fate = Fate.REJECTED if method.requeue else Fate.DISCARDED
+    channel.settle_tag(tag, fate, (60, 90), multiple=False)
 
 
 def select_confirms(channel: Channel, method: commands.Confirm.Select, _arguments: Table) -> None:

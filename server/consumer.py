@@ -125,14 +125,16 @@ class Consumer:
             return min(self.credit.room(head), shared.room(head))
         return self.credit.room(head)
 
-    def deliver(self, messages: list[Message], mark: int) -> None:
+    def deliver(
+        self, messages: list[Message], mark: int, shown: list[Message] | None = None
+    ) -> None:
         """Write deliveries with fresh tags to the channel's outbox (CONS-09)."""
         channel = self.channel
         count = len(messages)
         first = channel.next_tag
         channel.next_tag = first + count
         limits = (channel.frame_max, mark)
-        parts = encode_deliveries(messages, first, channel.octets, self._shortstr, limits)
+        parts = encode_deliveries(shown or messages, first, channel.octets, self._shortstr, limits)
         octets = max(self.queue.largest_octets, 64) + DELIVER_OVERHEAD_OCTETS
         channel.outbox.add(parts, octets * count)
         if octets > UNJOINED_OCTETS:

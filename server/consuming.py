@@ -11,6 +11,7 @@ from protocol.constants import DIRECT_REPLY_TO
 from protocol.errors import NotAllowed, NotFound, NotImplementedByBroker, PreconditionFailed
 from protocol.fields import INTEGER_KINDS, decode_shortstr, type_name
 from protocol.runs import body_size, content_pieces
+from server.broker.fate import Fate
 from server.consumer import Consumer, Credit
 from server.reply_to import PREFIX
 from server.verbs import verb
@@ -159,16 +160,16 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     if found is None:
         channel.reply(get_empty(channel.number))
         return
-    message, redelivered = found
+    message, shown, redelivered = found
     if not redelivered:
         # That it was delivered is known to the system before the client knows (DURABLE-12).
         channel.node.turn.write_first()
     tag = channel.next_tag
     channel.next_tag = tag + 1
-    exchange, at = decode_shortstr(message[1], 0)
-    routing_key, _ = decode_shortstr(message[1], at)
+    exchange, at = decode_shortstr(shown[1], 0)
+    routing_key, _ = decode_shortstr(shown[1], at)
     head = get_ok(channel.number, tag, redelivered, exchange, routing_key, queue.ready_count)
-    content = content_pieces(message[0], channel.octets, channel.frame_max)
+    content = content_pieces(shown[0], channel.octets, channel.frame_max)
     if channel.is_barred:
         channel.reply(b"".join((head, *content)))
     else:
@@ -193,14 +194,14 @@ def recover_async(channel: Channel, method: commands.Basic.RecoverAsync, _argume
 def give_again(channel: Channel, *, requeue: bool) -> None:
     """Requeue what is outstanding, or send it again under its old tags (ACK-22)."""
     if requeue:
-        channel.settle(channel.unacked.take_all(), requeue=True)
+        channel.settle(channel.unacked.take_all(), Fate.RECOVERED)
         return
     for entry in channel.unacked.take_all():
         if entry.consumer is not None and entry.consumer.is_active:
             entry.consumer.deliver_again(entry)
             channel.unacked.put_back([entry])
         else:
-            channel.settle([entry], requeue=True)
+            channel.settle([entry], Fate.RECOVERED)
 
 
 HANDLERS: Final = dict(

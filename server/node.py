@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from server.auth import User
     from server.broker.broker import Broker
+    from server.broker.equipment import Equipment
     from server.broker.queue import Queue
+    from server.broker.storing import Storing
     from server.connection import Connection
     from server.turn import Turn
 
@@ -95,6 +97,8 @@ class Node:
         turn: Turn,
         limits: Limits,
         *,
+        storing: Storing,
+        equipment: Equipment,
         clock: Callable[[], float],
         random_token: Callable[[], str],
         name: str = "",
@@ -107,6 +111,8 @@ class Node:
         self.clock = clock
         self.random_token = random_token
         self.replies = ReplyNames(random_token)
+        self.storing = storing
+        self.equipment = equipment
         # Has the block with this LSN written now, and tells whether it was; see `storage.py`.
         self.hand_over: Callable[[int], bool] = lambda _lsn: True
         # Takes settles of a queue's copies back that were refused.

@@ -12,11 +12,17 @@ immediate flag, a reply name) leaves the run and is judged by itself, in the ord
 from __future__ import annotations
 
 import re
-from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from protocol.codec import basic_return, decode_method
 from protocol.constants import DIRECT_REPLY_TO
+from protocol.contents import (
+    BLIND_COPY,
+    HAS_EXPIRATION,
+    property_block,
+    with_notes,
+    with_properties,
+)
 from protocol.errors import AccessRefused, NotFound, PreconditionFailed
 from protocol.fields import Field, as_text, type_name
 from protocol.properties import (
@@ -27,14 +33,14 @@ from protocol.properties import (
     with_reply_to,
     without_headers,
 )
-from protocol.runs import PROPERTIES_AT, SIZE, content_pieces
-from server.broker.pager import MESSAGE_OVERHEAD_OCTETS
+from protocol.runs import content_pieces
+from protocol.text import encode_text
+from server.broker.storing import Target
 from server.reply_to import PREFIX
 
 if TYPE_CHECKING:
     from protocol.fields import Table
     from server.broker.message import Message
-    from server.broker.queue import Queue
     from server.channel import Channel
 
 PUBLISH_IDS: Final = (60, 40)
@@ -43,11 +49,10 @@ NO_CONSUMERS: Final = (313, "NO_CONSUMERS")
 MAX_TTL_MS: Final = 315_360_000_000
 # Distinct method frames of one channel: a publisher with ever new routing keys must not grow it.
 ROUTES_KEPT: Final = 4096
-NO_EXPIRY: Final = repeat(0)
 EXPIRATION: Final = re.compile(r"[+-]?[0-9]+")
 
 
-class Route:
+class Route(Target):
     """What a `basic.publish` frame means, as long as the topology stays as it is."""
 
     __slots__ = (
@@ -57,28 +62,18 @@ class Route:
         "immediate",
         "is_careful",
         "mandatory",
-        "queue_ids",
-        "queues",
         "routing_key",
-        "tail",
     )
 
     def __init__(self, exchange: str, routing_key: str, tail: bytes) -> None:
+        super().__init__(tail)
         self.exchange = exchange
         self.routing_key = routing_key
-        self.tail = tail
         self.mandatory = False
         self.immediate = False
         self.is_careful = False
         self.care = CARE
         self.generation = -1
-        self.queues: tuple[Queue, ...] = ()
-        self.queue_ids: tuple[int, ...] = ()
-
-    def leads_to(self, queues: tuple[Queue, ...]) -> None:
-        """Set the target queues, and which of them keep persistent messages on disk."""
-        self.queues = queues
-        self.queue_ids = tuple(queue.spec.queue_id for queue in queues if queue.stored)
 
 
 class Publisher:
@@ -124,34 +119,9 @@ class Publisher:
         )
 
     def store(self, route: Route, raws: list[bytes], mode: int, largest: int) -> int:
-        """Give a run its LSNs, journal it where it must be, and enqueue it.
-
-        Returns:
-            the LSN that has to be synced before the run is confirmed; 0 for none (CONF-06)
-        """
-        journal = self._channel.node.journal
-        count = len(raws)
-        lsn = 0
-        if mode & PERSISTENT and route.queue_ids:
-            first = journal.append_run(route.queue_ids, route.tail, raws)
-            lsn = first + count - 1
-            seq = first * 2 + 1
-        else:
-            seq = journal.take(count) * 2
-        messages = zip(
-            raws, repeat(route.tail), range(seq, seq + 2 * count, 2), NO_EXPIRY, strict=False
-        )
-        queues = route.queues
-        if not queues:
-            return lsn
-        size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
-        if len(queues) == 1:
-            queues[0].enqueue(messages, size, stored=lsn > 0)
-        else:
-            copies = list(messages)
-            for queue in queues:
-                queue.enqueue(copies, size, stored=lsn > 0)
-        return lsn
+        """Give a run to the queues of its route; the LSN to wait for, 0 for none (CONF-06)."""
+        storing = self._channel.node.storing
+        return storing.store(route, raws, largest, persistent=bool(mode & PERSISTENT))
 
     def store_now(self, route: Route, raw: bytes, mode: int) -> int:
         """Store and deliver an immediate message where somebody can take it at once (PUB-31).
@@ -159,7 +129,7 @@ class Publisher:
         Returns:
             the LSN to wait for, 0 for none, -1 when nobody could take it
         """
-        head: Message = (raw, route.tail, 0, 0)
+        head: Message = (raw, route.tail, 0, self._channel.node.storing.now_ms())
         takers = tuple(queue for queue in route.queues if queue.can_take_now(head))
         if not takers:
             return -1
@@ -246,7 +216,7 @@ class Publisher:
 
     def settle_routes(self, route: Route, raws: list[bytes], mode: int) -> int:
         """The same for a run: as one where nothing has to be looked at singly."""
-        if route.is_careful or (route.mandatory and not route.queues):
+        if route.is_careful or mode & CARE or (route.mandatory and not route.queues):
             return max(self.settle_route(route, raw, mode) for raw in raws)
         return self.store(route, raws, mode, max(map(len, raws)))
 
@@ -265,13 +235,15 @@ class Publisher:
             return 0
         if not route.queues and route.mandatory:
             self.give_back(route, raw, NO_ROUTE)
+        if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+            for queue in route.queues:
+                self._channel.node.equipment.expect_expirations(queue)
         return self.store(route, [raw], mode, len(raw))
 
     def _examined(self, route: Route, raw: bytes) -> tuple[Route, bytes]:
         """Check the properties (CONS-62, PUB-05, PUB-10, PUB-06) and route by them."""
         channel = self._channel
-        header_end = 7 + SIZE.unpack_from(raw, 3)[0]
-        block = raw[PROPERTIES_AT:header_end]
+        original = block = property_block(raw)
         properties = Properties(block)
         if properties.reply_to == DIRECT_REPLY_TO:
             block = with_reply_to(block, channel.reply_name())
@@ -283,10 +255,12 @@ class Publisher:
             channel.check_user_id(properties.user_id)
         if "BCC" in headers:
             block = without_headers(block, {"BCC"})
-        if len(block) != header_end - PROPERTIES_AT or block != raw[PROPERTIES_AT:header_end]:
-            raw = b"".join(
-                (raw[:3], SIZE.pack(len(block) + 12), raw[7:PROPERTIES_AT], block, raw[header_end:])
-            )
+        if block != original:
+            raw = with_properties(raw, block)
+        blind = copies(headers, "BCC")
+        if blind:
+            # Dead letters go by all keys the message was published with (DLX-06).
+            raw = with_notes(raw, [(BLIND_COPY, encode_text(key)) for key in blind])
         if len(keys) == 1 and not route.care & HEADERS:
             return route, raw
         exact = Route(route.exchange, route.routing_key, route.tail)
@@ -311,7 +285,7 @@ def copies(headers: Table, name: str) -> list[str]:
 
 
 def check_expiration(text: str) -> None:
-    """PUB-05, and the refusal of what this version cannot do."""
+    """Refuse an expiration that is none (PUB-05)."""
     match = EXPIRATION.match(text)
     if match is None:
         why = "no_integer"
@@ -322,5 +296,5 @@ def check_expiration(text: str) -> None:
     elif int(text) > MAX_TTL_MS:
         why = f"{{value_too_large,{int(text)}}}"
     else:
-        why = "message TTL is not supported by this broker version"
+        return
     raise PreconditionFailed(f"invalid expiration '{text}': {why}", ids=PUBLISH_IDS)

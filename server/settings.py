@@ -149,6 +149,9 @@ class Settings:
         "VouchMQ", "`product` told to clients; some decide by it what they use (CONN-13)."
     )
     compat_version: str = _option("", "`version` told to clients; empty: our own (CONN-13).")
+    compat_client_x_death: bool = _option(
+        True, "Let counts go on from an x-death header that a client has published (DLX-22)."
+    )
     compat_reject_immediate: bool = _option(
         False, "Answer immediate=1 with 540, as RabbitMQ does, instead of obeying it."
     )

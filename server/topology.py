@@ -195,6 +195,7 @@ def declare_queue(scope: Scope, method: commands.Queue.Declare, arguments: Table
             arguments=arguments,
             permit_target=_target_permit(scope, "queue", name),
         )
+    queue.used()
     _declared(scope, method, name, (queue.ready_count, queue.consumer_count), lsn)
 
 

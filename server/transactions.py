@@ -14,6 +14,7 @@ from protocol.properties import PERSISTENT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.broker.fate import Fate
     from server.publishing import Route
     from server.unacked import Taken
 
@@ -34,7 +35,7 @@ class HeldSettlement(NamedTuple):
     """Deliveries whose tags have left the outstanding set, settled at commit (TX-06)."""
 
     entries: list[Taken]
-    requeue: bool
+    fate: Fate
 
 
 class Transaction:
@@ -67,14 +68,14 @@ class Transaction:
         else:
             self.publishes.append(HeldPublish(route, [raw], mode))
 
-    def settle(self, entries: list[Taken], *, requeue: bool) -> None:
+    def settle(self, entries: list[Taken], fate: Fate) -> None:
         """Hold a settlement."""
-        self.settlements.append(HeldSettlement(entries, requeue))
+        self.settlements.append(HeldSettlement(entries, fate))
 
     def commit(
         self,
         store: Callable[[Route, list[bytes], int], int],
-        settle: Callable[[list[Taken], bool], None],
+        settle: Callable[[list[Taken], Fate], None],
     ) -> bool:
         """Apply publishes, then settlements, each in order (TX-07), and begin anew.
 
@@ -94,7 +95,7 @@ class Transaction:
             durable |= bool(held.mode & PERSISTENT and held.route.queue_ids)
         for settlement in settlements:
             durable |= any(entry.queue.holds_stored for entry in settlement.entries)
-            settle(settlement.entries, settlement.requeue)
+            settle(settlement.entries, settlement.fate)
         return durable
 
     def rollback(self) -> list[Taken]:

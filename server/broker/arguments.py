@@ -255,9 +255,9 @@ _NO_STREAM: Final = (CLASSIC, QUORUM)
 # declaration the same one is reported.
 QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
     Argument("x-expires", _integer_within(1, TEN_YEARS_MS), _NO_STREAM, not_yet),
-    Argument("x-message-ttl", _integer_within(0, TEN_YEARS_MS), _NO_STREAM, not_yet),
-    Argument(X_DEAD_LETTER_EXCHANGE, _text, _NO_STREAM, not_yet),
-    Argument("x-dead-letter-routing-key", _dead_letter_routing_key, _NO_STREAM, not_yet),
+    Argument("x-message-ttl", _integer_within(0, TEN_YEARS_MS), _NO_STREAM, yes),
+    Argument(X_DEAD_LETTER_EXCHANGE, _text, _NO_STREAM, yes),
+    Argument("x-dead-letter-routing-key", _dead_letter_routing_key, _NO_STREAM, yes),
     Argument(
         "x-dead-letter-strategy",
         _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),

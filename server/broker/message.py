@@ -6,7 +6,7 @@
 - tail: exchange and routing key as a deliver frame wants them; one object shared by a route
 - seq: twice the message's LSN, plus 1 when the journal holds it. It orders messages in a queue,
   and the lowest bit spares a lookup when the message is settled.
-- expiry_ms: 0, reserved for a deadline
+- arrived_ms: when it came into the queue, by the clock of the loop in milliseconds
 
 Atoms only, because the garbage collector stops looking at such a tuple after its first round:
 a million of them cost no pause. Rarer facts stand beside the queue, by seq.

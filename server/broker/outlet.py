@@ -27,8 +27,13 @@ class Outlet(Protocol):
     def room(self, head: Message) -> int:
         """How many messages it can take now, `head` being the first; 0 when it must wait."""
 
-    def deliver(self, messages: list[Message], mark: int) -> None:
-        """Take these messages; those with a seq up to `mark` had been handed out before."""
+    def deliver(
+        self, messages: list[Message], mark: int, shown: list[Message] | None = None
+    ) -> None:
+        """Take these messages; those with a seq up to `mark` had been handed out before.
+
+        `shown` are the same as the client is to see them, if that is something else.
+        """
 
     def queue_deleted(self) -> None:
         """The queue is gone, and this consumer with it (CONS-40)."""
@@ -49,3 +54,16 @@ class CopyLog(Protocol):
 
     def delivered(self, queue_id: int, lsn: int) -> None:
         """Every copy up to `lsn` has been handed out at least once (DURABLE-12)."""
+
+
+class NoteLog(Protocol):
+    """Where rooms of a queue write down what must be known after a restart: the journal."""
+
+    def note(self, scope_id: int, key: bytes, value: bytes) -> int:
+        """Something about a queue to be known after a restart; the newest value counts.
+
+        The first octet of the key says whose it is, see `care.py`.
+        """
+
+    def unnote(self, scope_id: int, key: bytes) -> None:
+        """It need not be known any more."""

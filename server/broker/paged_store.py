@@ -28,6 +28,36 @@ class ReadableJournal(Protocol):
         """Return stored messages as (first LSN, tail, raws, wall-clock ms when they arrived)."""
 
 
+class JournalClock:
+    """The time of day as the journal writes it down, and back.
+
+    While the broker runs its clock is the loop's, which nobody sets; the time of day is looked at
+    once, at the start. So a clock that is set meanwhile moves no deadline (GEN-07), and one that
+    was set back while the broker was down makes no message younger than new (DURABLE-20).
+
+    Args:
+        now_ms: the loop's clock
+        wall_ms: the time of day
+    """
+
+    def __init__(self, now_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._offset_ms = wall_ms() - now_ms()
+
+    def now_ms(self) -> int:
+        """The present, as the journal writes it."""
+        return self._now_ms() + self._offset_ms
+
+    def loop_ms(self, journal_ms: int) -> int:
+        """When that was by the loop's clock; 0, which nobody knows, is now."""
+        now_ms = self._now_ms()
+        return min(journal_ms - self._offset_ms, now_ms) if journal_ms else now_ms
+
+    def to_come_ms(self, journal_ms: int) -> int:
+        """When that will be by the loop's clock."""
+        return journal_ms - self._offset_ms
+
+
 class DiskPages:
     """A `PagedStore` on the data directory.
 
@@ -35,6 +65,7 @@ class DiskPages:
         journal: returns the journal, which does not exist yet while it is being opened
         scratch: pages of messages that the journal does not hold
         failed: told, once or more, that something cannot be read back
+        clock: tells the loop's clock from the journal's
     """
 
     def __init__(
@@ -42,20 +73,25 @@ class DiskPages:
         journal: Callable[[], ReadableJournal],
         scratch: Scratch,
         failed: Callable[[str], None],
+        clock: JournalClock,
     ) -> None:
         self._journal = journal
         self._scratch = scratch
         self._failed = failed
+        self._clock = clock
 
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
     ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         """See `PagedStore`."""
         try:
-            return self._journal().fetch_runs(lsns, limit_octets)
+            runs = self._journal().fetch_runs(lsns, limit_octets)
         except ReadFailed as error:
             self._failed(str(error))
             raise
+
+        loop_ms = self._clock.loop_ms
+        return [(first, tail, raws, loop_ms(arrived)) for first, tail, raws, arrived in runs]
 
     def page_out(self, messages: list[Message]) -> int:
         """See `PagedStore`."""

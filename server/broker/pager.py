@@ -6,7 +6,7 @@ page of a scratch file for those that it does not. Spans come back in order, a p
 when the head runs out. A plain queue within its budget has no backlog and pays nothing.
 
 Only messages that were never handed out are paged, so whatever is requeued belongs before every
-span, and order needs no merging here (see `Queue.requeue`).
+span, and order needs no merging here (see `Line.put_back`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from server.broker.line import Line
     from server.broker.message import Message
-    from server.broker.queue import Queue
 
 # What a queued message costs in memory beside its octets: tuple, bytes object, deque slot.
 MESSAGE_OVERHEAD_OCTETS: Final = 150
@@ -48,10 +48,11 @@ class PagedStore(Protocol):
 
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
-    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
-        """Read stored messages back in order, as (first LSN, tail, raws).
+    ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
+        """Read stored messages back in order, as (first LSN, tail, raws, arrived_ms).
 
-        Fewer than were asked for, but at least one, when they are large together.
+        The last is when they came, by the clock of the loop. Fewer than were asked for, but at
+        least one, when they are large together.
         """
 
     def page_out(self, messages: list[Message]) -> int:
@@ -232,9 +233,10 @@ class Backlog:
         """The next piece of a stored span, and of how many runs it was put together."""
         messages: list[Message] = []
         runs = self._store.fetch_runs(span.lsns[: self._ahead], limit_octets)
-        for first, tail, raws in runs:
+        for first, tail, raws, arrived_ms in runs:
             seq = first * 2 + 1
-            messages += zip(raws, repeat(tail), range(seq, seq + 2 * len(raws), 2), repeat(0))
+            seqs = range(seq, seq + 2 * len(raws), 2)
+            messages += zip(raws, repeat(tail), seqs, repeat(arrived_ms))
         span.lsns = span.lsns[len(messages) :]
         if not span.lsns:
             self._spans.popleft()
@@ -274,11 +276,11 @@ class Pager:
         self._queue_octets = queue_octets
         self._total_octets = total_octets
         self._retry_octets = 0
-        self._crowded: dict[Queue, None] = {}
+        self._crowded: dict[Line, None] = {}
         # Queues that may have something to give when all together have too much.
-        self._sized: dict[Queue, None] = {}
+        self._sized: dict[Line, None] = {}
         # Queues that have consumers for what could not be read in this turn any more.
-        self._put_off: dict[Queue, None] = {}
+        self._put_off: dict[Line, None] = {}
 
     @property
     def refill_octets(self) -> int:
@@ -286,41 +288,41 @@ class Pager:
         room = self._total_octets * 4 // 5 - self.total
         return max(LEAST_REFILL_OCTETS, min(REFILL_OCTETS, room // 4))
 
-    def charge(self, queue: Queue, octets: int) -> None:
+    def charge(self, line: Line, octets: int) -> None:
         """A run has come into memory."""
         self.total += octets
-        if queue.octets > TINY_OCTETS:
-            self._sized[queue] = None
-            if queue.octets > self._queue_octets or queue.backlog is not None:
-                self._crowded[queue] = None
+        if line.octets > TINY_OCTETS:
+            self._sized[line] = None
+            if line.octets > self._queue_octets or line.backlog is not None:
+                self._crowded[line] = None
 
     def refund(self, octets: int) -> None:
         """Messages have left memory."""
         self.total -= octets
 
-    def put_off(self, queue: Queue) -> None:
+    def put_off(self, line: Line) -> None:
         """Enough was read back in this turn: the queue goes on in the next one."""
-        self._put_off[queue] = None
+        self._put_off[line] = None
 
-    def forget(self, queue: Queue) -> None:
+    def forget(self, line: Line) -> None:
         """The queue is gone."""
-        self._crowded.pop(queue, None)
-        self._sized.pop(queue, None)
-        self._put_off.pop(queue, None)
+        self._crowded.pop(line, None)
+        self._sized.pop(line, None)
+        self._put_off.pop(line, None)
 
     def run(self) -> None:
         """Page out; called once a turn or more, when the journal has been written."""
         if self._crowded:
             crowded, self._crowded = self._crowded, {}
-            for queue in crowded:
-                queue.page_out(self._queue_octets // 2)
+            for line in crowded:
+                line.page_out(self._queue_octets // 2)
         if self.total > max(self._total_octets, self._retry_octets):
             self._make_room()
         self.reads_left = TURN_READS
         if self._put_off:
             put_off, self._put_off = self._put_off, {}
-            for queue in put_off:
-                queue.wake()
+            for line in put_off:
+                line.wake()
 
     def tell(self, error: OSError) -> None:
         """The disk refused a page; what should have gone there stays in memory."""
@@ -330,14 +332,14 @@ class Pager:
     def _make_room(self) -> None:
         """Largest first, until a fifth of the budget is free again."""
         enough = self._total_octets * 4 // 5
-        sized = sorted(self._sized, key=lambda queue: queue.octets, reverse=True)
+        sized = sorted(self._sized, key=lambda line: line.octets, reverse=True)
         for keep_octets in (LEAST_OCTETS, TINY_OCTETS):
-            for queue in sized:
+            for line in sized:
                 if self.total <= enough:
                     break
-                queue.page_out(keep_octets)
-                if queue.octets <= TINY_OCTETS:
-                    self._sized.pop(queue, None)
+                line.page_out(keep_octets)
+                if line.octets <= TINY_OCTETS:
+                    self._sized.pop(line, None)
         # What cannot be paged now is not looked at every turn.
         is_short = self.total > self._total_octets
         self._retry_octets = self.total + self._total_octets // 16 if is_short else 0

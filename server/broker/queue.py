@@ -1,46 +1,35 @@
-"""A queue: ready messages in order, consumers by priority, and the count of what is unacked.
+"""A queue: messages in order, consumers by priority, and the count of what is unacked.
 
-Work comes in runs: a publish run is one `extend`, a batch for a consumer one slice. Nothing is
+Work comes in runs: a publish run is one `enqueue`, a batch for a consumer one slice. Nothing is
 delivered from inside a publish: the queue asks for its place in the turn, and `dispatch` runs
 there once for whatever has come (CONS-10, LIMIT-23). The queue must not know channels, sockets
 or frames; it sees consumers through `outlet.py` and the journal through `CopyLog`.
 
-Redelivery is one number. A queue hands messages out in the order of their seq, so everything
-not above the highest seq ever handed out is a redelivery, and the journal keeps that one number
-per queue instead of a record per delivery (ACK-12, DURABLE-12).
+Where its messages are is told by `line.py`. What a plain queue does not need (expiry, limits, dead
+letters, …) stands in `care.py`, and a queue without any of it asks nobody.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
+from server.broker.line import Line
 from server.broker.message import Message, lsn_of, lsns_of
-from server.broker.pager import (
-    LEAST_OCTETS,
-    MESSAGE_OVERHEAD_OCTETS,
-    TAIL_OCTETS,
-    Backlog,
-    drop_refused,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from server.broker.care import Care
+    from server.broker.fate import Fate, Reason
+    from server.broker.line import RunSize
     from server.broker.outlet import CopyLog, Dispatcher, Outlet
     from server.broker.pager import Pager
     from server.broker.spec import QueueSpec
 
-# A run's messages, about their octets in memory together, and the octets of the largest.
-RunSize = tuple[int, int, int]
-
-# Bounds of one turn (LIMIT-23): messages a queue hands out, and octets in one batch.
+# Messages that a queue hands out in one turn (LIMIT-23).
 TURN_MESSAGES: Final = 4096
-BATCH_OCTETS: Final = 262144
-# So few requeued messages are put each at its place; more are merged in one go.
-FEW_MESSAGES: Final = 64
 
 
 class Queue:
@@ -57,19 +46,17 @@ class Queue:
     __slots__ = (
         "_groups",
         "_log",
-        "_pager",
         "_turn",
         "_unused",
-        "backlog",
+        "care",
         "consumer_count",
         "exclusive_consumer",
         "holds_stored",
         "is_deleted",
         "is_dirty",
         "largest_octets",
-        "mark",
-        "octets",
-        "ready",
+        "line",
+        "lines",
         "spec",
         "stored",
         "unacked_count",
@@ -85,12 +72,11 @@ class Queue:
     ) -> None:
         self.spec = spec
         self.stored = spec.stored
-        self.ready: deque[Message] = deque()
-        self.octets = 0  # of what is in memory, ready or in the backlog's tail; an estimate
-        self.backlog: Backlog | None = None
+        self.line = Line(self, pager, spec.queue_id)
+        self.lines: list[Line] = [self.line]
+        self.care: Care | None = None
         self.unacked_count = 0
         self.consumer_count = 0
-        self.mark = 0
         self.largest_octets = 0
         self.holds_stored = False
         self.is_deleted = False
@@ -99,54 +85,48 @@ class Queue:
         self._groups: list[tuple[int, deque[Outlet]]] = []
         self._turn = turn
         self._log = log
-        self._pager = pager
         self._unused = unused
 
     @property
     def ready_count(self) -> int:
         """Messages waiting, not counting unacked ones (QUEUE-01)."""
-        return len(self.ready) + (self.backlog.count if self.backlog is not None else 0)
+        return self.line.count
 
     @property
     def head_lsn(self) -> int:
         """The LSN of the next message if the journal is to hold it, else 0."""
-        for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):
-            if pile:
-                return lsn_of(pile[0][2]) if pile[0][2] & 1 else 0
-        return 0
+        return self.line.head_lsn
 
     def restore(self, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
-        """Put recovered copies in place by their LSNs; the mark tells who was delivered.
-
-        They are read when somebody wants them.
-        """
-        self.mark = delivered_lsn * 2 + 1
-        if spans:
-            self.backlog = Backlog(self._pager.store)
-            self.backlog.restore(spans)
-            self.holds_stored = True
+        """Put recovered copies in place by their LSNs; the mark tells who was delivered."""
+        self.line.restore(spans, delivered_lsn)
+        self.holds_stored |= bool(spans)
 
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         """Append a run of messages; `stored`: the journal holds them."""
-        count, octets, largest_octets = size
-        self.octets += octets
-        if self.backlog is None:
-            self.ready.extend(messages)
-        else:
-            self.backlog.extend(messages, count, octets)
-        self._pager.charge(self, octets)
-        if largest_octets > self.largest_octets:
-            self.largest_octets = largest_octets
+        care = self.care
+        if care is not None:
+            messages = care.entering(messages)
+        self.line.append(messages, size)
+        if size[2] > self.largest_octets:
+            self.largest_octets = size[2]
         if stored and self.stored:
             self.holds_stored = True
-        if self._groups and not self.is_dirty:
+        if not self.is_dirty and (self._groups or care is not None):
             self.wake()
 
     def wake(self) -> None:
         """Ask for a dispatch in this turn."""
-        if (self.ready or self.backlog) and not self.is_dirty and self._groups:
+        if not self.is_dirty and (self.care is not None or (self._groups and self.ready_count)):
             self.is_dirty = True
             self._turn.wants_dispatch(self)
+
+    def used(self) -> None:
+        """It was declared, or somebody looks at what is in it (TTL-20)."""
+        if self.care is not None:
+            self.care.used()
+
+    # Handing out
 
     def dispatch(self) -> None:
         """Hand ready messages to consumers: highest priority first, round robin within it.
@@ -154,31 +134,40 @@ class Queue:
         Spec: CONS-10, CONS-20
         """
         self.is_dirty = False
+        care = self.care
+        if care is not None and not care.before_dispatch():
+            self.wake()
+            return
         left = TURN_MESSAGES
         for _, group in self._groups:
-            if left <= 0 or not (self.ready or self._refill()):
+            if left <= 0 or self._next() is None:
                 break
             left -= self._serve_one(group[0], left) if len(group) == 1 else self._serve(group, left)
+        if care is not None:
+            care.after_dispatch()
         if left <= 0:
             self.wake()
 
+    def _next(self, *, at_once: bool = False) -> Line | None:
+        """The line whose head is next, None when nothing is ready or can be read now."""
+        line = self.line
+        return line if line.ready or line.refill(at_once=at_once) else None
+
     def _serve_one(self, outlet: Outlet, limit: int) -> int:
         served = 0
-        ready = self.ready
-        while served < limit and (ready or self._refill()):
-            room = min(outlet.room(ready[0]), limit - served, self._batch_limit())
+        while served < limit and (line := self._next()) is not None:
+            room = min(outlet.room(line.ready[0]), limit - served, line.batch_limit)
             if room <= 0:
                 break
-            batch = self._take(room)
-            served += len(batch)
-            self._hand_out(outlet, batch)
+            room = min(room, len(line.ready))
+            served += room
+            self._hand_out(outlet, line, self._take(line, room))
         return served
 
     def _serve(self, group: deque[Outlet], limit: int) -> int:
         served = 0
-        ready = self.ready
-        while served < limit and (ready or self._refill()):
-            head = ready[0]
+        while served < limit and (line := self._next()) is not None:
+            head = line.ready[0]
             rooms = [(outlet, outlet.room(head)) for outlet in group]
             able = [outlet for outlet, room in rooms if room > 0]
             if not able:
@@ -187,15 +176,15 @@ class Queue:
                 served += self._serve_singly(group, able, limit - served)
                 continue
             smallest = min(room for _, room in rooms if room > 0)
-            rounds = min(smallest, len(ready) // len(able), (limit - served) // len(able) + 1)
-            rounds = min(rounds, max(1, self._batch_limit() // len(able)))
+            rounds = min(smallest, len(line.ready) // len(able), (limit - served) // len(able) + 1)
+            rounds = min(rounds, max(1, line.batch_limit // len(able)))
             if rounds < 1:
-                self._hand_out(able[0], self._take(1))
-                group.remove(able[0])
-                group.append(able[0])
+                if self._hand_out(able[0], line, self._take(line, 1)):
+                    group.remove(able[0])
+                    group.append(able[0])
                 served += 1
                 continue
-            served += self._deal(group, able, rounds)
+            served += self._deal(group, able, line, rounds)
         return served
 
     def _serve_singly(self, group: deque[Outlet], able: list[Outlet], limit: int) -> int:
@@ -206,68 +195,72 @@ class Queue:
         """
         served = 0
         for outlet in able:
-            if served >= limit or not (self.ready or self._refill()):
+            line = self._next()
+            if served >= limit or line is None:
                 break
-            if outlet.room(self.ready[0]) > 0:
-                self._hand_out(outlet, self._take(1))
-                group.remove(outlet)
-                group.append(outlet)
+            if outlet.room(line.ready[0]) > 0:
+                if self._hand_out(outlet, line, self._take(line, 1)):
+                    group.remove(outlet)
+                    group.append(outlet)
                 served += 1
         return served
 
-    def _deal(self, group: deque[Outlet], able: list[Outlet], rounds: int) -> int:
+    def _deal(self, group: deque[Outlet], able: list[Outlet], line: Line, rounds: int) -> int:
         """Give each of `able` every n-th message of a batch, which is exact round robin."""
         if len(able) != len(group):
             waiting = [outlet for outlet in group if outlet not in able]
             group.clear()
             group.extend(waiting)
             group.extend(able)
-        batch = self._take(rounds * len(able))
-        mark = self.mark
+        count = rounds * len(able)
+        batch = self._take(line, count)
+        mark = line.mark
         for index, outlet in enumerate(able):
-            self._hand_out(outlet, batch[index :: len(able)], mark)
-        return len(batch)
+            self._hand_out(outlet, line, batch[index :: len(able)], mark)
+        return count
 
-    def _batch_limit(self) -> int:
-        return BATCH_OCTETS // self.largest_octets or 1 if self.largest_octets else BATCH_OCTETS
-
-    def _take(self, count: int) -> list[Message]:
+    def _take(self, line: Line, count: int) -> list[Message]:
         # Counted as a whole, before any part of it can be settled by a no-ack consumer: the queue
         # must not look empty while the rest of a batch is still on its way.
-        ready = self.ready
-        self._leave_memory(count)
-        if count >= len(ready):
-            batch = list(ready)
-            ready.clear()
-        else:
-            popleft = ready.popleft
-            batch = [popleft() for _ in range(count)]
+        batch = line.take(count)
+        if self.care is not None:
+            batch = self.care.leaving(batch)
         self.unacked_count += len(batch)
         return batch
 
-    def _hand_out(self, outlet: Outlet, batch: list[Message], mark: int = -1) -> None:
+    def _hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
+        """Give a batch to a consumer; False when there was nothing in it."""
+        if not batch:
+            return False
         if mark < 0:
-            mark = self.mark
-        last = batch[-1][2]
-        if last > self.mark:
-            self.mark = last
-            if self.holds_stored and not outlet.no_ack:
-                self._log.delivered(self.spec.queue_id, lsn_of(last))
-        outlet.deliver(batch, mark)
+            mark = line.mark
+        self._handed(line, batch[-1][2], no_ack=outlet.no_ack)
+        care = self.care
+        outlet.deliver(batch, mark, None if care is None else care.shown(batch))
+        return True
 
-    def get(self, *, no_ack: bool) -> tuple[Message, bool] | None:
-        """Take the head as a consumer would; also says whether it is a redelivery (CONS-51)."""
-        if not self.ready and not self._refill(at_once=True):
-            return None
-        self._leave_memory(1)
-        message = self.ready.popleft()
-        self.unacked_count += 1
-        redelivered = message[2] <= self.mark
-        if not redelivered:
-            self.mark = message[2]
+    def _handed(self, line: Line, last_seq: int, *, no_ack: bool) -> None:
+        if last_seq > line.mark:
+            line.mark = last_seq
             if self.holds_stored and not no_ack:
-                self._log.delivered(self.spec.queue_id, lsn_of(message[2]))
-        return message, redelivered
+                self._log.delivered(line.store_id, lsn_of(last_seq))
+
+    def get(self, *, no_ack: bool) -> tuple[Message, Message, bool] | None:
+        """Take the head as a consumer would (CONS-51).
+
+        Returns:
+            the message, the same as it is to be shown, and whether it is a redelivery
+        """
+        self.used()
+        while (line := self._next(at_once=True)) is not None:
+            batch = self._take(line, 1)
+            if batch:
+                message = batch[0]
+                redelivered = message[2] <= line.mark
+                self._handed(line, message[2], no_ack=no_ack)
+                shown = None if self.care is None else self.care.shown(batch)
+                return message, shown[0] if shown else message, redelivered
+        return None
 
     def can_take_now(self, message: Message) -> bool:
         """PUB-30: nothing is ready and a consumer has room for it at this moment."""
@@ -275,160 +268,115 @@ class Queue:
             outlet.room(message) > 0 for _, group in self._groups for outlet in group
         )
 
+    # What becomes of deliveries
+
     def settle(self, messages: list[Message]) -> None:
-        """These deliveries are done with: acked, rejected or sent without need of an ack."""
+        """These deliveries are done with: acked, or sent without need of an ack."""
         self.unacked_count -= len(messages)
-        if self.is_deleted:
+        if not self.is_deleted:
+            self.drop(messages)
+
+    def discard(self, messages: list[Message], reason: Reason) -> None:
+        """These deliveries are refused: they become dead letters or nothing (ACK-06)."""
+        self.unacked_count -= len(messages)
+        if not self.is_deleted:
+            self.bury(messages, reason)
+
+    def requeue(self, messages: list[Message], fate: Fate) -> None:
+        """Put deliveries back at their original places (ACK-10)."""
+        self.unacked_count -= len(messages)
+        if self.is_deleted or not messages:
             return
+        if self.care is not None:
+            messages = self.care.returning(messages, fate)
+        self.put_back(messages)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Messages that had been taken out are ready again, each at its place."""
+        if messages:
+            self.line.put_back(messages)
+        self.wake()
+
+    def bury(self, messages: list[Message], reason: Reason) -> None:
+        """Messages in no line any more and not unacked: dead letters, if the queue has them."""
+        if self.care is not None and self.care.letters is not None:
+            self.care.gone(messages)
+            self.care.letters.send(self, messages, reason)
+        else:
+            self.drop(messages)
+
+    def drop(self, messages: list[Message]) -> None:
+        """Messages in no line any more and not unacked: nothing is left of them."""
+        if self.care is not None:
+            self.care.gone(messages)
+        self.log_settled(messages)
+
+    def log_settled(self, messages: list[Message]) -> None:
+        """Their copies are gone, as far as the journal holds them."""
         if self.holds_stored:
             lsns = lsns_of(messages)
             if lsns:
-                self._log.settle(self.spec.queue_id, lsns)
+                self._log.settle(self.line.store_id, lsns)
         self._forget_when_empty()
 
     def unsettle(self, messages: list[Message]) -> None:
         """Their settlement could not be stored: they are unacked again (TX-09)."""
         self.unacked_count += len(messages)
-        if not self.is_deleted and any(message[2] & 1 for message in messages):
-            self.holds_stored = True
+        if self.is_deleted:
+            return
+        self.keeps(messages)
+        if self.care is not None and self.care.letters is not None:
+            self.care.letters.withdraw(self, messages)
+
+    def keeps(self, messages: list[Message]) -> None:
+        """These are in the queue again, somewhere."""
+        self.holds_stored |= any(message[2] & 1 for message in messages)
 
     def forget_refused(self, first_lsn: int) -> None:
         """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).
 
         Such messages are the newest, and none has been handed out (see `turn.py`).
         """
-        backlog = self.backlog
-        if backlog is not None:
-            self._uncharge(backlog.forget_refused(first_lsn))
-            if not backlog.count:
-                self.backlog = None
-        self._uncharge(drop_refused(self.ready, first_lsn)[1])
+        for line in self.lines:
+            line.forget_refused(first_lsn)
+        if self.care is not None:
+            self.care.recount()
         self._forget_when_empty()
-
-    def requeue(self, messages: list[Message]) -> None:
-        """Put deliveries back at their original places (ACK-10)."""
-        self.unacked_count -= len(messages)
-        if self.is_deleted or not messages:
-            return
-        ready = self.ready
-        octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
-        self.octets += octets
-        self._pager.charge(self, octets)
-        back = sorted(messages, key=order)
-        last = back[-1][2]
-        if not ready or last < ready[0][2]:
-            ready.extendleft(reversed(back))
-        elif len(back) < FEW_MESSAGES:
-            # Clients that give back a long backlog do it one by one; walking over what lies in
-            # front each time would take seconds for some ten thousand of them.
-            for message in back:
-                ready.insert(bisect_left(ready, message[2], key=order), message)
-        else:
-            while ready and ready[0][2] < last:
-                back.append(ready.popleft())
-            back.sort(key=order)
-            ready.extendleft(reversed(back))
-        self.wake()
 
     def purge(self) -> int:
         """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
+        self.used()
         count = self.ready_count
-        for lsns in (lsns_of(list(self.ready)), *self._drop_all()):
-            if self.holds_stored and lsns:
-                self._log.settle(self.spec.queue_id, lsns)
+        for line in self.lines:
+            for lsns in line.drop_all():
+                if self.holds_stored and lsns:
+                    self._log.settle(line.store_id, lsns)
+        if self.care is not None:
+            self.care.purged()
         self._forget_when_empty()
         return count
 
-    def _drop_all(self) -> list[Sequence[int]]:
-        """Empty the queue; gives the LSNs of what the journal held of the backlog."""
-        self.ready.clear()
-        self._uncharge(self.octets)
-        backlog, self.backlog = self.backlog, None
-        return backlog.clear() if backlog is not None else []
-
-    def page_out(self, keep_octets: int) -> None:
-        """Leave to the disk what lies behind about the first `keep_octets` (LIMIT-21)."""
-        backlog = self.backlog
-        if backlog is not None and (backlog.octets >= TAIL_OCTETS or keep_octets <= LEAST_OCTETS):
-            try:
-                self._uncharge(backlog.page_tail())
-            except OSError as error:
-                self._pager.tell(error)
-                return
-        head_octets = self.octets - (backlog.octets if backlog is not None else 0)
-        ready = self.ready
-        if head_octets <= keep_octets or len(ready) < 2:
-            return
-        before = len(ready)
-        keep = max(1, before * keep_octets // head_octets)
-        moved: list[Message] = []
-        # What has been handed out before stays: it may be requeued again in front of it.
-        while len(ready) > keep and ready[-1][2] > self.mark:
-            moved.append(ready.pop())
-        if not moved:
-            return
-        moved.reverse()
-        behind = backlog or Backlog(self._pager.store)
-        try:
-            behind.page_in_front(moved)
-        except OSError as error:
-            ready.extend(moved)
-            self._pager.tell(error)
-            return
-        self.backlog = behind
-        self._uncharge(head_octets * len(moved) // before)
-
-    def _uncharge(self, octets: int) -> None:
-        self.octets -= octets
-        self._pager.refund(octets)
-
-    def _refill(self, *, at_once: bool = False) -> bool:
-        """Bring the next piece of the backlog into memory; False when there is none.
-
-        Also when enough was read in this turn, unless it must be `at_once`; then the queue is
-        woken in the next one.
-        """
-        backlog = self.backlog
-        if backlog is None:
-            return False
-        pager = self._pager
-        if pager.reads_left <= 0 and backlog.paged_count and not at_once:
-            pager.put_off(self)
-            return False
-        piece = backlog.take(pager.refill_octets)
-        self.ready.extend(piece.messages)
-        if piece.reads:
-            pager.reads_left -= piece.reads
-            self.octets += piece.octets
-            pager.charge(self, piece.octets)
-            self.largest_octets = max(self.largest_octets, piece.largest_octets)
-        if not backlog.count:
-            self.backlog = None
-        return bool(piece.messages)
-
-    def _leave_memory(self, count: int) -> None:
-        """Count out messages that are taken from the head, by their share."""
-        held = len(self.ready)
-        backlog = self.backlog
-        octets = self.octets if backlog is None else self.octets - backlog.octets
-        freed = octets if count >= held else octets * count // held
-        self._uncharge(freed)
-
     def _forget_when_empty(self) -> None:
-        if not self.unacked_count and not self.ready and self.backlog is None:
+        if not self.unacked_count and self.line.is_empty and not (self.care and self.care.holds):
             self.holds_stored = False
             self.largest_octets = 0
 
     def deleted(self) -> None:
         """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""
         self.is_deleted = True
-        self._drop_all()
-        self._pager.forget(self)
+        for line in self.lines:
+            line.drop_all()
+            line.forget()
+        if self.care is not None:
+            self.care.closed()
+            self.care = None
         groups, self._groups = self._groups, []
         self.consumer_count = 0
         for _, group in groups:
             for outlet in group:
                 outlet.queue_deleted()
+
+    # Consumers
 
     def add_consumer(self, outlet: Outlet, *, exclusive: bool) -> None:
         """Register a consumer.
@@ -472,8 +420,3 @@ class Queue:
     def outlets(self) -> list[Outlet]:
         """All consumers, highest priority first."""
         return [outlet for _, group in self._groups for outlet in group]
-
-
-def order(message: Message) -> int:
-    """Sort key: the order of enqueueing."""
-    return message[2]

@@ -91,6 +91,11 @@ class QueueLike(Protocol):
     def consumer_count(self) -> int:
         """All consumers, whether they can take a message or not."""
 
+    def used(self) -> None:
+        """It was declared, also passively: its lease begins anew, and what is told of it is true
+        now (TTL-20).
+        """
+
     def purge(self) -> int:
         """Drop the ready messages and say how many they were (QUEUE-60)."""
 

@@ -105,7 +105,7 @@ def look_at(assembly: Assembly) -> Found:
     for queue in vhost.queues.values():
         if not queue.spec.durable:
             raise Violation(f"{queue.spec.name} was not durable, but is back")
-        if queue.mark >> 1 >= assembly.journal.next_lsn:
+        if queue.line.mark >> 1 >= assembly.journal.next_lsn:
             raise Violation(f"what is next published to {queue.spec.name} is born redelivered")
         items.add(("queue", queue.spec.name, queue.spec.auto_delete))
         queues[queue.spec.name] = drain(queue)
@@ -131,7 +131,9 @@ class Probe:
         del head
         return 1 << 30
 
-    def deliver(self, messages: list[Message], mark: int) -> None:
+    def deliver(
+        self, messages: list[Message], mark: int, shown: list[Message] | None = None
+    ) -> None:
         self.taken += [(number_in(message[0]), message[2] <= mark) for message in messages]
 
     def queue_deleted(self) -> None:

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import structlog
 
-from server.broker import pager, queue
+from server.broker import line, pager
 from store.errors import StoreError
 from tests.simulation import actions
 from tests.simulation.ledger import Violation
@@ -61,7 +61,7 @@ def quiet_logs(bugs: list[BaseException]) -> Iterator[None]:
 def small_pages() -> Iterator[None]:
     """Queues of a few hundred octets are worth paging here."""
     with ExitStack() as patches:
-        for room in (pager, queue):
+        for room in (pager, line):
             patches.enter_context(patch.object(room, "LEAST_OCTETS", 400))
             patches.enter_context(patch.object(room, "TAIL_OCTETS", 1200))
         yield

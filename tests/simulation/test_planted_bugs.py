@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from server.broker.fate import Fate
 from server.channel import Channel
 from server.transactions import Transaction
 from server.unacked import Taken
@@ -139,7 +140,7 @@ def test_finds_a_transaction_in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     def split(
         self: Transaction,
         store: Callable[..., int],
-        settle: Callable[[list[Taken], bool], None],
+        settle: Callable[[list[Taken], Fate], None],
     ) -> bool:
         def store_and_write(*arguments: object) -> int:
             lsn = store(*arguments)

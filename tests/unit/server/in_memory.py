@@ -14,10 +14,15 @@ from server.accounts import UserAccount
 from server.admission import Admission
 from server.auth import Authenticator
 from server.broker.broker import Broker
+from server.broker.equipment import Equipment
+from server.broker.features import features_of
+from server.broker.letters import Office
 from server.broker.message import Message
 from server.broker.pager import Pager
 from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
+from server.broker.storing import Storing
+from server.broker.timers import Timers
 from server.connection import Connection
 from server.handshake import Handshake, Offer
 from server.node import Limits, Node
@@ -47,6 +52,7 @@ class FakeJournal:
     dropped: list[int] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
     contents: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    notes: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     pages: dict[int, list[Message]] = field(default_factory=dict)
 
     def take(self, count: int) -> int:
@@ -64,6 +70,17 @@ class FakeJournal:
 
     def barrier(self) -> int:
         return self.take(1)
+
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        self.settled.remove((queue_id, list(lsns)))
+
+    def note(self, scope_id: int, key: bytes, value: bytes) -> int:
+        assert scope_id
+        self.notes[scope_id, key] = value
+        return self.take(1)
+
+    def unnote(self, scope_id: int, key: bytes) -> None:
+        del self.notes[scope_id, key]
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         assert queue_id
@@ -85,9 +102,9 @@ class FakeJournal:
 
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
-    ) -> list[tuple[int, bytes, Sequence[bytes]]]:
+    ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         assert limit_octets > 0
-        return [(lsn, self.contents[lsn][1], [self.contents[lsn][0]]) for lsn in lsns]
+        return [(lsn, self.contents[lsn][1], [self.contents[lsn][0]], 0) for lsn in lsns]
 
     def page_out(self, messages: list[Message]) -> int:
         self.pages[self.take(1)] = list(messages)
@@ -116,6 +133,18 @@ class World:
         self.bugs: list[BaseException] = []
         self.pager = Pager(self.journal, memory_octets, memory_octets)
         self.turn = Turn(self.scheduled.append, self.pager.run, self.bugs.append)
+        now_ms = lambda: int(self.now * 1000)  # noqa: E731
+        self.alarms: list[Timer] = []
+        self.timers = Timers(now_ms, self.call_later)
+        self.storing = Storing(lambda: self.journal, now_ms)
+        self.office = Office(
+            lambda name: self.broker.vhosts.get(name),
+            self.storing,
+            lambda: self.journal,
+            lambda: 1_600_000_000_000 + int(self.now * 1000),
+            self.turn.wake,
+        )
+        self.equipment = Equipment(self.timers, self.office, lambda: self.journal)
         self.broker: Broker[Queue] = Broker(
             new_queue=self._new_queue,
             define=self.journal.define,
@@ -128,6 +157,8 @@ class World:
             self.journal,
             self.turn,
             limits or Limits(),
+            storing=self.storing,
+            equipment=self.equipment,
             clock=lambda: self.now,
             random_token=lambda: f"token{next(self._numbers):017d}",
             name="n@h",
@@ -139,7 +170,23 @@ class World:
         self.sync()
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
-        return Queue(spec, self.turn, self.journal, unpaged(), self._unused)
+        queue = Queue(spec, self.turn, self.journal, unpaged(), self._unused)
+        self.equipment.equip(queue, features_of(spec.arguments))
+        return queue
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(self.now + delay_s, callback)
+        self.alarms.append(timer)
+        return timer
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the clock go on, and everything happen that is due by then."""
+        self.now += seconds
+        due = [timer for timer in self.alarms if timer.due <= self.now + 1e-9]
+        self.alarms = [timer for timer in self.alarms if timer not in due]
+        for timer in due:
+            timer.callback()
+        self.run_turns()
 
     def _unused(self, queue: Queue) -> None:
         self.vhost.consumer_gone(queue)

@@ -45,7 +45,9 @@ class FakeOutlet:
         rooms = [self.left, self.shared.left if self.shared is not None else None]
         return min((room for room in rooms if room is not None), default=1 << 30)
 
-    def deliver(self, messages: list[Message], mark: int) -> None:
+    def deliver(
+        self, messages: list[Message], mark: int, shown: list[Message] | None = None
+    ) -> None:
         assert messages
         assert len(messages) <= self.room(messages[0])
         if self.left is not None:

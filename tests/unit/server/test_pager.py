@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from server.assembly import TELL_S
 from server.broker.message import Message
-from server.broker.paged_store import DiskPages
+from server.broker.paged_store import DiskPages, JournalClock
 from server.broker.pager import (
     FIRST_REFILL_MESSAGES,
     LEAST_OCTETS,
@@ -44,10 +44,10 @@ def test_a_queue_reads_more_each_time_that_was_not_enough() -> None:
     restored(stage, range(1, 10_001))
     alice = stage.consume("alice", 1)
     sizes = []
-    while stage.queue.backlog is not None:
+    while stage.queue.line.backlog is not None:
         stage.pager.run()
         before = len(stage.store.fetched)
-        alice.left = len(stage.queue.ready) + 1
+        alice.left = len(stage.queue.line.ready) + 1
         stage.queue.wake()
         stage.turn.run()
         sizes.append(len(stage.store.fetched) - before)
@@ -105,14 +105,14 @@ def test_less_is_read_back_at_a_time_when_memory_is_short() -> None:
     restored(stage, range(1, 100), size=10_000)
     stage.consume("alice", 0)
     stage.turn.run()
-    assert len(stage.queue.ready) == 2
+    assert len(stage.queue.line.ready) == 2
 
 
 @pytest.mark.parametrize(("size", "most"), [(100, 512), (PAGE_OCTETS // 4, 5), (PAGE_OCTETS, 2)])
 def test_a_scratch_page_is_bounded_in_messages_and_octets(size: int, most: int) -> None:
     stage = Stage()
     seqs = stage.enqueue(600 if size == 100 else 20, size=size)
-    stage.queue.page_out(0)
+    stage.queue.line.page_out(0)
     pages = list(stage.store.pages.values())
     assert max(map(len, pages)) == min(most, len(seqs) - 1)
     assert [message[2] for page in pages for message in page] == seqs[1:]
@@ -131,12 +131,12 @@ def test_many_small_queues_are_paged_too_when_that_is_needed() -> None:
             queue.enqueue([(b"r" * KIB, TAIL, 2 * lsn + 1, 0)], (1, KIB, KIB), stored=True)
         queues.append(queue)
     assert stage.pager.total > 40 * LEAST_OCTETS
-    assert max(queue.octets for queue in queues) < LEAST_OCTETS
+    assert max(queue.line.octets for queue in queues) < LEAST_OCTETS
     stage.pager.run()
     assert stage.pager.total <= 40 * LEAST_OCTETS * 4 // 5
-    assert min(queue.octets for queue in queues) <= TINY_OCTETS
+    assert min(queue.line.octets for queue in queues) <= TINY_OCTETS
     assert all(queue.ready_count == 60 for queue in queues)
-    assert all(queue.ready for queue in queues)
+    assert all(queue.line.ready for queue in queues)
 
 
 def test_what_cannot_be_paged_is_not_tried_every_turn() -> None:
@@ -166,7 +166,12 @@ class TestDiskPages:
     def test_a_page_that_cannot_be_read_is_told(self) -> None:
         disk = SimDisk()
         failures: list[str] = []
-        pages = DiskPages(FakePagedStore, Scratch(disk, file_size_bytes=1 << 20), failures.append)
+        pages = DiskPages(
+            FakePagedStore,
+            Scratch(disk, file_size_bytes=1 << 20),
+            failures.append,
+            JournalClock(lambda: 0, lambda: 0),
+        )
         page = pages.page_out([(b"raw", TAIL, 2, 0)])
         disk.fail_next("read", errno.EIO)
         with pytest.raises(ReadFailed, match="Input/output error"):

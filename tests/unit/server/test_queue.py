@@ -7,7 +7,9 @@ import time
 import pytest
 
 from protocol.errors import AccessRefused
-from server.broker.queue import BATCH_OCTETS, TURN_MESSAGES
+from server.broker.fate import Fate
+from server.broker.line import BATCH_OCTETS
+from server.broker.queue import TURN_MESSAGES
 from tests.unit.server.queues import FakeOutlet, Shared, Stage
 
 
@@ -139,7 +141,7 @@ class TestRedelivery:
         stage.turn.run()
         first, second, third = alice.held
         for message in (first, third, second):
-            stage.queue.requeue([message])
+            stage.queue.requeue([message], Fate.NACKED)
         alice.left = 5
         stage.turn.run()
         assert alice.served[3:] == [
@@ -151,18 +153,18 @@ class TestRedelivery:
         seqs = stage.enqueue(6)
         got = [stage.queue.get(no_ack=False) for _ in range(5)]
         messages = [each[0] for each in got if each is not None]
-        stage.queue.requeue([messages[3], messages[0]])
-        stage.queue.requeue([messages[4], messages[2], messages[1]])
-        assert [message[2] for message in stage.queue.ready] == seqs
+        stage.queue.requeue([messages[3], messages[0]], Fate.NACKED)
+        stage.queue.requeue([messages[4], messages[2], messages[1]], Fate.NACKED)
+        assert [message[2] for message in stage.queue.line.ready] == seqs
 
     @pytest.mark.parametrize("count", [10, 200])
     def test_requeue_between_ready_messages(self, stage: Stage, count: int) -> None:
         seqs = stage.enqueue(3 * count)
         got = [stage.queue.get(no_ack=False) for _ in range(2 * count)]
         messages = [each[0] for each in got if each is not None]
-        stage.queue.requeue(messages[0::2])
-        stage.queue.requeue(messages[1::2])
-        assert [message[2] for message in stage.queue.ready] == seqs
+        stage.queue.requeue(messages[0::2], Fate.NACKED)
+        stage.queue.requeue(messages[1::2], Fate.NACKED)
+        assert [message[2] for message in stage.queue.line.ready] == seqs
 
     def test_long_backlog_given_back_one_by_one_takes_no_second(self, stage: Stage) -> None:
         count = 10_000
@@ -171,23 +173,23 @@ class TestRedelivery:
         messages = [each[0] for each in got if each is not None]
         begun = time.process_time()
         for message in messages:
-            stage.queue.requeue([message])
+            stage.queue.requeue([message], Fate.NACKED)
         # Walking over the ones before each took 3.5 s.
         assert time.process_time() - begun < 1.0
-        assert [message[2] for message in stage.queue.ready] == seqs
+        assert [message[2] for message in stage.queue.line.ready] == seqs
 
     def test_get_takes_the_head_and_tells_redelivery(self, stage: Stage) -> None:
         stage.enqueue(2)
         found = stage.queue.get(no_ack=False)
         assert found is not None
-        message, redelivered = found
+        message, _, redelivered = found
         assert not redelivered
         assert stage.queue.unacked_count == 1
-        stage.queue.requeue([message])
-        assert stage.queue.get(no_ack=False) == (message, True)
+        stage.queue.requeue([message], Fate.NACKED)
+        assert stage.queue.get(no_ack=False) == (message, message, True)
         second = stage.queue.get(no_ack=False)
         assert second is not None
-        assert not second[1]
+        assert not second[2]
         assert stage.queue.get(no_ack=False) is None
 
     def test_recovered_messages_know_who_was_delivered(self, stage: Stage) -> None:
@@ -301,7 +303,7 @@ class TestConsumers:
         assert alice.is_told_of_deletion
         assert stage.queue.ready_count == stage.queue.consumer_count == 0
         stage.queue.settle(alice.held)
-        stage.queue.requeue(alice.held)
+        stage.queue.requeue(alice.held, Fate.NACKED)
         stage.turn.run()
         assert stage.log.settled == []
         assert stage.queue.ready_count == 0

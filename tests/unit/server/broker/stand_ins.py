@@ -18,9 +18,13 @@ class QueueStandIn:
         self.ready_count = 0
         self.consumer_count = 0
         self.is_deleted = False
+        self.used_count = 0
 
     def __repr__(self) -> str:
         return f"<queue {self.spec.name}>"
+
+    def used(self) -> None:
+        self.used_count += 1
 
     def purge(self) -> int:
         count, self.ready_count = self.ready_count, 0

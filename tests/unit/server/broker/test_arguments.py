@@ -175,9 +175,6 @@ def test_of_two_bad_values_the_first_of_the_table_is_named() -> None:
     ("name", "value"),
     [
         ("x-expires", integer(1)),
-        ("x-message-ttl", integer(0)),
-        ("x-message-ttl", long_int(315_360_000_000)),
-        ("x-dead-letter-exchange", longstr("")),
         ("x-dead-letter-strategy", longstr("at-most-once")),
         ("x-max-length", integer(0)),
         ("x-max-length-bytes", integer(0)),

@@ -1,0 +1,78 @@
+"""A stored content: its property block, and the notes that the broker keeps behind its frames.
+
+A content is kept as received: header frame and body frames. What the broker itself must remember
+about a message, and never shows to anybody, stands behind them in a frame of a type that no
+client can send. Such a content has channel 0 in its header frame, so that whoever writes contents
+out takes the slow way, which leaves the notes behind (`runs.content_pieces`).
+
+Notes are a row of entries: kind octet, u16 length, octets.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from protocol.runs import NOTES_FRAME, PROPERTIES_AT, SIZE
+
+# Where in a raw content the high octet of the property flags stands, and which bit says that
+# there is an expiration, a priority, a headers table.
+HAS_EXPIRATION: Final = (PROPERTIES_AT, 0x01)
+HAS_PRIORITY: Final = (PROPERTIES_AT, 0x08)
+HAS_HEADERS: Final = (PROPERTIES_AT, 0x20)
+
+# Kinds of notes.
+DEATH: Final = 1  # reason and queue of a death, newest first (DLX-21)
+BLIND_COPY: Final = 2  # a routing key of the BCC header, which is gone (DLX-06)
+
+Note = tuple[int, bytes]
+
+_ENTRY: Final = Struct(">BH")
+_NO_CHANNEL: Final = b"\x02\x00\x00"
+
+
+def property_block(raw: bytes) -> bytes:
+    """The property part of a raw content."""
+    return raw[PROPERTIES_AT : 7 + SIZE.unpack_from(raw, 3)[0]]
+
+
+def with_properties(raw: bytes, block: bytes) -> bytes:
+    """The same content with another property block."""
+    header_end = 7 + SIZE.unpack_from(raw, 3)[0]
+    size = SIZE.pack(len(block) + 12)
+    return b"".join((raw[:3], size, raw[7:PROPERTIES_AT], block, raw[header_end:]))
+
+
+def notes_of(raw: bytes) -> list[Note]:
+    """What the broker has noted behind a content."""
+    at = _notes_at(raw)
+    if at == len(raw):
+        return []
+    notes: list[Note] = []
+    at, end = at + 7, len(raw) - 1
+    while at < end:
+        kind, size = _ENTRY.unpack_from(raw, at)
+        at += _ENTRY.size
+        notes.append((kind, raw[at : at + size]))
+        at += size
+    return notes
+
+
+def with_notes(raw: bytes, notes: list[Note]) -> bytes:
+    """The same content with these notes instead of its own."""
+    frames = raw[3 : _notes_at(raw)]
+    if not notes:
+        return _NO_CHANNEL + frames
+    payload = b"".join(_ENTRY.pack(kind, len(octets)) + octets for kind, octets in notes)
+    head = bytes((NOTES_FRAME, 0, 0)) + SIZE.pack(len(payload))
+    return b"".join((_NO_CHANNEL, frames, head, payload, b"\xce"))
+
+
+def _notes_at(raw: bytes) -> int:
+    """Where the notes begin; the end of the content when there are none."""
+    if raw[1] or raw[2]:
+        return len(raw)
+    at, end = 8 + int(SIZE.unpack_from(raw, 3)[0]), len(raw)
+    while at < end and raw[at] != NOTES_FRAME:
+        at += 8 + int(SIZE.unpack_from(raw, at + 3)[0])
+    return at

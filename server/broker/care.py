@@ -1,0 +1,113 @@
+"""What a queue asks for when it has more to do than a plain one: the rooms of its features.
+
+A plain queue has no such page and pays one look for it per run. Each room is None unless the
+queue has the feature; here stands only who is asked when, and in which order.
+Must not know how a feature works.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from server.broker.expiry import Expiry
+    from server.broker.fate import Fate
+    from server.broker.letters import Letters
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+
+
+# Whose a note in the journal is: the first octet of its key.
+OWN_EXPIRATIONS: Final = b"x"  # the whole key: messages may have a time to live of their own
+
+
+class Care:
+    """The features of one queue.
+
+    Args:
+        queue: whose they are
+        now_ms: the loop's clock in whole milliseconds
+    """
+
+    __slots__ = ("_queue", "expiry", "letters", "now_ms")
+
+    def __init__(self, queue: Queue, now_ms: Callable[[], int]) -> None:
+        self._queue = queue
+        self.now_ms = now_ms
+        self.letters: Letters | None = None
+        self.expiry: Expiry | None = None
+
+    @property
+    def holds(self) -> bool:
+        """True while messages of the queue are neither ready nor unacked."""
+        return False
+
+    # Coming and going
+
+    def entering(self, messages: Iterable[Message]) -> list[Message]:
+        """A run is about to be appended."""
+        return list(messages)
+
+    def leaving(self, batch: list[Message]) -> list[Message]:
+        """A batch was taken from the head; gives what of it may be handed out (TTL-02)."""
+        if self.expiry is not None:
+            batch = self.expiry.fresh(batch)
+        return batch
+
+    def returning(self, messages: list[Message], fate: Fate) -> list[Message]:
+        """Deliveries come back; gives those that are ready at once (ACK-10)."""
+        del fate
+        if self.expiry is not None:
+            messages = self.expiry.unexpired(messages)
+        return messages
+
+    def gone(self, messages: list[Message]) -> None:
+        """These have left the queue for good."""
+
+    def recount(self) -> None:
+        """Messages have been taken out of its lines behind everybody's back."""
+
+    def purged(self) -> None:
+        """Nothing is ready any more."""
+
+    def shown(self, batch: list[Message]) -> list[Message] | None:
+        """The batch as consumers are to see it; None: as it is."""
+        del batch
+        return None
+
+    # The turn
+
+    def used(self) -> None:
+        """Somebody looks at the queue: what they see must be true now (TTL-02, TTL-20)."""
+        self.tidy()
+
+    def before_dispatch(self) -> bool:
+        """Have dead heads gone before anybody is served; False when there is more to do first."""
+        return self.expiry is None or self.expiry.run()
+
+    def after_dispatch(self) -> None:
+        """What nobody could take now: expired at once, or too much of it (TTL-06, LEN-02)."""
+        if self.expiry is not None:
+            self.expiry.run(at_once=True)
+            self.expiry.arm()
+
+    def tidy(self) -> None:
+        """Do outside the turn what a dispatch would do, without serving anybody."""
+        if self.expiry is not None:
+            self.expiry.run(at_once=True)
+
+    # Restart
+
+    def recall(self, key: bytes) -> bytes | None:
+        """The value that a note of this queue has by now, None when it is not wanted any more."""
+        if key == OWN_EXPIRATIONS:
+            return b"" if self.expiry is not None and self.expiry.has_own else None
+        return None
+
+    def restore(self, notes: dict[bytes, bytes]) -> None:
+        """What had been noted of this queue before a restart; its messages are in place."""
+
+    def closed(self) -> None:
+        """The queue is deleted."""

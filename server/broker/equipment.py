@@ -1,0 +1,75 @@
+"""Gives a queue the rooms of its features, and other ones when its features change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from server.broker.care import OWN_EXPIRATIONS, Care
+from server.broker.expiry import Expiry
+from server.broker.letters import Letters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.broker.features import Features
+    from server.broker.letters import Office
+    from server.broker.outlet import NoteLog
+    from server.broker.queue import Queue
+    from server.broker.timers import Timers
+
+
+class Equipment:
+    """What the rooms of all queues need.
+
+    Args:
+        timers: for everything that has a deadline
+        office: sends dead letters
+        journal: returns the journal, which does not exist yet while it is being opened
+    """
+
+    def __init__(self, timers: Timers, office: Office, journal: Callable[[], NoteLog]) -> None:
+        self.timers = timers
+        self._journal = journal
+        self.office = office
+
+    @property
+    def log(self) -> NoteLog:
+        """Where rooms note what must be known after a restart."""
+        return self._journal()
+
+    def equip(self, queue: Queue, features: Features) -> None:
+        """Let the queue have these features from now on; what is in it stays."""
+        if features.is_plain and queue.care is None:
+            return
+        care = queue.care or Care(queue, self.timers.now_ms)
+        if features.dead_letter_exchange is None:
+            care.letters = None
+        else:
+            care.letters = Letters(
+                self.office, features.dead_letter_exchange, features.dead_letter_routing_key
+            )
+        if features.message_ttl_ms is not None and care.expiry is None:
+            care.expiry = Expiry(queue, self.timers, None)
+        if care.expiry is not None:
+            care.expiry.ttl_ms = features.message_ttl_ms
+        queue.care = care
+        queue.wake()
+
+    def expect_expirations(self, queue: Queue) -> None:
+        """From now on messages in this queue may have a time to live of their own (TTL-01)."""
+        if queue.care is None:
+            queue.care = Care(queue, self.timers.now_ms)
+        if queue.care.expiry is None:
+            queue.care.expiry = Expiry(queue, self.timers, None)
+        if not queue.care.expiry.has_own:
+            queue.care.expiry.has_own = True
+            if queue.stored:
+                self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
+
+    def restore(self, queue: Queue, notes: dict[bytes, bytes]) -> None:
+        """What had been noted of a queue before a restart; its messages are in place."""
+        if OWN_EXPIRATIONS in notes:
+            self.expect_expirations(queue)
+        if queue.care is not None:
+            queue.care.restore(notes)
+            queue.wake()

@@ -1,0 +1,139 @@
+"""Expiry: messages whose time has run out leave at the head of their queue.
+
+A deadline is never stored. A message knows when it arrived; how long it may stay is the smaller
+of what the queue gives and what the message itself asks for, worked out when it is at the head.
+So a changed queue TTL holds for what is there already (TTL-08), and what is paged costs nothing.
+
+Spec: TTL-01 … TTL-09
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from protocol.contents import HAS_EXPIRATION, property_block
+from protocol.properties import Properties
+from server.broker.fate import Reason
+
+if TYPE_CHECKING:
+    from server.broker.line import Line
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+    from server.broker.timers import Timers
+
+# Messages that one queue lets go in one turn (DLX-12, LIMIT-23).
+TURN_EXPIRIES: Final = 4096
+# Those that are looked at in one go.
+BATCH_MESSAGES: Final = 512
+
+
+@lru_cache(maxsize=4096)
+def own_ttl_ms(block: bytes) -> int:
+    """What the expiration property of a property block says; it was checked at publish."""
+    expiration = Properties(block).expiration
+    try:
+        return int(expiration) if expiration is not None else -1
+    except ValueError:
+        # Not published through us: a stored message of an older version.
+        return -1
+
+
+class Expiry:
+    """The clock of one queue.
+
+    Args:
+        queue: whose messages they are
+        timers: wake the queue when its head expires
+        ttl_ms: of the queue, None when it has none
+    """
+
+    __slots__ = ("_armed_ms", "_queue", "_timers", "has_own", "ttl_ms")
+
+    def __init__(self, queue: Queue, timers: Timers, ttl_ms: int | None) -> None:
+        self._queue = queue
+        self._timers = timers
+        self.ttl_ms = ttl_ms
+        self.has_own = False  # messages may have a time to live of their own
+        self._armed_ms = 0
+
+    def deadline_ms(self, message: Message) -> int | None:
+        """When this message expires, by the loop's clock; None: never (TTL-01)."""
+        ttl_ms = self.ttl_ms
+        if message[0][HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+            own_ms = own_ttl_ms(property_block(message[0]))
+            if own_ms >= 0 and (ttl_ms is None or own_ms < ttl_ms):
+                ttl_ms = own_ms
+        return None if ttl_ms is None else message[3] + ttl_ms
+
+    def is_expired(self, message: Message, now_ms: int) -> bool:
+        """True when it may not be handed out any more."""
+        deadline_ms = self.deadline_ms(message)
+        return deadline_ms is not None and deadline_ms <= now_ms
+
+    def fresh(self, batch: list[Message]) -> list[Message]:
+        """Those of a batch from the head that may be handed out; the others go (TTL-02).
+
+        What came with no time at all may still be taken in the turn in which it came (TTL-06).
+        """
+        limit_ms = self._timers.now_ms() - 1
+        return self._sorted_out(batch, limit_ms)
+
+    def unexpired(self, messages: list[Message]) -> list[Message]:
+        """Those of some returned messages that are still in time (TTL-05)."""
+        return self._sorted_out(messages, self._timers.now_ms())
+
+    def run(self, *, at_once: bool = False) -> bool:
+        """Let expired heads go; False when there are more than fit in one turn.
+
+        Those that expire this very millisecond go only `at_once`: a consumer comes first.
+        """
+        limit_ms = self._timers.now_ms() - (0 if at_once else 1)
+        left = TURN_EXPIRIES
+        # Every level of a queue with priorities has a head of its own (TTL-03).
+        for line in self._queue.lines:
+            while left > 0:
+                count = self._expired_at_head(line, limit_ms, min(left, BATCH_MESSAGES))
+                if not count:
+                    break
+                left -= count
+                self._queue.bury(line.take(count), Reason.EXPIRED)
+        return left > 0
+
+    def arm(self) -> None:
+        """Have the queue woken when its head expires (TTL-04)."""
+        heads = [self._head_deadline_ms(line) for line in self._queue.lines]
+        due_ms = min((head for head in heads if head is not None), default=None)
+        if due_ms is None:
+            return
+        now_ms = self._timers.now_ms()
+        if self._armed_ms <= now_ms or due_ms < self._armed_ms:
+            self._armed_ms = max(due_ms, now_ms + 1)
+            self._timers.at(self._armed_ms, self._ring)
+
+    def _head_deadline_ms(self, line: Line) -> int | None:
+        if not (line.ready or line.refill(at_once=True)):
+            return None
+        return self.deadline_ms(line.ready[0])
+
+    def _ring(self) -> None:
+        if not self._queue.is_deleted:
+            self._queue.wake()
+
+    def _expired_at_head(self, line: Line, limit_ms: int, most: int) -> int:
+        if not (line.ready or line.refill(at_once=True)):
+            return 0
+        count = 0
+        for message in line.ready:
+            if count == most or not self.is_expired(message, limit_ms):
+                break
+            count += 1
+        return count
+
+    def _sorted_out(self, messages: list[Message], limit_ms: int) -> list[Message]:
+        dead = [message for message in messages if self.is_expired(message, limit_ms)]
+        if not dead:
+            return messages
+        self._queue.bury(dead, Reason.EXPIRED)
+        seqs = {message[2] for message in dead}
+        return [message for message in messages if message[2] not in seqs]

@@ -1,0 +1,31 @@
+"""What becomes of a delivery, and why a message dies: two small vocabularies."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Fate(Enum):
+    """How a delivery ended. All but the first two put the message back (REDELIVER-11)."""
+
+    ACKED = "acked"
+    DISCARDED = "discarded"  # nack or reject without requeue
+    NACKED = "nacked"
+    REJECTED = "rejected"
+    RECOVERED = "recovered"
+    LOST = "lost"  # its channel or connection has ended
+    TIMED_OUT = "timed out"
+
+    @property
+    def goes_back(self) -> bool:
+        """True when the message returns to its queue."""
+        return self not in {Fate.ACKED, Fate.DISCARDED}
+
+
+class Reason(Enum):
+    """Why a message is dead (DLX-01 … DLX-04); the value is what `x-death` says."""
+
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"

@@ -1,0 +1,43 @@
+"""What a queue is to do beyond a plain one: its arguments and policies, worked out once.
+
+Each value is what counts in the end; where argument, policy and operator policy meet, the
+precedence of POLICY-05 has decided. Must not know how a feature works.
+
+Spec: QUEUE-41 … QUEUE-54, POLICY-05, POLICY-06
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from protocol.fields import as_integer, as_text
+from server.broker.arguments import queue_type_of
+
+if TYPE_CHECKING:
+    from protocol.fields import Table
+
+
+@dataclass(slots=True, frozen=True)
+class Features:
+    """The features of one queue; None where it has not got one."""
+
+    type: str = "classic"
+    message_ttl_ms: int | None = None
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True when the queue needs no care at all."""
+        return self == Features(type=self.type)
+
+
+def features_of(arguments: Table) -> Features:
+    """The features that a queue's arguments ask for; they passed the check."""
+    return Features(
+        type=queue_type_of(arguments),
+        message_ttl_ms=as_integer(arguments.get("x-message-ttl")),
+        dead_letter_exchange=as_text(arguments.get("x-dead-letter-exchange")),
+        dead_letter_routing_key=as_text(arguments.get("x-dead-letter-routing-key")),
+    )

@@ -1,0 +1,234 @@
+"""Dead letters: how a message leaves a queue for wherever the dead letter exchange leads.
+
+What is logged of it, that the source lets go and that the targets take over, is logged in one
+breath and so stands in one block of the journal: after a crash the message is in the one or in
+the others (DLX-08, DLX-11). Nothing is delivered from here; what a target then drops in its turn
+is dropped in its dispatch, so that chains of any length never recurse (DLX-12).
+
+A block that a full disk refuses has taken nothing: the office keeps its dead letters, tells the
+journal that their sources still have them, and sends them again when the disk takes blocks again.
+
+Spec: DLX-06 … DLX-12, DLX-20
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import structlog
+
+from protocol.fields import encode_shortstr
+from server.broker.death import Death, dead_letter
+from server.broker.message import lsns_of
+from server.broker.storing import Storing, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from protocol.fields import Table
+    from server.broker.exchange import Exchange
+    from server.broker.fate import Reason
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+
+log = structlog.get_logger(__name__)
+
+
+class Domain(Protocol):
+    """A virtual host, as far as dead letters walk through it."""
+
+    exchanges: dict[str, Exchange]
+
+    def route(
+        self, exchange: Exchange, keys: Sequence[str], headers: Table | None
+    ) -> tuple[Queue, ...]:
+        """The queues that a message reaches, each once."""
+
+
+class Refused(Protocol):
+    """The journal's ear for settles that did not happen."""
+
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """These copies are not gone after all."""
+
+
+class Sent(NamedTuple):
+    """Messages that left their queue for stored queues in the block that is being gathered."""
+
+    queue: Queue
+    messages: list[Message]
+    target: Target
+    raws: list[bytes]
+
+
+class Letters:
+    """The dead letter settings of one queue.
+
+    Args:
+        office: sends them
+        exchange: the dead letter exchange, which need not exist
+        routing_key: of the dead letters, None: as they were published
+    """
+
+    __slots__ = ("_office", "exchange", "routing_key", "told")
+
+    def __init__(self, office: Office, exchange: str, routing_key: str | None) -> None:
+        self._office = office
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.told: set[tuple[str, Reason]] = set()  # what has been logged, once each
+
+    def send(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
+        """Let messages go; they are in no line of their queue any more and not unacked."""
+        self._office.send(queue, self, messages, reason)
+
+    def withdraw(self, queue: Queue, messages: list[Message]) -> None:
+        """What made them dead letters could not be stored: they are none (TX-09)."""
+        self._office.withdraw(queue, messages)
+
+
+class Office:
+    """Sends the dead letters of all queues.
+
+    Args:
+        domain: finds a virtual host by its name
+        storing: gives messages to their targets
+        journal: returns the journal, which does not exist yet while it is being opened
+        wall_ms: the wall clock in milliseconds
+        wake: sees to it that a turn is run
+        heeds_clients: counts go on from an x-death header that a client has published (DLX-22)
+    """
+
+    def __init__(
+        self,
+        domain: Callable[[str], Domain | None],
+        storing: Storing,
+        journal: Callable[[], Refused],
+        wall_ms: Callable[[], int],
+        wake: Callable[[], None],
+        *,
+        heeds_clients: bool = True,
+    ) -> None:
+        self._domain = domain
+        self._storing = storing
+        self._journal = journal
+        self._wall_ms = wall_ms
+        self._wake = wake
+        self._heeds_clients = heeds_clients
+        self._unwritten: list[Sent] = []
+        self._kept: list[Sent] = []
+        self.dropped_count = 0
+
+    def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
+        """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
+        domain = self._domain(queue.spec.vhost)
+        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
+        death = Death(
+            queue.spec.name,
+            reason,
+            letters.exchange,
+            letters.routing_key,
+            self._wall_ms() // 1000,
+            self._heeds_clients,
+        )
+        run: Run | None = None
+        for message in messages:
+            letter = dead_letter(message, death)
+            targets: tuple[Queue, ...] = ()
+            if domain is not None and exchange is not None:
+                targets = domain.route(exchange, letter.keys, letter.headers)
+            open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
+            if not open_to:
+                self._dropped(queue, letters, reason, "cycle" if targets else "no route")
+                continue
+            tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+            if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
+                self._store(queue, run)
+                run = Run(Target(tail, open_to), persistent=letter.persistent)
+            run.add(message, letter.raw)
+        self._store(queue, run)
+        queue.log_settled(messages)
+
+    def _store(self, queue: Queue, run: Run | None) -> None:
+        if run is None:
+            return
+        target, raws = run.target, run.raws
+        if self._storing.store(target, raws, max(map(len, raws)), persistent=run.persistent):
+            self._unwritten.append(Sent(queue, run.messages, target, raws))
+
+    def _dropped(self, queue: Queue, letters: Letters, reason: Reason, why: str) -> None:
+        self.dropped_count += 1
+        if (why, reason) not in letters.told:
+            letters.told.add((why, reason))
+            log.warning(
+                "letters.dropped",
+                vhost=queue.spec.vhost,
+                queue=queue.spec.name,
+                exchange=letters.exchange,
+                reason=reason.value,
+                why=why,
+            )
+
+    # What came of the block
+
+    def written(self) -> None:
+        """The disk has taken everything that was buffered; what it refused before goes again."""
+        self._unwritten.clear()
+        if not self._kept:
+            return
+        kept, self._kept = self._kept, []
+        for queue, messages, target, raws in kept:
+            # Their transient copies are where they went already.
+            target.leads_to(tuple(q for q in target.queues if q.stored and not q.is_deleted))
+            if self._storing.store(target, raws, max(map(len, raws)), persistent=True):
+                self._unwritten.append(Sent(queue, messages, target, raws))
+            if not queue.is_deleted:
+                queue.keeps(messages)
+                queue.log_settled(messages)
+        self._wake()
+
+    def refused(self) -> None:
+        """The disk took nothing of what was buffered: no target has them, the source still does."""
+        unwritten, self._unwritten = self._unwritten, []
+        for sent in unwritten:
+            lsns = lsns_of(sent.messages)
+            if lsns and not sent.queue.is_deleted:
+                self._journal().unsettle(sent.queue.spec.queue_id, lsns)
+        self._kept += unwritten
+
+    def withdraw(self, queue: Queue, messages: list[Message]) -> None:
+        """These are unacked again, after a commit that was refused (TX-09)."""
+        seqs = {message[2] for message in messages}
+        kept, self._kept = self._kept, []
+        for sent in kept:
+            if sent.queue is queue and any(message[2] in seqs for message in sent.messages):
+                pairs = zip(sent.messages, sent.raws, strict=True)
+                rest = [pair for pair in pairs if pair[0][2] not in seqs]
+                if not rest:
+                    continue
+                left, raws = [pair[0] for pair in rest], [pair[1] for pair in rest]
+                self._kept.append(sent._replace(messages=left, raws=raws))
+            else:
+                self._kept.append(sent)
+
+
+class Run:
+    """Dead letters that follow each other and go the same way."""
+
+    __slots__ = ("messages", "persistent", "raws", "target")
+
+    def __init__(self, target: Target, *, persistent: bool) -> None:
+        self.target = target
+        self.persistent = persistent
+        self.messages: list[Message] = []
+        self.raws: list[bytes] = []
+
+    def takes(self, tail: bytes, queues: tuple[Queue, ...], *, persistent: bool) -> bool:
+        """Whether another one goes that way too."""
+        is_same = self.target.tail == tail and self.target.queues == queues
+        return is_same and self.persistent == persistent
+
+    def add(self, message: Message, raw: bytes) -> None:
+        """One more: the message that died, and its letter."""
+        self.messages.append(message)
+        self.raws.append(raw)

@@ -1,0 +1,257 @@
+"""A line of messages in the order of their seq: a head in memory, a backlog behind it.
+
+A plain queue is one line; a queue with priorities has one per level that is in use. The line
+knows where its messages are and what they cost; who may have them is the queue's business.
+
+Redelivery is one number: a line hands messages out in the order of their seq, so everything not
+above the highest seq ever handed out is a redelivery, and the journal keeps that one number per
+line instead of a record per delivery (ACK-12, DURABLE-12).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from server.broker.message import Message, lsn_of, lsns_of
+from server.broker.pager import (
+    LEAST_OCTETS,
+    MESSAGE_OVERHEAD_OCTETS,
+    TAIL_OCTETS,
+    Backlog,
+    drop_refused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from server.broker.pager import Pager
+
+# A run's messages, about their octets in memory together, and the octets of the largest.
+RunSize = tuple[int, int, int]
+
+# Octets of one batch for one consumer (LIMIT-23).
+BATCH_OCTETS: Final = 262144
+# So few requeued messages are put each at its place; more are merged in one go.
+FEW_MESSAGES: Final = 64
+
+
+class Owner(Protocol):
+    """The queue of a line."""
+
+    largest_octets: int
+
+    def wake(self) -> None:
+        """There may be something to dispatch again."""
+
+
+class Line:
+    """Messages of one queue, or of one level of it.
+
+    Args:
+        owner: the queue
+        pager: keeps the memory of all lines within bounds
+        store_id: under which the journal keeps its copies, 0 when it does not
+    """
+
+    __slots__ = ("_owner", "_pager", "backlog", "mark", "octets", "ready", "store_id")
+
+    def __init__(self, owner: Owner, pager: Pager, store_id: int) -> None:
+        self._owner = owner
+        self._pager = pager
+        self.store_id = store_id
+        self.ready: deque[Message] = deque()
+        self.octets = 0  # of what is in memory, ready or in the backlog's tail; an estimate
+        self.backlog: Backlog | None = None
+        self.mark = 0
+
+    @property
+    def count(self) -> int:
+        """Messages in it, in memory or not."""
+        return len(self.ready) + (self.backlog.count if self.backlog is not None else 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """True when nothing is in it."""
+        return not self.ready and self.backlog is None
+
+    @property
+    def head_lsn(self) -> int:
+        """The LSN of the next message if the journal is to hold it, else 0."""
+        for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):
+            if pile:
+                return lsn_of(pile[0][2]) if pile[0][2] & 1 else 0
+        return 0
+
+    @property
+    def batch_limit(self) -> int:
+        """So many messages make a batch of a bounded size."""
+        largest = self._owner.largest_octets
+        return BATCH_OCTETS // largest or 1 if largest else BATCH_OCTETS
+
+    def restore(self, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
+        """Put recovered copies in place by their LSNs; the mark tells who was delivered.
+
+        They are read when somebody wants them.
+        """
+        self.mark = delivered_lsn * 2 + 1
+        if spans:
+            self.backlog = Backlog(self._pager.store)
+            self.backlog.restore(spans)
+
+    def append(self, messages: Iterable[Message], size: RunSize) -> None:
+        """Add a run behind everything else."""
+        count, octets, _ = size
+        self.octets += octets
+        if self.backlog is None:
+            self.ready.extend(messages)
+        else:
+            self.backlog.extend(messages, count, octets)
+        self._pager.charge(self, octets)
+
+    def take(self, count: int) -> list[Message]:
+        """Take messages from the head, not more than are in memory."""
+        ready = self.ready
+        self._leave_memory(count)
+        if count >= len(ready):
+            batch = list(ready)
+            ready.clear()
+            return batch
+        popleft = ready.popleft
+        return [popleft() for _ in range(count)]
+
+    def take_last(self, count: int) -> list[Message]:
+        """Take the newest messages in memory, oldest of them first; none while some are paged."""
+        if self.backlog is not None:
+            return []
+        ready = self.ready
+        self._leave_memory(count)
+        taken = [ready.pop() for _ in range(min(count, len(ready)))]
+        taken.reverse()
+        return taken
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Put messages back at their original places (ACK-10)."""
+        ready = self.ready
+        octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
+        self.octets += octets
+        self._pager.charge(self, octets)
+        back = sorted(messages, key=order)
+        last = back[-1][2]
+        if not ready or last < ready[0][2]:
+            ready.extendleft(reversed(back))
+        elif len(back) < FEW_MESSAGES:
+            # Clients that give back a long backlog do it one by one; walking over what lies in
+            # front each time would take seconds for some ten thousand of them.
+            for message in back:
+                ready.insert(bisect_left(ready, message[2], key=order), message)
+        else:
+            while ready and ready[0][2] < last:
+                back.append(ready.popleft())
+            back.sort(key=order)
+            ready.extendleft(reversed(back))
+
+    def drop_all(self) -> list[Sequence[int]]:
+        """Empty the line; gives the LSNs of what the journal holds of it."""
+        spans: list[Sequence[int]] = [lsns_of(list(self.ready))]
+        self.ready.clear()
+        self._uncharge(self.octets)
+        backlog, self.backlog = self.backlog, None
+        return spans + backlog.clear() if backlog is not None else spans
+
+    def forget_refused(self, first_lsn: int) -> None:
+        """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).
+
+        Such messages are the newest, and none has been handed out (see `turn.py`).
+        """
+        backlog = self.backlog
+        if backlog is not None:
+            self._uncharge(backlog.forget_refused(first_lsn))
+            if not backlog.count:
+                self.backlog = None
+        self._uncharge(drop_refused(self.ready, first_lsn)[1])
+
+    # Memory
+
+    def wake(self) -> None:
+        """See `Owner`."""
+        self._owner.wake()
+
+    def forget(self) -> None:
+        """The queue is gone."""
+        self._pager.forget(self)
+
+    def page_out(self, keep_octets: int) -> None:
+        """Leave to the disk what lies behind about the first `keep_octets` (LIMIT-21)."""
+        backlog = self.backlog
+        if backlog is not None and (backlog.octets >= TAIL_OCTETS or keep_octets <= LEAST_OCTETS):
+            try:
+                self._uncharge(backlog.page_tail())
+            except OSError as error:
+                self._pager.tell(error)
+                return
+        head_octets = self.octets - (backlog.octets if backlog is not None else 0)
+        ready = self.ready
+        if head_octets <= keep_octets or len(ready) < 2:
+            return
+        before = len(ready)
+        keep = max(1, before * keep_octets // head_octets)
+        moved: list[Message] = []
+        # What has been handed out before stays: it may be requeued again in front of it.
+        while len(ready) > keep and ready[-1][2] > self.mark:
+            moved.append(ready.pop())
+        if not moved:
+            return
+        moved.reverse()
+        behind = backlog or Backlog(self._pager.store)
+        try:
+            behind.page_in_front(moved)
+        except OSError as error:
+            ready.extend(moved)
+            self._pager.tell(error)
+            return
+        self.backlog = behind
+        self._uncharge(head_octets * len(moved) // before)
+
+    def refill(self, *, at_once: bool = False) -> bool:
+        """Bring the next piece of the backlog into memory; False when there is none.
+
+        Also when enough was read in this turn, unless it must be `at_once`; then the queue is
+        woken in the next one.
+        """
+        backlog = self.backlog
+        if backlog is None:
+            return False
+        pager = self._pager
+        if pager.reads_left <= 0 and backlog.paged_count and not at_once:
+            pager.put_off(self)
+            return False
+        piece = backlog.take(pager.refill_octets)
+        self.ready.extend(piece.messages)
+        if piece.reads:
+            pager.reads_left -= piece.reads
+            self.octets += piece.octets
+            pager.charge(self, piece.octets)
+            owner = self._owner
+            owner.largest_octets = max(owner.largest_octets, piece.largest_octets)
+        if not backlog.count:
+            self.backlog = None
+        return bool(piece.messages)
+
+    def _uncharge(self, octets: int) -> None:
+        self.octets -= octets
+        self._pager.refund(octets)
+
+    def _leave_memory(self, count: int) -> None:
+        """Count out messages that are taken, by their share."""
+        held = len(self.ready)
+        backlog = self.backlog
+        octets = self.octets if backlog is None else self.octets - backlog.octets
+        freed = octets if count >= held else octets * count // held
+        self._uncharge(freed)
+
+
+def order(message: Message) -> int:
+    """Sort key: the order of enqueueing."""
+    return message[2]

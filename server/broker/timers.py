@@ -1,0 +1,64 @@
+"""Deadlines of the broker: one heap, one timer of the loop for the earliest of them.
+
+A job stays until its time has come; whoever asked for it finds out then whether it is still
+wanted. Must not know what the jobs do.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# The loop's timers are no finer than this, and a late job is better than a second timer.
+GRAIN_MS: Final = 1
+
+
+class Timers:
+    """Runs jobs when their time has come.
+
+    Args:
+        now_ms: the loop's clock in whole milliseconds
+        call_later: runs a callable in so many seconds
+    """
+
+    __slots__ = ("_armed_ms", "_call_later", "_count", "_heap", "now_ms")
+
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.now_ms = now_ms
+        self._call_later = call_later
+        self._heap: list[tuple[int, int, Callable[[], None]]] = []
+        self._count = 0
+        self._armed_ms = 0  # when the loop calls next, 0: not at all
+
+    def at(self, due_ms: int, job: Callable[[], None]) -> None:
+        """Run `job` once the clock shows `due_ms`, in a call of its own even if that is past."""
+        self._count += 1
+        heappush(self._heap, (due_ms, self._count, job))
+        self._arm()
+
+    def _arm(self) -> None:
+        due_ms = self._heap[0][0]
+        if self._armed_ms and self._armed_ms <= due_ms:
+            return
+        now_ms = self.now_ms()
+        self._armed_ms = max(due_ms, now_ms + GRAIN_MS)
+        self._call_later((self._armed_ms - now_ms) / 1000, self._ring)
+
+    def _ring(self) -> None:
+        # A call that was armed for later than a newer one rings as well; it finds nothing due.
+        self._armed_ms = 0
+        now_ms = self.now_ms()
+        due: list[Callable[[], None]] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            due.append(heappop(self._heap)[2])
+        for job in due:
+            job()
+        if self._heap and not self._armed_ms:
+            self._arm()

@@ -1,0 +1,156 @@
+"""Expiry as clients see it: messages leave at the head, in time, and nobody gets a dead one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pamqp import commands
+
+from tests import wire
+from tests.unit.server.in_memory import World, delivery
+
+if TYPE_CHECKING:
+    from tests.unit.server.in_memory import Client
+
+
+@pytest.fixture
+def world() -> World:
+    """A broker."""
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    """A client with channel 1 open."""
+    client = world.connect()
+    client.open()
+    return client
+
+
+def declare(client: Client, name: str, **arguments: object) -> None:
+    """Declare a queue; argument names without their x- and with underscores."""
+    table = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
+    client.ask(1, commands.Queue.Declare(queue=name, arguments=table))  # type: ignore[arg-type]
+
+
+def publish(client: Client, queue: str, *bodies: bytes, **properties: object) -> None:
+    """Publish bodies with properties to a queue."""
+    block = commands.Basic.Properties(**properties)  # type: ignore[arg-type]
+    client.send(*(wire.publish(1, queue, body, block) for body in bodies))
+    client.world.run_turns()
+
+
+def bodies(client: Client, queue: str) -> list[bytes]:
+    """Everything that can be got from a queue."""
+    found: list[bytes] = []
+    while True:
+        client.method(1, commands.Basic.Get(queue=queue, no_ack=True))
+        ((_, what),) = client.hear()
+        if not isinstance(what, wire.Content):
+            return found
+        found.append(what.body)
+
+
+class TestQueueTtl:
+    """One time to live for a whole queue."""
+
+    def test_message_leaves_at_its_deadline_without_a_client(self, client: Client) -> None:
+        """TTL-04."""
+        declare(client, "q", message_ttl=100)
+        publish(client, "q", b"a")
+        client.world.pass_time(0.05)
+        publish(client, "q", b"b")
+        queue = client.world.vhost.queues["q"]
+        client.world.pass_time(0.0495)
+        assert queue.ready_count == 2
+        client.world.pass_time(0.002)
+        assert queue.ready_count == 1
+        client.world.pass_time(0.05)
+        assert queue.ready_count == 0
+
+    def test_expired_one_is_never_got(self, client: Client) -> None:
+        """TTL-02: also when no timer has rung yet."""
+        declare(client, "q", message_ttl=100)
+        publish(client, "q", b"a")
+        client.world.now += 0.2
+        assert bodies(client, "q") == []
+
+    def test_ttl_zero_reaches_a_consumer_that_waits(self, client: Client) -> None:
+        """TTL-06."""
+        declare(client, "q", message_ttl=0)
+        publish(client, "q", b"lost")
+        assert client.world.vhost.queues["q"].ready_count == 0
+        client.qos(1)
+        assert client.consume("q", "t") == []
+        publish(client, "q", b"a", b"b")
+        assert [delivery(what)[2] for _, what in client.hear()] == [b"a"]
+        assert client.message_count("q") == 0
+
+    def test_unacked_one_does_not_expire_until_it_comes_back(self, client: Client) -> None:
+        """TTL-05."""
+        declare(client, "q", message_ttl=100)
+        publish(client, "q", b"a")
+        client.method(1, commands.Basic.Get(queue="q"))
+        assert len(client.hear()) == 1
+        client.world.pass_time(1.0)
+        assert client.world.vhost.queues["q"].unacked_count == 1
+        client.send(wire.nack(1, 1))
+        client.world.run_turns()
+        assert client.world.vhost.queues["q"].unacked_count == 0
+        assert client.message_count("q") == 0
+
+    def test_requeue_in_time_keeps_the_deadline(self, client: Client) -> None:
+        """TTL-05."""
+        declare(client, "q", message_ttl=100)
+        publish(client, "q", b"a")
+        client.method(1, commands.Basic.Get(queue="q"))
+        client.hear()
+        client.world.pass_time(0.09)
+        client.send(wire.nack(1, 1))
+        assert client.message_count("q") == 1
+        client.world.pass_time(0.02)
+        assert client.message_count("q") == 0
+
+    def test_many_at_once_go_in_several_turns(self, client: Client) -> None:
+        """LIMIT-23."""
+        declare(client, "q", message_ttl=100)
+        for _ in range(10):
+            publish(client, "q", *[b"x"] * 1000)
+        client.world.pass_time(0.2)
+        assert client.world.vhost.queues["q"].ready_count == 0
+
+
+class TestMessageTtl:
+    """A time to live of its own."""
+
+    def test_smaller_one_counts(self, client: Client) -> None:
+        """TTL-01."""
+        declare(client, "q", message_ttl=100)
+        publish(client, "q", b"short", expiration="50")
+        client.world.pass_time(0.06)
+        assert client.message_count("q") == 0
+        publish(client, "q", b"long", expiration="1000")
+        client.world.pass_time(0.11)
+        assert client.message_count("q") == 0
+
+    def test_only_the_head_expires(self, client: Client) -> None:
+        """TTL-03: what is behind an unexpired one counts as ready, but is never handed out."""
+        declare(client, "q")
+        publish(client, "q", b"long", expiration="1000")
+        publish(client, "q", b"short", expiration="50")
+        publish(client, "q", b"for ever")
+        client.world.pass_time(0.5)
+        assert client.message_count("q") == 3
+        assert [delivery(what)[2] for _, what in client.consume("q", "t")] == [b"long", b"for ever"]
+
+    def test_each_queue_has_its_own_clock(self, client: Client) -> None:
+        """TTL-01."""
+        declare(client, "q")
+        declare(client, "fast", message_ttl=10)
+        for name in ("q", "fast"):
+            client.ask(1, commands.Queue.Bind(queue=name, exchange="amq.fanout"))
+        client.send(wire.publish(1, "", b"x", exchange="amq.fanout"))
+        client.world.pass_time(0.05)
+        assert client.message_count("q") == 1
+        assert client.message_count("fast") == 0
