@@ -24,6 +24,8 @@ from typing import Protocol
 PROJECT = Path(__file__).resolve().parents[1]
 REFEREE = PROJECT / "tools" / "referee.py"
 READY = re.compile(rb"^VouchMQ ready on \S+:(\d+)\s*$", re.MULTILINE)
+# One exchange type of the rules is a plugin there.
+PLUGIN = "rabbitmq_consistent_hash_exchange"
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 20.0
 RESTART_LIMIT_S = 120.0
@@ -126,7 +128,7 @@ class Referee:
         self.start()
 
     def _run(self, verb: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(REFEREE), verb, *self._options]
+        command = [sys.executable, str(REFEREE), verb, *self._options, "--enable", PLUGIN]
         return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
 
 
