@@ -1,0 +1,28 @@
+"""The client kit: JMS's acknowledgement modes and redelivery policies over AMQP 0-9-1."""
+
+from vouchmq.kit.connection import Connection, connect
+from vouchmq.kit.errors import (
+    ChannelLostError,
+    IllegalStateError,
+    KitError,
+    RefusedError,
+    TransactionRolledBackError,
+)
+from vouchmq.kit.message import Message
+from vouchmq.kit.modes import Mode
+from vouchmq.kit.receiver import Receiver
+from vouchmq.kit.redelivery import RedeliveryPolicy
+
+__all__ = [
+    "ChannelLostError",
+    "Connection",
+    "IllegalStateError",
+    "KitError",
+    "Message",
+    "Mode",
+    "Receiver",
+    "RedeliveryPolicy",
+    "RefusedError",
+    "TransactionRolledBackError",
+    "connect",
+]
