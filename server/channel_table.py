@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp import commands
 
+from protocol import constants as c
 from protocol.codec import channel_close, channel_close_ok, channel_open_ok
 from protocol.errors import ChannelError, CommandInvalid, NotAllowed
 from server.channel import Channel
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from protocol.reader import Reader
     from server.connection import Connection
 
+# What begins or ends a channel; the rest of its class is for the channel itself.
+CHANNEL_ENDS: Final = frozenset({c.CHANNEL_OPEN, c.CHANNEL_CLOSE, c.CHANNEL_CLOSE_OK})
 LATE_SETTLEMENT_S: Final = 10.0
 # Settlements and cancels that may cross a channel's close (CHAN-12).
 LATE_IDS: Final = frozenset({(60, 80), (60, 90), (60, 120), (60, 30)})

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from pamqp import commands
 
-from protocol import constants as c
 from protocol.codec import (
     KNOWN_METHODS,
     connection_close,
@@ -44,7 +43,7 @@ from protocol.states import (
     next_connection_state,
     unexpected_method,
 )
-from server.channel_table import ChannelTable
+from server.channel_table import CHANNEL_ENDS, ChannelTable
 from server.gate import Gate
 from server.handshake import LoginFailure, header_mistake, judge_header
 from server.heartbeat import Heartbeat
@@ -68,8 +67,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 HEADER_OCTETS: Final = 8
-# What begins or ends a channel; the rest of its class is for the channel itself.
-CHANNEL_ENDS: Final = frozenset({c.CHANNEL_OPEN, c.CHANNEL_CLOSE, c.CHANNEL_CLOSE_OK})
 CLOSE_OK_LIMIT_S: Final = 30.0
 # Reasons to stop reading, as bits: a reply waits for the disk; too much is not yet synced.
 STALLED: Final = 1
@@ -85,12 +82,7 @@ class Connection:
         handshake: the state machine up to connection.open
     """
 
-    def __init__(
-        self,
-        node: Node,
-        wire: Wire,
-        handshake: Handshake,
-    ) -> None:
+    def __init__(self, node: Node, wire: Wire, handshake: Handshake) -> None:
         self.node = node
         self.wire = wire
         self.state = ConnectionState.STARTING

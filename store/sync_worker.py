@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, Protocol
 
 from store.disk import Disk, Syncable
+from store.slices import ask_for_slice
 
 PAGE_SIZE: Final = 4096
 # sequence, count, slots... at REQUEST; sequence, errno at REPLY. See sync_helper.py.
@@ -38,6 +39,8 @@ MAX_TARGETS: Final = 480
 _PAIR: Final = struct.Struct("=QQ")
 _MESSAGE: Final = struct.Struct("=cQQ")
 _PR_SET_PDEATHSIG: Final = 1
+# A sync is some microseconds of work and a long wait for the disk, and everybody waits for it.
+_HELPER_SLICE_NS: Final = 100_000
 _END_LIMIT_MS: Final = 1000
 _SWITCH_INTERVAL_SECONDS: Final = 50e-6
 
@@ -294,6 +297,7 @@ def _become_helper(parent: int, descriptors: tuple[int, int, int, int]) -> NoRet
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+        ask_for_slice(_HELPER_SLICE_NS)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # First out of the way of the numbers they will get, then onto these.

@@ -84,6 +84,7 @@ ROOMS: Final[dict[str, Room]] = {
     "store.disk": Room(("store",), world=DISK),
     "store.sync_worker": Room(("store",), world=SYNC),
     "store.sync_helper": Room(("store",), world=SYNC),
+    "store.slices": Room(("store",), world=frozenset({"ctypes"})),
     "server.broker": Room(
         ("server.broker", "protocol", "store"), frozenset({"pamqp", "structlog"})
     ),
