@@ -25,7 +25,7 @@ def _good(
     name: str,
     *values: Plain,
     mark: Mark = "≡",
-    beside: Mapping[str, Plain] | None = None,
+    beside: Table | None = None,
 ) -> None:
     """Register: each of these values is taken, and the same again is equivalent."""
     for value in values:

@@ -250,6 +250,22 @@ def requeued_late(stage: Stage) -> None:
     equal(channel.get(source).name, "basic.get_empty", "get")
 
 
+@case("ACK-07", says="an expired unacked message: ack is fine, requeue makes it expire")
+def settle_expired(stage: Stage) -> None:
+    channel = stage.channel()
+    source, target = mortal(stage, channel)
+    for body in ("acked", "requeued"):
+        channel.publish("", source, body, expiration="400")
+    channel.holds(source, 2)
+    tags = [channel.get(source, no_ack=False).tag for _ in range(2)]
+    _past(400)
+    channel.ack(tags[0])
+    channel.nack(tags[1])
+    equal(fetch(channel, target).body, b"requeued", "dead letter")
+    channel.sync()
+    equal(channel.count(source), 0, "ready messages")
+
+
 @case("TTL-05", says="requeued after its deadline it is not delivered to a waiting consumer")
 def requeued_late_with_consumer(stage: Stage) -> None:
     channel, other = stage.channel(), stage.channel()
