@@ -215,7 +215,7 @@ def test_the_rule_of_imports_bites() -> None:
         "conformance.wire": ["protocol.codec", "server.app", "store.disk", "vouchmq"],
         "bench.run": ["server.app", "protocol.codec"],
         "bench.micro.codec": ["server.app"],
-        "vouchmq.kit": ["server.app", "protocol.codec", "conformance"],
+        "vouchmq.kit": ["server.app", "protocol.codec", "store.disk", "conformance"],
     }
     for module, breaches in planted.items():
         room = room_of(module)
@@ -297,7 +297,14 @@ def test_names_say_what_is_inside() -> None:
 
 
 def test_packages_are_folders_and_nothing_else() -> None:
-    assert not [path for path in sources(*OURS) if path.name == "__init__.py" and path.read_text()]
+    filled = [path for path in sources(*OURS) if path.name == "__init__.py" and path.read_text()]
+    # What users import may gather its public names in one place, and do nothing else there.
+    doing = [path for path in filled if set(map(type, tree(path).body)) - {*GATHERING}]
+    assert not doing
+    assert {path.parent.parent for path in filled} <= {PROJECT / "vouchmq"}
+
+
+GATHERING: Final = (ast.Expr, ast.ImportFrom, ast.Assign)
 
 
 @pytest.mark.parametrize("path", PRODUCT_FILES, ids=ids(PRODUCT_FILES))

@@ -44,20 +44,21 @@ class Settling:
         self,
         owner: Owner,
         options: Options,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         drop_through: Callable[[int], None],
     ) -> None:
         self._owner: Final = owner
         self._options: Final = options
         self._spawn: Final = spawn
         self._drop_through: Final = drop_through
-        self._is_extended = False
+        # Raising the limit, while that is under way; done but for the reply when it is over.
+        self._extension: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.begin()
 
     def begin(self) -> None:
         """A new channel: nothing of the old one is left to acknowledge."""
-        self._is_extended = False
+        self._extension = None
         self._stop_timer()
         now_s = asyncio.get_running_loop().time()
         self._batch = AckBatch(self._options.optimize_ack_timeout_s, now_s)
@@ -159,6 +160,7 @@ class Settling:
             await self.shrink(channel)
             return
         if self._options.prefetch:
+            await self._end_extension()
             await channel.limit(1, of_channel=True)
         if is_transacted:
             await channel.rollback()
@@ -166,7 +168,6 @@ class Settling:
         await channel.recover()
         self._drop_through(last_dead)
         if self._options.prefetch:
-            self._is_extended = False
             await channel.limit(self._options.prefetch, of_channel=True)
 
     def extend(self, channel: Channel) -> None:
@@ -178,19 +179,24 @@ class Settling:
         count = len(channel.ledger)
         if not threshold or count < threshold:
             return
-        if not self._is_extended:
-            self._is_extended = True
+        if self._extension is None:
             limit = channel.limit(self._options.extended_prefetch, of_channel=True)
-            self._spawn(_unless_lost(limit))
+            self._extension = self._spawn(_unless_lost(limit))
         elif count == self._options.extended_prefetch:
             done = "commit()" if self._options.mode is Mode.TRANSACTED else "acknowledge()"
             _log.warning("%d messages in hand: nothing more comes before %s", count, done)
 
     async def shrink(self, channel: Channel) -> None:
         """Back to the plain prefetch, after everything was acknowledged."""
-        if self._is_extended and channel.is_open:
-            self._is_extended = False
+        if self._extension is not None:
+            await self._end_extension()
             await _unless_lost(channel.limit(self._options.prefetch, of_channel=True))
+
+    async def _end_extension(self) -> None:
+        """Forget that the limit was raised, once it really is: the next limit must come after."""
+        extension, self._extension = self._extension, None
+        if extension is not None:
+            await asyncio.shield(extension)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
