@@ -252,7 +252,8 @@ class Notes:
             scope_id = current.scopes[piece.scope_at]
             keys: Sequence[bytes] = noted.get(scope_id, ())
             known = current.wanted.get(scope_id, {})
-            for key in islice(keys, piece.key_at, piece.key_at + budget):
+            begin = piece.key_at
+            for key in islice(keys, begin, begin + budget):
                 piece.key_at += 1
                 value = self._recall(scope_id, key) if key not in known else None
                 if value is not None:
@@ -260,7 +261,7 @@ class Notes:
                     size += records.NOTE_SIZE + len(key) + len(value)
                     if size >= _PIECE_BYTES:
                         break
-            budget -= max(1, piece.key_at - current.key_at)
+            budget -= max(1, piece.key_at - begin)
             if piece.key_at >= len(keys):
                 piece.scope_at += 1
                 piece.key_at = 0

@@ -131,12 +131,8 @@ def open_journal(
     generations = list_generations(names)
     steps = _Steps(2 * len(generations), progress)
     verdict = judge(scan(disk, generations, steps.tell), generations)
-    if verdict.holes and refuse_damage:
-        hole = verdict.holes[0]
-        raise CorruptSegment(
-            f"{segment_name(hole.generation)} is damaged at offset {hole.offset}"
-            f" ({len(verdict.holes)} damaged places in all)"
-        )
+    if refuse_damage:
+        _refuse(verdict)
     report = RecoveryReport()
     _clean_up(disk, names, verdict, report)
     replay = Replay()
@@ -156,14 +152,27 @@ def open_journal(
     if verdict.holes:
         report.damaged = _describe(verdict, remains)
         _set_damaged_aside(disk, journal, verdict, remains, segments)
+    if recall is not None:
+        journal.notes.ask(recall)
+    return journal, Recovered(definitions, _queues(replay, journal, report), notes, report)
+
+
+def _refuse(verdict: Verdict) -> None:
+    if verdict.holes:
+        hole = verdict.holes[0]
+        raise CorruptSegment(
+            f"{segment_name(hole.generation)} is damaged at offset {hole.offset}"
+            f" ({len(verdict.holes)} damaged places in all)"
+        )
+
+
+def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[int, RecoveredQueue]:
     report.unroutable_messages = replay.unroutable_count
     queues = replay.queues()
     for queue in queues.values():
         queue.fetch = journal.fetch
         report.messages += queue.count
-    if recall is not None:
-        journal.notes.ask(recall)
-    return journal, Recovered(definitions, queues, notes, report)
+    return queues
 
 
 def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryReport) -> None:

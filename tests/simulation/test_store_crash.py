@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from store import chain, journal, records, recovery, replay, scan, sync_worker
+from store import chain, journal, pending, records, recovery, replay, scan, sync_worker
 from store.compaction import Compactor
 from store.copies import Run
 from store.errors import StoreError
@@ -281,7 +281,7 @@ def test_harness_catches_blocks_that_nothing_proves_synced(monkeypatch: pytest.M
 def test_harness_catches_delivery_marks_lost_with_their_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encode_head = journal.encode_head
+    encode_head = pending.encode_head
     monkeypatch.setattr(
         journal,
         "encode_head",
