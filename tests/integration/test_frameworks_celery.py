@@ -1,0 +1,212 @@
+"""Celery as it is used: quick-start, careful settings, ETA, priorities, quorum queues.
+
+`test_celery.py` holds what needs nothing but the core of the protocol.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import kombu.pools
+import pika
+import pika.exceptions
+import pytest
+
+from tests.integration.frameworks.worker_process import WorkerProcess, wait_for
+
+pytestmark = pytest.mark.timeout(60)
+
+APPS: Final = "tests.integration.frameworks.celery_apps"
+LIMIT_S: Final = 15
+DELAY_LEVELS: Final = 28
+
+
+class Celery:
+    """The applications of `celery_apps`, at one broker, under names of their own."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self.prefix = f"frameworks.{uuid.uuid4().hex[:8]}"
+        self._directory = directory
+        self._environment = {"FRAMEWORK_TEST_URL": url, "FRAMEWORK_TEST_PREFIX": self.prefix}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self._environment.items():
+                patch.setenv(name, value)
+            self._apps = importlib.import_module(APPS).APPS
+
+    def app(self, name: str) -> Any:
+        """One application, in this process."""
+        return self._apps[name]
+
+    def worker(self, name: str, *flags: str) -> WorkerProcess:
+        """Start a worker of the application, with the default pool."""
+        command = [sys.executable, "-m", "celery", "-A", f"{APPS}:{name}", "worker"]
+        return WorkerProcess(
+            [*command, "--concurrency", "1", "--loglevel", "info", *flags],
+            self._directory / f"{name}.{uuid.uuid4().hex[:8]}.log",
+            environment=self._environment,
+            ready=" ready.",
+        )
+
+    def close(self) -> None:
+        """Close connections and delete what was declared."""
+        for app in self._apps.values():
+            with suppress(AttributeError):  # it never waited for a result
+                app.backend.result_consumer.stop()
+            app.close()
+        kombu.pools.reset()
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
+            channel = connection.channel()
+            for name in self._apps:
+                channel.queue_delete(f"{self.prefix}.{name}")
+                channel.exchange_delete(f"{self.prefix}.{name}")
+
+
+@pytest.fixture(scope="module")
+def celery(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Celery]:
+    """The applications, for all tests of this module."""
+    made = Celery(url, tmp_path_factory.mktemp("celery"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """A file for tasks to write to."""
+    return tmp_path / "notes"
+
+
+@pytest.fixture(autouse=True)
+def need_expiry(need_argument: Callable[[str, object], None]) -> None:
+    """Reply queues, pidboxes and event queues expire."""
+    need_argument("x-expires", 60_000)
+    need_argument("x-message-ttl", 60_000)
+
+
+def test_quick_start(celery: Celery, notes: Path) -> None:
+    """Default settings: results, errors, retries, groups, remote control, revoking."""
+    app = celery.app("quickstart")
+    with celery.worker("quickstart"):
+        results = [app.tasks["add"].apply_async((n, n)) for n in range(20)]
+        assert [result.get(timeout=LIMIT_S) for result in results] == [2 * n for n in range(20)]
+        with pytest.raises(ValueError, match="on purpose"):
+            app.tasks["fail"].apply_async(("on purpose",)).get(timeout=LIMIT_S)
+        assert app.tasks["retry"].apply_async().get(timeout=LIMIT_S) == 2
+        (answer,) = app.control.ping(timeout=5, limit=1)
+        ((worker, pong),) = answer.items()
+        assert pong == {"ok": "pong"}
+        inspect = app.control.inspect([worker], timeout=5, limit=1)
+        assert "add" in inspect.registered()[worker]
+        later = app.tasks["note"].apply_async((str(notes), "revoked"), countdown=1)
+        later.revoke()
+        app.tasks["note"].apply_async((str(notes), "not revoked"), countdown=1.2).get(
+            timeout=LIMIT_S
+        )
+        assert notes.read_text() == "not revoked\n"
+
+
+def test_task_whose_process_is_killed_is_done_again(celery: Celery, notes: Path) -> None:
+    """`task_acks_late` with `task_reject_on_worker_lost`: the worker requeues by basic.reject."""
+    app = celery.app("careful")
+    with celery.worker("careful"):
+        result = app.tasks["die-once"].apply_async((str(notes),))
+        assert result.get(timeout=LIMIT_S) is True
+    assert notes.read_text().split() == ["redelivered=False", "redelivered=True"]
+
+
+def test_worker_that_is_stopped_finishes_its_task(celery: Celery, notes: Path) -> None:
+    """A warm shutdown leaves nothing behind, neither done twice nor undone."""
+    app = celery.app("careful")
+    with celery.worker("careful") as worker:
+        results = [app.tasks["note"].apply_async((str(notes), f"{number}")) for number in range(30)]
+        results[0].get(timeout=LIMIT_S)
+        assert worker.stop() == 0
+    with celery.worker("careful"):
+        for result in results:
+            result.get(timeout=LIMIT_S)
+    assert sorted(map(int, notes.read_text().split())) == list(range(30))
+
+
+def test_waiting_for_an_eta_holds_nobody_up(celery: Celery, notes: Path) -> None:
+    """A worker holds tasks with an ETA unacknowledged and asks for more prefetch (QOS-06)."""
+    app = celery.app("quickstart")
+    with celery.worker("quickstart"):
+        began = time.time()
+        late = [app.tasks["note"].apply_async((str(notes), "late"), countdown=3) for _ in range(12)]
+        # Four times more than the worker's prefetch is waiting; this one overtakes all.
+        soon = app.tasks["note"].apply_async((str(notes), "soon")).get(timeout=LIMIT_S)
+        assert soon < began + 3
+        assert all(began + 3 <= result.get(timeout=LIMIT_S) < began + 10 for result in late)
+    assert notes.read_text().split() == ["soon"] + 12 * ["late"]
+
+
+def test_priorities(
+    celery: Celery, notes: Path, need_argument: Callable[[str, object], None]
+) -> None:
+    need_argument("x-max-priority", 10)
+    app = celery.app("prioritised")
+    first = [app.tasks["note"].apply_async((str(notes), "low"), priority=1) for _ in range(3)]
+    rest = [
+        app.tasks["note"].apply_async((str(notes), "default")),
+        app.tasks["note"].apply_async((str(notes), "high"), priority=9),
+        app.tasks["note"].apply_async((str(notes), "high"), priority=9),
+    ]
+    with celery.worker("prioritised"):
+        for result in first + rest:
+            result.get(timeout=LIMIT_S)
+    assert notes.read_text().split() == ["high", "high", "default", "low", "low", "low"]
+
+
+class TestQuorumQueues:
+    """Celery finds out by itself that its queue is one, and changes its ways."""
+
+    @pytest.fixture
+    def app(self, celery: Celery, need_argument: Callable[[str, object], None]) -> Iterator[Any]:
+        need_argument("x-dead-letter-exchange", "")
+        need_argument("x-overflow", "reject-publish")
+        yield celery.app("quorum")
+        with pika.BlockingConnection(pika.URLParameters(celery.url)) as connection:
+            channel = connection.channel()
+            channel.exchange_delete("celery_delayed_delivery")
+            for level in range(DELAY_LEVELS):
+                channel.queue_delete(f"celery_delayed_{level}")
+                channel.exchange_delete(f"celery_delayed_{level}")
+
+    def waiting(self, url: str) -> dict[int, int]:
+        """How many messages wait on which level of the delay queues."""
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            channel = connection.channel()
+            counts = {
+                level: channel.queue_declare(
+                    f"celery_delayed_{level}", passive=True
+                ).method.message_count
+                for level in range(DELAY_LEVELS)
+            }
+        return {level: count for level, count in counts.items() if count}
+
+    def test_waiting_is_left_to_the_broker(self, celery: Celery, app: Any, notes: Path) -> None:
+        """Countdowns travel through queues with a TTL of 1, 2, 4 … seconds, one for each bit."""
+        with celery.worker("quorum") as worker:
+            assert "Global QoS is disabled" in worker.text()
+            assert app.tasks["add"].apply_async((2, 3)).get(timeout=LIMIT_S) == 5
+            began = time.time()
+            three = app.tasks["note"].apply_async((str(notes), "three"), countdown=3)
+            one = app.tasks["note"].apply_async((str(notes), "one"), countdown=1)
+            assert began + 1 <= one.get(timeout=LIMIT_S) < began + 5
+            assert began + 3 <= three.get(timeout=LIMIT_S) < began + 8
+            # Three quarters of an hour (2048 + 512 + 128 + 8 + 4 s) and half a year: no worker
+            # holds them, so that no consumer timeout can strike.
+            app.tasks["note"].apply_async((str(notes), "later"), countdown=2700)
+            app.tasks["note"].apply_async((str(notes), "much later"), countdown=15_768_000)
+            wait_for(lambda: sum(self.waiting(celery.url).values()) == 2, LIMIT_S)
+            assert self.waiting(celery.url) == {11: 1, 23: 1}
+            scheduled = app.control.inspect(timeout=5, limit=1).scheduled()
+            assert list(scheduled.values()) == [[]]
+        assert notes.read_text().split() == ["one", "three"]
