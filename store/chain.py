@@ -84,6 +84,9 @@ class Chain:
         self.synced_number = state.number - 1
         self.appended_bytes = 0
         self.gaps = state.gaps
+        # Its own messages are being moved in the order of their LSNs: those before one that was
+        # moved are moved or gone, and need no range of LSNs of their own any more.
+        self.emptying: Segment | None = None
         self._segments = state.segments
         self._generation = state.generation
         self._homes: Homes[Segment] = Homes()
@@ -214,14 +217,17 @@ class Chain:
         """Count copies that the block just written has taken over from other segments."""
         active = self.active
         lsns = range(first_lsn, first_lsn + count)
+        start = first_lsn
         for source, some in list(self._homes.split(lsns)):
+            if source is not None and source is self.emptying and start >= source.first_lsn:
+                start = max(self._homes.start_of(start), source.first_lsn)
             for queue_id in queue_ids:
                 if source is not None:
                     source.take_live(queue_id, len(some))
                 active.add_live(queue_id, len(some))
             if source is not None:
                 source.dead_number = self.number - 1
-        self._homes.assign(first_lsn, first_lsn + count, active)
+        self._homes.assign(start, first_lsn + count, active)
         active.note_moved(first_lsn, count)
 
     def settle_copies(self, queue_id: int, lsns: Sequence[int]) -> None:
@@ -268,16 +274,23 @@ class Chain:
             return alive
         return kept if isinstance(alive, range) else sorted({*kept}.intersection(alive))
 
-    def needed_settle(
-        self, leaving: Segment, queue_id: int, lsns: Sequence[int]
-    ) -> list[Sequence[int]]:
-        """Return those of settled LSNs whose messages other segments may still have."""
-        needed = []
+    def needed_settle(self, leaving: Segment, queue_id: int, lsns: Sequence[int]) -> Sequence[int]:
+        """Return those of settled LSNs whose messages other segments may still have, once each."""
+        left: Sequence[int] = lsns if isinstance(lsns, range) else sorted(lsns)
+        needed: list[int] = []
         for segment in self._segments:
-            if segment is not leaving and segment.may_have(queue_id):
-                some = segment.may_hold(lsns)
+            if not left:
+                break
+            if segment is leaving or not segment.may_have(queue_id):
+                continue
+            some = segment.may_hold(left)
+            if isinstance(left, range):
                 if some:
-                    needed.append(some)
+                    # What it says of others beside them is true as well.
+                    return left
+            elif some:
+                needed += some
+                left = sorted({*left}.difference(some)) if len(some) < len(left) else ()
         return needed
 
     def needs_drop(self, leaving: Segment, queue_id: int) -> bool:

@@ -80,7 +80,7 @@ class _Round:
     is_oldest: bool
     live_bytes: int = 0
     routes: dict[int, Route] = field(default_factory=dict)
-    # Where the blocks are that hold something which others need.
+    # Where the blocks are that hold something which others need, or what that hangs on.
     plan: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -184,6 +184,9 @@ class Compactor:
         if alive_bytes > _MOST_ALIVE * (segment.offset - segment.head_bytes):
             return
         self.counters.rounds += 1
+        # Nothing is carried on under a route that no checksum has vouched for.
+        current.routes = {}
+        self._journal.chain.emptying = segment
         for offset, end in current.plan:
             yield from self._move(current, offset, end)
         if segment.noted:
@@ -267,7 +270,8 @@ class Compactor:
                     yield cost
                     cost = 0
             current.live_bytes += live_bytes
-            if live_bytes or (not current.is_oldest and _has_fates(block)):
+            is_needed = live_bytes or (not current.is_oldest and _has_fates(block))
+            if is_needed or records.ROUTES in block.sections:
                 current.plan.append((offset, block.end))
             self.counters.passed_bytes += (block.end - offset) // 2
             offset = block.end
@@ -313,6 +317,7 @@ class Compactor:
     def _carry(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
         """Move and log again what others need."""
         segment, journal = current.segment, self._journal
+        learn_routes(block, window, current.routes)
         cost = 0
         for run in runs_of(block, window, current.routes, is_wanted=_having_live(segment)):
             for lsns in _pieces(run):
@@ -356,12 +361,12 @@ class Compactor:
         return size
 
     def _relog(self, segment: Segment, queue_id: int, lsns: Sequence[int]) -> int:
-        size = 0
-        for some in self._journal.chain.needed_settle(segment, queue_id, lsns):
-            self._journal.relog(queue_id, some)
-            size += 24 if isinstance(some, range) else 8 * len(some)
-            self.counters.relogged += len(some)
-        return size
+        needed = self._journal.chain.needed_settle(segment, queue_id, lsns)
+        if not needed:
+            return 0
+        self._journal.relog(queue_id, needed)
+        self.counters.relogged += len(needed)
+        return 24 if isinstance(needed, range) else 8 * len(needed)
 
     # The end of a round.
 
@@ -378,6 +383,7 @@ class Compactor:
         if self._round is not None:
             self._round.file.close()
             self._round = None
+            self._journal.chain.emptying = None
             self._work = iter(())
 
     def _spoil(self, segment: Segment, reason: str) -> None:

@@ -57,6 +57,10 @@ class Homes(Generic[S]):
         at = bisect_right(self._starts, lsn) - 1
         return self._homes[at] if at >= 0 else None
 
+    def start_of(self, lsn: int) -> int:
+        """Return where the range begins that an LSN is in, which has a home."""
+        return self._starts[bisect_right(self._starts, lsn) - 1]
+
     def shared(self, first: int, last: int) -> S | None:
         """Return the home of all LSNs from `first` to `last` if they are in one range."""
         at = bisect_right(self._starts, first) - 1

@@ -4,12 +4,14 @@ It knows its blocks only as octets to put at its end; what they mean is the jour
 business. The counts of live copies decide when the whole file may go.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from store.disk import DiskFile
 from store.errors import SettledTwice
 from store.settled import Settled
+from store.spans import Spans
 
 SUFFIX: Final = ".journal"
 _DIGITS: Final = 16
@@ -48,8 +50,7 @@ class Segment:
         "last_number",
         "live_by_queue",
         "live_count",
-        "moved_high",
-        "moved_low",
+        "moved",
         "name",
         "noted",
         "noted_bytes",
@@ -85,9 +86,9 @@ class Segment:
         # Keys, by scope, of notes here that may be wanted; no list is empty. Their octets.
         self.noted: dict[int, list[bytes]] = {}
         self.noted_bytes = 0
-        # Its own LSNs end before this one; those of messages moved here lie between these.
+        # Its own LSNs end before this one; these are about those of messages moved here.
         self.end_lsn = first_lsn
-        self.moved_low = self.moved_high = 0
+        self.moved = Spans()
         # What it begins with, and the numbers of its first and last block.
         self.head_bytes = 0
         self.first_number = self.last_number = 0
@@ -142,9 +143,7 @@ class Segment:
 
     def note_moved(self, first_lsn: int, count: int) -> None:
         """Note that messages with these LSNs were moved here."""
-        last = first_lsn + count - 1
-        self.moved_low = min(self.moved_low, first_lsn) if self.moved_high else first_lsn
-        self.moved_high = max(self.moved_high, last)
+        self.moved.add(first_lsn, count)
 
     def settle(self, queue_id: int, lsns: Sequence[int], first: int, last: int) -> None:
         """Note that copies are gone, the lowest and highest of whose LSNs are given.
@@ -239,10 +238,15 @@ class Segment:
         return queue_id in self.live_by_queue or self.may_have_notes(queue_id)
 
     def may_hold(self, lsns: Sequence[int]) -> Sequence[int]:
-        """Return those of `lsns` whose messages may be in the file, live or not."""
+        """Return those of ascending `lsns` whose messages may be in the file, live or not.
+
+        A range comes back as one, in which there may be some that are not.
+        """
         if isinstance(lsns, range):
-            if self.moved_high and lsns.start <= self.moved_high and self.moved_low < lsns.stop:
+            if self.moved.overlaps(lsns.start, lsns.stop):
                 return lsns
             return range(max(lsns.start, self.first_lsn), min(lsns.stop, self.end_lsn))
-        low, high, first, end = self.moved_low, self.moved_high, self.first_lsn, self.end_lsn
-        return [lsn for lsn in lsns if first <= lsn < end or low <= lsn <= high]
+        low = bisect_left(lsns, self.first_lsn)
+        own = lsns[low : bisect_left(lsns, self.end_lsn, low)]
+        # What is moved is older than what the segment brought.
+        return [*self.moved.among(lsns[:low]), *own]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from store.compaction import Compactor
@@ -186,3 +188,80 @@ def test_a_step_is_bounded() -> None:
         before = moved
         sync(journal)
     assert before > 50_000
+
+
+def test_a_step_ends_when_its_time_is_up() -> None:
+    disk = SimDisk()
+    journal, kept = pinned(disk, every=3)
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.001
+        return now[0]
+
+    compactor = Compactor(journal, lambda name, why: None, clock)
+    compactor.look()
+    steps = 0
+    while compactor.step(1 << 40, 0.003):
+        assert compactor.counters.moved_bytes <= steps * 4 * 33 * len(RAW)
+        steps += 1
+        sync(journal)
+    assert steps > 50
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == kept
+
+
+def test_interleaved_messages_leave_few_ranges_behind() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    left = []
+    for _ in range(100):
+        publish(journal, 2, RAW)
+        left += publish(journal, 1, RAW)
+        publish(journal, 2, RAW)
+    journal.drop_queue(2)
+    sync(journal)
+    compact(journal)
+    assert len(journal.chain._homes) <= 2 * len(segments_on(disk))
+    journal.settle(1, left[::2])
+    sync(journal)
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == left[1::2]
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_damaged_route_is_not_carried_on(is_damaged: bool) -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    # The block that logs the route holds nothing that lives.
+    lsns = [journal.append_run((1,), b"a-routing-key", [RAW])]
+    sync(journal)
+    for _ in range(100):
+        lsns.append(journal.append_run((1,), b"a-routing-key", [RAW]))
+        sync(journal)
+    journal.settle(1, [lsn for at, lsn in enumerate(lsns) if at % 20 != 10])
+    sync(journal)
+    if is_damaged:
+        at = bytes(disk.visible[segment_name(1)].visible).find(b"a-routing-key")
+        spoil(disk, segment_name(1), at)
+    _, spoiled = compact(journal)
+    assert [name for name, _ in spoiled] == [segment_name(1)] * is_damaged
+
+
+def test_a_settle_is_logged_again_once_and_only_while_its_message_is_there() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    draw = random.Random(4)
+    live: list[int] = []
+    compactor, spoiled = compactor_of(journal)
+    settled = 0
+    for _ in range(1500):
+        live += publish(journal, 1, RAW)
+        if len(live) > 300:
+            for _ in range(2 if len(live) > 320 else 1):
+                journal.settle(1, [live.pop(draw.randrange(len(live)))])
+                settled += 1
+        compactor.step(1 << 20)
+        sync(journal)
+    assert spoiled == []
+    assert compactor.counters.rounds > 20
+    assert compactor.counters.relogged < settled
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == live

@@ -1,0 +1,166 @@
+"""Compaction takes short steps while anybody is served, and keeps up with publishers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from server.alarms import Alarms
+from server.upkeep import (
+    BUSY_PAUSE_S,
+    BUSY_STEP_S,
+    CALM_S,
+    IDLE_PAUSE_S,
+    IDLE_STEP_S,
+    LONGEST_STEP_S,
+    Upkeep,
+)
+
+SEGMENT_OCTETS = 64 * 1024 * 1024
+
+
+class Stage:
+    """Everything around the upkeep, with a clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 10.0
+        self.count = 0
+        self.appended_bytes = 0
+        self.tail_generation = 1
+        self.tail_room_bytes = SEGMENT_OCTETS
+        self.passed_bytes = self.moved_bytes = 0
+        self.has_work = True
+        self.passes = 0
+        self.limits: list[float] = []
+        self.pauses: list[float] = []
+        self._next: Callable[[], None] | None = None
+        self.alarms = Alarms(0, 0, lambda job: job())
+        self.alarms.read(0, 10 * SEGMENT_OCTETS)
+        self.upkeep = Upkeep(
+            self,
+            self,
+            self.alarms,
+            self,
+            clock=lambda: self.now,
+            later=self._later,
+            segment_octets=SEGMENT_OCTETS,
+        )
+
+    def _later(self, pause_s: float, job: Callable[[], None]) -> None:
+        assert self._next is None
+        self.pauses.append(pause_s)
+        self._next = job
+
+    def wake(self) -> None:
+        self.count += 1
+
+    def look(self) -> bool:
+        return self.has_work
+
+    def step(self, octets: int, limit_s: float) -> bool:
+        assert octets > 0
+        self.limits.append(limit_s)
+        self.passed_bytes += self.passes
+        return self.has_work
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._next is not None
+
+    def run(self, steps: int, *, turns: int = 0, brought: int = 0, moved: int = 0) -> None:
+        """Let so many steps happen; in each pause others have turns and bring something."""
+        for _ in range(steps):
+            assert self._next is not None
+            self.now += self.pauses[-1]
+            self.count += turns
+            self.appended_bytes += brought + moved
+            self.moved_bytes += moved
+            job, self._next = self._next, None
+            job()
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_steps_are_short_while_somebody_is_served(stage: Stage) -> None:
+    stage.upkeep.look()
+    stage.run(200, turns=1)
+    assert set(stage.limits) == {BUSY_STEP_S}
+    assert set(stage.pauses) == {BUSY_PAUSE_S}
+
+
+def test_steps_are_longer_when_nobody_has_been_served_for_a_while(stage: Stage) -> None:
+    stage.now += CALM_S
+    stage.upkeep.look()
+    stage.run(3)
+    assert stage.limits[-1] == IDLE_STEP_S
+    assert stage.pauses[-1] == IDLE_PAUSE_S
+    stage.run(1, turns=1)
+    assert stage.limits[-1] == BUSY_STEP_S
+    stage.run(5)
+    assert stage.limits[-1] == BUSY_STEP_S, "one quiet moment is no idleness"
+
+
+def test_what_compaction_moves_itself_is_not_owed(stage: Stage) -> None:
+    stage.upkeep.look()
+    stage.run(500, turns=1, moved=200_000)
+    assert stage.limits[-1] == BUSY_STEP_S
+
+
+def test_steps_grow_when_publishers_bring_more_than_is_passed(stage: Stage) -> None:
+    stage.upkeep.look()
+    stage.run(500, turns=1, brought=1_000_000)
+    assert stage.limits[-1] == LONGEST_STEP_S
+    stage.passes = 10_000_000
+    stage.run(500, turns=1)
+    assert stage.limits[-1] == BUSY_STEP_S
+
+
+def test_a_step_that_keeps_up_stays_short(stage: Stage) -> None:
+    stage.passes = 300_000
+    stage.upkeep.look()
+    stage.run(500, turns=1, brought=100_000)
+    assert stage.limits[-1] <= 1.2 * BUSY_STEP_S
+
+
+def test_what_was_owed_is_forgotten_when_there_is_nothing_left_to_do(stage: Stage) -> None:
+    stage.upkeep.look()
+    stage.run(499, turns=1, brought=1_000_000)
+    stage.has_work = False
+    stage.run(1, turns=1)
+    assert not stage.is_waiting
+    stage.has_work = True
+    stage.appended_bytes += SEGMENT_OCTETS
+    stage.upkeep.look()
+    stage.run(1, turns=1)
+    assert stage.limits[-1] == BUSY_STEP_S
+
+
+def test_a_new_segment_is_a_reason_to_look(stage: Stage) -> None:
+    stage.upkeep.written()
+    assert not stage.is_waiting
+    stage.tail_generation = 2
+    stage.upkeep.written()
+    assert stage.is_waiting
+
+
+def test_there_are_no_steps_while_the_disk_refuses(stage: Stage) -> None:
+    stage.upkeep.look()
+    stage.alarms.storage_failed()
+    stage.run(1)
+    assert stage.limits == []
+    assert not stage.is_waiting
+    stage.alarms.storage_recovered()
+    stage.upkeep.look()
+    stage.run(1)
+    assert len(stage.limits) == 1
+
+
+def test_a_new_segment_is_not_begun_for_it_on_a_disk_that_is_nearly_full(stage: Stage) -> None:
+    stage.tail_room_bytes = 1000
+    stage.alarms.read(0, SEGMENT_OCTETS - 1)
+    stage.upkeep.look()
+    assert not stage.is_waiting
