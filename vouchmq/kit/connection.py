@@ -141,20 +141,13 @@ class Connection:
         _check_policy(policy)
         given: Arguments = dict(arguments or {})
         made, retries = self._translated(policy, queue, given)
-        target: str | None = None
-        if _DEAD_LETTER_EXCHANGE not in given:
-            if dead_letter_queue is not UNSET:
-                target = dead_letter_queue
-            elif policy is not None and policy.is_limited:
-                target = f"{queue}.dlq"
+        target = _dead_letter_target(queue, policy, dead_letter_queue, given)
         if target is not None:
             made |= {_DEAD_LETTER_EXCHANGE: "", "x-dead-letter-routing-key": target}
         channel = await self.open_channel(_ignore)
         try:
             if target is not None:
-                await channel.declare(
-                    target, durable=True, exclusive=False, auto_delete=False, arguments={}
-                )
+                await _declare_durable(channel, target, {})
             await channel.declare(
                 queue,
                 durable=durable,
@@ -287,19 +280,42 @@ class Connection:
         if retries is None:
             return
         for waiting in retries.queues:
-            await channel.declare(
-                waiting.name,
-                durable=not exclusive,
-                exclusive=exclusive,
-                auto_delete=False,
-                arguments=waiting.arguments,
-            )
+            if exclusive:
+                await channel.declare(
+                    waiting.name,
+                    durable=False,
+                    exclusive=True,
+                    auto_delete=False,
+                    arguments=waiting.arguments,
+                )
+            else:
+                await _declare_durable(channel, waiting.name, waiting.arguments)
         self._retries[queue] = retries
 
 
 def _check_policy(policy: RedeliveryPolicy | None) -> None:
     if policy is not None and not isinstance(policy, RedeliveryPolicy):
         raise TypeError(f"redelivery must be a RedeliveryPolicy or None, not {policy!r}")
+
+
+def _dead_letter_target(
+    queue: str,
+    policy: RedeliveryPolicy | None,
+    asked: str | Unset | None,
+    given: Arguments,
+) -> str | None:
+    """The queue for dead letters that a declaration asks for, by itself or by its policy."""
+    if _DEAD_LETTER_EXCHANGE in given:
+        return None
+    if not isinstance(asked, Unset):
+        return asked
+    return f"{queue}.dlq" if policy is not None and policy.is_limited else None
+
+
+async def _declare_durable(channel: Channel, queue: str, arguments: Arguments) -> None:
+    await channel.declare(
+        queue, durable=True, exclusive=False, auto_delete=False, arguments=arguments
+    )
 
 
 def _ignore(_: Channel) -> None:
