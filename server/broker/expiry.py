@@ -66,34 +66,37 @@ class Expiry:
                 ttl_ms = own_ms
         return None if ttl_ms is None else message[3] + ttl_ms
 
-    def is_expired(self, message: Message, now_ms: int) -> bool:
-        """True when it may not be handed out any more."""
+    def is_expired(self, message: Message, now_ms: int, *, at_once: bool) -> bool:
+        """True when it may not be handed out any more.
+
+        What came with no time at all may still be taken in the turn in which it came (TTL-06),
+        however long that turn is: it goes only `at_once`, and every turn ends with that.
+        """
         deadline_ms = self.deadline_ms(message)
-        return deadline_ms is not None and deadline_ms <= now_ms
+        if deadline_ms is None or deadline_ms > now_ms:
+            return False
+        return at_once or deadline_ms > message[3]
 
     def fresh(self, batch: list[Message]) -> list[Message]:
-        """Those of a batch from the head that may be handed out; the others go (TTL-02).
-
-        What came with no time at all may still be taken in the turn in which it came (TTL-06).
-        """
-        limit_ms = self._timers.now_ms() - 1
-        return self._sorted_out(batch, limit_ms)
+        """Those of a batch from the head that may be handed out; the others go (TTL-02)."""
+        return self._sorted_out(batch, at_once=False)
 
     def unexpired(self, messages: list[Message]) -> list[Message]:
         """Those of some returned messages that are still in time (TTL-05)."""
-        return self._sorted_out(messages, self._timers.now_ms())
+        return self._sorted_out(messages, at_once=True)
 
     def run(self, *, at_once: bool = False) -> bool:
         """Let expired heads go; False when there are more than fit in one turn.
 
-        Those that expire this very millisecond go only `at_once`: a consumer comes first.
+        Those without any time go only `at_once`: a consumer comes first (TTL-06).
         """
-        limit_ms = self._timers.now_ms() - (0 if at_once else 1)
+        now_ms = self._timers.now_ms()
         left = TURN_EXPIRIES
         # Every level of a queue with priorities has a head of its own (TTL-03).
         for line in self._queue.lines:
             while left > 0:
-                count = self._expired_at_head(line, limit_ms, min(left, BATCH_MESSAGES))
+                most = min(left, BATCH_MESSAGES)
+                count = self._expired_at_head(line, now_ms, most, at_once=at_once)
                 if not count:
                     break
                 left -= count
@@ -120,18 +123,19 @@ class Expiry:
         if not self._queue.is_deleted:
             self._queue.wake()
 
-    def _expired_at_head(self, line: Line, limit_ms: int, most: int) -> int:
+    def _expired_at_head(self, line: Line, now_ms: int, most: int, *, at_once: bool) -> int:
         if not (line.ready or line.refill(at_once=True)):
             return 0
         count = 0
         for message in line.ready:
-            if count == most or not self.is_expired(message, limit_ms):
+            if count == most or not self.is_expired(message, now_ms, at_once=at_once):
                 break
             count += 1
         return count
 
-    def _sorted_out(self, messages: list[Message], limit_ms: int) -> list[Message]:
-        dead = [message for message in messages if self.is_expired(message, limit_ms)]
+    def _sorted_out(self, messages: list[Message], *, at_once: bool) -> list[Message]:
+        now_ms = self._timers.now_ms()
+        dead = [one for one in messages if self.is_expired(one, now_ms, at_once=at_once)]
         if not dead:
             return messages
         self._queue.bury(dead, Reason.EXPIRED)

@@ -258,7 +258,10 @@ class Queue:
                 message = batch[0]
                 redelivered = message[2] <= line.mark
                 self._handed(line, message[2], no_ack=no_ack)
-                shown = None if self.care is None else self.care.shown(batch)
+                care = self.care
+                if care is not None:
+                    self.wake()  # another message is the head: it may be its time (TTL-03)
+                shown = None if care is None else care.shown(batch)
                 return message, shown[0] if shown else message, redelivered
         return None
 

@@ -76,6 +76,22 @@ class TestQueueTtl:
         client.world.now += 0.2
         assert bodies(client, "q") == []
 
+    def test_one_that_a_get_makes_the_head_leaves_at_its_deadline(self, client: Client) -> None:
+        """TTL-03: it had expired before, or it does so later."""
+        declare(client, "q")
+        publish(client, "q", b"long")
+        publish(client, "q", b"short", expiration="10")
+        publish(client, "q", b"longer", expiration="100")
+        client.world.pass_time(0.02)
+        queue = client.world.vhost.queues["q"]
+        assert queue.ready_count == 3
+        client.method(1, commands.Basic.Get(queue="q", no_ack=True))
+        client.hear()
+        client.world.pass_time(0.01)
+        assert queue.ready_count == 1
+        client.world.pass_time(0.1)
+        assert queue.ready_count == 0
+
     def test_ttl_zero_reaches_a_consumer_that_waits(self, client: Client) -> None:
         """TTL-06."""
         declare(client, "q", message_ttl=0)
@@ -84,6 +100,16 @@ class TestQueueTtl:
         client.qos(1)
         assert client.consume("q", "t") == []
         publish(client, "q", b"a", b"b")
+        assert [delivery(what)[2] for _, what in client.hear()] == [b"a"]
+        assert client.message_count("q") == 0
+
+    def test_ttl_zero_reaches_a_consumer_however_long_the_turn_is(self, client: Client) -> None:
+        """TTL-06: the clock goes on between a publish and the end of its turn."""
+        declare(client, "q", message_ttl=0)
+        client.qos(1)
+        assert client.consume("q", "t") == []
+        client.send(wire.publish(1, "q", b"a"), wire.publish(1, "q", b"b"))
+        client.world.now += 0.5
         assert [delivery(what)[2] for _, what in client.hear()] == [b"a"]
         assert client.message_count("q") == 0
 
