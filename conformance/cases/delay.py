@@ -211,7 +211,6 @@ def too_long(stage: Stage) -> None:
     text = f"PRECONDITION_FAILED - invalid x-delay '{delay}': {{value_too_large,{delay}}}"
     with channel.soft(406, text, "basic.publish"):
         send(channel, exchange, "", "x", delay)
-        channel.wait("channel.close")
 
 
 def _long(delay: int, stage: Stage) -> None:

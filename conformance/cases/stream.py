@@ -255,7 +255,6 @@ def _no_nack(method: str, requeue: bool, stage: Stage) -> None:
     )
     with channel.connection.hard(540, text, method):
         channel.send(method, delivery_tag=tag, requeue=requeue)
-        channel.wait("channel.close")
 
 
 for _method in ("basic.nack", "basic.reject"):
@@ -291,7 +290,6 @@ def _no_recover(method: str, stage: Stage) -> None:
     text = f"NOT_IMPLEMENTED - basic.recover not supported by stream queues {stage.the_queue(name)}"
     with channel.connection.hard(540, text, method):
         channel.send(method, requeue=True)
-        channel.wait("channel.close")
 
 
 for _method in ("basic.recover", "basic.recover_async"):
