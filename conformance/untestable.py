@@ -1,8 +1,7 @@
 """Rules of the sections judged here that no client can test from outside, and why.
 
-Rules whose feature belongs to a later part of the broker (expiry, dead-lettering, lengths,
-priorities of messages, single active consumers, quorum queues, streams, policies) are not
-listed: their cases come with the feature.
+The sections from AUTH to METRIC (users, permissions, TLS, policies, HTTP, metrics) are not listed:
+their cases come with those parts.
 """
 
 from __future__ import annotations
