@@ -110,7 +110,7 @@ class RedeliveryPolicy:
             seconds = self.delay * self._growth(steps - 1)
         if self.max_delay >= 0:
             seconds = min(seconds, self.max_delay)
-        return min(math.ceil(seconds * MILLISECONDS), LONGEST_DELAY_MS)
+        return math.ceil(min(seconds * MILLISECONDS, LONGEST_DELAY_MS))
 
     def _growth(self, steps: int) -> float:
         """The multiplier to this power; far beyond every delay instead of an overflow."""
