@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -137,8 +138,9 @@ def _dropped(where: str, stage: Stage) -> None:
     kill(stage, channel, source, "rejected")
     for number in range(4):
         channel.publish("", source, str(number))
-    channel.holds(source, 0)
     channel.sync()
+    time.sleep(0.6)
+    channel.holds(source, 0)
 
 
 for _where in ("a missing DLX", "a DLX without a route"):
@@ -200,6 +202,8 @@ def kept_until_declared(stage: Stage) -> None:
     dlx = stage.name("later")
     source = _careful(stage, channel, dlx)
     channel.publish("", source, "x", expiration=str(SHORT_MS))
+    channel.sync()
+    time.sleep(SHORT_MS / 1000 + 0.1)
     channel.holds(source, 0)
     channel.call("exchange.declare", exchange=dlx, type="fanout")
     _dies_of(channel, source, stage.bound(channel, dlx), "expired")
