@@ -121,11 +121,7 @@ class Assembly:
         self._scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
         self.pager = self._new_pager(settings)
         self.journal: Journal
-        self.alarms = Alarms(
-            parse_amount(settings.vm_memory_high_watermark).of(memory_octets),
-            parse_amount(settings.disk_free_limit).of(memory_octets),
-            self.turn.later,
-        )
+        self.alarms = self._new_alarms(settings, memory_octets)
         self.storage = Storage(
             lambda: self.journal, self._write_journal, self.alarms, settings.segment_size_bytes
         )
@@ -133,6 +129,7 @@ class Assembly:
         self.storing = Storing(lambda: self.journal, now_ms)
         self.office = self._new_office(settings, wall_ms)
         self.equipment = Equipment(self.timers, self.office, lambda: self.journal)
+        self.equipment.serve = self._serve
         self._stored: dict[int, Queue] = {}
         self.broker = self._new_broker(settings, random_token)
         self.journal, recovered = self._open_journal(settings, progress)
@@ -234,6 +231,13 @@ class Assembly:
             heeds_clients=settings.compat_client_x_death,
         )
 
+    def _new_alarms(self, settings: Settings, memory_octets: int) -> Alarms:
+        return Alarms(
+            parse_amount(settings.vm_memory_high_watermark).of(memory_octets),
+            parse_amount(settings.disk_free_limit).of(memory_octets),
+            self.turn.later,
+        )
+
     def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
         return Broker(
             new_queue=self._new_queue,
@@ -269,6 +273,14 @@ class Assembly:
         if spec.stored:
             self._stored[spec.queue_id] = queue
         return queue
+
+    def _serve(self, queue: Queue) -> bool:
+        """Let waiting consumers have what is there before a publish is refused for its sake."""
+        if not queue.has_consumers or self.storing.is_gathering:
+            return False
+        self.storage.hand_over(self.journal.next_lsn - 1)
+        queue.dispatch()
+        return True
 
     def _drop_queue(self, queue_id: int) -> int:
         self._stored.pop(queue_id, None)

@@ -144,6 +144,12 @@ class Channel:
         if not lsn:
             self.node.turn.wants_release(self)
 
+    def refuse(self) -> None:
+        """A queue refuses the last publish: nack it, if somebody listens (CONF-07, LEN-20)."""
+        if self.confirms is not None:
+            self.confirms.refused()
+            self.node.turn.wants_release(self)
+
     @property
     def is_barred(self) -> bool:
         """True while something declared on this channel is not yet on disk."""
@@ -274,7 +280,14 @@ class Channel:
         """tx.commit: apply, then wait for the disk where anything durable changed (TX-08)."""
         transaction = self._needs_transaction()
         settlements = transaction.settlements
-        durable = transaction.commit(self._publisher.settle_routes, self.settle)
+        storing = self.node.storing
+        if storing.refuses_any((held.route, held.raws) for held in transaction.publishes):
+            raise PreconditionFailed("partial tx completion", ids=(90, 20))
+        storing.is_gathering = True
+        try:
+            durable = transaction.commit(self._publisher.settle_routes, self.settle)
+        finally:
+            storing.is_gathering = False
         if not durable and not self.is_barred:
             self.outbox.send(tx_commit_ok(self.number))
             return

@@ -20,7 +20,7 @@ class Confirms:
         channel: its number, for the frames
     """
 
-    __slots__ = ("_channel", "_due", "_settled", "_waiting", "last")
+    __slots__ = ("_channel", "_due", "_refused", "_settled", "_waiting", "last")
 
     def __init__(self, channel: int) -> None:
         self._channel = channel
@@ -28,6 +28,7 @@ class Confirms:
         self._settled = 0  # every number up to here has been settled
         self._waiting: deque[tuple[int, int, int]] = deque()  # (first, last, lsn)
         self._due: list[tuple[int, int]] = []
+        self._refused: list[int] = []
 
     @property
     def waits(self) -> bool:
@@ -38,7 +39,8 @@ class Confirms:
     def unconfirmed_count(self) -> int:
         """Numbers not yet settled."""
         waiting = sum(last - first + 1 for first, last, _ in self._waiting)
-        return waiting + sum(last - first + 1 for first, last in self._due)
+        due = sum(last - first + 1 for first, last in self._due)
+        return waiting + due + len(self._refused)
 
     def published(self, count: int, lsn: int) -> None:
         """Number `count` publishes; `lsn` is what must be synced first, 0 for nothing.
@@ -54,6 +56,11 @@ class Confirms:
             # one range ahead of the watermark for ever, and nothing of it could be confirmed.
             self._waiting.append((first, self.last, lsn))
 
+    def refused(self) -> None:
+        """Number a publish that a queue refuses; its nack leaves with the next release."""
+        self.last += 1
+        self._refused.append(self.last)
+
     def release(self, watermark: int) -> bytes:
         """Give the frames of all confirms that are true now.
 
@@ -64,7 +71,7 @@ class Confirms:
         while waiting and waiting[0][2] <= watermark:
             first, last, _ = waiting.popleft()
             released.append((first, last))
-        if not released and not self._due:
+        if not released and not self._due and not self._refused:
             return b""
         due = sorted(released + self._due)
         self._due.clear()
@@ -77,9 +84,14 @@ class Confirms:
                 continue
             frames += [basic_ack(self._channel, number, False) for number in range(first, last + 1)]
         if upto > self._settled:
-            single = upto == self._settled + 1
+            single = len(due) == 1 and due[0][0] == due[0][1]
             frames.insert(0, basic_ack(self._channel, upto, not single))
             self._settled = upto
+        if self._refused:
+            # In front of every ack: a multiple one must not speak for them (CONF-08).
+            refused, self._refused = self._refused, []
+            nacks = [basic_nack(self._channel, number, False, True) for number in refused]
+            frames[:0] = nacks
         return b"".join(frames)
 
     def refuse(self, first_lsn: int = 0) -> bytes:
@@ -88,7 +100,7 @@ class Confirms:
         if not refused:
             return b""
         self._waiting = deque(entry for entry in self._waiting if entry[2] < first_lsn)
-        if not self._waiting and not self._due:
+        if not self._waiting and not self._due and not self._refused:
             newest = refused[-1][1]
             multiple = newest != refused[0][0]
             self._settled = newest

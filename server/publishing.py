@@ -35,6 +35,7 @@ from protocol.properties import (
 )
 from protocol.runs import content_pieces
 from protocol.text import encode_text
+from server.broker.gate import REFUSES
 from server.broker.storing import Target
 from server.reply_to import PREFIX
 
@@ -179,6 +180,7 @@ class Publisher:
         if exchange.type == "headers" or self._headers_lie_onward():
             route.care = CARE | HEADERS
         route.leads_to(vhost.route(exchange, (routing_key,), {}))
+        route.is_careful |= route.is_gated
         route.generation = vhost.generation
         if len(self._routes) >= ROUTES_KEPT:
             self._routes.clear()
@@ -210,6 +212,9 @@ class Publisher:
             channel.transaction.publish(route, raw, mode)
             return
         lsn = self.settle_route(route, raw, mode)
+        if lsn == REFUSES:
+            channel.refuse()
+            return
         channel.confirm(1, lsn)
         if lsn and lsn <= channel.node.refused_lsn:
             channel.connection.storage_refused(lsn)
@@ -221,7 +226,11 @@ class Publisher:
         return self.store(route, raws, mode, max(map(len, raws)))
 
     def settle_route(self, route: Route, raw: bytes, mode: int) -> int:
-        """Store, return or hand to a reply consumer; gives the LSN to wait for, 0 for none."""
+        """Store, return or hand to a reply consumer.
+
+        Returns:
+            the LSN to wait for, 0 for none, REFUSES when some queue refused it (CONF-07)
+        """
         if not route.exchange and route.routing_key.startswith(PREFIX):
             consumer = self._channel.node.replies.find(route.routing_key)
             if consumer is not None and consumer.deliver((raw, route.tail, 2, 0)):
@@ -238,7 +247,13 @@ class Publisher:
         if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
             for queue in route.queues:
                 self._channel.node.equipment.expect_expirations(queue)
-        return self.store(route, [raw], mode, len(raw))
+        if not route.is_gated:
+            return self.store(route, [raw], mode, len(raw))
+        storing = self._channel.node.storing
+        target, verdict = storing.admit(route, raw)
+        persistent = bool(mode & PERSISTENT)
+        lsn = storing.store(target, [raw], len(raw), persistent=persistent) if target.queues else 0
+        return REFUSES if verdict.is_refused else max(lsn, verdict.lsn)
 
     def _examined(self, route: Route, raw: bytes) -> tuple[Route, bytes]:
         """Check the properties (CONS-62, PUB-05, PUB-10, PUB-06) and route by them."""

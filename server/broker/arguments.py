@@ -264,8 +264,8 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
         _NO_STREAM,
         not_yet,
     ),
-    Argument("x-max-length", _NOT_NEGATIVE, _ALL, not_yet),
-    Argument("x-max-length-bytes", _NOT_NEGATIVE, _ALL, not_yet),
+    Argument("x-max-length", _NOT_NEGATIVE, _ALL, yes),
+    Argument("x-max-length-bytes", _NOT_NEGATIVE, _ALL, yes),
     Argument("x-max-in-memory-length", _NOT_NEGATIVE, _ALL, yes),
     Argument("x-max-in-memory-bytes", _NOT_NEGATIVE, _ALL, yes),
     Argument(
@@ -276,9 +276,15 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
     ),
     Argument(
         "x-overflow",
-        _one_of("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
+        _one_of(
+            "drop-head",
+            "drop-lowest",
+            "reject-publish",
+            "reject-publish-dlx",
+            otherwise="invalid_overflow",
+        ),
         _NO_STREAM,
-        not_yet,
+        yes,
     ),
     Argument(
         "x-queue-mode",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from server.broker.expiry import Expiry
     from server.broker.fate import Fate
     from server.broker.letters import Letters
+    from server.broker.limits import Limit
     from server.broker.message import Message
     from server.broker.queue import Queue
 
@@ -31,18 +32,29 @@ class Care:
         now_ms: the loop's clock in whole milliseconds
     """
 
-    __slots__ = ("_queue", "expiry", "letters", "now_ms")
+    __slots__ = ("_queue", "expiry", "letters", "limit", "now_ms")
 
     def __init__(self, queue: Queue, now_ms: Callable[[], int]) -> None:
         self._queue = queue
         self.now_ms = now_ms
         self.letters: Letters | None = None
         self.expiry: Expiry | None = None
+        self.limit: Limit | None = None
 
     @property
     def holds(self) -> bool:
         """True while messages of the queue are neither ready nor unacked."""
         return False
+
+    @property
+    def held_count(self) -> int:
+        """Messages neither ready nor unacked that count toward length limits (DLX-09)."""
+        return 0
+
+    @property
+    def sends_refused(self) -> bool:
+        """True when a message that the queue refuses becomes a dead letter (LEN-24)."""
+        return self.letters is not None and self.limit is not None and self.limit.sends_letters
 
     # Coming and going
 
@@ -61,6 +73,8 @@ class Care:
         del fate
         if self.expiry is not None:
             messages = self.expiry.unexpired(messages)
+        if self.limit is not None:
+            self.limit.returned()
         return messages
 
     def gone(self, messages: list[Message]) -> None:
@@ -71,6 +85,8 @@ class Care:
 
     def purged(self) -> None:
         """Nothing is ready any more."""
+        if self._queue.line.tally is not None:
+            self._queue.line.tally.octets = 0
 
     def shown(self, batch: list[Message]) -> list[Message] | None:
         """The batch as consumers are to see it; None: as it is."""
@@ -85,18 +101,25 @@ class Care:
 
     def before_dispatch(self) -> bool:
         """Have dead heads gone before anybody is served; False when there is more to do first."""
-        return self.expiry is None or self.expiry.run()
+        if self.expiry is not None and not self.expiry.run():
+            return False
+        return self.limit is None or self.limit.run(is_before=True)
 
     def after_dispatch(self) -> None:
         """What nobody could take now: expired at once, or too much of it (TTL-06, LEN-02)."""
         if self.expiry is not None:
             self.expiry.run(at_once=True)
             self.expiry.arm()
+        if self.limit is not None and not self.limit.run():
+            self._queue.wake()
 
     def tidy(self) -> None:
         """Do outside the turn what a dispatch would do, without serving anybody."""
         if self.expiry is not None:
             self.expiry.run(at_once=True)
+        # Who waits for messages comes before the limit, and is served in the turn.
+        if self.limit is not None and not self._queue.has_consumers:
+            self.limit.run()
 
     # Restart
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from server.broker.care import OWN_EXPIRATIONS, Care
 from server.broker.expiry import Expiry
 from server.broker.letters import Letters
+from server.broker.limits import Limit
+from server.broker.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +32,8 @@ class Equipment:
     def __init__(self, timers: Timers, office: Office, journal: Callable[[], NoteLog]) -> None:
         self.timers = timers
         self._journal = journal
+        # Serves waiting consumers at once; see `Limit`.
+        self.serve: Callable[[Queue], bool] = lambda _: False
         self.office = office
 
     @property
@@ -52,8 +56,23 @@ class Equipment:
             care.expiry = Expiry(queue, self.timers, None)
         if care.expiry is not None:
             care.expiry.ttl_ms = features.message_ttl_ms
+        self._limit(queue, care, features)
         queue.care = care
         queue.wake()
+
+    def _limit(self, queue: Queue, care: Care, features: Features) -> None:
+        if features.max_length_octets is not None and queue.line.tally is None:
+            tally = Tally()
+            for line in queue.lines:
+                line.count_octets(tally)
+        if not features.is_limited:
+            care.limit = queue.gate = None
+        elif care.limit is None:
+            care.limit = Limit(queue, features, self.serve)
+        else:
+            care.limit.set(features)
+        if care.limit is not None:
+            queue.gate = care.limit if care.limit.rejects else None
 
     def expect_expirations(self, queue: Queue) -> None:
         """From now on messages in this queue may have a time to live of their own (TTL-01)."""

@@ -27,6 +27,15 @@ class Features:
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
 
+    max_length: int | None = None
+    max_length_octets: int | None = None
+    overflow: str | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        """True when it has a length limit."""
+        return self.max_length is not None or self.max_length_octets is not None
+
     @property
     def is_plain(self) -> bool:
         """True when the queue needs no care at all."""
@@ -40,4 +49,7 @@ def features_of(arguments: Table) -> Features:
         message_ttl_ms=as_integer(arguments.get("x-message-ttl")),
         dead_letter_exchange=as_text(arguments.get("x-dead-letter-exchange")),
         dead_letter_routing_key=as_text(arguments.get("x-dead-letter-routing-key")),
+        max_length=as_integer(arguments.get("x-max-length")),
+        max_length_octets=as_integer(arguments.get("x-max-length-bytes")),
+        overflow=as_text(arguments.get("x-overflow")),
     )

@@ -13,12 +13,14 @@ Spec: DLX-06 … DLX-12, DLX-20
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
 from protocol.fields import encode_shortstr
 from server.broker.death import Death, dead_letter
+from server.broker.fate import Reason
 from server.broker.message import lsns_of
 from server.broker.storing import Storing, Target
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
     from protocol.fields import Table
     from server.broker.exchange import Exchange
-    from server.broker.fate import Reason
     from server.broker.message import Message
     from server.broker.queue import Queue
 
@@ -117,6 +118,9 @@ class Office:
         self._heeds_clients = heeds_clients
         self._unwritten: list[Sent] = []
         self._kept: list[Sent] = []
+        self._depth = 0
+        self._refused: deque[tuple[Queue, Message]] = deque()
+        storing.refused = self.turned_away
         self.dropped_count = 0
 
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
@@ -131,6 +135,7 @@ class Office:
             self._wall_ms() // 1000,
             self._heeds_clients,
         )
+        self._depth += 1
         run: Run | None = None
         for message in messages:
             letter = dead_letter(message, death)
@@ -142,12 +147,40 @@ class Office:
                 self._dropped(queue, letters, reason, "cycle" if targets else "no route")
                 continue
             tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+            if any(each.gate is not None for each in open_to):
+                # Asked one by one: what was taken before counts.
+                self._store(queue, run)
+                run = None
+                admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+                open_to = admitted.queues
+                if not open_to:
+                    if verdict.is_refused and not any(goes_on(each) for each in targets):
+                        self._dropped(queue, letters, reason, "target full")
+                    continue
             if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
                 self._store(queue, run)
                 run = Run(Target(tail, open_to), persistent=letter.persistent)
             run.add(message, letter.raw)
         self._store(queue, run)
         queue.log_settled(messages)
+        self._depth -= 1
+        while self._refused and not self._depth:
+            target, message = self._refused.popleft()
+            self.turned_away(target, message)
+
+    def turned_away(self, queue: Queue, message: Message) -> None:
+        """A queue has refused a message, which may make it a dead letter (LEN-24).
+
+        It is one of nobody's queue. While dead letters are being sent it waits for their end, so
+        that queues full in a row never recurse.
+        """
+        care = queue.care
+        if care is None or care.letters is None or not goes_on(queue):
+            return
+        if self._depth:
+            self._refused.append((queue, message))
+        else:
+            care.letters.send(queue, [message], Reason.MAXLEN)
 
     def _store(self, queue: Queue, run: Run | None) -> None:
         if run is None:
@@ -210,6 +243,11 @@ class Office:
                 self._kept.append(sent._replace(messages=left, raws=raws))
             else:
                 self._kept.append(sent)
+
+
+def goes_on(queue: Queue) -> bool:
+    """Whether what this queue refuses becomes a dead letter of its own (LEN-24)."""
+    return queue.care is not None and queue.care.sends_refused
 
 
 class Run:

@@ -24,9 +24,10 @@ from server.broker.pager import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from server.broker.pager import Pager
+    from server.broker.tally import Tally
 
 # A run's messages, about their octets in memory together, and the octets of the largest.
 RunSize = tuple[int, int, int]
@@ -55,7 +56,7 @@ class Line:
         store_id: under which the journal keeps its copies, 0 when it does not
     """
 
-    __slots__ = ("_owner", "_pager", "backlog", "mark", "octets", "ready", "store_id")
+    __slots__ = ("_owner", "_pager", "backlog", "mark", "octets", "ready", "store_id", "tally")
 
     def __init__(self, owner: Owner, pager: Pager, store_id: int) -> None:
         self._owner = owner
@@ -65,6 +66,7 @@ class Line:
         self.octets = 0  # of what is in memory, ready or in the backlog's tail; an estimate
         self.backlog: Backlog | None = None
         self.mark = 0
+        self.tally: Tally | None = None  # counts octets of bodies where there is a limit of them
 
     @property
     def count(self) -> int:
@@ -99,11 +101,23 @@ class Line:
         if spans:
             self.backlog = Backlog(self._pager.store)
             self.backlog.restore(spans)
+            if self.tally is not None:
+                self.tally.octets += self.backlog.body_octets()
+
+    def count_octets(self, tally: Tally) -> None:
+        """From now on count the octets of bodies, beginning with what is there."""
+        self.tally = tally
+        tally.came(self.ready)
+        if self.backlog is not None:
+            tally.octets += self.backlog.body_octets()
 
     def append(self, messages: Iterable[Message], size: RunSize) -> None:
         """Add a run behind everything else."""
         count, octets, _ = size
         self.octets += octets
+        if self.tally is not None:
+            messages = list(messages)
+            self.tally.came(messages)
         if self.backlog is None:
             self.ready.extend(messages)
         else:
@@ -117,19 +131,12 @@ class Line:
         if count >= len(ready):
             batch = list(ready)
             ready.clear()
-            return batch
-        popleft = ready.popleft
-        return [popleft() for _ in range(count)]
-
-    def take_last(self, count: int) -> list[Message]:
-        """Take the newest messages in memory, oldest of them first; none while some are paged."""
-        if self.backlog is not None:
-            return []
-        ready = self.ready
-        self._leave_memory(count)
-        taken = [ready.pop() for _ in range(min(count, len(ready)))]
-        taken.reverse()
-        return taken
+        else:
+            popleft = ready.popleft
+            batch = [popleft() for _ in range(count)]
+        if self.tally is not None:
+            self.tally.went(batch)
+        return batch
 
     def put_back(self, messages: list[Message]) -> None:
         """Put messages back at their original places (ACK-10)."""
@@ -137,6 +144,8 @@ class Line:
         octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
         self.octets += octets
         self._pager.charge(self, octets)
+        if self.tally is not None:
+            self.tally.came(messages)
         back = sorted(messages, key=order)
         last = back[-1][2]
         if not ready or last < ready[0][2]:
@@ -166,11 +175,21 @@ class Line:
         Such messages are the newest, and none has been handed out (see `turn.py`).
         """
         backlog = self.backlog
+        if self.tally is not None:
+            self.tally.went(self._refused(first_lsn))
         if backlog is not None:
             self._uncharge(backlog.forget_refused(first_lsn))
             if not backlog.count:
                 self.backlog = None
         self._uncharge(drop_refused(self.ready, first_lsn)[1])
+
+    def _refused(self, first_lsn: int) -> Iterator[Message]:
+        for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):
+            for message in reversed(pile):
+                if message[2] < first_lsn * 2:
+                    break
+                if message[2] & 1:
+                    yield message
 
     # Memory
 

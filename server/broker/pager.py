@@ -16,6 +16,8 @@ from collections import deque
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from protocol.runs import body_size
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -190,6 +192,23 @@ class Backlog:
         count, octets = drop_refused(self.tail, first_lsn)
         self.count -= count
         self.octets -= octets
+        return octets
+
+    def body_octets(self) -> int:
+        """Octets of all bodies; what is on disk is read for it."""
+        octets = sum(body_size(message[0]) for message in self.tail)
+        for span in self._spans:
+            if isinstance(span, ScratchSpan):
+                messages = self._store.page_in(span.page)
+                span.page = self._store.page_out(messages)
+                octets += sum(body_size(message[0]) for message in messages)
+                continue
+            at = 0
+            while at < len(span.lsns):
+                piece = span.lsns[at : at + REFILL_MESSAGES]
+                for _, _, raws, _ in self._store.fetch_runs(piece, REFILL_OCTETS):
+                    octets += sum(map(body_size, raws))
+                    at += len(raws)
         return octets
 
     def clear(self) -> list[Sequence[int]]:

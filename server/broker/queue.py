@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
+from protocol.runs import body_size
 from server.broker.line import Line
 from server.broker.message import Message, lsn_of, lsns_of
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from server.broker.care import Care
     from server.broker.fate import Fate, Reason
+    from server.broker.gate import Gate
     from server.broker.line import RunSize
     from server.broker.outlet import CopyLog, Dispatcher, Outlet
     from server.broker.pager import Pager
@@ -51,6 +53,7 @@ class Queue:
         "care",
         "consumer_count",
         "exclusive_consumer",
+        "gate",
         "holds_stored",
         "is_deleted",
         "is_dirty",
@@ -75,6 +78,7 @@ class Queue:
         self.line = Line(self, pager, spec.queue_id)
         self.lines: list[Line] = [self.line]
         self.care: Care | None = None
+        self.gate: Gate | None = None
         self.unacked_count = 0
         self.consumer_count = 0
         self.largest_octets = 0
@@ -121,6 +125,23 @@ class Queue:
             self.is_dirty = True
             self._turn.wants_dispatch(self)
 
+    @property
+    def held_count(self) -> int:
+        """Messages that count toward a length limit: ready ones, and those kept aside."""
+        care = self.care
+        return self.ready_count + (care.held_count if care is not None else 0)
+
+    @property
+    def held_octets(self) -> int:
+        """Octets of their bodies; only a queue with such a limit counts them."""
+        tally = self.line.tally
+        return tally.octets if tally is not None else 0
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether anybody may be served."""
+        return bool(self._groups)
+
     def used(self) -> None:
         """It was declared, or somebody looks at what is in it (TTL-20)."""
         if self.care is not None:
@@ -140,7 +161,7 @@ class Queue:
             return
         left = TURN_MESSAGES
         for _, group in self._groups:
-            if left <= 0 or self._next() is None:
+            if left <= 0 or self.next_line() is None:
                 break
             left -= self._serve_one(group[0], left) if len(group) == 1 else self._serve(group, left)
         if care is not None:
@@ -148,14 +169,14 @@ class Queue:
         if left <= 0:
             self.wake()
 
-    def _next(self, *, at_once: bool = False) -> Line | None:
+    def next_line(self, *, at_once: bool = False) -> Line | None:
         """The line whose head is next, None when nothing is ready or can be read now."""
         line = self.line
         return line if line.ready or line.refill(at_once=at_once) else None
 
     def _serve_one(self, outlet: Outlet, limit: int) -> int:
         served = 0
-        while served < limit and (line := self._next()) is not None:
+        while served < limit and (line := self.next_line()) is not None:
             room = min(outlet.room(line.ready[0]), limit - served, line.batch_limit)
             if room <= 0:
                 break
@@ -166,7 +187,7 @@ class Queue:
 
     def _serve(self, group: deque[Outlet], limit: int) -> int:
         served = 0
-        while served < limit and (line := self._next()) is not None:
+        while served < limit and (line := self.next_line()) is not None:
             head = line.ready[0]
             rooms = [(outlet, outlet.room(head)) for outlet in group]
             able = [outlet for outlet, room in rooms if room > 0]
@@ -195,7 +216,7 @@ class Queue:
         """
         served = 0
         for outlet in able:
-            line = self._next()
+            line = self.next_line()
             if served >= limit or line is None:
                 break
             if outlet.room(line.ready[0]) > 0:
@@ -252,7 +273,7 @@ class Queue:
             the message, the same as it is to be shown, and whether it is a redelivery
         """
         self.used()
-        while (line := self._next(at_once=True)) is not None:
+        while (line := self.next_line(at_once=True)) is not None:
             batch = self._take(line, 1)
             if batch:
                 message = batch[0]
@@ -267,6 +288,8 @@ class Queue:
 
     def can_take_now(self, message: Message) -> bool:
         """PUB-30: nothing is ready and a consumer has room for it at this moment."""
+        if self.gate is not None and not self.gate.has_room(1, body_size(message[0])):
+            return False
         return not self.ready_count and any(
             outlet.room(message) > 0 for _, group in self._groups for outlet in group
         )

@@ -11,11 +11,14 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
+from protocol.runs import body_size
+from server.broker.gate import REFUSES, TAKES, Verdict
 from server.broker.pager import MESSAGE_OVERHEAD_OCTETS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from server.broker.message import Message
     from server.broker.queue import Queue
 
 
@@ -35,7 +38,7 @@ class Target:
     `tail` is exchange and routing key, encoded one behind the other.
     """
 
-    __slots__ = ("queue_ids", "queues", "tail")
+    __slots__ = ("is_gated", "queue_ids", "queues", "tail")
 
     def __init__(self, tail: bytes, queues: tuple[Queue, ...] = ()) -> None:
         self.tail = tail
@@ -45,6 +48,7 @@ class Target:
         """Set the target queues, and which of them keep persistent messages on disk."""
         self.queues = queues
         self.queue_ids = tuple(queue.spec.queue_id for queue in queues if queue.stored)
+        self.is_gated = any(queue.gate is not None for queue in queues)
 
 
 class Storing:
@@ -55,11 +59,48 @@ class Storing:
         now_ms: the loop's clock in whole milliseconds
     """
 
-    __slots__ = ("_journal", "now_ms")
+    __slots__ = ("_journal", "is_gathering", "now_ms", "refused")
 
     def __init__(self, journal: Callable[[], MessageLog], now_ms: Callable[[], int]) -> None:
         self._journal = journal
         self.now_ms = now_ms
+        # True while what is stored must stand in one block: nobody is served meanwhile (TX-08).
+        self.is_gathering = False
+        # Told of a message that a queue refused, see `letters.py`.
+        self.refused: Callable[[Queue, Message], None] = lambda _queue, _message: None
+
+    def admit(self, target: Target, raw: bytes) -> tuple[Target, Verdict]:
+        """Ask the gates of a target about one message.
+
+        Returns:
+            the target without those queues that do not take it, and what they said
+        """
+        open_to: list[Queue] = []
+        is_refused, lsn = False, 0
+        for queue in target.queues:
+            word = TAKES if queue.gate is None else queue.gate.judge(raw)
+            if word == TAKES:
+                open_to.append(queue)
+            elif word == REFUSES:
+                is_refused = True
+                self.refused(queue, (raw, target.tail, 0, self.now_ms()))
+            else:
+                lsn = max(lsn, word)
+        if len(open_to) != len(target.queues):
+            target = Target(target.tail, tuple(open_to))
+        return target, Verdict(is_refused, lsn)
+
+    def refuses_any(self, runs: Iterable[tuple[Target, list[bytes]]]) -> bool:
+        """Whether some queue would refuse a message, were all of these stored (TX-09)."""
+        wanted: dict[Queue, tuple[int, int]] = {}
+        for target, raws in runs:
+            for queue in target.queues if target.is_gated else ():
+                count, octets = wanted.get(queue, (0, 0))
+                wanted[queue] = (count + len(raws), octets + sum(map(body_size, raws)))
+        return any(
+            queue.gate is not None and not queue.gate.has_room(*size)
+            for queue, size in wanted.items()
+        )
 
     def store(self, target: Target, raws: list[bytes], largest: int, *, persistent: bool) -> int:
         """Give a run its LSNs, journal it where it must be, and enqueue it.

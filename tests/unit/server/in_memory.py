@@ -145,6 +145,7 @@ class World:
             self.turn.wake,
         )
         self.equipment = Equipment(self.timers, self.office, lambda: self.journal)
+        self.equipment.serve = self._serve
         self.broker: Broker[Queue] = Broker(
             new_queue=self._new_queue,
             define=self.journal.define,
@@ -173,6 +174,12 @@ class World:
         queue = Queue(spec, self.turn, self.journal, unpaged(), self._unused)
         self.equipment.equip(queue, features_of(spec.arguments))
         return queue
+
+    def _serve(self, queue: Queue) -> bool:
+        if queue.has_consumers and not self.storing.is_gathering:
+            queue.dispatch()
+            return True
+        return False
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(self.now + delay_s, callback)

@@ -1,0 +1,33 @@
+"""Queues that do not take every message: who is asked, and what they may answer.
+
+A queue without such a say has no gate, and a target without such a queue asks nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+# What a queue says to a message; 0 and more: it is a duplicate, of one whose LSN this is
+# (0: that one waits for nothing).
+TAKES: Final = -1
+REFUSES: Final = -2
+
+
+class Gate(Protocol):
+    """Whether a queue takes a message."""
+
+    def judge(self, raw: bytes) -> int:
+        """TAKES, REFUSES, or the LSN that the confirm of a duplicate waits for."""
+
+    def has_room(self, count: int, octets: int) -> bool:
+        """Whether so many more messages with so many octets of bodies would all be taken."""
+
+
+class Verdict(NamedTuple):
+    """What the gates of a target said to one message.
+
+    `is_refused`: some queue refused it (CONF-07). `lsn`: what a duplicate waits for, 0 for nothing.
+    """
+
+    is_refused: bool
+    lsn: int
