@@ -130,19 +130,21 @@ class Node:
         """Count a channel.
 
         Raises:
-            NotAllowed: 530, the user's or the node's limit is reached (CHAN-04)
+            NotAllowed: 530 with ids 0,0, the user's or the node's limit is reached (CHAN-04, GEN-05)
         """
         count = self._channels.get(user.name, 0)
         if 0 <= user.max_channels <= count:
             raise NotAllowed(
                 f"number of channels opened for user '{user.name}' has reached the maximum "
-                f"allowed user limit of ({user.max_channels})"
+                f"allowed user limit of ({user.max_channels})",
+                ids=(0, 0),
             )
         most = self.limits.channel_max_per_node
         if most and sum(self._channels.values()) >= most:
             raise NotAllowed(
                 f"number of channels opened on node '{self.name}' has reached the maximum "
-                f"allowed limit of ({most})"
+                f"allowed limit of ({most})",
+                ids=(0, 0),
             )
         self._channels[user.name] = count + 1
 

@@ -499,7 +499,7 @@ class TestOddMethods:
             "NOT_ALLOWED - number of channels opened for user 'few' has reached the maximum "
             "allowed user limit of (2)"
         )
-        with closes_connection(client, 530, text, (20, 10)):
+        with closes_connection(client, 530, text, (0, 0)):
             client.method(4, commands.Channel.Open())
         other = world.connect("few")
         other.open(1)
@@ -512,7 +512,7 @@ class TestOddMethods:
             "NOT_ALLOWED - number of channels opened on node 'n@h' has reached the maximum "
             "allowed limit of (1)"
         )
-        with closes_connection(client, 530, text, (20, 10)):
+        with closes_connection(client, 530, text, (0, 0)):
             client.method(2, commands.Channel.Open())
 
 
