@@ -155,6 +155,9 @@ class Server:
         loop = asyncio.get_running_loop()
         self._assembly = assembly = self._open(loop)
         loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
+        # With this sync those segments go of which nothing is left: starts without any traffic
+        # must not pile up files.
+        assembly.commit.request()
         door = Door(
             loop,
             self._new_connection,

@@ -200,6 +200,8 @@ class FileDisk:
     def _make_directory(self) -> None:
         if self.path.is_dir():
             return
+        if self.path.exists():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a directory")
         self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
         # The name of a new directory is durable only when its parent is synced.
         parent = os.open(self.path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -349,3 +349,16 @@ def test_a_restart_of_a_restart_adds_and_loses_nothing(own_broker: BrokerProcess
     expected = [(b"%d.%d" % (g, n), False) for g in range(4) for n in range(50)]
     with blocking(own_broker) as connection:
         assert drain(connection.channel(), "again") == expected
+
+
+def test_starts_without_traffic_do_not_pile_up_files(own_broker: BrokerProcess) -> None:
+    with blocking(own_broker) as connection:
+        connection.channel().queue_declare("kept", durable=True)
+    for _ in range(4):
+        assert own_broker.stop() == 0, own_broker.output()
+        own_broker.start()
+    files = [path.name for path in own_broker.data_dir.iterdir() if path.suffix == ".journal"]
+    # One that takes new blocks, and the one before while its removal is being synced.
+    assert len(files) <= 2
+    with blocking(own_broker) as connection:
+        assert exists(connection, "queue", "kept")

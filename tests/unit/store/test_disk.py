@@ -21,7 +21,7 @@ def test_a_missing_directory_is_made(tmp_path: Path) -> None:
 
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("x")
-    with pytest.raises(DataDirUnreadable, match="cannot use data directory"):
+    with pytest.raises(DataDirUnreadable, match="data: it is a file, not a directory"):
         FileDisk(tmp_path / "data")
 
 
