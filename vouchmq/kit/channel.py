@@ -86,14 +86,13 @@ class Channel:
             RefusedError: the broker has refused it and closed the channel
             ChannelLostError: the channel ended before the reply; the cause tells more
         """
-        running = asyncio.ensure_future(call)
         try:
-            return await asyncio.shield(running)
+            return await to_the_end(call)
         except asyncio.CancelledError as error:
-            # The client cancels calls of a channel that ends; ours is a cancellation from outside.
-            if not running.done():
-                running.add_done_callback(_forget)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
+            # The client cancels the calls of a channel that ends.
             raise ChannelLostError("the channel was closed") from error
         except AMQPChannelError as error:
             raise RefusedError(str(error) or type(error).__name__) from error
@@ -235,7 +234,9 @@ class Channel:
         self.ledger.close()
 
 
-def _forget(running: asyncio.Future[Any]) -> None:
-    """Take note of a failure that nobody waits for any more."""
-    if not running.cancelled():
-        running.exception()
+async def to_the_end(call: Coroutine[Any, Any, Result]) -> Result:
+    """Await a call that goes on even if whoever awaits it is cancelled."""
+    running = asyncio.ensure_future(call)
+    # Read the error in any case: there may be nobody left to whom it is raised.
+    running.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await asyncio.shield(running)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from vouchmq.kit.channel import Channel
+from vouchmq.kit.channel import Channel, to_the_end
 from vouchmq.kit.errors import ChannelLostError, IllegalStateError, KitError, RefusedError
 from vouchmq.kit.message import Message
 from vouchmq.kit.modes import Mode, Options
@@ -189,7 +189,7 @@ class Intake:
             return incoming is not None
 
         try:
-            return await asyncio.shield(asyncio.ensure_future(fetch()))
+            return await to_the_end(fetch())
         except RefusedError:
             raise
         except ChannelLostError:

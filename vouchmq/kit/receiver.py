@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.kit import intake, settling
+from vouchmq.kit.channel import to_the_end
 from vouchmq.kit.errors import (
     ChannelLostError,
     IllegalStateError,
@@ -59,6 +60,7 @@ class Receiver:
         self._owner: Final = owner
         self._use = Use.IDLE
         self._receiving: Final = asyncio.Lock()
+        self._adding: Final = asyncio.Lock()
         self._has_ended: Final = asyncio.Event()
         self._is_closing = False
         self._published_count = 0
@@ -259,6 +261,7 @@ class Receiver:
         closes when it has returned.
         """
         if asyncio.current_task() is self._dispatcher:
+            self._intake.finish()
             self._intake.spawn(self.close())
             return
         if self._is_closing:
@@ -300,14 +303,20 @@ class Receiver:
     # Listening.
 
     async def _begin(self, source: Source, use: Use) -> None:
-        """Take messages from one source more."""
-        self._check_use(use)
-        before, self._use = self._use, use
-        try:
-            await self._intake.add(source)
-        except BaseException:
-            self._use = before
-            raise
+        """Take messages from one source more, even if the caller gives up meanwhile."""
+        await to_the_end(self._add(source, use))
+
+    async def _add(self, source: Source, use: Use) -> None:
+        async with self._adding:
+            self._check_use(use)
+            if use is Use.RECEIVING and self._intake.sources:
+                return
+            before, self._use = self._use, use
+            try:
+                await self._intake.add(source)
+            except BaseException:
+                self._use = before
+                raise
         if use is Use.LISTENING and (self._dispatcher is None or self._dispatcher.done()):
             self._dispatcher = asyncio.create_task(self._dispatch())
 
