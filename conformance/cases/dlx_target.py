@@ -56,6 +56,24 @@ def without_key(stage: Stage) -> None:
     equal(channel.count(other), 0, "messages by another key")
 
 
+@case("DLX-06", says="a target that several of the keys reach gets one copy")
+def one_copy(stage: Stage) -> None:
+    channel = stage.channel()
+    entry, dlx = stage.exchange(channel, "fanout"), stage.exchange(channel, "direct")
+    target = stage.bound(channel, dlx, "k")
+    channel.call("queue.bind", queue=target, exchange=dlx, routing_key="copy")
+    source = stage.queue(channel, arguments={"x-dead-letter-exchange": dlx})
+    channel.call("queue.bind", queue=source, exchange=entry)
+    headers: Table = {"CC": ["copy", "k"], "BCC": ["copy"]}
+    channel.publish(entry, "k", "x", headers=headers)
+    channel.holds(source, 1)
+    reject_head(channel, source)
+    channel.holds(target, 1)
+    channel.consume(target, no_ack=True)
+    channel.deliver()
+    channel.quiet("basic.deliver", seconds=0.1)
+
+
 @case("DLX-06", says="a message in two queues dies in each for itself")
 def two_sources(stage: Stage) -> None:
     channel = stage.channel()
@@ -145,6 +163,16 @@ def _dropped(where: str, stage: Stage) -> None:
 
 for _where in ("a missing DLX", "a DLX without a route"):
     case("DLX-09", says=f"{_where}: dropped, whatever the cause")(partial(_dropped, _where))
+
+
+@case("DLX-09", says="a dead letter without a route is not returned, mandatory or not")
+def not_returned(stage: Stage) -> None:
+    channel = stage.confirming()
+    dlx = stage.exchange(channel, "direct")
+    source = stage.queue(channel, arguments={"x-dead-letter-exchange": dlx, "x-max-length": 0})
+    channel.publish("", source, "x", mandatory=True)
+    equal(channel.confirms(1), {1: "ack"}, "confirm")
+    channel.quiet(seconds=0.1)
 
 
 @case("DLX-09", says="at-most-once: what the target refuses is dropped")
@@ -291,6 +319,20 @@ def in_transaction(stage: Stage) -> None:
     _dies_of(watcher, source, target, "rejected")
 
 
+@case("DLX-11", says="a dead letter its target refuses does not fail the commit")
+def refused_in_transaction(stage: Stage) -> None:
+    channel, watcher = stage.transactional(), stage.channel()
+    full = stage.queue(watcher, arguments={"x-max-length": 0, "x-overflow": "reject-publish"})
+    lead: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": full}
+    source = stage.queue(watcher, arguments=lead)
+    stage.load(watcher, source, "x")
+    channel.reject(channel.get(source, no_ack=False).tag, requeue=False)
+    channel.publish("", source, "y")
+    channel.call("tx.commit")
+    watcher.holds(source, 1)
+    equal(watcher.drain(source), ["y"], "what was committed")
+
+
 @case(
     "DLX-08", says="a dead letter is in its target after a restart, not in the source", restart=True
 )
@@ -310,7 +352,9 @@ def durable_letters(stage: Stage) -> Iterator[None]:
     dead = [channel.get(target) for _ in range(2)]
     equal([event.body for event in dead], [b"a", b"b"], "dead letters")
     equal(history(dead[0]), [(source, "rejected", 1)], "x-death")
-    equal(channel.drain(source), ["c", "d"], "the source")
+    reject_head(channel, source)
+    equal(fetch(channel, target).body, b"c", "a dead letter from after the restart")
+    equal(channel.drain(source), ["d"], "the source")
 
 
 @case("DLX-12", says="thousands that die at once all arrive, in order")

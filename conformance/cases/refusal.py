@@ -75,6 +75,17 @@ def persistent(stage: Stage) -> None:
     equal(got, wanted, "confirms")
 
 
+@case("LEN-20", says="a full priority queue refuses the highest level like the lowest")
+def whatever_level(stage: Stage) -> None:
+    channel = stage.confirming()
+    queue = stage.queue(channel, arguments={**_closed(2), "x-max-priority": 5})
+    for level in (1, 0, 5, 0):
+        channel.publish("", queue, str(level), priority=level)
+    wanted = {1: "ack", 2: "ack", 3: "nack", 4: "nack"}
+    equal(channel.confirms(4), wanted, "confirms")
+    equal(channel.drain(queue), ["1", "0"], "what is in the queue")
+
+
 @case("PUB-23", says="refused: no return with mandatory, a nack on a confirm channel")
 def no_return(stage: Stage) -> None:
     channel = stage.confirming()

@@ -110,6 +110,20 @@ def anew_in_next_queue(stage: Stage) -> None:
     equal(history(event), [(second, "expired", 1), (first, "expired", 1)], "x-death")
 
 
+@case("TTL-01", says="in a transaction the time starts at commit, when the message is enqueued")
+def from_commit(stage: Stage) -> None:
+    channel, watcher = stage.transactional(), stage.channel()
+    source, target = mortal(stage, watcher)
+    channel.publish("", source, "x", expiration="500")
+    channel.sync()
+    _past(500)
+    equal((watcher.count(source), watcher.count(target)), (0, 0), "messages before commit")
+    watcher.consume(target, no_ack=True)
+    begin = time.monotonic()
+    channel.call("tx.commit")
+    stage.in_time(watcher.deliver().at, begin + 0.5, LATE_S, "the dead letter")
+
+
 @case("TTL-02", says="get never returns an expired message")
 def get_after_expiry(stage: Stage) -> None:
     channel = stage.channel()
@@ -441,6 +455,23 @@ def due_while_down(stage: Stage) -> Iterator[None]:
     got = [channel.get(source) for _ in range(2)]
     equal([event.body for event in got], [b"long", b"unlimited"], "what is left")
     equal(got[0].properties.get("expiration"), str(NEVER_MS), "its expiration")
+
+
+@case(
+    "DURABLE-20",
+    says="what falls due unacked while the broker is down is dead-lettered",
+    restart=True,
+)
+def due_unacked(stage: Stage) -> Iterator[None]:
+    channel = stage.confirming()
+    source, target = mortal(stage, channel, durable=True)
+    _stored(channel, source, "short", expiration="1000")
+    equal(channel.get(source, no_ack=False).body, b"short", "get")
+    _stored(channel, source, "long", expiration=str(NEVER_MS))
+    yield
+    channel = stage.channel()
+    equal(history(fetch(channel, target)), [(source, "expired", 1)], "x-death")
+    equal(channel.drain(source), ["long"], "what is left")
 
 
 @case("DURABLE-20", says="a restart does not renew the time to live", restart=True)
