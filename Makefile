@@ -72,6 +72,8 @@ requirements: ## pin the newest versions that pyproject.toml allows
 		--no-header --no-emit-index-url pyproject.toml -o requirements/base.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-header --no-emit-index-url --extra dev pyproject.toml -o requirements/dev.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-emit-index-url requirements/nameko.in -o requirements/nameko.txt
 
 check: lint types test ## the gate
 
