@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+CONTROL = "/usr/lib/rabbitmq/bin/rabbitmqctl"
 START_LIMIT_S = 90
+LOAD_S = 1.0
 
 
 def environment(directory: Path, port: int) -> dict[str, str]:
@@ -72,6 +74,19 @@ def start(directory: Path, port: int, plugins: Sequence[str] = ()) -> int:
     return 1
 
 
+def load(directory: Path, port: int, definitions: Path) -> int:
+    """Give the running node the users, virtual hosts and policies of a definitions file."""
+    done = subprocess.run(
+        [CONTROL, "--quiet", "-n", f"referee{port}@localhost", "import_definitions", definitions],
+        env=environment(directory, port),
+        stdout=sys.stderr,
+        check=False,
+    )
+    # The node goes on by itself after the command has ended, and does not say when it is through.
+    time.sleep(LOAD_S)
+    return done.returncode
+
+
 def speaks_amqp(port: int) -> bool:
     """True when the port answers a protocol header with a method frame."""
     try:
@@ -116,10 +131,19 @@ def main() -> int:
         metavar="PLUGIN",
         help="a plugin of the package, e.g. rabbitmq_consistent_hash_exchange; may be repeated",
     )
+    parser.add_argument(
+        "--definitions",
+        type=Path,
+        metavar="FILE",
+        help="users and policies to give the node, e.g. conformance/prepared/definitions.json",
+    )
     parser.add_argument("--wipe", action="store_true", help="remove the directory afterwards")
     options = parser.parse_args()
     if options.verb == "start":
-        return start(options.dir, options.port, options.enable)
+        code = start(options.dir, options.port, options.enable)
+        if code == 0 and options.definitions:
+            code = load(options.dir, options.port, options.definitions)
+        return code
     code = stop(options.dir)
     if options.wipe:
         shutil.rmtree(options.dir, ignore_errors=True)

@@ -24,6 +24,8 @@ from typing import Protocol
 PROJECT = Path(__file__).resolve().parents[1]
 REFEREE = PROJECT / "tools" / "referee.py"
 READY = re.compile(rb"^VouchMQ ready on \S+:(\d+)\s*$", re.MULTILINE)
+# Users, virtual hosts and policies that some cases need to find.
+PREPARED = PROJECT / "conformance" / "prepared"
 # One exchange type of the rules is a plugin there.
 PLUGIN = "rabbitmq_consistent_hash_exchange"
 START_LIMIT_S = 20.0
@@ -50,7 +52,7 @@ class Broker(Protocol):
 
 
 class Ours:
-    """A VouchMQ with default settings."""
+    """A VouchMQ with default settings and the prepared users."""
 
     def __init__(self, directory: Path) -> None:
         self._output = directory / "output.log"
@@ -64,6 +66,7 @@ class Ours:
         command = [
             *(sys.executable, "-m", "server", "serve", "--port", str(self._port)),
             *("--data-dir", str(self._data_dir), "--log-level", "warning"),
+            *("--config", str(PREPARED / "vouchmq.toml")),
         ]
         with self._output.open("ab") as stream:
             self._process = subprocess.Popen(command, cwd=PROJECT, stdout=stream, stderr=stream)
@@ -113,7 +116,7 @@ class Referee:
 
     def start(self) -> str:
         """See `Broker`."""
-        done = self._run("start")
+        done = self._run("start", "--definitions", str(PREPARED / "definitions.json"))
         if done.returncode:
             raise BrokerError("the referee did not start")
         return done.stdout.strip()
@@ -127,8 +130,8 @@ class Referee:
         self.stop()
         self.start()
 
-    def _run(self, verb: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(REFEREE), verb, *self._options, "--enable", PLUGIN]
+    def _run(self, verb: str, *more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(REFEREE), verb, *self._options, "--enable", PLUGIN, *more]
         return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
 
 
