@@ -109,9 +109,10 @@ class Care:
         """What nobody could take now: expired at once, or too much of it (TTL-06, LEN-02)."""
         if self.expiry is not None:
             self.expiry.run(at_once=True)
-            self.expiry.arm()
         if self.limit is not None and not self.limit.run():
             self._queue.wake()
+        if self.expiry is not None:
+            self.expiry.arm()  # behind the limit: the head may be another one (TTL-03)
 
     def tidy(self) -> None:
         """Do outside the turn what a dispatch would do, without serving anybody."""

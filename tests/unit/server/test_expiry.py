@@ -92,6 +92,17 @@ class TestQueueTtl:
         client.world.pass_time(0.1)
         assert queue.ready_count == 0
 
+    def test_one_that_the_limit_makes_the_head_leaves_at_once(self, client: Client) -> None:
+        """TTL-03: behind a longer one it counted, in front it does not."""
+        declare(client, "q", max_length=2)
+        publish(client, "q", b"long")
+        publish(client, "q", b"short", expiration="10")
+        client.world.pass_time(0.02)
+        publish(client, "q", b"new")
+        client.world.pass_time(0.01)
+        assert client.world.vhost.queues["q"].ready_count == 1
+        assert bodies(client, "q") == [b"new"]
+
     def test_ttl_zero_reaches_a_consumer_that_waits(self, client: Client) -> None:
         """TTL-06."""
         declare(client, "q", message_ttl=0)
