@@ -102,6 +102,10 @@ class Names:
         self._made.append(name)
         return name
 
+    def also(self, name: str) -> None:
+        """A name that something else has made of one of these."""
+        self._made.append(name)
+
     def delete_all(self, url: str) -> None:
         """Delete queues and exchanges of all names made; missing ones are no error."""
         if not self._made:
