@@ -19,6 +19,7 @@ import pika
 import pika.exceptions
 import pytest
 
+from tests.integration.frameworks.queue_types import need_queue_type
 from tests.integration.frameworks.worker_process import WorkerProcess, wait_for
 
 pytestmark = pytest.mark.timeout(60)
@@ -171,6 +172,7 @@ class TestQuorumQueues:
     def app(self, celery: Celery, need_argument: Callable[[str, object], None]) -> Iterator[Any]:
         need_argument("x-dead-letter-exchange", "")
         need_argument("x-overflow", "reject-publish")
+        need_queue_type(celery.url, "quorum")
         yield celery.app("quorum")
         with pika.BlockingConnection(pika.URLParameters(celery.url)) as connection:
             channel = connection.channel()

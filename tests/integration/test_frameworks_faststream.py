@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
-import aiormq.exceptions
 import pytest
 from faststream import AckPolicy, FastStream
 from faststream.exceptions import NackMessage, RejectMessage
@@ -22,6 +21,7 @@ from faststream.rabbit import (
 from pydantic import BaseModel
 
 from tests.conftest import Names
+from tests.integration.frameworks.queue_types import need_queue_type
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -229,7 +229,8 @@ async def test_dead_letters_of_failed_messages(
     assert asyncio.get_running_loop().time() - began >= 0.6
 
 
-async def test_quorum_queue(rabbit: RabbitBroker, names: Names) -> None:
+async def test_quorum_queue(rabbit: RabbitBroker, names: Names, url: str) -> None:
+    need_queue_type(url, "quorum")
     queue = RabbitQueue(names(), queue_type=QueueType.QUORUM, durable=True)
     seen = Seen()
 
@@ -242,16 +243,13 @@ async def test_quorum_queue(rabbit: RabbitBroker, names: Names) -> None:
     assert await seen.wait(1) == ["kept"]
 
 
-async def test_stream(rabbit: RabbitBroker, names: Names) -> None:
+async def test_stream(rabbit: RabbitBroker, names: Names, url: str) -> None:
     """Every subscriber of a stream reads all of it from where it wants to begin."""
+    need_queue_type(url, "stream")
     stream = RabbitQueue(names(), queue_type=QueueType.STREAM, durable=True)
     seen = Seen()
     await rabbit.connect()
-    try:
-        await rabbit.declare_queue(stream)
-    except aiormq.exceptions.ChannelPreconditionFailed as error:
-        assert "not supported by this broker version" in str(error), error
-        pytest.skip("the broker does not support streams yet")
+    await rabbit.declare_queue(stream)
     for number in range(5):
         await rabbit.publish(number, stream, persist=True)
 
