@@ -17,6 +17,7 @@ from conformance.prepared import PASSWORD, dial_as, log_in, need_users
 from conformance.stage import Stage
 
 OTHER: Final = "conformance-other"
+FEW: Final = "conformance-exchanges"
 NARROW: Final = "conformance-queues"
 LONELY: Final = "conformance-connections"
 LIMITED: Final = "conformance-limited"
@@ -178,6 +179,23 @@ def vhost_queues(stage: Stage) -> None:
     channel.call("queue.delete", queue=name)
     channel.call("queue.declare", queue=other, exclusive=True)
     channel.call("queue.delete", queue=other)
+
+
+@case("EXCH-14", says="beyond a vhost's exchange limit declare is soft 406", mark="≡4")
+def vhost_exchanges(stage: Stage) -> None:
+    channel = log_in(stage, stage.target.user, stage.target.password, FEW).channel()
+    # Seven are there from the beginning.
+    name, other = stage.name("x"), stage.name("x")
+    channel.call("exchange.declare", exchange=name, type="fanout")
+    text = (
+        f"PRECONDITION_FAILED - cannot declare exchange '{other}' in vhost '{FEW}': "
+        "exchange limit of 8 is reached"
+    )
+    channel.soft_again(406, text, "exchange.declare", exchange=other, type="fanout")
+    channel.call("exchange.declare", exchange=name, type="fanout")
+    channel.call("exchange.delete", exchange=name)
+    channel.call("exchange.declare", exchange=other, type="fanout")
+    channel.call("exchange.delete", exchange=other)
 
 
 @case("VHOST-01", says="the same names in two vhosts are different things")

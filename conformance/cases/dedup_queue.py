@@ -456,3 +456,13 @@ def to_the_dlx(stage: Stage) -> None:
     )
     channel.ack(event.tag)
     channel.sync()
+
+
+@case("PUB-24", says="mandatory to a queue that drops the duplicate: no return, an ack", mark="+")
+def dropped_is_routed(stage: Stage) -> None:
+    channel = stage.confirming()
+    queue = window(stage, channel)
+    for _ in range(2):
+        channel.publish("", queue, "x", mandatory=True, headers={HEADER: "k"})
+    confirmed(channel, 2)
+    channel.quiet("basic.return", seconds=0.1)

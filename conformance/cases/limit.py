@@ -163,3 +163,22 @@ def heartbeats_while_blocked(stage: Stage) -> None:
         raise MismatchError(f"ended ({connection.end}) after {time.monotonic() - begin:.1f} s")
     count = len(connection.heartbeats)
     check(count >= SILENT_S - 1, f"{count} heartbeats in {SILENT_S} s")
+
+
+@case("LIMIT-24", says="names, keys and consumer tags may have 255 octets")
+def longest_names(stage: Stage) -> None:
+    channel = stage.channel()
+    queue, exchange = (stage.doomed(f"{stage.name()}.".ljust(255, mark)) for mark in "qx")
+    channel.call("queue.declare", queue=queue)
+    channel.call("exchange.declare", exchange=exchange, type="direct")
+    key = "k" * 255
+    channel.call("queue.bind", queue=queue, exchange=exchange, routing_key=key)
+    tag = channel.consume(queue, tag="t" * 255, no_ack=True)
+    equal(tag, "t" * 255, "consumer tag")
+    channel.publish(exchange, key, "x")
+    event = channel.deliver()
+    equal(
+        (event.text("consumer_tag"), event.text("exchange"), event.text("routing_key")),
+        (tag, exchange, key),
+        "delivery",
+    )

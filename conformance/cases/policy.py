@@ -47,7 +47,6 @@ _LENGTHS: Final[tuple[tuple[str, str, Mark, str, int, dict[str, Plain]], ...]] =
     ("POLICY-02", "of two the one of higher priority applies, alone", "≡", "two", 3, {}),
     ("POLICY-02", "among equals the name that comes first applies", "≠", "equal", 1, {}),
     ("POLICY-03", "an operator policy applies by itself", "≡", "operator", 2, {}),
-    ("POLICY-03", "an operator policy is merged with the user's", "≡", "merged", 2, {}),
     ("POLICY-05", "max-length: a smaller argument counts", "≡", "length", 1, {"max_length": 1}),
     ("POLICY-05", "max-length: a larger argument does not", "≡", "length", 2, {"max_length": 5}),
     (
@@ -132,7 +131,7 @@ def expires(stage: Stage) -> None:
     eventually(exists, False, "queue after its lease")
 
 
-@case("POLICY-05", says="overflow: the policy's holds, an argument beats it (LEN-25)")
+@case("LEN-25", says="overflow: the policy's holds, an argument beats it (POLICY-05)")
 def overflow(stage: Stage) -> None:
     need_policies(stage)
     channel = stage.confirming()

@@ -327,6 +327,22 @@ for _kind, _mark in KINDS:
     )(partial(_keeps_counting, _kind))
 
 
+def _requeue_counts(kind: str, stage: Stage) -> None:
+    queue = limited(stage, kind, 2)
+    put(stage, queue.name, "x")
+    channel = stage.channel()
+    channel.nack(fetch(channel, queue.name).tag)
+    channel.reject(fetch(channel, queue.name).tag)
+    channel.nack(fetch(channel, queue.name).tag, multiple=True)
+    is_dead(stage, queue, "x")
+
+
+for _kind, _mark in KINDS:
+    case("ACK-14", says=f"{_kind}: every requeue counts toward the limit", mark=_mark)(
+        partial(_requeue_counts, _kind)
+    )
+
+
 # --- what consumers see -----------------------------------------------------------------------
 
 
