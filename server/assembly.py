@@ -128,7 +128,7 @@ class Assembly:
         self.timers = Timers(now_ms, call_later or never)
         self.storing = Storing(lambda: self.journal, now_ms)
         self.office = self._new_office(settings, wall_ms)
-        self.equipment = Equipment(self.timers, self.office, lambda: self.journal)
+        self.equipment = Equipment(self.timers, self.office, self.pager, lambda: self.journal)
         self.equipment.serve = self._serve
         self._stored: dict[int, Queue] = {}
         self.broker = self._new_broker(settings, random_token)
@@ -170,9 +170,10 @@ class Assembly:
             if queue is None:
                 self.storage.drop_queue(queue_id)
             else:
-                queue.restore(copies.spans, copies.delivered_lsn)
+                queue.restore(queue_id, copies.spans, copies.delivered_lsn)
         for queue_id, queue in queues.items():
-            self.equipment.restore(queue, recovered.notes.get(queue_id, {}))
+            if queue_id == queue.spec.queue_id:
+                self.equipment.restore(queue, recovered.notes.get(queue_id, {}))
         for account in settings.all_vhosts():
             vhost, _ = self.broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None

@@ -25,7 +25,6 @@ from protocol.codec import (
 from protocol.errors import ChannelError, CommandInvalid, NotImplementedByBroker, PreconditionFailed
 from server import consuming, topology
 from server.broker.fate import Fate, Reason
-from server.broker.message import lsns_of
 from server.confirms import Confirms
 from server.consumer import Consumer, Credit
 from server.publishing import Publisher
@@ -271,7 +270,8 @@ class Channel:
                 if not settlement.fate.goes_back:
                     for entry in settlement.entries:
                         entry.queue.unsettle(entry.messages)
-                        self.node.unsettle(entry.queue.spec.queue_id, lsns_of(entry.messages))
+                        for copies in entry.queue.stored_copies(entry.messages):
+                            self.node.unsettle(*copies)
                     self.unacked.put_back(settlement.entries)
             self.connection.refuse_commit(self.number)
         return self.stored_lsn >= first_lsn

@@ -22,6 +22,8 @@ X_QUEUE_TYPE: Final = "x-queue-type"
 X_DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 TEN_YEARS_MS: Final = 315_360_000_000
 MAX_PRIORITY: Final = 255
+# Highest level and that of messages without a priority, in a quorum-type queue (PRIO-07).
+QUORUM_LEVELS: Final = (31, 4)
 
 CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
@@ -100,6 +102,16 @@ def dead_letter_exchange(queue: str, arguments: Table) -> str | None:
 def queue_type_of(arguments: Table) -> str:
     """`classic`, `quorum` or `stream`, given arguments that passed the check."""
     return as_text(arguments.get(X_QUEUE_TYPE)) or CLASSIC
+
+
+def levels_of(arguments: Table) -> tuple[int, int]:
+    """The highest priority level of a queue, 0: there are none, and that of messages without one.
+
+    Spec: PRIO-01, PRIO-07
+    """
+    if queue_type_of(arguments) == QUORUM:
+        return QUORUM_LEVELS
+    return as_integer(arguments.get("x-max-priority")) or 0, 0
 
 
 def refuse_unsupported_exchange_arguments(exchange: str, arguments: Table) -> None:
@@ -272,7 +284,7 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
         "x-max-priority",
         _integer_within(0, MAX_PRIORITY, "max_value_exceeded"),
         (CLASSIC,),
-        only(0),
+        yes,
     ),
     Argument(
         "x-overflow",

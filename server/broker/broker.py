@@ -80,16 +80,17 @@ class Broker(Generic[Q_co]):
                 if vhost is None:
                     raise d.BadDefinition(f"definition in a vhost that is not: {record[:80]!r}")
                 if isinstance(definition, d.QueueDeclared | d.QueueDeleted):
-                    self._reserve_queue_ids(definition.queue_id + 1)
+                    self._reserve_queue_ids(next_id_after(definition))
                 vhost.apply_definition(definition)
 
     def stored_queues(self) -> dict[int, Q_co]:
-        """The queues that the journal keeps, by the id under which it does."""
+        """The queues that the journal keeps, by the ids under which it does."""
         return {
-            queue.spec.queue_id: queue
+            store_id: queue
             for vhost in self.vhosts.values()
             for queue in vhost.queues.values()
             if queue.spec.stored
+            for store_id in queue.spec.store_ids
         }
 
     def _add_vhost(self, name: str) -> VHost[Q_co]:
@@ -104,10 +105,17 @@ class Broker(Generic[Q_co]):
         )
         return vhost
 
-    def _next_queue_id(self) -> int:
+    def _next_queue_id(self, count: int) -> int:
         queue_id = self._free_queue_id
-        self._free_queue_id += 1
+        self._free_queue_id += count
         return queue_id
 
     def _reserve_queue_ids(self, next_queue_id: int) -> None:
         self._free_queue_id = max(self._free_queue_id, next_queue_id)
+
+
+def next_id_after(definition: d.QueueDeclared | d.QueueDeleted) -> int:
+    """The first number that is not the queue's; with its declaration all of its own are known."""
+    if isinstance(definition, d.QueueDeclared):
+        return d.to_spec(definition).store_ids.stop
+    return definition.queue_id + 1

@@ -85,8 +85,8 @@ class Care:
 
     def purged(self) -> None:
         """Nothing is ready any more."""
-        if self._queue.line.tally is not None:
-            self._queue.line.tally.octets = 0
+        if self._queue.tally is not None:
+            self._queue.tally.octets = 0
 
     def shown(self, batch: list[Message]) -> list[Message] | None:
         """The batch as consumers are to see it; None: as it is."""

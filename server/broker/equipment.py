@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from server.broker.arguments import QUORUM
 from server.broker.care import OWN_EXPIRATIONS, Care
 from server.broker.expiry import Expiry
 from server.broker.letters import Letters
+from server.broker.levels import Levels
 from server.broker.limits import Limit
 from server.broker.tally import Tally
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from server.broker.features import Features
     from server.broker.letters import Office
     from server.broker.outlet import NoteLog
+    from server.broker.pager import Pager
     from server.broker.queue import Queue
     from server.broker.timers import Timers
 
@@ -26,11 +29,15 @@ class Equipment:
     Args:
         timers: for everything that has a deadline
         office: sends dead letters
+        pager: keeps the memory of all queues within bounds
         journal: returns the journal, which does not exist yet while it is being opened
     """
 
-    def __init__(self, timers: Timers, office: Office, journal: Callable[[], NoteLog]) -> None:
+    def __init__(
+        self, timers: Timers, office: Office, pager: Pager, journal: Callable[[], NoteLog]
+    ) -> None:
         self.timers = timers
+        self.pager = pager
         self._journal = journal
         # Serves waiting consumers at once; see `Limit`.
         self.serve: Callable[[Queue], bool] = lambda _: False
@@ -46,6 +53,8 @@ class Equipment:
         if features.is_plain and queue.care is None:
             return
         care = queue.care or Care(queue, self.timers.now_ms)
+        if features.highest_level and queue.levels is None:
+            self._level(queue, features)
         if features.dead_letter_exchange is None:
             care.letters = None
         else:
@@ -60,11 +69,23 @@ class Equipment:
         queue.care = care
         queue.wake()
 
+    def _level(self, queue: Queue, features: Features) -> None:
+        """Only a new queue: its one line becomes one of many, in which nothing is."""
+        queue.levels = Levels(
+            queue,
+            self.pager,
+            queue.spec.queue_id if queue.stored else 0,
+            highest=features.highest_level,
+            default=features.default_level,
+            returns_first=features.type == QUORUM,
+        )
+        queue.lines = queue.levels.lines()
+
     def _limit(self, queue: Queue, care: Care, features: Features) -> None:
-        if features.max_length_octets is not None and queue.line.tally is None:
-            tally = Tally()
+        if features.max_length_octets is not None and queue.tally is None:
+            queue.tally = Tally()
             for line in queue.lines:
-                line.count_octets(tally)
+                line.count_octets(queue.tally)
         if not features.is_limited:
             care.limit = queue.gate = None
         elif care.limit is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from protocol.fields import as_integer, as_text
-from server.broker.arguments import queue_type_of
+from server.broker.arguments import levels_of, queue_type_of
 
 if TYPE_CHECKING:
     from protocol.fields import Table
@@ -30,6 +30,8 @@ class Features:
     max_length: int | None = None
     max_length_octets: int | None = None
     overflow: str | None = None
+    highest_level: int = 0
+    default_level: int = 0
 
     @property
     def is_limited(self) -> bool:
@@ -44,8 +46,12 @@ class Features:
 
 def features_of(arguments: Table) -> Features:
     """The features that a queue's arguments ask for; they passed the check."""
+    queue_type = queue_type_of(arguments)
+    highest_level, default_level = levels_of(arguments)
     return Features(
-        type=queue_type_of(arguments),
+        type=queue_type,
+        highest_level=highest_level,
+        default_level=default_level,
         message_ttl_ms=as_integer(arguments.get("x-message-ttl")),
         dead_letter_exchange=as_text(arguments.get("x-dead-letter-exchange")),
         dead_letter_routing_key=as_text(arguments.get("x-dead-letter-routing-key")),

@@ -21,7 +21,6 @@ import structlog
 from protocol.fields import encode_shortstr
 from server.broker.death import Death, dead_letter
 from server.broker.fate import Reason
-from server.broker.message import lsns_of
 from server.broker.storing import Storing, Target
 
 if TYPE_CHECKING:
@@ -224,9 +223,9 @@ class Office:
         """The disk took nothing of what was buffered: no target has them, the source still does."""
         unwritten, self._unwritten = self._unwritten, []
         for sent in unwritten:
-            lsns = lsns_of(sent.messages)
-            if lsns and not sent.queue.is_deleted:
-                self._journal().unsettle(sent.queue.spec.queue_id, lsns)
+            if not sent.queue.is_deleted:
+                for store_id, lsns in sent.queue.stored_copies(sent.messages):
+                    self._journal().unsettle(store_id, lsns)
         self._kept += unwritten
 
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:

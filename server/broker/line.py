@@ -42,6 +42,8 @@ class Owner(Protocol):
     """The queue of a line."""
 
     largest_octets: int
+    lines: list[Line]
+    tally: Tally | None
 
     def wake(self) -> None:
         """There may be something to dispatch again."""
@@ -160,6 +162,15 @@ class Line:
                 back.append(ready.popleft())
             back.sort(key=order)
             ready.extendleft(reversed(back))
+
+    def put_behind(self, messages: list[Message]) -> None:
+        """Put messages behind everything else, whatever their seq; nothing of it is ever paged."""
+        octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
+        self.octets += octets
+        self._pager.charge(self, octets)
+        if self.tally is not None:
+            self.tally.came(messages)
+        self.ready.extend(messages)
 
     def drop_all(self) -> list[Sequence[int]]:
         """Empty the line; gives the LSNs of what the journal holds of it."""

@@ -21,7 +21,6 @@ from protocol.runs import body_size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from server.broker.line import Line
     from server.broker.message import Message
 
 # What a queued message costs in memory beside its octets: tuple, bytes object, deque slot.
@@ -263,6 +262,19 @@ class Backlog:
         return messages, len(runs)
 
 
+class Pageable(Protocol):
+    """Who holds messages in memory and can leave them to the disk: a line, a stream's reader."""
+
+    octets: int
+    backlog: Backlog | None
+
+    def page_out(self, keep_octets: int) -> None:
+        """Leave to the disk what is beyond about so many octets."""
+
+    def wake(self) -> None:
+        """There is something to read in this turn again."""
+
+
 class Pager:
     """Watches the memory of all queues and pages out what is too much.
 
@@ -295,11 +307,11 @@ class Pager:
         self._queue_octets = queue_octets
         self._total_octets = total_octets
         self._retry_octets = 0
-        self._crowded: dict[Line, None] = {}
+        self._crowded: dict[Pageable, None] = {}
         # Queues that may have something to give when all together have too much.
-        self._sized: dict[Line, None] = {}
+        self._sized: dict[Pageable, None] = {}
         # Queues that have consumers for what could not be read in this turn any more.
-        self._put_off: dict[Line, None] = {}
+        self._put_off: dict[Pageable, None] = {}
 
     @property
     def refill_octets(self) -> int:
@@ -307,7 +319,7 @@ class Pager:
         room = self._total_octets * 4 // 5 - self.total
         return max(LEAST_REFILL_OCTETS, min(REFILL_OCTETS, room // 4))
 
-    def charge(self, line: Line, octets: int) -> None:
+    def charge(self, line: Pageable, octets: int) -> None:
         """A run has come into memory."""
         self.total += octets
         if line.octets > TINY_OCTETS:
@@ -319,11 +331,11 @@ class Pager:
         """Messages have left memory."""
         self.total -= octets
 
-    def put_off(self, line: Line) -> None:
+    def put_off(self, line: Pageable) -> None:
         """Enough was read back in this turn: the queue goes on in the next one."""
         self._put_off[line] = None
 
-    def forget(self, line: Line) -> None:
+    def forget(self, line: Pageable) -> None:
         """The queue is gone."""
         self._crowded.pop(line, None)
         self._sized.pop(line, None)

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from server.broker.care import Care
     from server.broker.fate import Fate, Reason
     from server.broker.gate import Gate
+    from server.broker.levels import Levels
     from server.broker.line import RunSize
     from server.broker.outlet import CopyLog, Dispatcher, Outlet
     from server.broker.pager import Pager
     from server.broker.spec import QueueSpec
+    from server.broker.tally import Tally
 
 # Messages that a queue hands out in one turn (LIMIT-23).
 TURN_MESSAGES: Final = 4096
@@ -57,11 +59,14 @@ class Queue:
         "holds_stored",
         "is_deleted",
         "is_dirty",
+        "keeps_all",
         "largest_octets",
+        "levels",
         "line",
         "lines",
         "spec",
         "stored",
+        "tally",
         "unacked_count",
     )
 
@@ -75,8 +80,11 @@ class Queue:
     ) -> None:
         self.spec = spec
         self.stored = spec.stored
+        self.keeps_all = False  # transient messages are stored, too
         self.line = Line(self, pager, spec.queue_id)
         self.lines: list[Line] = [self.line]
+        self.levels: Levels | None = None
+        self.tally: Tally | None = None
         self.care: Care | None = None
         self.gate: Gate | None = None
         self.unacked_count = 0
@@ -94,16 +102,18 @@ class Queue:
     @property
     def ready_count(self) -> int:
         """Messages waiting, not counting unacked ones (QUEUE-01)."""
-        return self.line.count
+        return self.line.count if self.levels is None else sum(line.count for line in self.lines)
 
     @property
     def head_lsn(self) -> int:
         """The LSN of the next message if the journal is to hold it, else 0."""
-        return self.line.head_lsn
+        line = self.next_line(at_once=True) if self.levels is not None else self.line
+        return line.head_lsn if line is not None else 0
 
-    def restore(self, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
+    def restore(self, store_id: int, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
         """Put recovered copies in place by their LSNs; the mark tells who was delivered."""
-        self.line.restore(spans, delivered_lsn)
+        line = self.line if self.levels is None else self.levels.line_with(store_id)
+        line.restore(spans, delivered_lsn)
         self.holds_stored |= bool(spans)
 
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
@@ -111,7 +121,10 @@ class Queue:
         care = self.care
         if care is not None:
             messages = care.entering(messages)
-        self.line.append(messages, size)
+            line = self.line if self.levels is None else self.levels.line_of(messages[0][0])
+            line.append(messages, size)
+        else:
+            self.line.append(messages, size)
         if size[2] > self.largest_octets:
             self.largest_octets = size[2]
         if stored and self.stored:
@@ -134,8 +147,7 @@ class Queue:
     @property
     def held_octets(self) -> int:
         """Octets of their bodies; only a queue with such a limit counts them."""
-        tally = self.line.tally
-        return tally.octets if tally is not None else 0
+        return self.tally.octets if self.tally is not None else 0
 
     @property
     def has_consumers(self) -> bool:
@@ -172,7 +184,12 @@ class Queue:
     def next_line(self, *, at_once: bool = False) -> Line | None:
         """The line whose head is next, None when nothing is ready or can be read now."""
         line = self.line
-        return line if line.ready or line.refill(at_once=at_once) else None
+        if self.levels is None:
+            return line if line.ready or line.refill(at_once=at_once) else None
+        for line in self.lines:
+            if line.ready or line.refill(at_once=at_once):
+                return line
+        return None
 
     def _serve_one(self, outlet: Outlet, limit: int) -> int:
         served = 0
@@ -319,8 +336,10 @@ class Queue:
 
     def put_back(self, messages: list[Message]) -> None:
         """Messages that had been taken out are ready again, each at its place."""
-        if messages:
+        if messages and self.levels is None:
             self.line.put_back(messages)
+        elif messages and self.levels is not None:
+            self.levels.put_back(messages)
         self.wake()
 
     def bury(self, messages: list[Message], reason: Reason) -> None:
@@ -340,10 +359,17 @@ class Queue:
     def log_settled(self, messages: list[Message]) -> None:
         """Their copies are gone, as far as the journal holds them."""
         if self.holds_stored:
-            lsns = lsns_of(messages)
-            if lsns:
-                self._log.settle(self.line.store_id, lsns)
+            for store_id, lsns in self.stored_copies(messages):
+                self._log.settle(store_id, lsns)
         self._forget_when_empty()
+
+    def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
+        """Those of some messages that the journal holds: LSNs by the id of their line."""
+        if self.levels is None:
+            lsns = lsns_of(messages)
+            return [(self.line.store_id, lsns)] if lsns else []
+        found = [(line.store_id, lsns_of(some)) for line, some in self.levels.sorted_out(messages)]
+        return [(store_id, lsns) for store_id, lsns in found if lsns]
 
     def unsettle(self, messages: list[Message]) -> None:
         """Their settlement could not be stored: they are unacked again (TX-09)."""
@@ -374,6 +400,9 @@ class Queue:
         self.used()
         count = self.ready_count
         for line in self.lines:
+            if self.levels is not None and not line.store_id:
+                self.log_settled(line.take(line.count))
+                continue
             for lsns in line.drop_all():
                 if self.holds_stored and lsns:
                     self._log.settle(line.store_id, lsns)
@@ -383,9 +412,17 @@ class Queue:
         return count
 
     def _forget_when_empty(self) -> None:
-        if not self.unacked_count and self.line.is_empty and not (self.care and self.care.holds):
+        if self.unacked_count or (self.care is not None and self.care.holds):
+            return
+        if all(line.is_empty for line in self.lines):
             self.holds_stored = False
             self.largest_octets = 0
+
+    @property
+    def store_ids(self) -> list[int]:
+        """Under which the journal keeps its copies."""
+        ids = {self.spec.queue_id} | {line.store_id for line in self.lines}
+        return sorted(ids - {0})
 
     def deleted(self) -> None:
         """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from protocol.errors import ResourceLocked
 from protocol.fields import Table
+from server.broker.arguments import levels_of
 from server.broker.equivalence import require_same_flag
 from server.broker.names import queue_text
 
@@ -35,6 +36,11 @@ class QueueSpec:
     def stored(self) -> bool:
         """Whether the queue survives a restart: an exclusive one dies before (QUEUE-06)."""
         return self.durable and self.exclusive_owner is None
+
+    @property
+    def store_ids(self) -> range:
+        """The numbers that are the queue's alone: one for each priority level (PRIO-01)."""
+        return range(self.queue_id, self.queue_id + levels_of(self.arguments)[0] + 1)
 
     @property
     def text(self) -> str:
@@ -90,6 +96,10 @@ class QueueLike(Protocol):
     @property
     def consumer_count(self) -> int:
         """All consumers, whether they can take a message or not."""
+
+    @property
+    def store_ids(self) -> list[int]:
+        """Under which the journal keeps its copies, none when it keeps none."""
 
     def used(self) -> None:
         """It was declared, also passively: its lease begins anew, and what is told of it is true

@@ -8,11 +8,12 @@ Spec: CONF-06
 
 from __future__ import annotations
 
-from itertools import repeat
+from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Protocol
 
 from protocol.runs import body_size
 from server.broker.gate import REFUSES, TAKES, Verdict
+from server.broker.levels import priority_of
 from server.broker.pager import MESSAGE_OVERHEAD_OCTETS
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Target:
     `tail` is exchange and routing key, encoded one behind the other.
     """
 
-    __slots__ = ("is_gated", "queue_ids", "queues", "tail")
+    __slots__ = ("is_gated", "is_leveled", "queue_ids", "queues", "tail")
 
     def __init__(self, tail: bytes, queues: tuple[Queue, ...] = ()) -> None:
         self.tail = tail
@@ -48,7 +49,17 @@ class Target:
         """Set the target queues, and which of them keep persistent messages on disk."""
         self.queues = queues
         self.queue_ids = tuple(queue.spec.queue_id for queue in queues if queue.stored)
+        self.keeper_ids = tuple(queue.spec.queue_id for queue in queues if queue.keeps_all)
         self.is_gated = any(queue.gate is not None for queue in queues)
+        self.is_leveled = any(queue.levels is not None for queue in queues)
+
+    def ids_of(self, priority: int) -> tuple[int, ...]:
+        """Under which the journal keeps messages of this priority."""
+        return tuple(
+            queue.spec.queue_id if queue.levels is None else queue.levels.store_id_of(priority)
+            for queue in self.queues
+            if queue.stored
+        )
 
 
 class Storing:
@@ -108,13 +119,32 @@ class Storing:
         Returns:
             the LSN that has to be synced before the run is safe; 0 for none (CONF-06)
         """
+        if not target.is_leveled:
+            return self._store(target, target.queue_ids, raws, largest, persistent=persistent)
+        lsn = 0
+        for priority, run in groupby(raws, priority_of):
+            some, ids = list(run), target.ids_of(priority)
+            lsn = self._store(target, ids, some, largest, persistent=persistent) or lsn
+        return lsn
+
+    def _store(
+        self,
+        target: Target,
+        queue_ids: tuple[int, ...],
+        raws: list[bytes],
+        largest: int,
+        *,
+        persistent: bool,
+    ) -> int:
         journal = self._journal()
         count = len(raws)
         lsn = 0
-        if persistent and target.queue_ids:
-            first = journal.append_run(target.queue_ids, target.tail, raws)
+        if persistent and queue_ids:
+            first = journal.append_run(queue_ids, target.tail, raws)
             lsn = first + count - 1
             seq = first * 2 + 1
+        elif target.keeper_ids:
+            return self._store_for_keepers(target, raws, largest)
         else:
             seq = journal.take(count) * 2
         queues = target.queues
@@ -135,3 +165,19 @@ class Storing:
             for queue in queues:
                 queue.enqueue(copies, size, stored=lsn > 0)
         return lsn
+
+    def _store_for_keepers(self, target: Target, raws: list[bytes], largest: int) -> int:
+        """Store a run of transient messages for those queues alone that keep everything.
+
+        The copies of the others have the same LSNs and are not stored; one that is in no journal
+        does not know that another was refused (CONF-12).
+        """
+        first = self._journal().append_run(target.keeper_ids, target.tail, raws)
+        count, now_ms = len(raws), self.now_ms()
+        size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
+        for queue in target.queues:
+            seq = first * 2 + queue.keeps_all
+            seqs = range(seq, seq + 2 * count, 2)
+            copies = zip(raws, repeat(target.tail), seqs, repeat(now_ms), strict=False)
+            queue.enqueue(copies, size, stored=queue.keeps_all)
+        return first + count - 1

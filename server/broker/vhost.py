@@ -25,6 +25,7 @@ from server.broker import definitions as d
 from server.broker.arguments import (
     check_arguments,
     dead_letter_exchange,
+    levels_of,
     require_equivalent_arguments,
 )
 from server.broker.bindings import Binding, DestinationKind
@@ -69,7 +70,7 @@ class VHost(Generic[Q_co]):
         new_queue: Callable[[QueueSpec], Q_co],
         define: Callable[[bytes], int],
         drop_queue: Callable[[int], int],
-        next_queue_id: Callable[[], int],
+        next_queue_id: Callable[[int], int],
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
     ) -> None:
@@ -291,7 +292,7 @@ class VHost(Generic[Q_co]):
                 f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
                 f"({self.queue_limit}) is reached"
             )
-        queue_id = self._next_queue_id() if durable else 0
+        queue_id = self._next_queue_id(levels_of(arguments)[0] + 1) if durable else 0
         spec = QueueSpec(
             name, self.name, queue_id, durable, exclusive_owner, auto_delete, arguments
         )
@@ -461,7 +462,8 @@ class VHost(Generic[Q_co]):
         lsn = 0
         if spec.stored:
             self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))
-            lsn = self.defined_lsn = self._drop_queue(spec.queue_id)
+            for store_id in queue.store_ids:
+                lsn = self.defined_lsn = self._drop_queue(store_id)
         return max(lsn, self._detach(self.bindings.to_destination("queue", spec.name)))
 
     def _unregister_exchange(self, exchange: Exchange) -> int:

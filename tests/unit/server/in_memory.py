@@ -144,7 +144,7 @@ class World:
             lambda: 1_600_000_000_000 + int(self.now * 1000),
             self.turn.wake,
         )
-        self.equipment = Equipment(self.timers, self.office, lambda: self.journal)
+        self.equipment = Equipment(self.timers, self.office, self.pager, lambda: self.journal)
         self.equipment.serve = self._serve
         self.broker: Broker[Queue] = Broker(
             new_queue=self._new_queue,

@@ -29,14 +29,14 @@ from store.scratch import Scratch
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.paging import FakePagedStore
-from tests.unit.server.queues import TAIL, Stage
+from tests.unit.server.queues import QUEUE_ID, TAIL, Stage
 
 KIB = 1024
 
 
 def restored(stage: Stage, lsns: Sequence[int], size: int = 100) -> None:
     stage.store.stored.update(dict.fromkeys(lsns, (b"r" * size, TAIL)))
-    stage.queue.restore([lsns], 0)
+    stage.queue.restore(QUEUE_ID, [lsns], 0)
 
 
 def test_a_queue_reads_more_each_time_that_was_not_enough() -> None:
@@ -189,7 +189,7 @@ class TestDiskPages:
         queue = world.vhost.queues["q"]
         first = journal.append_run((queue.spec.queue_id,), TAIL, [b"raw"] * 3)
         world.sync()
-        queue.restore([range(first, first + 3)], 0)
+        queue.restore(QUEUE_ID, [range(first, first + 3)], 0)
         for number in range(1, 20):
             world.disk.fail["read", world.disk.calls["read"] + number] = errno.EIO
         with capture_logs() as lines:

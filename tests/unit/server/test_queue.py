@@ -10,7 +10,7 @@ from protocol.errors import AccessRefused
 from server.broker.fate import Fate
 from server.broker.line import BATCH_OCTETS
 from server.broker.queue import TURN_MESSAGES
-from tests.unit.server.queues import FakeOutlet, Shared, Stage
+from tests.unit.server.queues import QUEUE_ID, FakeOutlet, Shared, Stage
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ class TestRedelivery:
     def test_recovered_messages_know_who_was_delivered(self, stage: Stage) -> None:
         """DURABLE-12."""
         stage.store.stored.update(dict.fromkeys((3, 4, 9), (b"raw", b"tail")))
-        stage.queue.restore([range(3, 5), (9,)], 4)
+        stage.queue.restore(QUEUE_ID, [range(3, 5), (9,)], 4)
         assert stage.queue.ready_count == 3
         assert stage.store.fetched == []
         alice = stage.consume("alice")
@@ -207,7 +207,7 @@ class TestRedelivery:
 
     def test_recovery_with_nothing_delivered(self, stage: Stage) -> None:
         stage.store.stored[1] = (b"raw", b"tail")
-        stage.queue.restore([(1,)], 0)
+        stage.queue.restore(QUEUE_ID, [(1,)], 0)
         alice = stage.consume("alice")
         stage.turn.run()
         assert alice.served == [(3, False)]

@@ -23,6 +23,10 @@ class QueueStandIn:
     def __repr__(self) -> str:
         return f"<queue {self.spec.name}>"
 
+    @property
+    def store_ids(self) -> list[int]:
+        return [self.spec.queue_id] if self.spec.queue_id else []
+
     def used(self) -> None:
         self.used_count += 1
 

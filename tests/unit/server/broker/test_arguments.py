@@ -176,8 +176,6 @@ def test_of_two_bad_values_the_first_of_the_table_is_named() -> None:
     [
         ("x-expires", integer(1)),
         ("x-dead-letter-strategy", longstr("at-most-once")),
-        ("x-max-priority", integer(255)),
-        ("x-max-priority", integer(1)),
         ("x-single-active-consumer", boolean(True)),
         ("x-delivery-limit", integer(0)),
         ("x-consumer-timeout", integer(1)),
