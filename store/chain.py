@@ -17,23 +17,12 @@ from store import records
 from store.disk import Disk, DiskFile, Syncable
 from store.homes import Homes
 from store.segment import Segment
+from store.spares import Chore, Spares
 
-SPARE_SUFFIX: Final = ".spare"
 DAMAGED_SUFFIX: Final = ".damaged"
-PREPARED_NAME: Final = "prepared" + SPARE_SUFFIX
-# One to begin the next segment with; what is beyond goes back to the disk.
-_MAX_SPARES: Final = 1
 # From this average on the parts go to the kernel one by one instead of being joined:
 # the copy costs more than the longer vector.
 _JOIN_BELOW_BYTES: Final = 16 * 1024
-
-
-class Chore(NamedTuple):
-    """File work that may take long and that nothing waits for: `prepare` or `unlink`."""
-
-    verb: str
-    name: str
-    size: int
 
 
 class Vacated(NamedTuple):
@@ -101,9 +90,7 @@ class Chain:
         self._is_directory_dirty = False
         self._needs_scrub = False
         self._retired: list[tuple[Segment, int]] = []
-        self._spares: list[str] = []
-        self._chores: list[Chore] = []
-        self._has_asked_for_spare = False
+        self._spares = Spares(disk, segment_size_bytes)
 
     # Blocks.
 
@@ -283,6 +270,9 @@ class Chain:
                 break
             if segment is leaving or not segment.may_have(queue_id):
                 continue
+            if left[0] >= segment.end_lsn:
+                # It rested before the first of them came.
+                continue
             some = segment.may_hold(left)
             if isinstance(left, range):
                 if some:
@@ -315,13 +305,15 @@ class Chain:
         self._generation += 1
         length = sum(map(len, head))
         size = records.HEADER_SIZE + length
+        self._spares.fit(size)
         segment = Segment(
             self._generation,
             self.disk.entropy(),
             first_lsn,
-            max(self.segment_size_bytes, size + need),
+            max(self._spares.size_bytes, size + need),
         )
-        file = segment.file = self._open_new(segment)
+        self._is_directory_dirty = True
+        file = segment.file = self._spares.take(segment.name, segment.size_bytes)
         try:
             # A head hands out no LSN: those that are buffered belong to the block behind it.
             block = self._seal(segment, records.HEAD, head, length, first_lsn, first_lsn)
@@ -343,38 +335,18 @@ class Chain:
         self._needs_scrub = False
         return size
 
-    def _open_new(self, segment: Segment) -> DiskFile:
-        self._is_directory_dirty = True
-        if segment.size_bytes == self.segment_size_bytes:
-            for spare in (*self._spares[-1:], PREPARED_NAME):
-                try:
-                    self.disk.rename(spare, segment.name)
-                except FileNotFoundError:
-                    self._has_asked_for_spare = False
-                    continue
-                if spare in self._spares:
-                    self._spares.remove(spare)
-                else:
-                    self._has_asked_for_spare = False
-                return self.disk.open(segment.name)
-        return self.disk.create(segment.name, segment.size_bytes)
-
     def look_after_files(self) -> bool:
         """Order a spare in good time; return whether a sync would set a segment free.
 
         Settles alone never ask for a sync, but a full disk that only drains must come free.
         Spec: LIMIT-15
         """
-        is_half_full = self.active.offset * 2 > self.segment_size_bytes
-        if is_half_full and not (self._has_asked_for_spare or self._spares):
-            self._has_asked_for_spare = True
-            self._chores.append(Chore("prepare", PREPARED_NAME, self.segment_size_bytes))
+        self._spares.look_after(self.active.offset)
         return len(self._segments) > 1 and not self._segments[0].is_needed
 
     def take_chores(self) -> list[Chore]:
         """Return file work for somebody who may block; none of it is needed for safety."""
-        chores, self._chores = self._chores, []
-        return chores
+        return self._spares.take_chores()
 
     # Syncs.
 
@@ -448,22 +420,8 @@ class Chain:
         """Remove files of which a synced block says that they are gone."""
         while self._retired and self._retired[0][1] <= self.synced_number:
             segment, _ = self._retired.pop(0)
-            is_standard = segment.size_bytes == self.segment_size_bytes
-            is_enough = len(self._spares) + self._has_asked_for_spare >= _MAX_SPARES
-            if is_enough or not is_standard or not self._recycle(segment):
-                self._chores.append(Chore("unlink", segment.name, 0))
-
-    def _recycle(self, segment: Segment) -> bool:
-        """Keep the file for another life; one that comes back under its old name after a
-        crash is below `oldest`, whatever was written into it since."""
-        spare = f"{segment.generation}{SPARE_SUFFIX}"
-        try:
-            self.disk.rename(segment.name, spare)
-        except OSError:
-            return False
-        self._is_directory_dirty = True
-        self._spares.append(spare)
-        return True
+            if self._spares.keep(segment.name, segment.generation, segment.size_bytes):
+                self._is_directory_dirty = True
 
     def set_aside(self, segment: Segment) -> None:
         """Leave out a damaged segment whose live copies were moved and synced.

@@ -26,6 +26,7 @@ from zlib import crc32
 
 from store import records
 from store.blocks import GLANCE_BYTES, PART_BYTES, Block, Parts, Window, read_block
+from store.choice import Choice
 from store.copies import Route, Run, drops_of, learn_routes, notes_of, runs_of, settles_of
 
 if TYPE_CHECKING:
@@ -33,12 +34,9 @@ if TYPE_CHECKING:
     from store.journal import Journal
     from store.segment import Segment
 
-# A segment is worth emptying when less than this share of it is alive.
-_MOST_ALIVE: Final = 0.5
-# A survey is repeated when so much of what it found has died since.
-_SURVEY_AGAIN: Final = 0.9
-# Sizes differ, so that counts may mislead: now and then one segment is looked at all the same.
-_LOOKS_PER_DOUBT: Final = 16
+# What a message costs beside its octets when it is moved, and a row of them.
+_MESSAGE_BYTES: Final = 4
+_ROW_BYTES: Final = 24
 # Messages whose fate is looked up at once while moving, and the octets of those moved at once.
 _PIECE: Final = 32
 _PIECE_BYTES: Final = 32 * 1024
@@ -78,7 +76,9 @@ class _Round:
     file: DiskFile
     refusals: int
     is_oldest: bool
+    # What moving its live copies would take, and what logging its settles again would.
     live_bytes: int = 0
+    kept_bytes: int = 0
     routes: dict[int, Route] = field(default_factory=dict)
     # Where the blocks are that hold something which others need, or what that hangs on.
     plan: list[tuple[int, int]] = field(default_factory=list)
@@ -106,11 +106,7 @@ class Compactor:
         self._on_spoiled = on_spoiled
         self._round: _Round | None = None
         self._work: Iterator[int] = iter(())
-        self._looks = 0
-        # By generation: copies that were live when it was surveyed, and their octets.
-        self._surveys: dict[int, tuple[int, int]] = {}
-        self._spoiled: set[int] = set()
-        self._leaving: set[int] = set()
+        self._choice = Choice(journal.chain)
 
     @property
     def passed_bytes(self) -> int:
@@ -126,8 +122,7 @@ class Compactor:
         """Choose a segment if one is worth it; return whether there are steps to take."""
         if self._round is not None:
             return True
-        self._looks += 1
-        segment = self._choose()
+        segment = self._choice.choose()
         if segment is None:
             # Notes are gone through with every write, if only somebody writes.
             return self._journal.notes.is_busy
@@ -179,9 +174,7 @@ class Compactor:
         """
         yield from self._survey(current)
         segment = current.segment
-        self._surveys[segment.generation] = (segment.live_count, current.live_bytes)
-        alive_bytes = current.live_bytes + segment.noted_bytes
-        if alive_bytes > _MOST_ALIVE * (segment.offset - segment.head_bytes):
+        if not self._choice.is_worth_it(segment, current.live_bytes, current.kept_bytes):
             return
         self.counters.rounds += 1
         # Nothing is carried on under a route that no checksum has vouched for.
@@ -194,59 +187,6 @@ class Compactor:
         while self._journal.has_moves or segment.noted:
             yield _NEXT_STEP
         self._leave(segment)
-
-    # Choosing.
-
-    def _choose(self) -> Segment | None:
-        resting = self._journal.chain.resting
-        generations = {segment.generation for segment in resting}
-        self._surveys = {g: s for g, s in self._surveys.items() if g in generations}
-        self._leaving &= generations
-        best: Segment | None = None
-        least = _MOST_ALIVE
-        is_leading = True
-        for segment in resting:
-            is_leading = is_leading and not segment.is_needed
-            # Those in front go by themselves.
-            if is_leading or segment.generation in self._spoiled | self._leaving:
-                continue
-            if not segment.is_needed:
-                return segment
-            share = self._share_alive(segment)
-            if share < least or (best is None and share <= least):
-                best, least = segment, share
-        if best is None and self._looks % _LOOKS_PER_DOUBT == 0:
-            best = self._doubtful()
-        return best
-
-    def _share_alive(self, segment: Segment) -> float:
-        """How much of a segment is about alive, 1.0 if it was just looked at in vain."""
-        room = max(1, segment.offset - segment.head_bytes)
-        noted = segment.noted_bytes / room
-        known = self._surveys.get(segment.generation)
-        if not segment.live_count:
-            return noted
-        if known is not None:
-            count, octets = known
-            if segment.live_count > count * _SURVEY_AGAIN:
-                return 1.0
-            return noted + octets * segment.live_count / count / room
-        if not segment.arrived_count:
-            # It was there before the last restart.
-            return max(_MOST_ALIVE, noted)
-        return noted + segment.live_count / segment.arrived_count
-
-    def _doubtful(self) -> Segment | None:
-        """Return the segment of which most has died since it was looked at, if anything has."""
-        best: Segment | None = None
-        least = 1.0
-        for segment in self._journal.chain.resting:
-            known, _ = self._surveys.get(segment.generation, (segment.arrived_count, 0))
-            share = segment.live_count / max(1, known)
-            is_open = segment.generation not in self._spoiled | self._leaving
-            if share < least and segment.live_count and is_open:
-                best, least = segment, share
-        return best
 
     # Looking at blocks.
 
@@ -270,7 +210,15 @@ class Compactor:
                     yield cost
                     cost = 0
             current.live_bytes += live_bytes
-            is_needed = live_bytes or (not current.is_oldest and _has_fates(block))
+            has_fates = not current.is_oldest and _has_fates(block)
+            if has_fates:
+                for queue_id, settled in _pieces_settled(block, window):
+                    current.kept_bytes += self._kept_bytes(segment, queue_id, settled)
+                    cost += _RUN_COST
+                    if cost >= _BIT:
+                        yield cost
+                        cost = 0
+            is_needed = live_bytes or has_fates
             if is_needed or records.ROUTES in block.sections:
                 current.plan.append((offset, block.end))
             self.counters.passed_bytes += (block.end - offset) // 2
@@ -281,6 +229,7 @@ class Compactor:
                 cost = 0
 
     def _live_bytes(self, segment: Segment, run: Run) -> int:
+        """Return what it would take to move what lives of a run."""
         chain = self._journal.chain
         fates = [chain.alive(segment, queue_id, run.lsns) for queue_id in run.queue_ids]
         fates = [lsns for lsns in fates if lsns]
@@ -288,9 +237,15 @@ class Compactor:
             return 0
         bounds, first = run.bounds, run.first_lsn
         if any(len(lsns) == len(run.lsns) for lsns in fates):
-            return bounds[-1] - bounds[0]
+            return bounds[-1] - bounds[0] + len(run.lsns) * _MESSAGE_BYTES + _ROW_BYTES
         alive = set().union(*fates)
-        return sum(bounds[lsn - first + 1] - bounds[lsn - first] for lsn in alive)
+        size = sum(bounds[lsn - first + 1] - bounds[lsn - first] for lsn in alive)
+        return size + len(alive) * (_MESSAGE_BYTES + _ROW_BYTES)
+
+    def _kept_bytes(self, segment: Segment, queue_id: int, settled: Sequence[int]) -> int:
+        """Return what it would take to log those settles again that others need."""
+        needed = self._journal.chain.needed_settle(segment, queue_id, settled)
+        return _size_of_settles(needed)
 
     # Moving.
 
@@ -327,9 +282,8 @@ class Compactor:
                     cost = 0
         if current.is_oldest:
             return
-        for queue_id, settled in settles_of(block, window):
-            for some in _in_pieces(settled):
-                yield _RUN_COST + self._relog(segment, queue_id, some)
+        for queue_id, settled in _pieces_settled(block, window):
+            yield _RUN_COST + self._relog(segment, queue_id, settled)
         for queue_id in drops_of(block, window):
             if journal.chain.needs_drop(segment, queue_id):
                 journal.relog_drop(queue_id)
@@ -366,7 +320,7 @@ class Compactor:
             return 0
         self._journal.relog(queue_id, needed)
         self.counters.relogged += len(needed)
-        return 24 if isinstance(needed, range) else 8 * len(needed)
+        return _size_of_settles(needed)
 
     # The end of a round.
 
@@ -377,7 +331,7 @@ class Compactor:
         resting = self._journal.chain.resting
         if any(older.is_needed for older in resting[: resting.index(segment)]):
             self._journal.vacate(segment)
-            self._leaving.add(segment.generation)
+            self._choice.rule_out(segment)
 
     def _end(self) -> None:
         if self._round is not None:
@@ -388,7 +342,7 @@ class Compactor:
 
     def _spoil(self, segment: Segment, reason: str) -> None:
         self._end()
-        self._spoiled.add(segment.generation)
+        self._choice.rule_out(segment)
         self._on_spoiled(segment.name, reason)
 
     def close(self) -> None:
@@ -430,13 +384,18 @@ def _pieces(run: Run) -> Iterator[range]:
         begin = end
 
 
-def _in_pieces(settled: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yield settled LSNs in pieces, a range as a whole."""
-    if isinstance(settled, range):
-        yield settled
-        return
-    for at in range(0, len(settled), _SETTLES_AT_ONCE):
-        yield settled[at : at + _SETTLES_AT_ONCE]
+def _pieces_settled(block: Block, window: Window) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield queue id and settled LSNs in pieces that take little time, a range as a whole."""
+    for queue_id, settled in settles_of(block, window):
+        if isinstance(settled, range):
+            yield queue_id, settled
+        else:
+            for at in range(0, len(settled), _SETTLES_AT_ONCE):
+                yield queue_id, settled[at : at + _SETTLES_AT_ONCE]
+
+
+def _size_of_settles(lsns: Sequence[int]) -> int:
+    return _ROW_BYTES if isinstance(lsns, range) else 8 * len(lsns)
 
 
 def _read_ahead(file: DiskFile, offset: int, end: int) -> int:

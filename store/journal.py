@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from store import records
-from store.chain import Chain, ChainState, Chore, SyncScope
+from store.chain import Chain, ChainState, SyncScope
 from store.disk import Disk, DiskFile, Syncable
 from store.errors import WriteFailed
 from store.index import Index, SegmentIndex
@@ -22,6 +22,7 @@ from store.notes import Notes
 from store.pending import Pending, encode_head
 from store.reader import NO_LIMIT, FetchedRun, Reader
 from store.segment import Segment
+from store.spares import Chore
 
 # Beyond this many different routes in a segment the table starts anew, so that a routing
 # key per message costs disk (a route is logged again), not memory.

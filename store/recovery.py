@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from store import records
-from store.chain import DAMAGED_SUFFIX, SPARE_SUFFIX, ChainState, Vacated
+from store.chain import DAMAGED_SUFFIX, ChainState, Vacated
 from store.disk import Disk
 from store.errors import CorruptSegment
 from store.index import Index, SegmentIndex
@@ -30,6 +30,7 @@ from store.journal import Journal, JournalState
 from store.replay import RecoveredQueue, Remains, Replay
 from store.scan import Extent, Verdict, judge, list_generations, merge_gaps, read_segment, scan
 from store.segment import Segment, parse_generation, segment_name
+from store.spares import SPARE_SUFFIX
 
 if TYPE_CHECKING:
     from store.notes import Recall

@@ -143,7 +143,7 @@ def test_a_seed_that_failed_once_passes(seed: int) -> None:
 def test_random_histories_keep_every_promise() -> None:
     models = [run_random(seed) for seed in range(400)]
     assert sum(model.recoveries for model in models) > 1000
-    assert sum(model.moved_messages for model in models) > 500, "compaction had nothing to do"
+    assert sum(model.moved_messages for model in models) > 300, "compaction had nothing to do"
     assert sum(model.carried_notes for model in models) > 500, "notes were never carried on"
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SETTINGS = tuple(
     Settings(segment_size_bytes=size, deliver_high_water_bytes=4096, unsynced_limit_bytes=16384)
     # Room for every definition there may be, many times, as in any real segment.
-    for size in (16384, 65536)
+    for size in (4096, 16384, 65536)
 )
 OFFER = Offer(node="sim", product="VouchMQ", version="0", platform="simulation")
 AUTH = Authenticator(SETTINGS[0].all_users(), ("guest",), lambda size: bytes(size))
