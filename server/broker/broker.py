@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic
 
 from server.broker import definitions as d
+from server.broker.restoring import apply_definition, definitions_of
 from server.broker.spec import QueueSpec
 from server.broker.vhost import Q_co, VHost
 
@@ -59,7 +60,7 @@ class Broker(Generic[Q_co]):
         """
         records = [d.encode(d.QueueIdsReserved(self._free_queue_id))]
         for vhost in self.vhosts.values():
-            records += vhost.definitions()
+            records += definitions_of(vhost)
         return records
 
     def restore(self, records: Iterable[bytes]) -> None:
@@ -81,7 +82,7 @@ class Broker(Generic[Q_co]):
                     raise d.BadDefinition(f"definition in a vhost that is not: {record[:80]!r}")
                 if isinstance(definition, d.QueueDeclared | d.QueueDeleted):
                     self._reserve_queue_ids(next_id_after(definition))
-                vhost.apply_definition(definition)
+                apply_definition(vhost, definition)
 
     def stored_queues(self) -> dict[int, Q_co]:
         """The queues that the journal keeps, by the ids under which it does."""

@@ -203,7 +203,7 @@ class VHost(Generic[Q_co]):
         if kind == "queue":
             self.find_queue(destination, owner)
         binding = Binding(source, kind, destination, routing_key, arguments)
-        durable = self._is_durable(binding)
+        durable = self.is_durable(binding)
         if not self.routes.add(binding):
             return self.defined_lsn if durable else 0
         self.generation += 1
@@ -232,7 +232,7 @@ class VHost(Generic[Q_co]):
         if kind == "queue":
             self.find_queue(destination, owner)
         lsn = 0
-        if self._is_durable(binding):
+        if self.is_durable(binding):
             lsn = self._log(d.of_unbound(self.name, binding))
         return max(lsn, self._detach([binding]))
 
@@ -296,7 +296,7 @@ class VHost(Generic[Q_co]):
         spec = QueueSpec(
             name, self.name, queue_id, durable, exclusive_owner, auto_delete, arguments
         )
-        queue = self._register_queue(spec)
+        queue = self.register_queue(spec)
         log.debug("queue.declared", vhost=self.name, queue=name)
         return queue, self._log(d.of_queue(spec)) if spec.stored else 0
 
@@ -365,67 +365,6 @@ class VHost(Generic[Q_co]):
         """
         return self.routes.walk(exchange, keys, headers, self.queues)
 
-    # Restart
-
-    def definitions(self) -> list[bytes]:
-        """The records from which `apply_definition` makes everything durable here again."""
-        records: list[d.Definition] = [d.VHostCreated(self.name)]
-        records += (
-            d.of_exchange(each)
-            for each in self.exchanges.values()
-            if each.durable and not each.is_predeclared
-        )
-        records += (d.of_queue(queue.spec) for queue in self.queues.values() if queue.spec.stored)
-        records += (
-            d.of_binding(self.name, each) for each in self.bindings if self._is_durable(each)
-        )
-        return [d.encode(record) for record in records]
-
-    def apply_definition(self, definition: d.VHostDefinition) -> None:
-        """Do again what a record says, logging nothing and deducing nothing.
-
-        A snapshot may already hold what the records behind it do, so doing something twice,
-        deleting what is gone and binding what is gone are no errors. They end in the right state
-        as long as all of them come, in order.
-        """
-        self.generation += 1
-        match definition:
-            case d.ExchangeDeclared() | d.ExchangeDeleted():
-                self._apply_exchange(definition)
-            case d.QueueDeclared() | d.QueueDeleted():
-                self._apply_queue(definition)
-            case d.Bound() | d.Unbound():
-                self._apply_binding(definition)
-
-    def _apply_exchange(self, definition: d.ExchangeDeclared | d.ExchangeDeleted) -> None:
-        existing = self.exchanges.get(definition.name)
-        if isinstance(definition, d.ExchangeDeleted):
-            if existing is not None:
-                del self.exchanges[definition.name]
-                self.routes.remove(self.routes.bindings_of(existing))
-        elif existing is None:
-            self.exchanges[definition.name] = d.to_exchange(definition)
-
-    def _apply_queue(self, definition: d.QueueDeclared | d.QueueDeleted) -> None:
-        existing = self.queues.get(definition.name)
-        if isinstance(definition, d.QueueDeleted):
-            if existing is not None:
-                del self.queues[definition.name]
-                self.routes.remove(self.bindings.to_destination("queue", definition.name))
-        elif existing is None:
-            self._register_queue(d.to_spec(definition))
-
-    def _apply_binding(self, definition: d.Bound | d.Unbound) -> None:
-        binding = d.to_binding(definition)
-        existing = self.bindings.find(binding.identity)
-        if isinstance(definition, d.Unbound):
-            if existing is not None:
-                self.routes.remove([existing])
-            return
-        ends = self.queues if binding.kind == "queue" else self.exchanges
-        if binding.source in self.exchanges and binding.destination in ends:
-            self.routes.add(binding)
-
     # What the verbs share
 
     def _require_equivalent(
@@ -445,7 +384,8 @@ class VHost(Generic[Q_co]):
                 raise
             log.warning("queue.redeclared", vhost=self.name, queue=spec.name, why=error.text)
 
-    def _register_queue(self, spec: QueueSpec) -> Q_co:
+    def register_queue(self, spec: QueueSpec) -> Q_co:
+        """Make a queue and enter it, logging nothing."""
         queue = self.queues[spec.name] = self._new_queue(spec)
         if spec.exclusive_owner is not None:
             self._owned.setdefault(spec.exclusive_owner, {})[spec.name] = None
@@ -489,7 +429,7 @@ class VHost(Generic[Q_co]):
                 unbound += self.routes.remove(self.routes.bindings_of(exchange))
         return lsn
 
-    def _is_durable(self, binding: Binding) -> bool:
+    def is_durable(self, binding: Binding) -> bool:
         """Whether both ends survive a restart (EXCH-23)."""
         if not self.exchanges[binding.source].durable:
             return False
