@@ -15,7 +15,7 @@ from tests.integration.broker_process import PROJECT, clean_environment
 
 PAGE = (PROJECT / "docs" / "clients.md").read_text(encoding="utf-8")
 ADDRESS = "amqp://guest:guest@127.0.0.1:5672/%2F"
-SECTION = re.compile(r"^## (?P<title>.+?)\n(?P<text>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^##+ (?P<title>.+?)\n(?P<text>.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(?P<language>python|javascript|shell)\n(?P<code>.*?)^```", re.M | re.S)
 PROMISE = re.compile(r"(?:print\(.*\)  #|console\.log\(.*\); //|^amqp-.*  #) (?P<said>.*)$", re.M)
 SNIPPETS = [
@@ -72,6 +72,7 @@ def test_snippet_prints_what_it_promises(
 
 def test_the_page_has_its_snippets() -> None:
     assert [language for _, language, _ in SNIPPETS] == [
+        *("python", "python", "python"),
         *("python", "python", "python", "python"),
         *("javascript", "shell"),
     ]

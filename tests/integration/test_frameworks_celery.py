@@ -105,9 +105,9 @@ def test_quick_start(celery: Celery, notes: Path) -> None:
         assert pong == {"ok": "pong"}
         inspect = app.control.inspect([worker], timeout=5, limit=1)
         assert "add" in inspect.registered()[worker]
-        later = app.tasks["note"].apply_async((str(notes), "revoked"), countdown=1)
+        later = app.tasks["note"].apply_async((str(notes), "revoked"), countdown=2)
         later.revoke()
-        app.tasks["note"].apply_async((str(notes), "not revoked"), countdown=1.2).get(
+        app.tasks["note"].apply_async((str(notes), "not revoked"), countdown=2.2).get(
             timeout=LIMIT_S
         )
         assert notes.read_text() == "not revoked\n"
