@@ -14,14 +14,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import aio_pika
+from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AMQPChannelError, AMQPError
+
 from vouchmq.kit.errors import ChannelLostError, RefusedError
 from vouchmq.kit.ledger import Ledger
-
-try:
-    import aio_pika
-    from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AMQPChannelError, AMQPError
-except ImportError as missing:
-    raise ImportError("vouchmq.kit needs aio-pika: pip install 'vouchmq[kit]'") from missing
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection

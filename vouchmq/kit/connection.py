@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-import aio_pika
+try:
+    import aio_pika
+except ImportError as missing:
+    raise ImportError("vouchmq.kit needs aio-pika: pip install 'vouchmq[kit]'") from missing
 
 from vouchmq.kit.channel import Channel
 from vouchmq.kit.errors import ChannelLostError, IllegalStateError
