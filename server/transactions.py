@@ -92,7 +92,8 @@ class Transaction:
                     tuple(queue for queue in held.route.queues if not queue.is_deleted)
                 )
             store(held.route, held.raws, held.mode)
-            durable |= bool(held.mode & PERSISTENT and held.route.queue_ids)
+            route = held.route
+            durable |= bool(route.queue_ids if held.mode & PERSISTENT else route.keeper_ids)
         for settlement in settlements:
             durable |= any(entry.queue.holds_stored for entry in settlement.entries)
             settle(settlement.entries, settlement.fate)

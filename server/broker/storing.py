@@ -39,7 +39,7 @@ class Target:
     `tail` is exchange and routing key, encoded one behind the other.
     """
 
-    __slots__ = ("is_gated", "is_leveled", "queue_ids", "queues", "tail")
+    __slots__ = ("is_gated", "is_leveled", "keeper_ids", "queue_ids", "queues", "tail")
 
     def __init__(self, tail: bytes, queues: tuple[Queue, ...] = ()) -> None:
         self.tail = tail
@@ -53,12 +53,12 @@ class Target:
         self.is_gated = any(queue.gate is not None for queue in queues)
         self.is_leveled = any(queue.levels is not None for queue in queues)
 
-    def ids_of(self, priority: int) -> tuple[int, ...]:
+    def ids_of(self, priority: int, *, persistent: bool = True) -> tuple[int, ...]:
         """Under which the journal keeps messages of this priority."""
         return tuple(
             queue.spec.queue_id if queue.levels is None else queue.levels.store_id_of(priority)
             for queue in self.queues
-            if queue.stored
+            if (queue.stored if persistent else queue.keeps_all)
         )
 
 
@@ -172,7 +172,10 @@ class Storing:
         The copies of the others have the same LSNs and are not stored; one that is in no journal
         does not know that another was refused (CONF-12).
         """
-        first = self._journal().append_run(target.keeper_ids, target.tail, raws)
+        queue_ids = target.keeper_ids
+        if target.is_leveled:
+            queue_ids = target.ids_of(priority_of(raws[0]), persistent=False)
+        first = self._journal().append_run(queue_ids, target.tail, raws)
         count, now_ms = len(raws), self.now_ms()
         size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
         for queue in target.queues:
