@@ -10,13 +10,14 @@ from urllib.parse import urlsplit
 
 from conformance.case import MARKS, Case, all_cases
 from conformance.client import Connection
+from conformance.comparison import main as compare
 from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError
 from conformance.report import Display, write_json, write_junit
 from conformance.runner import Plan, run
 from conformance.stage import SLACK_S
 from conformance.target import Target, parse
-from conformance.wire import WireError
+from conformance.wire import Typed, WireError, plain
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
@@ -24,7 +25,11 @@ EXIT_UNUSABLE = 2
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m conformance", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m conformance",
+        description=__doc__,
+        epilog="python -m conformance compare A.json B.json … puts reports side by side.",
+    )
     parser.add_argument("--url", default="amqp://guest:guest@127.0.0.1:5672/")
     parser.add_argument("--json", type=Path, metavar="F", help="write all verdicts as JSON")
     parser.add_argument("--junit", type=Path, metavar="F", help="write all verdicts as JUnit XML")
@@ -75,9 +80,26 @@ def unusable(broker: Target) -> str:
     return ""
 
 
+def product(broker: Target) -> str:
+    """What the broker calls itself, with its version."""
+    connection = Connection(broker)
+    try:
+        properties = connection.wait(0, "connection.start").arguments["server_properties"]
+    finally:
+        connection.drop()
+    shown = plain(Typed("F", properties)) if isinstance(properties, dict) else {}
+    words = (
+        [shown.get(name, "") for name in ("product", "version")] if isinstance(shown, dict) else []
+    )
+    return " ".join(str(word) for word in words if word)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what was asked for; 0 all kept, 1 some failed, 2 nothing could be judged."""
-    wanted = options(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["compare"]:
+        return compare(given[1:])
+    wanted = options(given)
     cases = chosen(wanted)
     if wanted.list:
         for one in cases:
@@ -98,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     display.table(verdicts)
     shown_url = f"amqp://{broker.user}@{broker.host}:{broker.port}{urlsplit(wanted.url).path}"
     if wanted.json:
-        write_json(wanted.json, shown_url, verdicts)
+        write_json(wanted.json, shown_url, verdicts, product(broker))
     if wanted.junit:
         write_junit(wanted.junit, verdicts)
     display.summary(verdicts)

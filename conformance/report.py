@@ -111,8 +111,8 @@ def _escaped(text: str) -> str:
     return text.replace("[", r"\[")
 
 
-def write_json(path: Path, url: str, verdicts: Sequence[Verdict]) -> None:
-    """All verdicts as one JSON object; the URL without its password."""
+def write_json(path: Path, url: str, verdicts: Sequence[Verdict], product: str = "") -> None:
+    """All verdicts as one JSON object; the URL without its password, what the broker is called."""
     rows = [
         {
             "rule": verdict.case.rule,
@@ -126,7 +126,7 @@ def write_json(path: Path, url: str, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts
     ]
     counts = Counter(verdict.outcome for verdict in verdicts)
-    report = {"url": url, "counts": dict(counts), "cases": rows}
+    report = {"product": product, "url": url, "counts": dict(counts), "cases": rows}
     path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
