@@ -128,8 +128,7 @@ class Assembly:
         self.timers = Timers(now_ms, call_later or never)
         self.storing = Storing(lambda: self.journal, now_ms)
         self.office = self._new_office(settings, wall_ms)
-        self.equipment = Equipment(self.timers, self.office, self.pager, lambda: self.journal)
-        self.equipment.serve = self._serve
+        self.equipment = self._new_equipment()
         self._stored: dict[int, Queue] = {}
         self.broker = self._new_broker(settings, random_token)
         self.journal, recovered = self._open_journal(settings, progress)
@@ -239,6 +238,12 @@ class Assembly:
             self.turn.later,
         )
 
+    def _new_equipment(self) -> Equipment:
+        equipment = Equipment(self.timers, self.office, self.pager, lambda: self.journal)
+        equipment.serve = self._serve
+        equipment.expire = self._expire
+        return equipment
+
     def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
         return Broker(
             new_queue=self._new_queue,
@@ -296,6 +301,12 @@ class Assembly:
         vhost = self.broker.vhosts.get(queue.spec.vhost)
         if vhost is not None:
             vhost.consumer_gone(queue)
+
+    def _expire(self, queue: Queue) -> None:
+        log.info("queue.expired", vhost=queue.spec.vhost, queue=queue.spec.name)
+        vhost = self.broker.vhosts.get(queue.spec.vhost)
+        if vhost is not None:
+            vhost.end_queue(queue)
 
     def _write_journal(self) -> None:
         if self.node.has_failed:

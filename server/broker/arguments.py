@@ -266,7 +266,7 @@ _NO_STREAM: Final = (CLASSIC, QUORUM)
 # In the order of RabbitMQ's own list as far as it has them, so that of several faults in one
 # declaration the same one is reported.
 QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
-    Argument("x-expires", _integer_within(1, TEN_YEARS_MS), _NO_STREAM, not_yet),
+    Argument("x-expires", _integer_within(1, TEN_YEARS_MS), _NO_STREAM, yes),
     Argument("x-message-ttl", _integer_within(0, TEN_YEARS_MS), _NO_STREAM, yes),
     Argument(X_DEAD_LETTER_EXCHANGE, _text, _NO_STREAM, yes),
     Argument("x-dead-letter-routing-key", _dead_letter_routing_key, _NO_STREAM, yes),

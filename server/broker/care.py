@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from server.broker.expiry import Expiry
     from server.broker.fate import Fate
+    from server.broker.lease import Lease
     from server.broker.letters import Letters
     from server.broker.limits import Limit
     from server.broker.message import Message
@@ -32,7 +33,7 @@ class Care:
         now_ms: the loop's clock in whole milliseconds
     """
 
-    __slots__ = ("_queue", "expiry", "letters", "limit", "now_ms")
+    __slots__ = ("_queue", "expiry", "lease", "letters", "limit", "now_ms")
 
     def __init__(self, queue: Queue, now_ms: Callable[[], int]) -> None:
         self._queue = queue
@@ -40,6 +41,7 @@ class Care:
         self.letters: Letters | None = None
         self.expiry: Expiry | None = None
         self.limit: Limit | None = None
+        self.lease: Lease | None = None
 
     @property
     def holds(self) -> bool:
@@ -97,7 +99,14 @@ class Care:
 
     def used(self) -> None:
         """Somebody looks at the queue: what they see must be true now (TTL-02, TTL-20)."""
+        if self.lease is not None:
+            self.lease.used()
         self.tidy()
+
+    def unused(self) -> None:
+        """The last consumer has left."""
+        if self.lease is not None:
+            self.lease.used()
 
     def before_dispatch(self) -> bool:
         """Have dead heads gone before anybody is served; False when there is more to do first."""

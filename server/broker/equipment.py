@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from server.broker.arguments import QUORUM
 from server.broker.care import OWN_EXPIRATIONS, Care
 from server.broker.expiry import Expiry
+from server.broker.lease import Lease
 from server.broker.letters import Letters
 from server.broker.levels import Levels
 from server.broker.limits import Limit
@@ -41,6 +42,8 @@ class Equipment:
         self._journal = journal
         # Serves waiting consumers at once; see `Limit`.
         self.serve: Callable[[Queue], bool] = lambda _: False
+        # Deletes a queue whose lease has run out.
+        self.expire: Callable[[Queue], None] = lambda _: None
         self.office = office
 
     @property
@@ -67,6 +70,12 @@ class Equipment:
             care.expiry.ttl_ms = features.message_ttl_ms
         self._limit(queue, care, features)
         queue.care = care
+        if features.expires_ms is None:
+            care.lease = None
+        elif care.lease is None:
+            care.lease = Lease(queue, self.timers, features.expires_ms, self.expire)
+        else:
+            care.lease.set(features.expires_ms)
         queue.wake()
 
     def _level(self, queue: Queue, features: Features) -> None:

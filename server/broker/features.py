@@ -24,6 +24,7 @@ class Features:
 
     type: str = "classic"
     message_ttl_ms: int | None = None
+    expires_ms: int | None = None
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
 
@@ -52,6 +53,7 @@ def features_of(arguments: Table) -> Features:
         type=queue_type,
         highest_level=highest_level,
         default_level=default_level,
+        expires_ms=as_integer(arguments.get("x-expires")),
         message_ttl_ms=as_integer(arguments.get("x-message-ttl")),
         dead_letter_exchange=as_text(arguments.get("x-dead-letter-exchange")),
         dead_letter_routing_key=as_text(arguments.get("x-dead-letter-routing-key")),

@@ -397,7 +397,8 @@ class Queue:
 
     def purge(self) -> int:
         """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
-        self.used()
+        if self.care is not None:
+            self.care.tidy()
         count = self.ready_count
         for line in self.lines:
             if self.levels is not None and not line.store_id:
@@ -478,6 +479,8 @@ class Queue:
         if self.exclusive_consumer is outlet:
             self.exclusive_consumer = None
         if not self.consumer_count:
+            if self.care is not None:
+                self.care.unused()
             self._unused(self)
 
     def outlets(self) -> list[Outlet]:

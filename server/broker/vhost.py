@@ -337,8 +337,12 @@ class VHost(Generic[Q_co]):
 
         Spec: QUEUE-08
         """
-        is_here = self.queues.get(queue.spec.name) is queue
-        if is_here and queue.spec.auto_delete and not queue.consumer_count:
+        if queue.spec.auto_delete and not queue.consumer_count:
+            self.end_queue(queue)
+
+    def end_queue(self, queue: QueueLike) -> None:
+        """Delete a queue that nobody asked to delete, if it is there still."""
+        if self.queues.get(queue.spec.name) is queue:
             self._remove_queue(queue)
             queue.deleted()
 

@@ -146,6 +146,7 @@ class World:
         )
         self.equipment = Equipment(self.timers, self.office, self.pager, lambda: self.journal)
         self.equipment.serve = self._serve
+        self.equipment.expire = lambda queue: self.vhost.end_queue(queue)
         self.broker: Broker[Queue] = Broker(
             new_queue=self._new_queue,
             define=self.journal.define,

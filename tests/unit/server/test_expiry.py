@@ -191,3 +191,51 @@ class TestMessageTtl:
         client.world.pass_time(0.05)
         assert client.message_count("q") == 1
         assert client.message_count("fast") == 0
+
+
+class TestLease:
+    """x-expires."""
+
+    def is_there(self, client: Client, name: str = "q") -> bool:
+        """Whether the queue exists, without using it."""
+        client.world.run_turns()
+        return name in client.world.vhost.queues
+
+    def test_unused_queue_goes_and_publishing_is_no_use(self, client: Client) -> None:
+        """TTL-20, TTL-21."""
+        declare(client, "q", expires=100)
+        client.world.pass_time(0.05)
+        publish(client, "q", b"x")
+        client.world.pass_time(0.04)
+        assert self.is_there(client)
+        client.world.pass_time(0.02)
+        assert not self.is_there(client)
+
+    @pytest.mark.parametrize("use", ["declare", "passive", "get"])
+    def test_use_renews_it(self, client: Client, use: str) -> None:
+        """TTL-20, TTL-23."""
+        declare(client, "q", expires=100)
+        client.world.pass_time(0.08)
+        if use == "declare":
+            declare(client, "q", expires=100)
+        elif use == "passive":
+            client.message_count("q")
+        else:
+            client.method(1, commands.Basic.Get(queue="q"))
+            client.hear()
+        client.world.pass_time(0.08)
+        assert self.is_there(client)
+        client.world.pass_time(0.03)
+        assert not self.is_there(client)
+
+    def test_a_consumer_holds_it(self, client: Client) -> None:
+        """TTL-20: it begins with the end of the last one."""
+        declare(client, "q", expires=100)
+        client.consume("q", "t")
+        client.world.pass_time(0.35)
+        assert self.is_there(client)
+        client.ask(1, commands.Basic.Cancel("t"))
+        client.world.pass_time(0.09)
+        assert self.is_there(client)
+        client.world.pass_time(0.02)
+        assert not self.is_there(client)

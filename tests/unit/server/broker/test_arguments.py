@@ -174,7 +174,6 @@ def test_of_two_bad_values_the_first_of_the_table_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("x-expires", integer(1)),
         ("x-dead-letter-strategy", longstr("at-most-once")),
         ("x-single-active-consumer", boolean(True)),
         ("x-delivery-limit", integer(0)),
