@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.conftest import Names
+from tests.integration.broker_process import BrokerProcess
 from vouchmq.kit import Connection, Message, RedeliveryPolicy, RefusedError, connect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(20)]
@@ -219,7 +220,7 @@ async def test_a_message_comes_back_as_it_was(
 
 
 async def test_copies_go_nowhere_else(kit: Connection, queue_name: str, names: Names) -> None:
-    """A CC header has been obeyed once and is not obeyed again by a redelivery (PUB-12)."""
+    """A CC header has been obeyed once and is not obeyed again by a redelivery (PUB-10)."""
     queue = await kit.declare(queue_name, redelivery=LONG_FIRST)
     carbon = await kit.declare(names("cc"), redelivery=None)
     await kit.publish(aio_pika.Message(b"once", headers={"CC": [carbon]}), queue)
@@ -285,3 +286,20 @@ async def test_arguments_of_the_caller_win(kit: Connection, queue_name: str, nam
     message = await graves.receive(LIMIT_S, queue=shared)
     assert message is not None
     assert message.body == b"poison"
+
+
+@pytest.mark.parametrize("own_broker", [("--compat-product", "RabbitMQ")], indirect=True)
+async def test_a_broker_that_poses_as_another_gets_retry_queues(own_broker: BrokerProcess) -> None:
+    """CONN-13: the recipe works there too (DELAY-01)."""
+    async with await connect(own_broker.url, redelivery=SHORT) as kit:
+        assert not kit.holds_back
+        queue = await kit.declare("poisoned")
+        receiver = await kit.receiver("auto")
+        listener = Failing()
+        await receiver.listen(queue, listener)
+        await kit.publish(b"poison", queue)
+        dead = await dead_letter(kit, queue)
+        assert dead.body == b"poison"
+        assert [message.retry_count for message in listener.seen] == [0, 1, 2]
+        for gap, delay_s in zip(listener.gaps(), (0.3, 0.6), strict=True):
+            assert delay_s - 0.02 <= gap <= delay_s + LATE_S
