@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from store import records
-from store.disk import Disk, DiskFile, Syncable
+from store.disk import DISK_FULL, Disk, DiskFile, Syncable
 from store.homes import Homes
-from store.segment import Segment
+from store.segment import Segment, summary_name
 from store.spares import Chore, Spares
 
 DAMAGED_SUFFIX: Final = ".damaged"
@@ -189,6 +189,8 @@ class Chain:
 
     def _note_block(self, segment: Segment) -> None:
         segment.dead_number = segment.last_number = self.number
+        segment.synced = self.synced_number
+        segment.oldest = self._segments[0].generation if self._segments else segment.generation
         self.number += 1
         if segment not in self._dirty:
             self._dirty.append(segment)
@@ -293,8 +295,18 @@ class Chain:
 
     # Segments.
 
-    def begin(self, head: Sequence[bytes], need: int, first_lsn: int) -> int:
+    def has_room(self, size: int, *, brings_new: bool) -> bool:
+        """Return whether a block fits; a small segment is for those that bring nothing new."""
+        active = self.active
+        is_closed = brings_new and active.size_bytes < self._spares.size_bytes
+        return active.has_room(size) and not is_closed
+
+    def begin(
+        self, head: Sequence[bytes], need: int, first_lsn: int, *, brings_new: bool = True
+    ) -> int:
         """Begin a segment that takes over, with room for `need` octets behind its head.
+
+        A disk that has no room for a usual one gets a smaller one if nothing new is brought.
 
         Returns:
             the size of the head block in octets
@@ -313,7 +325,7 @@ class Chain:
             max(self._spares.size_bytes, size + need),
         )
         self._is_directory_dirty = True
-        file = segment.file = self._spares.take(segment.name, segment.size_bytes)
+        file = segment.file = self._make_file(segment, size + need, brings_new=brings_new)
         try:
             # A head hands out no LSN: those that are buffered belong to the block behind it.
             block = self._seal(segment, records.HEAD, head, length, first_lsn, first_lsn)
@@ -333,7 +345,18 @@ class Chain:
             self._full.append(self._active)
         self._active = segment
         self._needs_scrub = False
+        if segment.size_bytes >= self._spares.size_bytes:
+            self._spares.hold_back(size)
         return size
+
+    def _make_file(self, segment: Segment, need: int, *, brings_new: bool) -> DiskFile:
+        try:
+            return self._spares.take(segment.name, segment.size_bytes)
+        except OSError as error:
+            if brings_new or error.errno not in DISK_FULL:
+                raise
+        file, segment.size_bytes = self._spares.take_small(segment.name, need)
+        return file
 
     def look_after_files(self) -> bool:
         """Order a spare in good time; return whether a sync would set a segment free.
@@ -420,6 +443,8 @@ class Chain:
         """Remove files of which a synced block says that they are gone."""
         while self._retired and self._retired[0][1] <= self.synced_number:
             segment, _ = self._retired.pop(0)
+            if segment.has_summary:
+                self._spares.remove(summary_name(segment.generation))
             if self._spares.keep(segment.name, segment.generation, segment.size_bytes):
                 self._is_directory_dirty = True
 

@@ -49,6 +49,7 @@ class SegmentIndex:
         "end",
         "first_lsn",
         "generation",
+        "is_unchecked",
         "name",
         "next_lsn",
         "salt",
@@ -60,6 +61,8 @@ class SegmentIndex:
         self.salt = salt
         self.first_lsn = self.next_lsn = first_lsn
         self.end = 0
+        # Nobody has read its blocks since the start: what is read has to be checked.
+        self.is_unchecked = False
         self._room = 0
         self._lsns = array("Q")
         self._offsets = array("Q")
@@ -108,15 +111,45 @@ class SegmentIndex:
             self._route_numbers.append(first_route)
             self._route_offsets.append(offset)
         if moved is not None:
-            has_others = bool(self._move_lows)
-            if not has_others or moved[0] <= self._move_highs[-1]:
-                self._move_rows.append(len(self._move_lows))
-            self._moved_low = min(self._moved_low, moved[0]) if has_others else moved[0]
-            self._moved_high = max(self._moved_high, moved[1])
-            self._move_lows.append(moved[0])
-            self._move_highs.append(moved[1])
-            self._move_offsets.append(offset)
+            self._add_moves(*moved, offset)
         self.end = offset + size
+
+    def _add_moves(self, low: int, high: int, offset: int) -> None:
+        has_others = bool(self._move_lows)
+        if not has_others or low <= self._move_highs[-1]:
+            self._move_rows.append(len(self._move_lows))
+        self._moved_low = min(self._moved_low, low) if has_others else low
+        self._moved_high = max(self._moved_high, high)
+        self._move_lows.append(low)
+        self._move_highs.append(high)
+        self._move_offsets.append(offset)
+
+    def rows(self) -> tuple[array[int], array[int], array[int]]:
+        """Everything as numbers, for `restore`: in rows of two, two and three."""
+        stretches, routes, moves = array("Q"), array("Q"), array("Q")
+        for row in zip(self._lsns, self._offsets, strict=True):
+            stretches.extend(row)
+        for row in zip(self._route_numbers, self._route_offsets, strict=True):
+            routes.extend(row)
+        for each in zip(self._move_lows, self._move_highs, self._move_offsets, strict=True):
+            moves.extend(each)
+        return stretches, routes, moves
+
+    def restore(
+        self,
+        stretches: array[int],
+        routes: array[int],
+        moves: array[int],
+        end: int,
+        next_lsn: int,
+    ) -> None:
+        """Take in what `rows` gave, of a segment that takes no more blocks."""
+        self._lsns, self._offsets = stretches[::2], stretches[1::2]
+        self._route_numbers, self._route_offsets = routes[::2], routes[1::2]
+        for low, high, offset in zip(moves[::3], moves[1::3], moves[2::3], strict=True):
+            self._add_moves(low, high, offset)
+        self.end, self.next_lsn = end, next_lsn
+        self.is_unchecked = True
 
     def stretch_of(self, lsn: int) -> Stretch | None:
         """The stretch in which a message lies that was published into this segment."""

@@ -21,8 +21,9 @@ from store.index import Index, SegmentIndex
 from store.notes import Notes
 from store.pending import Pending, encode_head
 from store.reader import NO_LIMIT, FetchedRun, Reader
-from store.segment import Segment
+from store.segment import Segment, summary_name
 from store.spares import Chore
+from store.summary import Summary
 
 # Beyond this many different routes in a segment the table starts anew, so that a routing
 # key per message costs disk (a route is logged again), not memory.
@@ -85,7 +86,7 @@ class Journal:
         self.refusals = 0
         self._chain = Chain(disk, segment_size_bytes, state.chain)
         self._index = state.index
-        self._reader = Reader(disk, state.index)
+        self._reader = Reader(disk, state.index, self.distrust)
         self._snapshot = snapshot
         self._wall_ms = wall_ms
         self._all_marks = state.marks
@@ -98,6 +99,7 @@ class Journal:
         self._route_limit = _MAX_ROUTES
         self._turn = Pending()
         self._notes = Notes(self._chain, state.notes)
+        self._summary: Summary | None = None
         self._begin_segment(0, state.definitions)
 
     @property
@@ -305,10 +307,10 @@ class Journal:
 
     def _write_block(self) -> None:
         payload, length = self._encode()
-        if not self._chain.active.has_room(records.HEADER_SIZE + length):
-            self._begin_segment(
-                records.HEADER_SIZE + length + self._routes_size(), self._snapshot()
-            )
+        brings_new = self._turn.brings_new
+        if not self._chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new):
+            need = records.HEADER_SIZE + length + self._routes_size()
+            self._begin_segment(need, self._snapshot(), brings_new=brings_new)
             self._notes.sweep()
             # Routes are logged once per segment: all those in use now need it again.
             self._keep_routes(set())
@@ -335,15 +337,36 @@ class Journal:
             moved=moved_bounds(moves[1::3], moves[2::3]),
         )
 
-    def _begin_segment(self, need: int, definitions: list[bytes]) -> None:
+    def _begin_segment(
+        self, need: int, definitions: list[bytes], *, brings_new: bool = False
+    ) -> None:
         # Not beyond what is written: should the block behind this head be lost, its LSNs are
         # given again, and to messages that nobody has seen.
         marks = {q: min(lsn, self.written_lsn) for q, lsn in self._all_marks.items()}
         chain = self._chain
-        head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, chain.vacated)
-        self.unsynced_bytes += self._chain.begin(head, need, self.written_lsn + 1)
+        vacated = chain.vacated
+        head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, vacated)
+        self.unsynced_bytes += chain.begin(
+            head, need, self.written_lsn + 1, brings_new=brings_new
+        )
+        if len(chain.resting) > 0 and self._summary is not None:
+            self._write_summary(chain.resting[-1])
+        self._summary = Summary(chain.segment_size_bytes)
+        self._summary.add_head(chain.gaps, vacated, marks)
         begun = self._chain.active
         self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
+
+    def _write_summary(self, rested: Segment) -> None:
+        """Spare the next start the segment that was just filled; without it that takes longer."""
+        if self._summary is not None and not self._summary.is_too_large:
+            with suppress(OSError):
+                self._summary.write(self.disk, rested, self._index.active)
+                rested.has_summary = True
+
+    def distrust(self, generation: int) -> None:
+        """Have the next start read this segment as a whole: it is not what was written."""
+        with suppress(OSError):
+            self.disk.unlink(summary_name(generation))
 
     # Reading back.
 
@@ -399,6 +422,11 @@ class Journal:
             chain.move_copies(keys[route][0], first_lsn, count)
         for queue_id, lsns in turn.settles.items():
             chain.settle_copies(queue_id, lsns)
+        summary = self._summary
+        if summary is not None and not summary.is_too_large:
+            summary.add_turn(turn, keys)
+            if self._notes.is_involved:
+                summary.add_words(self._notes.words())
         if self._notes.is_involved:
             self._notes.count()
         for queue_id in turn.drops:

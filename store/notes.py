@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from store import records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from store.chain import Chain
     from store.segment import Segment
@@ -162,6 +162,20 @@ class Notes:
         if self._piece is not None and self._pass is not None and self._pass.is_carrying:
             carried += self._piece.found
         return carried
+
+    def words(self) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Yield what the block that was just encoded says about each key, None: it has no value.
+
+        Of what it says of one key the last word counts.
+        """
+        yield from self._carried()
+        for scope_id, keys in self._forgotten.items():
+            for key in keys:
+                yield scope_id, key, None
+        yield from (word for word in self._said if word[2] is None)
+        for scope_id, noted in self._noted.items():
+            for key, value in noted.items():
+                yield scope_id, key, value
 
     def count(self) -> None:
         """Take note that everything that was buffered is written."""

@@ -47,6 +47,11 @@ class Pending:
         return bool(self.runs or self.defines or self.drops or self.vacated or self.has_barrier)
 
     @property
+    def brings_new(self) -> bool:
+        """Whether there is anything that a disk nearly without room need not take."""
+        return bool(self.runs or self.defines)
+
+    @property
     def has_riders(self) -> bool:
         """Whether there is anything that is written without asking for a sync."""
         return bool(self.settles or self.marks or self.moves or self.relogs or self.dropped_again)
@@ -130,7 +135,7 @@ def encode_head(
     return parts
 
 
-def put_numbers(parts: list[bytes], kind: int, numbers: list[int], width: int) -> None:
+def put_numbers(parts: list[bytes], kind: int, numbers: Sequence[int], width: int) -> None:
     """Append a section of entries of so many numbers each."""
     parts += records.pack_section(kind, len(numbers) // width, records.pack_numbers(numbers))
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise, repeat
+from struct import error as struct_error
 from struct import unpack_from
 from typing import TYPE_CHECKING, Final
 
@@ -198,12 +199,16 @@ class _Stretch:
 class Reader:
     """Reads messages of all segments that the index knows.
 
-    It opens the files by itself and keeps some of them open; `forget` closes.
+    It opens the files by itself and keeps some of them open; `forget` closes. `distrust` is told
+    the generation of a segment in which a block is not what was written.
     """
 
-    def __init__(self, disk: Disk, index: Index) -> None:
+    def __init__(self, disk: Disk, index: Index, distrust: Callable[[int], None]) -> None:
         self._disk = disk
         self._index = index
+        self._distrust = distrust
+        # Blocks that were read as a whole, of segments that nobody has read since the start.
+        self._checked: set[_Place] = set()
         self._files: OrderedDict[int, DiskFile] = OrderedDict()
         self._stretches: OrderedDict[_Place, _Stretch] = OrderedDict()
         self._cached_bytes = 0
@@ -242,11 +247,20 @@ class Reader:
                     at, more = at + 1, self._fetch_moved(lsn, runs)
                 size += more
         except OSError as error:
+            self._blame(lsn)
             reason = error.strerror or error
             raise ReadFailed(f"cannot read message {lsn} from the journal: {reason}") from error
-        except LookupError as error:
+        except (LookupError, ValueError, struct_error) as error:
+            self._blame(lsn)
             raise ReadFailed(f"message {lsn} is not in the journal where it should be") from error
         return runs
+
+    def _blame(self, lsn: int) -> None:
+        """Have the next start look at the segments that this message may be in."""
+        place = self._index.stretch_of(lsn)
+        places = [place.segment] if place is not None else []
+        for segment in (*places, *(segment for segment, _ in self._index.moved(lsn))):
+            self._distrust(segment.generation)
 
     def _find(self, lsns: Sequence[int], at: int) -> Contents | None:
         lsn = lsns[at]
@@ -309,11 +323,23 @@ class Reader:
         if block is None:
             raise KeyError(offset)
         base = window.base
-        if window.covers(offset, block.end) and not records.is_intact(
-            window.octets, offset - base, block.end - base
-        ):
+        if window.covers(offset, block.end):
+            is_intact = records.is_intact(window.octets, offset - base, block.end - base)
+        else:
+            is_intact = not segment.is_unchecked or self._check(segment, block)
+        if not is_intact:
             raise KeyError(offset)
         return block
+
+    def _check(self, segment: SegmentIndex, block: Block) -> bool:
+        """Whether a block is what was written, of which only a part is wanted: read once."""
+        place = (segment.generation, block.offset)
+        if place not in self._checked:
+            octets = self.file_of(segment).read(block.offset, block.end - block.offset)
+            if not records.is_intact(octets, 0, len(octets)):
+                return False
+            self._checked.add(place)
+        return True
 
     def contents_of(
         self, block: Block, window: Window, segment: SegmentIndex, *, moves: bool = False
@@ -364,6 +390,7 @@ class Reader:
         self._close(generation)
         for route in [route for route in self._routes if route[0] == generation]:
             del self._routes[route]
+        self._checked = {place for place in self._checked if place[0] != generation}
 
     def close(self) -> None:
         """Close all files; a later fetch opens what it needs again."""

@@ -17,7 +17,9 @@ Spec: DURABLE-12, DURABLE-14, DURABLE-15
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -28,11 +30,20 @@ from store.errors import CorruptSegment
 from store.index import Index, SegmentIndex
 from store.journal import Journal, JournalState
 from store.replay import RecoveredQueue, Remains, Replay
-from store.scan import Extent, Verdict, judge, list_generations, merge_gaps, read_segment, scan
-from store.segment import Segment, parse_generation, segment_name
+from store.scan import Extent, Verdict, list_generations, merge_gaps, read_segment
+from store.segment import (
+    SUMMARY_SUFFIX,
+    Segment,
+    parse_generation,
+    segment_name,
+    summary_name,
+)
 from store.spares import SPARE_SUFFIX
+from store.summary import Summary, read_summary
+from store.trust import Survey
 
 if TYPE_CHECKING:
+    from store.disk import DiskFile
     from store.notes import Recall
 
 # Suffix of files in which nothing at all could be read while nothing else was there either.
@@ -40,6 +51,11 @@ DISCARDED_SUFFIX: Final = ".discarded"
 # Blocks that carry a damaged segment's messages on are about this large.
 _MOVE_BYTES: Final = 4 * 1024 * 1024
 _MOVE_NOTES: Final = 4096
+# Of the newest segments so much is read at the start; so it takes tenths of a second.
+WHOLE_BYTES: Final = 256 * 1024 * 1024
+_ALL_BYTES: Final = 1 << 62
+# A segment was cut where it ended; its summary may be as large as one of this size may have.
+_LEAST_SUMMARY_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,6 +82,7 @@ class RecoveryReport:
     """What recovery found; sizes in octets."""
 
     segments: int = 0
+    unread_segments: int = 0
     blocks: int = 0
     messages: int = 0
     truncated_bytes: int = 0
@@ -111,6 +128,7 @@ def open_journal(
     wall_ms: Callable[[], int],
     recall: Recall | None = None,
     refuse_damage: bool = False,
+    whole_bytes: int = WHOLE_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Journal, Recovered]:
     """Lock the directory, recover what it holds and open the journal for writing.
@@ -118,8 +136,9 @@ def open_journal(
     `snapshot` is first called when the journal needs its next segment, not before. `wall_ms` gives
     the time of day in milliseconds. `recall` gives the value that a scope's key has by now, or
     None; it is not called before this returns, and without it the journal remembers all notes.
-    `progress` is told how many of how many segments are done, in the order of reading; each is
-    read twice.
+    The newest segments are read up to `whole_bytes`, of others only summaries; all are read with
+    `refuse_damage`. `progress` is told how many of how many segments are done, in the order of
+    reading; each is looked at twice.
 
     Raises:
         DataDirLocked: another process has the directory.
@@ -131,13 +150,16 @@ def open_journal(
     names = disk.listdir()
     generations = list_generations(names)
     steps = _Steps(2 * len(generations), progress)
-    verdict = judge(scan(disk, generations, steps.tell), generations)
+    if refuse_damage:
+        whole_bytes = _ALL_BYTES
+    survey = Survey(disk, generations, names, whole_bytes, steps.tell)
+    verdict = survey.verdict
     if refuse_damage:
         _refuse(verdict)
     report = RecoveryReport()
-    _clean_up(disk, names, verdict, report)
+    _clean_up(disk, names, survey, report)
     replay = Replay()
-    segments, indexes, remains = _replay_segments(disk, verdict, replay, steps)
+    segments, indexes, remains = _replay_segments(disk, survey, replay, steps)
     state = _state(segments, names, verdict, replay)
     state.index = Index(indexes)
     state.notes = replay.notes()
@@ -176,15 +198,23 @@ def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[in
     return queues
 
 
-def _clean_up(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryReport) -> None:
+def _clean_up(disk: Disk, names: list[str], survey: Survey, report: RecoveryReport) -> None:
     """Make the directory say what the verdict says, and make that durable.
 
     The order matters. What lies behind the torn tail goes before the tail is cut, or a second
     recovery would find it behind a tail that looks whole. Segments that are declared gone go
-    last, when the blocks that declare it are surely synced.
+    last, when the blocks that declare it are surely synced. A summary that is not believed now
+    must never be: its segment may be about to be cut, and its blocks' numbers be given again.
     """
+    verdict = survey.verdict
+    accepted = {extent.generation for extent in verdict.accepted}
+    kept = {summary_name(generation) for generation in survey.trusted & accepted}
+    for name in names:
+        if name.endswith(SUMMARY_SUFFIX) and name not in kept:
+            disk.unlink(name)
     doomed = [segment_name(generation) for generation in verdict.doomed]
     report.segments = len({extent.generation for extent in verdict.accepted})
+    report.unread_segments = len(survey.trusted & accepted)
     report.blocks = sum(extent.block_count for extent in verdict.accepted)
     report.truncated_bytes = sum(e.end - e.start for e in verdict.discarded)
     for name in doomed:
@@ -257,9 +287,10 @@ def _cut(disk: Disk, last: Extent) -> int:
 
 
 def _replay_segments(
-    disk: Disk, verdict: Verdict, replay: Replay, steps: _Steps
+    disk: Disk, survey: Survey, replay: Replay, steps: _Steps
 ) -> tuple[list[Segment], list[SegmentIndex], dict[int, Remains]]:
     """Replay all accepted segments, newest first; return them oldest first."""
+    verdict = survey.verdict
     extents: dict[int, list[Extent]] = {}
     for extent in verdict.accepted:
         extents.setdefault(extent.generation, []).append(extent)
@@ -275,9 +306,17 @@ def _replay_segments(
             segment.offset = own[-1].end
             segment.rest(max(extent.next_lsn for extent in own))
             segment.first_number, segment.last_number = own[0].first_number, own[-1].last_number
+            segment.synced, segment.oldest = own[-1].synced, own[-1].oldest
             if generation in damaged:
                 remains[generation] = Remains()
-            indexes.append(replay.segment(file, own, segment, remains.get(generation)))
+            if generation in survey.trusted:
+                indexes.append(_replay_summary(disk, file, replay, segment))
+            else:
+                size = max(segment.size_bytes, _LEAST_SUMMARY_BYTES)
+                summary = Summary(size) if _can_have_summary(own, remains) else None
+                index = replay.segment(file, own, segment, remains.get(generation), summary)
+                indexes.append(index)
+                _write_summary(disk, summary, segment, index)
             segment.arrived_count = 0  # how many there were is not known
         finally:
             file.close()
@@ -286,6 +325,28 @@ def _replay_segments(
     segments.reverse()
     indexes.reverse()
     return segments, indexes, remains
+
+
+def _replay_summary(disk: Disk, file: DiskFile, replay: Replay, segment: Segment) -> SegmentIndex:
+    found = read_summary(disk, segment.generation)
+    if found is None:
+        raise OSError(errno.EIO, f"the summary of {segment.name} cannot be read any more")
+    segment.has_summary = True
+    return replay.summarized(file, found, segment)
+
+
+def _can_have_summary(own: list[Extent], remains: dict[int, Remains]) -> bool:
+    is_whole = len(own) == 1 and own[0].start == 0 and own[0].block_count > 1
+    return is_whole and own[0].generation not in remains
+
+
+def _write_summary(
+    disk: Disk, summary: Summary | None, segment: Segment, index: SegmentIndex
+) -> None:
+    if summary is not None and not summary.is_too_large:
+        with suppress(OSError):
+            summary.write(disk, segment, index)
+            segment.has_summary = True
 
 
 def _state(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from store.reader import Content
     from store.scan import Extent
     from store.segment import Segment
+    from store.summary import Found, Summary
 
 Message = tuple[int, bytes, bytes]
 Route = tuple[tuple[int, ...], bytes]
@@ -226,17 +227,49 @@ class Replay:
         self._snapshot: list[bytes] = []
 
     def segment(
-        self, file: DiskFile, extents: Sequence[Extent], segment: Segment, remains: Remains | None
+        self,
+        file: DiskFile,
+        extents: Sequence[Extent],
+        segment: Segment,
+        remains: Remains | None,
+        summary: Summary | None,
     ) -> SegmentIndex:
         """Replay one segment, count what is live in it, and return where its blocks are.
 
-        `remains`, when given, collects what the segment alone holds.
+        `remains`, when given, collects what the segment alone holds, `summary` what it says.
 
         Raises:
             OSError: a block that the scan has read cannot be read any more
         """
         index = SegmentIndex(segment.generation, segment.name, segment.salt, segment.first_lsn)
         batches = _batches(file, extents, index)
+        routes = self._take(batches, segment, remains)
+        if summary is not None:
+            summary.add_bodies(batches, routes)
+        return index
+
+    def summarized(self, file: DiskFile, found: Found, segment: Segment) -> SegmentIndex:
+        """Replay one segment that is not read, but for the definitions if there are no newer ones.
+
+        Raises:
+            OSError: its head cannot be read any more
+        """
+        batches = [found.bodies]
+        if not self._has_snapshot:
+            extent = found.extent
+            end = (
+                records.HEADER_SIZE
+                + records.trusted_header(file.read(0, records.HEADER_SIZE), 0).length
+            )
+            extent.end = end
+            batches = [*_batches(file, [extent], found.places), *batches]
+        self._take(batches, segment, None)
+        return found.places
+
+    def _take(
+        self, batches: list[Bodies], segment: Segment, remains: Remains | None
+    ) -> dict[int, Route]:
+        """Replay what a segment's blocks say; return its routes."""
         self._replay_definitions(batches)
         self._replay_notes(batches, segment, remains)
         routes: dict[int, Route] = {}
@@ -255,7 +288,7 @@ class Replay:
         segment.gone_queues.update(q for queue_ids, _ in routes.values() for q in queue_ids)
         if remains is not None:
             remains.queue_ids.update(q for queue_ids, _ in routes.values() for q in queue_ids)
-        return index
+        return routes
 
     def _replay_definitions(self, batches: list[Bodies]) -> None:
         if self._has_snapshot:

@@ -14,12 +14,19 @@ from store.settled import Settled
 from store.spans import Spans
 
 SUFFIX: Final = ".journal"
+# What is appended to it for the file with a segment's summary, see store/summary.py.
+SUMMARY_SUFFIX: Final = ".summary"
 _DIGITS: Final = 16
 
 
 def segment_name(generation: int) -> str:
     """Return the file name of a segment; names sort like generations."""
     return f"{generation:0{_DIGITS}d}{SUFFIX}"
+
+
+def summary_name(generation: int) -> str:
+    """Return the file name of a segment's summary."""
+    return segment_name(generation) + SUMMARY_SUFFIX
 
 
 def parse_generation(name: str) -> int | None:
@@ -45,6 +52,7 @@ class Segment:
         "first_number",
         "generation",
         "gone_queues",
+        "has_summary",
         "head_bytes",
         "is_resting",
         "last_number",
@@ -55,11 +63,13 @@ class Segment:
         "noted",
         "noted_bytes",
         "offset",
+        "oldest",
         "salt",
         "settled",
         "settled_end",
         "settled_moved",
         "size_bytes",
+        "synced",
     )
 
     def __init__(self, generation: int, salt: int, first_lsn: int, size_bytes: int) -> None:
@@ -89,9 +99,12 @@ class Segment:
         # Its own LSNs end before this one; these are about those of messages moved here.
         self.end_lsn = first_lsn
         self.moved = Spans()
+        self.has_summary = False
         # What it begins with, and the numbers of its first and last block.
         self.head_bytes = 0
         self.first_number = self.last_number = 0
+        # What the header of the last block says: numbers of a block, and of a segment.
+        self.synced = self.oldest = 0
         # Number of the block that took the last live copy away (or the last to be written).
         self.dead_number = 0
 

@@ -3,15 +3,22 @@
 One is ordered when the active segment is half full; one that a dead segment leaves behind is as
 good. All have the size that segments have now: files of another size go back to the disk.
 
-It must not know segments.
+A small one is held back for a disk without room. What frees space there, acks above all, has to be
+written somewhere first: into a smaller file than usual if one can be made, at last into this one.
+
+It must not know segments. Spec: LIMIT-15
 """
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from store.disk import Disk, DiskFile
+from store.disk import DISK_FULL, Disk, DiskFile
 
 SPARE_SUFFIX: Final = ".spare"
 PREPARED_NAME: Final = "prepared" + SPARE_SUFFIX
+RESERVE_NAME: Final = "reserve" + SPARE_SUFFIX
+# What is held back, as a part of a file and as a multiple of what a segment begins with.
+_RESERVE_SHARE: Final = 16
 # One to begin the next segment with; what is beyond goes back to the disk.
 _MAX_SPARES: Final = 1
 # A segment is at least so many times as large as what it begins with.
@@ -41,6 +48,7 @@ class Spares:
         self._names: list[str] = []
         self._chores: list[Chore] = []
         self._has_ordered = False
+        self._reserve_bytes = 0
 
     def fit(self, head_bytes: int) -> None:
         """Have files with room for many blocks behind a head of this size."""
@@ -52,6 +60,38 @@ class Spares:
             self._chores += [Chore("unlink", name, 0) for name in (*self._names, PREPARED_NAME)]
             self._names = []
             self._has_ordered = False
+
+    def hold_back(self, head_bytes: int) -> None:
+        """See to it that there is a reserve with room behind such a head, if the disk has any."""
+        size = max(self.size_bytes // _RESERVE_SHARE, _HEAD_SHARE * head_bytes)
+        if size > self._reserve_bytes:
+            with suppress(OSError):
+                self._disk.create(RESERVE_NAME, size).close()
+                self._reserve_bytes = size
+
+    def take_small(self, name: str, size: int) -> tuple[DiskFile, int]:
+        """Return an open file with at least `size` octets, and how many it has.
+
+        For when there is no room for a usual one: as large as may be, at last the reserve.
+
+        Raises:
+            OSError: not even that
+        """
+        room = self.size_bytes // 2
+        while room >= max(size, 2 * self._reserve_bytes, 1):
+            try:
+                return self._disk.create(name, room), room
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+            room //= 2
+        room, self._reserve_bytes = self._reserve_bytes, 0
+        if room < size:
+            # It may have grown too small; what it held may be room enough.
+            self._disk.unlink(RESERVE_NAME)
+            return self._disk.create(name, size), size
+        self._disk.rename(RESERVE_NAME, name)
+        return self._disk.open(name), room
 
     def look_after(self, used_bytes: int) -> None:
         """Order a file in good time: when half of the active segment is used."""
