@@ -19,6 +19,7 @@ import pika
 import pika.exceptions
 import pytest
 
+from tests.integration.broker_process import Broker
 from tests.integration.frameworks.queue_types import need_queue_type
 from tests.integration.frameworks.worker_process import WorkerProcess, wait_for
 
@@ -146,6 +147,29 @@ def test_waiting_for_an_eta_holds_nobody_up(celery: Celery, notes: Path) -> None
         assert soon < began + 3
         assert all(began + 3 <= result.get(timeout=LIMIT_S) < began + 10 for result in late)
     assert notes.read_text().split() == ["soon"] + 12 * ["late"]
+
+
+def test_eta_beyond_the_consumer_timeout(
+    celery: Celery,
+    notes: Path,
+    broker: Broker,
+    need_argument: Callable[[str, object], None],
+) -> None:
+    """The worker loses its consumer, connects again, and does the task once, in time.
+
+    RabbitMQ closes the channel instead, and Celery's worker ends with an error (3.10.8 measured,
+    with its timeout for the whole node; it does not know this argument).
+    """
+    need_argument("x-consumer-timeout", 1000)
+    app = celery.app("hurried")
+    with celery.worker("hurried") as worker:
+        began = time.time()
+        result = app.tasks["note"].apply_async((str(notes), "in time"), countdown=4)
+        assert began + 4 <= result.get(timeout=LIMIT_S) < began + 10
+        assert app.tasks["add"].apply_async((2, 3)).get(timeout=LIMIT_S) == 5
+        if not broker.is_referee:
+            assert "ConsumerCancelled" in worker.text()
+    assert notes.read_text().split("\n") == ["in time", ""]
 
 
 def test_priorities(

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import celery
+import kombu
 
 URL = os.environ.get("FRAMEWORK_TEST_URL", "amqp://")
 PREFIX = os.environ.get("FRAMEWORK_TEST_PREFIX", "frameworks")
@@ -50,7 +51,22 @@ quorum.conf.update(
     broker_transport_options={"confirm_publish": True},
 )
 
-APPS = {"quickstart": quickstart, "careful": careful, "prioritised": prioritised, "quorum": quorum}
+# A queue whose consumers must not hold a message for longer than a second.
+hurried = celery.Celery("hurried", broker=URL, backend="rpc://")
+hurried.conf.update(
+    task_default_queue=f"{PREFIX}.hurried",
+    task_queues=[
+        kombu.Queue(f"{PREFIX}.hurried", queue_arguments={"x-consumer-timeout": 1000}),
+    ],
+)
+
+APPS = {
+    "quickstart": quickstart,
+    "careful": careful,
+    "prioritised": prioritised,
+    "quorum": quorum,
+    "hurried": hurried,
+}
 
 
 @celery.shared_task(name="add")
