@@ -265,6 +265,7 @@ class Assembly:
             self.turn,
             clock=self._clock,
             later=call_later or (lambda _, step: self.turn.later(step)),
+            is_stuck=lambda: self.storage.stuck_lsn != 0,
             segment_octets=settings.segment_size_bytes,
         )
 

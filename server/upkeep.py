@@ -31,6 +31,10 @@ LONGEST_STEP_S: Final = 0.005
 CALM_S: Final = 0.1
 # What a step may move, however fast it is.
 MOST_OCTETS: Final = 256 * 1024
+# So much must be left where blocks go, for acks that come meanwhile.
+ROOM_OCTETS: Final = 2 * MOST_OCTETS
+# Or so much of a segment on the disk.
+FREE_SHARE: Final = 1 / 8
 # Octets passed for each one that publishers bring.
 OWED_PER_OCTET: Final = 3
 # Steps get longer by one for each such part of a segment that is owed.
@@ -88,7 +92,8 @@ class Upkeep:
         turns: a turn is run behind each step
         clock: monotonic seconds
         later: runs a callable in some time, given in seconds
-        segment_octets: so much must be free on the disk before a new segment is begun for this
+        is_stuck: whether the disk refused the last block, and nothing was written since
+        segment_octets: a part of it must be free on the disk before one is begun for this
     """
 
     def __init__(
@@ -100,6 +105,7 @@ class Upkeep:
         *,
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
+        is_stuck: Callable[[], bool],
         segment_octets: int,
     ) -> None:
         self._steps = steps
@@ -108,6 +114,7 @@ class Upkeep:
         self._turns = turns
         self._clock = clock
         self._later = later
+        self._is_stuck = is_stuck
         self._segment_octets = segment_octets
         self._is_scheduled = False
         self._generation = tail.tail_generation
@@ -136,11 +143,18 @@ class Upkeep:
         self._later(pause_s, self._step)
 
     def _may_write(self) -> bool:
-        """What is moved goes into room that is there already, or of which there is plenty."""
-        if self._alarms.is_storage_failing:
+        """What is moved goes into room that is there already, or of which there is enough.
+
+        On a full disk that is the way out: a segment that is moved leaves more than it takes.
+        """
+        if self._is_stuck():
             return False
-        has_room = self._tail.tail_room_bytes >= 2 * MOST_OCTETS
-        return has_room or self._alarms.disk_free_octets >= self._segment_octets
+        if self._tail.tail_room_bytes >= ROOM_OCTETS:
+            return True
+        free_octets = self._alarms.disk_free_octets
+        return not self._alarms.is_storage_failing and free_octets >= (
+            FREE_SHARE * self._segment_octets
+        )
 
     def _step(self) -> None:
         self._is_scheduled = False

@@ -18,6 +18,8 @@ from store.errors import DataDirLocked, DataDirUnreadable
 LOCK_NAME: Final = "lock"
 # Linux takes at most 1024 buffers in one call (UIO_MAXIOV).
 _MAX_PARTS: Final = 1024
+# What an error number says when there is no room; what was written before is as it was.
+DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 

@@ -14,6 +14,7 @@ from server.upkeep import (
     IDLE_PAUSE_S,
     IDLE_STEP_S,
     LONGEST_STEP_S,
+    ROOM_OCTETS,
     Upkeep,
 )
 
@@ -31,6 +32,7 @@ class Stage:
         self.tail_room_bytes = SEGMENT_OCTETS
         self.passed_bytes = self.moved_bytes = 0
         self.has_work = True
+        self.is_stuck = False
         self.passes = 0
         self.limits: list[float] = []
         self.pauses: list[float] = []
@@ -44,6 +46,7 @@ class Stage:
             self,
             clock=lambda: self.now,
             later=self._later,
+            is_stuck=lambda: self.is_stuck,
             segment_octets=SEGMENT_OCTETS,
         )
 
@@ -149,18 +152,33 @@ def test_a_new_segment_is_a_reason_to_look(stage: Stage) -> None:
 
 def test_there_are_no_steps_while_the_disk_refuses(stage: Stage) -> None:
     stage.upkeep.look()
-    stage.alarms.storage_failed()
+    stage.is_stuck = True
     stage.run(1)
     assert stage.limits == []
     assert not stage.is_waiting
-    stage.alarms.storage_recovered()
+    stage.is_stuck = False
     stage.upkeep.look()
     stage.run(1)
     assert len(stage.limits) == 1
 
 
-def test_a_new_segment_is_not_begun_for_it_on_a_disk_that_is_nearly_full(stage: Stage) -> None:
-    stage.tail_room_bytes = 1000
-    stage.alarms.read(0, SEGMENT_OCTETS - 1)
+def test_a_full_disk_is_emptied_into_room_that_is_there(stage: Stage) -> None:
+    stage.alarms.read(0, 0)
+    stage.alarms.storage_failed()
     stage.upkeep.look()
+    stage.run(1)
+    assert len(stage.limits) == 1
+    stage.tail_room_bytes = ROOM_OCTETS - 1
+    stage.run(1)
+    assert len(stage.limits) == 1, "what is left is for acks"
     assert not stage.is_waiting
+
+
+@pytest.mark.parametrize(("free_octets", "goes_on"), [(50_000_000, True), (1_000_000, False)])
+def test_a_disk_with_less_than_a_segment_free_is_emptied_too(
+    stage: Stage, free_octets: int, goes_on: bool
+) -> None:
+    stage.tail_room_bytes = 1000
+    stage.alarms.read(0, free_octets)
+    stage.upkeep.look()
+    assert stage.is_waiting == goes_on

@@ -12,6 +12,7 @@ from store.errors import CorruptSegment, UnsupportedFormat
 from store.journal import Journal
 from store.recovery import open_journal
 from store.segment import segment_name
+from store.spares import RESERVE_NAME
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import (
     SEGMENT_SIZE_BYTES,
@@ -284,7 +285,7 @@ def test_spares_are_removed_at_the_start() -> None:
     for name in ("prepared.spare", "7.spare", "prepared.spare.new"):
         disk.create(name, 100)
     open_on(disk)
-    assert all("spare" not in name for name in disk.listdir())
+    assert [name for name in disk.listdir() if "spare" in name] == [RESERVE_NAME]
 
 
 def test_messages_seen_after_a_killed_process_survive_a_later_power_cut() -> None:
