@@ -109,6 +109,11 @@ class Consumer:
             shared.limit or shared.limit_octets or self.credit.limit_octets
         )
 
+    @property
+    def has_outstanding(self) -> bool:
+        """See `Outlet`."""
+        return self.credit.outstanding > 0
+
     def room(self, head: Message) -> int:
         """See `Outlet`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20).
 

@@ -29,7 +29,7 @@ CLASSIC: Final = "classic"
 QUORUM: Final = "quorum"
 STREAM: Final = "stream"
 # What error texts call the types: RabbitMQ's module names (5.3).
-_TYPE_NAMES: Final = {
+TYPE_NAMES: Final = {
     CLASSIC: "rabbit_classic_queue",
     QUORUM: "rabbit_quorum_queue",
     STREAM: "rabbit_stream_queue",
@@ -59,7 +59,7 @@ def check_arguments(queue: str, arguments: Table) -> None:
         row = _BY_NAME.get(name)
         if row is not None and queue_type not in row.types:
             raise PreconditionFailed(
-                f"invalid arg '{name}' for {queue} of queue type {_TYPE_NAMES[queue_type]}"
+                f"invalid arg '{name}' for {queue} of queue type {TYPE_NAMES[queue_type]}"
             )
     _refuse_unsupported(queue, arguments, QUEUE_ARGUMENTS)
 
@@ -305,12 +305,12 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
         yes,
     ),
     Argument("x-queue-version", _queue_version, _ALL, yes),
-    Argument("x-single-active-consumer", _boolean, _NO_STREAM, only(False)),
+    Argument("x-single-active-consumer", _boolean, _NO_STREAM, yes),
     Argument(
         X_QUEUE_TYPE,
         _one_of(CLASSIC, QUORUM, STREAM, otherwise="\"unsupported queue type '{}'\""),
         _ALL,
-        only(b"classic"),
+        only(b"classic", b"stream"),
     ),
     Argument("x-queue-master-locator", _text, _ALL, yes),
     Argument("x-delivery-limit", _integer, _NO_STREAM, only_negative),
@@ -334,9 +334,9 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
     ),
     Argument("x-deduplication-header", _text, _NO_STREAM, not_yet),
     Argument("x-deduplication-dead-letter", _boolean, _NO_STREAM, only(False)),
-    Argument("x-max-age", _max_age, (STREAM,), not_yet),
-    Argument("x-stream-max-segment-size-bytes", _NOT_NEGATIVE, (STREAM,), not_yet),
-    Argument("x-stream-filter-size-bytes", _NOT_NEGATIVE, (STREAM,), not_yet),
+    Argument("x-max-age", _max_age, (STREAM,), yes),
+    Argument("x-stream-max-segment-size-bytes", _NOT_NEGATIVE, (STREAM,), yes),
+    Argument("x-stream-filter-size-bytes", _NOT_NEGATIVE, (STREAM,), yes),
     Argument("x-quorum-initial-group-size", _NOT_NEGATIVE, _ALL, yes),
     Argument("x-initial-cluster-size", _NOT_NEGATIVE, _ALL, yes),
     Argument("x-queue-leader-locator", _text, _ALL, yes),

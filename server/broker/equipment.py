@@ -11,6 +11,8 @@ from server.broker.lease import Lease
 from server.broker.letters import Letters
 from server.broker.levels import Levels
 from server.broker.limits import Limit
+from server.broker.single_active import SingleActive
+from server.broker.stream import Stream
 from server.broker.tally import Tally
 
 if TYPE_CHECKING:
@@ -53,11 +55,16 @@ class Equipment:
 
     def equip(self, queue: Queue, features: Features) -> None:
         """Let the queue have these features from now on; what is in it stays."""
+        if isinstance(queue, Stream):
+            queue.keep(features)
+            return
         if features.is_plain and queue.care is None:
             return
         care = queue.care or Care(queue, self.timers.now_ms)
         if features.highest_level and queue.levels is None:
             self._level(queue, features)
+        if features.single_active and queue.subscribers.single_active is None:
+            queue.subscribers.single_active = SingleActive(displaces=features.type == QUORUM)
         if features.dead_letter_exchange is None:
             care.letters = None
         else:
@@ -106,6 +113,8 @@ class Equipment:
 
     def expect_expirations(self, queue: Queue) -> None:
         """From now on messages in this queue may have a time to live of their own (TTL-01)."""
+        if isinstance(queue, Stream):
+            return  # there they mean nothing (TTL-09)
         if queue.care is None:
             queue.care = Care(queue, self.timers.now_ms)
         if queue.care.expiry is None:
@@ -117,6 +126,9 @@ class Equipment:
 
     def restore(self, queue: Queue, notes: dict[bytes, bytes]) -> None:
         """What had been noted of a queue before a restart; its messages are in place."""
+        if isinstance(queue, Stream):
+            queue.restore_notes(notes)
+            return
         if OWN_EXPIRATIONS in notes:
             self.expect_expirations(queue)
         if queue.care is not None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from protocol.fields import as_integer, as_text
 from server.broker.arguments import levels_of, queue_type_of
+from server.broker.stream_start import interval_ms
 
 if TYPE_CHECKING:
-    from protocol.fields import Table
+    from protocol.fields import Field, Table
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,8 +32,11 @@ class Features:
     max_length: int | None = None
     max_length_octets: int | None = None
     overflow: str | None = None
+    single_active: bool = False
     highest_level: int = 0
     default_level: int = 0
+    max_age_ms: int | None = None
+    segment_octets: int | None = None
 
     @property
     def is_limited(self) -> bool:
@@ -51,6 +55,7 @@ def features_of(arguments: Table) -> Features:
     highest_level, default_level = levels_of(arguments)
     return Features(
         type=queue_type,
+        single_active=is_true(arguments.get("x-single-active-consumer")),
         highest_level=highest_level,
         default_level=default_level,
         expires_ms=as_integer(arguments.get("x-expires")),
@@ -60,4 +65,11 @@ def features_of(arguments: Table) -> Features:
         max_length=as_integer(arguments.get("x-max-length")),
         max_length_octets=as_integer(arguments.get("x-max-length-bytes")),
         overflow=as_text(arguments.get("x-overflow")),
+        max_age_ms=interval_ms(as_text(arguments.get("x-max-age")) or ""),
+        segment_octets=as_integer(arguments.get("x-stream-max-segment-size-bytes")),
     )
+
+
+def is_true(field: Field | None) -> bool:
+    """Whether a boolean argument is there and set."""
+    return field is not None and field.value is True

@@ -24,6 +24,10 @@ class Outlet(Protocol):
     def shares_room(self) -> bool:
         """True when its room depends on other consumers' deliveries or on message sizes."""
 
+    @property
+    def has_outstanding(self) -> bool:
+        """True while deliveries to it are unsettled."""
+
     def room(self, head: Message) -> int:
         """How many messages it can take now, `head` being the first; 0 when it must wait."""
 

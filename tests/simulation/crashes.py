@@ -127,6 +127,8 @@ class Probe:
     def __init__(self) -> None:
         self.taken: list[tuple[int, bool]] = []
 
+    has_outstanding = False
+
     def room(self, head: Message) -> int:
         del head
         return 1 << 30

@@ -45,6 +45,10 @@ class FakeOutlet:
         rooms = [self.left, self.shared.left if self.shared is not None else None]
         return min((room for room in rooms if room is not None), default=1 << 30)
 
+    @property
+    def has_outstanding(self) -> bool:
+        return bool(self.held)
+
     def deliver(
         self, messages: list[Message], mark: int, shown: list[Message] | None = None
     ) -> None:

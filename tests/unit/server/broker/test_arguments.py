@@ -175,7 +175,6 @@ def test_of_two_bad_values_the_first_of_the_table_is_named() -> None:
     ("name", "value"),
     [
         ("x-dead-letter-strategy", longstr("at-most-once")),
-        ("x-single-active-consumer", boolean(True)),
         ("x-delivery-limit", integer(0)),
         ("x-consumer-timeout", integer(1)),
         ("x-delayed-retry-type", longstr("all")),

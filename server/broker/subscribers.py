@@ -1,0 +1,88 @@
+"""The consumers of one queue: who is served, in which order of priority, and who waits.
+
+Spec: CONS-05, CONS-10, CONS-20, CONS-30
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from server.broker.outlet import Outlet
+    from server.broker.single_active import SingleActive
+
+
+class Subscribers:
+    """Consumers by priority, highest first; within a group whoever is next stands in front."""
+
+    __slots__ = ("count", "exclusive", "groups", "single_active")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.exclusive: Outlet | None = None
+        self.groups: list[tuple[int, deque[Outlet]]] = []
+        self.single_active: SingleActive | None = None
+
+    def add(self, outlet: Outlet, *, exclusive: bool) -> bool:
+        """Enter a consumer; False when exclusiveness forbids it (CONS-05)."""
+        if self.exclusive is not None:
+            return False
+        if exclusive and (self.count or self.single_active is not None):
+            return False
+        if exclusive:
+            self.exclusive = outlet
+        self.count += 1
+        single = self.single_active
+        if single is None or single.add(outlet):
+            self._serve(outlet)
+        elif (active := single.steps_back()) is not None:
+            self._serve_no_more(active)
+        return True
+
+    def remove(self, outlet: Outlet) -> bool:
+        """Take a consumer away; False when it was not there."""
+        single = self.single_active
+        waits = single is not None and outlet in single.everybody()
+        if not self._serve_no_more(outlet) and not waits:
+            return False
+        if single is not None:
+            single.remove(outlet)
+        self.count -= 1
+        if self.exclusive is outlet:
+            self.exclusive = None
+        return True
+
+    def clear(self) -> list[Outlet]:
+        """Take all away; gives who they were."""
+        outlets = self.everybody()
+        self.groups, self.count, self.exclusive = [], 0, None
+        return outlets
+
+    def everybody(self) -> list[Outlet]:
+        """All consumers, those who are served first."""
+        served = [outlet for _, group in self.groups for outlet in group]
+        return served + (self.single_active.everybody() if self.single_active is not None else [])
+
+    def look_for_successor(self) -> None:
+        """Where one is served alone: serve the next one if the place is free."""
+        successor = self.single_active.successor() if self.single_active is not None else None
+        if successor is not None:
+            self._serve(successor)
+
+    def _serve(self, outlet: Outlet) -> None:
+        for priority, group in self.groups:
+            if priority == outlet.priority:
+                group.append(outlet)
+                return
+        self.groups.append((outlet.priority, deque([outlet])))
+        self.groups.sort(key=lambda entry: -entry[0])
+
+    def _serve_no_more(self, outlet: Outlet) -> bool:
+        for entry in self.groups:
+            if outlet in entry[1]:
+                entry[1].remove(outlet)
+                if not entry[1]:
+                    self.groups.remove(entry)
+                return True
+        return False
