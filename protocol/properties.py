@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTENT_DELIVERY_MODE
 from protocol.errors import FrameError, cannot_decode
@@ -361,3 +361,31 @@ def _with_value(block: bytes, flag: int, octets: bytes) -> bytes:
         start = end = max((s[1] for before, s in spans.items() if before > flag), default=2)
     flags = _FLAGS.unpack_from(block)[0] | flag
     return _FLAGS.pack(flags) + block[2:start] + octets + block[end:]
+
+
+class HeaderSpot(NamedTuple):
+    """Where in a property block the headers table is, or would be: its length octets first."""
+
+    is_there: bool
+    start: int
+    end: int
+
+    def taken_from(self, block: bytes) -> tuple[bytes, bytes, bytes]:
+        """The flags with that of the headers set, what stands before the table, and its entries."""
+        flags = _FLAGS.pack(_FLAGS.unpack_from(block)[0] | _HEADERS)
+        entries = block[self.start + 4 : self.end] if self.is_there else b""
+        return flags, block[2 : self.start], entries
+
+
+def header_spot(block: bytes) -> HeaderSpot:
+    """Find the headers table of a block.
+
+    Raises:
+        FrameError: 501, ids 60,40.
+    """
+    spans = _spans(block)
+    if _HEADERS in spans:
+        return HeaderSpot(True, *spans[_HEADERS])
+    # Behind the content type and encoding, which have the higher flags.
+    at = max((span[1] for flag, span in spans.items() if flag > _HEADERS), default=2)
+    return HeaderSpot(False, at, at)

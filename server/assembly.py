@@ -14,6 +14,7 @@ import structlog
 
 from server.alarms import Alarms
 from server.amounts import parse_amount
+from server.broker.arguments import STREAM
 from server.broker.broker import Broker
 from server.broker.equipment import Equipment
 from server.broker.features import features_of
@@ -22,6 +23,7 @@ from server.broker.paged_store import DiskPages, JournalClock
 from server.broker.pager import Pager
 from server.broker.queue import Queue
 from server.broker.storing import Storing
+from server.broker.stream import Stream
 from server.broker.timers import Timers
 from server.node import Limits, Node
 from server.storage import Storage
@@ -275,8 +277,14 @@ class Assembly:
         return Pager(pages, settings.queue_memory_bytes, settings.queues_memory_bytes)
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
-        queue = Queue(spec, self.turn, self.journal, self.pager, self._unused)
-        self.equipment.equip(queue, features_of(spec.arguments))
+        features = features_of(spec.arguments)
+        queue: Queue
+        if features.type == STREAM:
+            around = (self.turn, self.journal, self.pager, self.timers)
+            queue = Stream(spec, *around, self.journal_clock)
+        else:
+            queue = Queue(spec, self.turn, self.journal, self.pager, self._unused)
+        self.equipment.equip(queue, features)
         if spec.stored:
             self._stored[spec.queue_id] = queue
         return queue
@@ -296,6 +304,8 @@ class Assembly:
     def _recall(self, scope_id: int, key: bytes) -> bytes | None:
         """The value of a note by now; who is gone wants none."""
         queue = self._stored.get(scope_id)
+        if isinstance(queue, Stream):
+            return queue.recall(key)
         return queue.care.recall(key) if queue is not None and queue.care is not None else None
 
     def _unused(self, queue: Queue) -> None:

@@ -28,6 +28,7 @@ from server.broker.fate import Fate, Reason
 from server.confirms import Confirms
 from server.consumer import Consumer, Credit
 from server.publishing import Publisher
+from server.streaming import refuse_nack
 from server.transactions import HeldSettlement, Transaction
 from server.unacked import Unacked
 from server.verbs import verb
@@ -200,6 +201,8 @@ class Channel:
             taken = found
         else:
             taken = self.unacked.take_all()
+        if fate is not Fate.ACKED:
+            refuse_nack(self, taken, ids)
         self._settle_or_hold(taken, fate)
 
     def _settle_or_hold(self, taken: list[Taken], fate: Fate) -> None:

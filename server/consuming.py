@@ -14,6 +14,7 @@ from protocol.runs import body_size, content_pieces
 from server.broker.fate import Fate
 from server.consumer import Consumer, Credit
 from server.reply_to import PREFIX
+from server.streaming import begin, refuse_recover, start_for
 from server.verbs import verb
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from server.channel import Channel
 
 # Consumer arguments whose features are not built: refused, never ignored.
-UNSUPPORTED: Final = ("x-consumer-timeout", "x-stream-offset", "x-queue-seq")
+UNSUPPORTED: Final = ("x-consumer-timeout", "x-queue-seq")
 
 
 def qos(channel: Channel, method: commands.Basic.Qos, _arguments: Table) -> None:
@@ -74,6 +75,7 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
         queue = wanted_queue(channel, method.queue)
         priority = consumer_priority(queue, arguments)
         count, octets = channel.consumer_credit
+        start = start_for(queue, arguments, count, no_ack=bool(method.no_ack))
         consumer = Consumer(
             channel,
             queue,
@@ -83,7 +85,7 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
             credit=Credit(count, octets),
         )
         # The queue asks for its dispatch in the turn, so consume-ok leaves before deliveries.
-        queue.add_consumer(consumer, exclusive=bool(method.exclusive))
+        begin(queue, consumer, start, exclusive=bool(method.exclusive))
         channel.consumers[tag] = consumer
     if not method.nowait:
         channel.reply(consume_ok(channel.number, tag))
@@ -181,13 +183,15 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
 
 
 def recover(channel: Channel, method: commands.Basic.Recover, _arguments: Table) -> None:
-    """basic.recover (ACK-20, ACK-22, TX-13)."""
+    """basic.recover (ACK-20, ACK-22, ACK-23, TX-13)."""
+    refuse_recover(channel)
     channel.reply(recover_ok(channel.number))
     give_again(channel, requeue=bool(method.requeue))
 
 
 def recover_async(channel: Channel, method: commands.Basic.RecoverAsync, _arguments: Table) -> None:
     """basic.recover-async: the same without reply (ACK-21)."""
+    refuse_recover(channel)
     give_again(channel, requeue=bool(method.requeue))
 
 

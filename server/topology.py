@@ -40,6 +40,7 @@ from server.broker.names import (
     queue_text,
     strip_cr_lf,
 )
+from server.broker.queue_types import is_stream, refuse_server_named
 from server.broker.spec import QueueLike
 from server.broker.vhost import VHost
 from server.verbs import verb
@@ -185,6 +186,7 @@ def declare_queue(scope: Scope, method: commands.Queue.Declare, arguments: Table
         if name:
             check_queue_name(name)
         else:
+            refuse_server_named(arguments)
             name = scope.vhost.server_named()
         _require(scope, "configure", "queue", name)
         queue, lsn = scope.vhost.declare_queue(
@@ -247,7 +249,7 @@ def delete_queue(scope: Scope, method: commands.Queue.Delete, _: Table) -> None:
         name,
         scope.owner,
         if_unused=method.if_unused,
-        if_empty=method.if_empty,
+        if_empty=method.if_empty and not is_stream(scope.vhost.queues.get(name)),
         before_cancel=answer,
     )
 

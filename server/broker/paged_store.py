@@ -48,6 +48,10 @@ class JournalClock:
         """The present, as the journal writes it."""
         return self._now_ms() + self._offset_ms
 
+    def journal_ms(self, loop_ms: int) -> int:
+        """What the journal writes of that moment."""
+        return loop_ms + self._offset_ms
+
     def loop_ms(self, journal_ms: int) -> int:
         """When that was by the loop's clock; 0, which nobody knows, is now."""
         now_ms = self._now_ms()

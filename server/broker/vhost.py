@@ -36,6 +36,7 @@ from server.broker.names import (
     exchange_text,
     queue_text,
 )
+from server.broker.queue_types import check_properties
 from server.broker.routes import Routes
 from server.broker.spec import QueueLike, QueueSpec
 
@@ -287,6 +288,13 @@ class VHost(Generic[Q_co]):
         if target is not None:
             permit_target(target)
         check_arguments(queue_text(name, self.name), arguments)
+        check_properties(
+            queue_text(name, self.name),
+            arguments,
+            durable=durable,
+            exclusive=exclusive_owner is not None,
+            auto_delete=auto_delete,
+        )
         if self.queue_limit is not None and len(self.queues) >= self.queue_limit:
             raise PreconditionFailed(
                 f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
