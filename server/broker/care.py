@@ -126,7 +126,7 @@ class Care:
     def tidy(self) -> None:
         """Do outside the turn what a dispatch would do, without serving anybody."""
         if self.expiry is not None:
-            self.expiry.run(at_once=True)
+            self.expiry.run(at_once=not self._queue.is_head_wanted)
         # Who waits for messages comes before the limit, and is served in the turn.
         if self.limit is not None and not self._queue.has_consumers:
             self.limit.run()

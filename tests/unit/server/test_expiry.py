@@ -124,6 +124,18 @@ class TestQueueTtl:
         assert [delivery(what)[2] for _, what in client.hear()] == [b"a"]
         assert client.message_count("q") == 0
 
+    def test_ttl_zero_reaches_a_consumer_although_somebody_looks(self, client: Client) -> None:
+        """TTL-06: a declare in the same turn expires what no consumer has room for, no more."""
+        declare(client, "q", message_ttl=0)
+        client.qos(1)
+        assert client.consume("q", "t") == []
+        look = wire.method(1, commands.Queue.Declare(queue="q", passive=True))
+        client.send(wire.publish(1, "q", b"a"), look)
+        said = [what for _, what in client.hear()]
+        assert [delivery(what)[2] for what in said if isinstance(what, wire.Content)] == [b"a"]
+        client.send(wire.publish(1, "q", b"b"))
+        assert client.message_count("q") == 0
+
     def test_unacked_one_does_not_expire_until_it_comes_back(self, client: Client) -> None:
         """TTL-05."""
         declare(client, "q", message_ttl=100)
