@@ -18,7 +18,7 @@ Spec: DURABLE-15
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final
@@ -172,8 +172,10 @@ class Compactor:
         In between the broker goes on publishing and settling, so that nothing which was found
         alive before a yield may be believed to be so behind it.
         """
-        yield from self._survey(current)
         segment = current.segment
+        if segment.is_unchecked:
+            yield from self._check(current)
+        yield from self._survey(current)
         if not self._choice.is_worth_it(segment, current.live_bytes, current.kept_bytes):
             return
         self.counters.rounds += 1
@@ -189,6 +191,20 @@ class Compactor:
         self._leave(segment)
 
     # Looking at blocks.
+
+    def _check(self, current: _Round) -> Iterator[int]:
+        """Read a segment as a whole that recovery has not read."""
+        segment = current.segment
+        offset = 0
+        while offset < segment.offset:
+            lead = current.file.read(offset, records.HEADER_SIZE)
+            header = records.read_header(lead, 0, segment.generation, segment.salt)
+            end = offset + records.HEADER_SIZE + (header.length if header is not None else 0)
+            if header is None or end > segment.offset:
+                raise LookupError(f"there is no block at offset {offset}")
+            yield from self._read(current.file, offset, end)
+            offset = end
+        self._journal.checked(segment)
 
     def _survey(self, current: _Round) -> Iterator[int]:
         segment = current.segment
@@ -251,12 +267,23 @@ class Compactor:
 
     def _move(self, current: _Round, offset: int, end: int) -> Iterator[int]:
         """Read a block as a whole, a piece at a time, and move what is alive in it."""
-        window = Parts(current.file, offset)
+        window = yield from self._read(current.file, offset, end)
+        yield from self._carry(current, _block_at(window, current.segment, offset), window)
+        self.counters.passed_bytes += (end - offset) // 2
+
+    def _read(self, file: DiskFile, offset: int, end: int) -> Generator[int, None, Parts]:
+        """Read a block as a whole, a piece at a time.
+
+        Raises:
+            LookupError: it is not what was written
+            OSError: it cannot be read
+        """
+        window = Parts(file, offset)
         crc = stored = ahead = 0
         for at in range(offset, end, PART_BYTES):
             if at >= ahead:
-                ahead = _read_ahead(current.file, at, end)
-            part = current.file.read(at, min(PART_BYTES, end - at))
+                ahead = _read_ahead(file, at, end)
+            part = file.read(at, min(PART_BYTES, end - at))
             if at == offset:
                 stored, covered = records.split_checksum(part)
                 crc = crc32(covered)
@@ -266,8 +293,7 @@ class Compactor:
             yield len(part) // _CHECK_SHARE
         if crc != stored:
             raise LookupError(f"the block at offset {offset} does not match its checksum")
-        yield from self._carry(current, _block_at(window, current.segment, offset), window)
-        self.counters.passed_bytes += (end - offset) // 2
+        return window
 
     def _carry(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
         """Move and log again what others need."""
@@ -343,6 +369,7 @@ class Compactor:
     def _spoil(self, segment: Segment, reason: str) -> None:
         self._end()
         self._choice.rule_out(segment)
+        self._journal.distrust(segment.generation)
         self._on_spoiled(segment.name, reason)
 
     def close(self) -> None:

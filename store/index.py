@@ -214,6 +214,12 @@ class Index:
         self._starts = [segment.first_lsn for segment in self._segments]
         return gone
 
+    def checked(self, generation: int) -> None:
+        """Every block of a segment was read and is what was written."""
+        for segment in self._segments:
+            if segment.generation == generation:
+                segment.is_unchecked = False
+
     def stretch_of(self, lsn: int) -> Stretch | None:
         """The stretch into which a message was published; None if that segment is gone."""
         at = bisect_right(self._starts, lsn) - 1

@@ -346,9 +346,7 @@ class Journal:
         chain = self._chain
         vacated = chain.vacated
         head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, vacated)
-        self.unsynced_bytes += chain.begin(
-            head, need, self.written_lsn + 1, brings_new=brings_new
-        )
+        self.unsynced_bytes += chain.begin(head, need, self.written_lsn + 1, brings_new=brings_new)
         if len(chain.resting) > 0 and self._summary is not None:
             self._write_summary(chain.resting[-1])
         self._summary = Summary(chain.segment_size_bytes)
@@ -367,6 +365,11 @@ class Journal:
         """Have the next start read this segment as a whole: it is not what was written."""
         with suppress(OSError):
             self.disk.unlink(summary_name(generation))
+
+    def checked(self, segment: Segment) -> None:
+        """Take note that every block of a segment was found to be what was written."""
+        segment.is_unchecked = False
+        self._index.checked(segment.generation)
 
     # Reading back.
 

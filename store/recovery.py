@@ -331,7 +331,7 @@ def _replay_summary(disk: Disk, file: DiskFile, replay: Replay, segment: Segment
     found = read_summary(disk, segment.generation)
     if found is None:
         raise OSError(errno.EIO, f"the summary of {segment.name} cannot be read any more")
-    segment.has_summary = True
+    segment.has_summary = segment.is_unchecked = True
     return replay.summarized(file, found, segment)
 
 

@@ -55,6 +55,7 @@ class Segment:
         "has_summary",
         "head_bytes",
         "is_resting",
+        "is_unchecked",
         "last_number",
         "live_by_queue",
         "live_count",
@@ -100,6 +101,8 @@ class Segment:
         self.end_lsn = first_lsn
         self.moved = Spans()
         self.has_summary = False
+        # Recovery has not read it.
+        self.is_unchecked = False
         # What it begins with, and the numbers of its first and last block.
         self.head_bytes = 0
         self.first_number = self.last_number = 0
