@@ -11,15 +11,16 @@ letters, …) stands in `care.py`, and a queue without any of it asks nobody.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
 from protocol.runs import body_size
 from server.broker.line import Line
 from server.broker.message import Message, lsn_of, lsns_of
+from server.broker.subscribers import Subscribers
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Iterable, Sequence
 
     from server.broker.care import Care
@@ -48,13 +49,10 @@ class Queue:
     """
 
     __slots__ = (
-        "_groups",
         "_log",
         "_turn",
         "_unused",
         "care",
-        "consumer_count",
-        "exclusive_consumer",
         "gate",
         "holds_stored",
         "is_deleted",
@@ -66,6 +64,7 @@ class Queue:
         "lines",
         "spec",
         "stored",
+        "subscribers",
         "tally",
         "unacked_count",
     )
@@ -88,13 +87,11 @@ class Queue:
         self.care: Care | None = None
         self.gate: Gate | None = None
         self.unacked_count = 0
-        self.consumer_count = 0
+        self.subscribers = Subscribers()
         self.largest_octets = 0
         self.holds_stored = False
         self.is_deleted = False
         self.is_dirty = False
-        self.exclusive_consumer: Outlet | None = None
-        self._groups: list[tuple[int, deque[Outlet]]] = []
         self._turn = turn
         self._log = log
         self._unused = unused
@@ -129,12 +126,14 @@ class Queue:
             self.largest_octets = size[2]
         if stored and self.stored:
             self.holds_stored = True
-        if not self.is_dirty and (self._groups or care is not None):
+        if not self.is_dirty and (self.subscribers.groups or care is not None):
             self.wake()
 
     def wake(self) -> None:
         """Ask for a dispatch in this turn."""
-        if not self.is_dirty and (self.care is not None or (self._groups and self.ready_count)):
+        if not self.is_dirty and (
+            self.care is not None or (self.subscribers.groups and self.ready_count)
+        ):
             self.is_dirty = True
             self._turn.wants_dispatch(self)
 
@@ -150,9 +149,14 @@ class Queue:
         return self.tally.octets if self.tally is not None else 0
 
     @property
+    def consumer_count(self) -> int:
+        """All consumers, served or waiting (QUEUE-01)."""
+        return self.subscribers.count
+
+    @property
     def has_consumers(self) -> bool:
         """Whether anybody may be served."""
-        return bool(self._groups)
+        return self.subscribers.count > 0
 
     def used(self) -> None:
         """It was declared, or somebody looks at what is in it (TTL-20)."""
@@ -171,8 +175,10 @@ class Queue:
         if care is not None and not care.before_dispatch():
             self.wake()
             return
+        if self.subscribers.single_active is not None:
+            self.subscribers.look_for_successor()
         left = TURN_MESSAGES
-        for _, group in self._groups:
+        for _, group in self.subscribers.groups:
             if left <= 0 or self.next_line() is None:
                 break
             left -= self._serve_one(group[0], left) if len(group) == 1 else self._serve(group, left)
@@ -317,7 +323,7 @@ class Queue:
         return line is not None and self._is_wanted(line.ready[0])
 
     def _is_wanted(self, message: Message) -> bool:
-        return any(outlet.room(message) > 0 for _, group in self._groups for outlet in group)
+        return any(outlet.room(message) > 0 for _, group in self.subscribers.groups for outlet in group)
 
     # What becomes of deliveries
 
@@ -442,11 +448,8 @@ class Queue:
         if self.care is not None:
             self.care.closed()
             self.care = None
-        groups, self._groups = self._groups, []
-        self.consumer_count = 0
-        for _, group in groups:
-            for outlet in group:
-                outlet.queue_deleted()
+        for outlet in self.subscribers.clear():
+            outlet.queue_deleted()
 
     # Consumers
 
@@ -457,40 +460,21 @@ class Queue:
             AccessRefused: an exclusive consumer is there, or one is asked for beside others
                 (CONS-05)
         """
-        if self.exclusive_consumer is not None or (exclusive and self.consumer_count):
-            raise AccessRefused(
-                f"queue '{self.spec.name}' in vhost '{self.spec.vhost}' in exclusive use"
-            )
-        if exclusive:
-            self.exclusive_consumer = outlet
-        for priority, group in self._groups:
-            if priority == outlet.priority:
-                group.append(outlet)
-                break
-        else:
-            self._groups.append((outlet.priority, deque([outlet])))
-            self._groups.sort(key=lambda entry: -entry[0])
-        self.consumer_count += 1
+        if not self.subscribers.add(outlet, exclusive=exclusive):
+            raise AccessRefused(f"{self.spec.text} in exclusive use")
         self.wake()
 
     def remove_consumer(self, outlet: Outlet) -> None:
         """Take a consumer away; the last one's leaving may end an auto-delete queue."""
-        for entry in self._groups:
-            if outlet in entry[1]:
-                entry[1].remove(outlet)
-                if not entry[1]:
-                    self._groups.remove(entry)
-                break
-        else:
+        if not self.subscribers.remove(outlet):
             return
-        self.consumer_count -= 1
-        if self.exclusive_consumer is outlet:
-            self.exclusive_consumer = None
-        if not self.consumer_count:
+        if self.subscribers.single_active is not None:
+            self.wake()
+        if not self.subscribers.count:
             if self.care is not None:
                 self.care.unused()
             self._unused(self)
 
     def outlets(self) -> list[Outlet]:
-        """All consumers, highest priority first."""
-        return [outlet for _, group in self._groups for outlet in group]
+        """All consumers, those who are served first and highest priority first."""
+        return self.subscribers.everybody()
