@@ -86,7 +86,7 @@ class Connection:
         self._retries: dict[str, Retries] = {}
         self._publishing: Final = asyncio.Lock()
         self._publisher: Channel | None = None
-        self._is_closed = False
+        self._closing: Final = asyncio.Event()
 
     async def __aenter__(self) -> Connection:
         """Itself."""
@@ -143,13 +143,12 @@ class Connection:
         policy = self._redelivery if redelivery is UNSET else redelivery
         _check_policy(policy)
         given: Arguments = dict(arguments or {})
-        made, retries = self._translated(policy, queue, given)
         target = _dead_letter_target(queue, policy, dead_letter_queue, given)
-        if target is not None:
-            made |= {_DEAD_LETTER_EXCHANGE: "", "x-dead-letter-routing-key": target}
         channel = await self.open_channel(_ignore)
         try:
+            made, retries = self._translated(policy, queue, given)
             if target is not None:
+                made |= {_DEAD_LETTER_EXCHANGE: "", "x-dead-letter-routing-key": target}
                 await _declare_durable(channel, target, {})
             await channel.declare(
                 queue,
@@ -217,9 +216,9 @@ class Connection:
 
     async def close(self) -> None:
         """Close the receivers, each after the callback that is at work, and the connection."""
-        if self._is_closed:
+        if self._closing.is_set():
             return
-        self._is_closed = True
+        self._closing.set()
         for receiver in self._receivers:
             await receiver.close()
         if self._publisher is not None:
@@ -237,9 +236,15 @@ class Connection:
             IllegalStateError: the connection was closed
             ChannelLostError: it went down again meanwhile
         """
-        if self._is_closed:
+        up = asyncio.ensure_future(self._raw.ready())
+        over = asyncio.ensure_future(self._closing.wait())
+        try:
+            await asyncio.wait((up, over), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            up.cancel()
+            over.cancel()
+        if self._closing.is_set():
             raise IllegalStateError("the connection is closed")
-        await self._raw.ready()
         return await Channel.open(self._raw, on_lost, confirms=confirms)
 
     async def declare_subscription(self, channel: Channel, subscription: Subscription) -> str:

@@ -250,6 +250,9 @@ class Intake:
                 return
             except ChannelLostError:
                 continue
+            except IllegalStateError:
+                # The connection was closed, and this receiver with it.
+                return
             self._adopt(channel)
             break
         if self._is_closed and self.channel is not None:
