@@ -323,7 +323,9 @@ class Queue:
         return line is not None and self._is_wanted(line.ready[0])
 
     def _is_wanted(self, message: Message) -> bool:
-        return any(outlet.room(message) > 0 for _, group in self.subscribers.groups for outlet in group)
+        return any(
+            outlet.room(message) > 0 for _, group in self.subscribers.groups for outlet in group
+        )
 
     # What becomes of deliveries
 
