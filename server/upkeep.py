@@ -29,11 +29,12 @@ IDLE_PAUSE_S: Final = 0.001
 LONGEST_STEP_S: Final = 0.005
 # Nobody is served if nobody was for so long.
 CALM_S: Final = 0.1
-# What a step may move, however fast it is.
+# What a step may move, however fast it is, and with however little room.
 MOST_OCTETS: Final = 256 * 1024
-# So much must be left where blocks go, for acks that come meanwhile.
-ROOM_OCTETS: Final = 2 * MOST_OCTETS
-# Or so much of a segment on the disk.
+LEAST_OCTETS: Final = 4 * 1024
+# So much of a segment must be left where blocks go, for acks that come meanwhile.
+ROOM_SHARE: Final = 1 / 64
+# Or so much of one on the disk.
 FREE_SHARE: Final = 1 / 8
 # Octets passed for each one that publishers bring.
 OWED_PER_OCTET: Final = 3
@@ -149,7 +150,7 @@ class Upkeep:
         """
         if self._is_stuck():
             return False
-        if self._tail.tail_room_bytes >= ROOM_OCTETS:
+        if self._tail.tail_room_bytes >= ROOM_SHARE * self._segment_octets:
             return True
         free_octets = self._alarms.disk_free_octets
         return not self._alarms.is_storage_failing and free_octets >= (
@@ -164,7 +165,8 @@ class Upkeep:
         is_calm = self._is_calm()
         self._owe()
         passed = steps.passed_bytes
-        goes_on = steps.step(MOST_OCTETS, self._limit_s(is_calm=is_calm))
+        octets = min(MOST_OCTETS, max(LEAST_OCTETS, self._tail.tail_room_bytes // 2))
+        goes_on = steps.step(octets, self._limit_s(is_calm=is_calm))
         self._owed = max(0, self._owed - (steps.passed_bytes - passed)) if goes_on else 0
         if goes_on:
             self._schedule(IDLE_PAUSE_S if is_calm else BUSY_PAUSE_S)

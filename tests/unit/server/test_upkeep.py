@@ -14,7 +14,7 @@ from server.upkeep import (
     IDLE_PAUSE_S,
     IDLE_STEP_S,
     LONGEST_STEP_S,
-    ROOM_OCTETS,
+    ROOM_SHARE,
     Upkeep,
 )
 
@@ -168,7 +168,7 @@ def test_a_full_disk_is_emptied_into_room_that_is_there(stage: Stage) -> None:
     stage.upkeep.look()
     stage.run(1)
     assert len(stage.limits) == 1
-    stage.tail_room_bytes = ROOM_OCTETS - 1
+    stage.tail_room_bytes = int(ROOM_SHARE * SEGMENT_OCTETS) - 1
     stage.run(1)
     assert len(stage.limits) == 1, "what is left is for acks"
     assert not stage.is_waiting
