@@ -372,15 +372,9 @@ class Stream(Queue):
         raise NotImplementedByBroker(f"queue.purge not supported by stream queues {self.spec.text}")
 
     def can_take_now(self, message: Message) -> bool:
-        """PUB-30: a consumer that has read everything has room for it at this moment."""
-        end = self.index.next_offset
-        return any(
-            reader.since_ms is None
-            and reader.position >= end
-            and reader.outlet.room(message) > 0
-            and (reader.filter is None or reader.filter.wants(message))
-            for reader in self._readers.values()
-        )
+        """False: what a stream takes, it keeps (PUB-30)."""
+        del message
+        return False
 
     def deleted(self) -> None:
         """See `Queue`: drop everything, tell the consumers (CONS-40)."""
