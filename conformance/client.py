@@ -314,6 +314,7 @@ class Channel:
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
         self.number = number
+        self._settled: dict[int, str] = {}
 
     def send(self, name: str, **arguments: Argument) -> None:
         """Send a method and wait for nothing."""
@@ -417,10 +418,12 @@ class Channel:
     def confirms(self, count: int) -> dict[int, str]:
         """Settlements of the first `count` publishes: sequence number to `ack` or `nack`.
 
+        May be asked again for more of them later.
+
         Raises:
             MismatchError: a number settled twice or out of range (CONF-08).
         """
-        settled: dict[int, str] = {}
+        settled = self._settled
         while len(settled) < count:
             event = self.wait("basic.ack", "basic.nack")
             last = event.tag
@@ -431,7 +434,7 @@ class Channel:
                 settled.setdefault(number, event.name.removeprefix("basic."))
             if last > count or last < 1:
                 raise MismatchError(f"{event.name} of {last}, but {count} were published")
-        return settled
+        return dict(settled)
 
     def quiet(self, *names: str, seconds: float = QUIET_S) -> None:
         """Fail if one of these events (or any, if none is named) comes within that time."""
@@ -453,6 +456,7 @@ class Channel:
     def reopen(self) -> None:
         """Open the same number again, with an empty inbox."""
         self.connection.inbox(self.number).clear()
+        self._settled.clear()
         self.call("channel.open")
 
     @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Puts the JSON reports of several brokers side by side: `python -m conformance compare A B …`.
 
 Reads what `--json` wrote; asks no broker. The terminal gets the counts of each section and the
-cases in which the brokers differ, a file gets all of it as one page (conformance/page).
+cases in which the brokers differ, a file gets all of it as one page (conformance/page.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -177,7 +178,9 @@ def _section(key: Key) -> str:
 
 def _shares(comparison: Comparison) -> Table:
     """Cases kept of cases judged, by section and broker."""
-    table = Table("section", "cases", *(report.name for report in comparison.reports))
+    table = Table(
+        "section", "cases", *(report.name for report in comparison.reports), box=box.SIMPLE
+    )
     rows = [*comparison.sections(), ("all", comparison.keys)]
     for section, keys in rows:
         cells = []
@@ -191,7 +194,8 @@ def _shares(comparison: Comparison) -> Table:
 
 def _cases(comparison: Comparison, keys: Sequence[Key]) -> Table:
     """Verdicts case by case."""
-    table = Table("rule", "", "what it says", *(report.name for report in comparison.reports))
+    names = [report.name for report in comparison.reports]
+    table = Table("rule", "", "what it says", *names, box=box.SIMPLE)
     for key in keys:
         signs = [SIGNS.get(report.cell(key).verdict, "?") for report in comparison.reports]
         table.add_row(key.rule, key.mark, key.says.replace("[", r"\["), *signs)
@@ -228,12 +232,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return EXIT_UNUSABLE
     comparison = Comparison(reports)
+    if wanted.html:
+        wanted.html.write_text(comparison.page(), encoding="utf-8")
     console = Console(highlight=False)
     # A file or a pipe has no width: nothing is cut or broken there.
     if not console.is_terminal:
         console = Console(highlight=False, width=PLAIN_WIDTH)
     show(comparison, console, is_all=wanted.all)
-    if wanted.html:
-        wanted.html.write_text(comparison.page(), encoding="utf-8")
-        console.print(f"wrote {wanted.html}", markup=False)
     return 0

@@ -13,7 +13,7 @@ from conformance.case import case
 from conformance.client import Connection
 from conformance.events import RefusedError
 from conformance.expect import PATIENCE_S, check, equal
-from conformance.prepared import PASSWORD, dial_as, log_in, need_users
+from conformance.preparation import PASSWORD, dial_as, log_in, need_users
 from conformance.stage import Stage
 
 OTHER: Final = "conformance-other"

@@ -12,7 +12,7 @@ from typing import Final
 
 from conformance.case import case
 from conformance.expect import Text, equal
-from conformance.prepared import USER, guarded, need_users
+from conformance.preparation import USER, guarded, need_users
 from conformance.stage import Stage
 from conformance.wire import Argument, Plain, Table
 

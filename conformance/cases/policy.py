@@ -13,7 +13,7 @@ from conformance.case import Mark, case
 from conformance.cases.redeliver import KINDS, fetch, put
 from conformance.client import Channel
 from conformance.expect import equal, eventually
-from conformance.prepared import need_policies
+from conformance.preparation import need_policies
 from conformance.stage import Stage
 from conformance.wire import Plain, Table
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from conformance.case import Mark, case
 from conformance.client import Channel
-from conformance.events import Event
-from conformance.expect import MismatchError, check, equal
+from conformance.events import Event, RefusedError
+from conformance.expect import PATIENCE_S, MismatchError, check, equal
 from conformance.stage import Stage
 from conformance.wire import Plain, Table, Typed
 
@@ -108,14 +109,27 @@ def offsets_count(stage: Stage) -> None:
     equal([offset(event) for event in reader(stage, name).deliveries(4)], [0, 1, 2, 3], "offsets")
 
 
+def _reader_once_up(stage: Stage, name: str) -> Channel:
+    """A reader; RabbitMQ's streams come up some time after their node."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return reader(stage, name)
+        except RefusedError as refused:
+            if "down or inaccessible" not in refused.text or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
 @case("STREAM-02", says="all messages survive a restart, the transient ones too", restart=True)
 def survives(stage: Stage) -> Iterator[None]:
     name = stream(stage)
     append(stage, name, ["a", "b"], delivery_mode=1)
     append(stage, name, ["c"], delivery_mode=2)
     yield
+    channel = _reader_once_up(stage, name)
     append(stage, name, ["d"])
-    events = reader(stage, name).deliveries(4)
+    events = channel.deliveries(4)
     equal([event.body for event in events], [b"a", b"b", b"c", b"d"], "messages")
     equal([offset(event) for event in events], [0, 1, 2, 3], "offsets")
 

@@ -59,7 +59,7 @@ class Part(NamedTuple):
 def page(columns: Sequence[Column], parts: Sequence[Part]) -> str:
     """The page."""
     names = " · ".join(column.name for column in columns)
-    here = files(__name__)
+    here = files("conformance")
     style = here.joinpath("page.css").read_text(encoding="utf-8")
     script = here.joinpath("page.js").read_text(encoding="utf-8")
     heads = "".join(f'<th scope="col" class="broker">{escape(one.name)}</th>' for one in columns)
@@ -101,7 +101,8 @@ def _card(column: Column) -> str:
     share = f"{100 * column.counts.get('passed', 0) / judged:.1f} %" if judged else "-"
     return (
         f'<section class="card"><h2>{escape(column.name)}</h2><p class="url">{escape(column.url)}'
-        f'</p><p class="share">{share}</p><div class="bar" aria-hidden="true">{bars}</div>'
+        f'</p><p class="share" title="passed of those judged">{share}</p>'
+        f'<div class="bar" aria-hidden="true">{bars}</div>'
         f"<ul>{counts}</ul></section>"
     )
 
