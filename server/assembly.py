@@ -130,7 +130,7 @@ class Assembly:
         self.timers = Timers(now_ms, call_later or never)
         self.storing = Storing(lambda: self.journal, now_ms)
         self.office = self._new_office(settings, wall_ms)
-        self.equipment = self._new_equipment()
+        self.equipment = self._new_equipment(settings)
         self._stored: dict[int, Queue] = {}
         self.broker = self._new_broker(settings, random_token)
         self.journal, recovered = self._open_journal(settings, progress)
@@ -240,8 +240,15 @@ class Assembly:
             self.turn.later,
         )
 
-    def _new_equipment(self) -> Equipment:
-        equipment = Equipment(self.timers, self.office, self.pager, lambda: self.journal)
+    def _new_equipment(self, settings: Settings) -> Equipment:
+        equipment = Equipment(
+            self.timers,
+            self.office,
+            self.pager,
+            lambda: self.journal,
+            self.journal_clock,
+            only_failures=settings.delivery_count_mode == "failures",
+        )
         equipment.serve = self._serve
         equipment.expire = self._expire
         return equipment

@@ -130,6 +130,11 @@ class Settings:
     tx_max_bytes: int = _option(
         64 * MIB, "Uncommitted publishes per channel (TX-15).", low=1, high=64 * 1024 * MIB
     )
+    delivery_count_mode: str = _option(
+        "returns",
+        "What counts toward a delivery limit: all `returns`, or `failures` only (REDELIVER-11).",
+        choices=("returns", "failures"),
+    )
     default_consumer_prefetch: int = _option(
         0,
         "Prefetch of consumers on channels that never called basic.qos; 0: no limit (QOS-11).",

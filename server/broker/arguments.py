@@ -207,6 +207,16 @@ def _dead_letter_routing_key(field: Field, arguments: Table) -> str | None:
     return None
 
 
+def _multiplier(field: Field, arguments: Table) -> str | None:
+    value = field.value
+    if field.kind in "fd" and isinstance(value, float):
+        return None if value >= 1 else f"{{value_too_small,{value}}}"
+    number = as_integer(field)
+    if number is None:
+        return f'"expected number, got {type_name(field)}"'
+    return None if number >= 1 else f"{{value_too_small,{number}}}"
+
+
 def _queue_version(field: Field, arguments: Table) -> str | None:
     value = as_integer(field)
     if value is None or value < 0:
@@ -243,12 +253,6 @@ def not_yet(field: Field) -> bool:
 def only(*values: bytes | bool | int) -> Support:
     """Values that ask for what a queue without the argument does anyway."""
     return lambda field: field.value in values
-
-
-def only_negative(field: Field) -> bool:
-    """A negative limit is none."""
-    value = as_integer(field)
-    return value is not None and value < 0
 
 
 class Argument(NamedTuple):
@@ -310,19 +314,26 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
         X_QUEUE_TYPE,
         _one_of(CLASSIC, QUORUM, STREAM, otherwise="\"unsupported queue type '{}'\""),
         _ALL,
-        only(b"classic", b"stream"),
+        yes,
     ),
     Argument("x-queue-master-locator", _text, _ALL, yes),
-    Argument("x-delivery-limit", _integer, _NO_STREAM, only_negative),
+    Argument("x-delivery-limit", _integer, _NO_STREAM, yes),
     Argument("x-consumer-timeout", _NOT_NEGATIVE, _NO_STREAM, only(0)),
     Argument(
         "x-delayed-retry-type",
         _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
         _NO_STREAM,
-        only(b"disabled"),
+        yes,
     ),
-    Argument("x-delayed-retry-min", _NOT_NEGATIVE, _NO_STREAM, not_yet),
-    Argument("x-delayed-retry-max", _NOT_NEGATIVE, _NO_STREAM, not_yet),
+    Argument("x-delayed-retry-min", _NOT_NEGATIVE, _NO_STREAM, yes),
+    Argument("x-delayed-retry-max", _NOT_NEGATIVE, _NO_STREAM, yes),
+    Argument(
+        "x-delayed-retry-backoff",
+        _one_of("linear", "exponential", otherwise="invalid_delayed_retry_backoff"),
+        _NO_STREAM,
+        yes,
+    ),
+    Argument("x-delayed-retry-multiplier", _multiplier, _NO_STREAM, yes),
     Argument("x-message-deduplication", _boolean, _NO_STREAM, only(False)),
     Argument("x-cache-size", _POSITIVE, _NO_STREAM, not_yet),
     Argument("x-cache-ttl", _POSITIVE, _NO_STREAM, not_yet),

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from server.broker.returns import COUNTS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from server.broker.limits import Limit
     from server.broker.message import Message
     from server.broker.queue import Queue
+    from server.broker.returns import Returns
 
 
 # Whose a note in the journal is: the first octet of its key.
@@ -33,7 +36,7 @@ class Care:
         now_ms: the loop's clock in whole milliseconds
     """
 
-    __slots__ = ("_queue", "expiry", "lease", "letters", "limit", "now_ms")
+    __slots__ = ("_queue", "expiry", "lease", "letters", "limit", "now_ms", "returns")
 
     def __init__(self, queue: Queue, now_ms: Callable[[], int]) -> None:
         self._queue = queue
@@ -42,16 +45,17 @@ class Care:
         self.expiry: Expiry | None = None
         self.limit: Limit | None = None
         self.lease: Lease | None = None
+        self.returns: Returns | None = None
 
     @property
     def holds(self) -> bool:
         """True while messages of the queue are neither ready nor unacked."""
-        return False
+        return self.held_count > 0
 
     @property
     def held_count(self) -> int:
-        """Messages neither ready nor unacked that count toward length limits (DLX-09)."""
-        return 0
+        """Messages neither ready nor unacked, which count toward length limits (REDELIVER-20)."""
+        return len(self.returns.aside) if self.returns is not None else 0
 
     @property
     def sends_refused(self) -> bool:
@@ -68,19 +72,24 @@ class Care:
         """A batch was taken from the head; gives what of it may be handed out (TTL-02)."""
         if self.expiry is not None:
             batch = self.expiry.fresh(batch)
+        if self.returns is not None and batch:
+            batch = self.returns.leaving(batch)
         return batch
 
     def returning(self, messages: list[Message], fate: Fate) -> list[Message]:
         """Deliveries come back; gives those that are ready at once (ACK-10)."""
-        del fate
         if self.expiry is not None:
             messages = self.expiry.unexpired(messages)
+        if self.returns is not None:
+            messages = self.returns.returning(messages, fate)
         if self.limit is not None:
             self.limit.returned()
         return messages
 
     def gone(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
+        if self.returns is not None:
+            self.returns.gone(messages)
 
     def recount(self) -> None:
         """Messages have been taken out of its lines behind everybody's back."""
@@ -92,8 +101,7 @@ class Care:
 
     def shown(self, batch: list[Message]) -> list[Message] | None:
         """The batch as consumers are to see it; None: as it is."""
-        del batch
-        return None
+        return self.returns.shown(batch) if self.returns is not None else None
 
     # The turn
 
@@ -110,6 +118,8 @@ class Care:
 
     def before_dispatch(self) -> bool:
         """Have dead heads gone before anybody is served; False when there is more to do first."""
+        if self.returns is not None:
+            self.returns.let_in()
         if self.expiry is not None and not self.expiry.run():
             return False
         return self.limit is None or self.limit.run(is_before=True)
@@ -137,10 +147,14 @@ class Care:
         """The value that a note of this queue has by now, None when it is not wanted any more."""
         if key == OWN_EXPIRATIONS:
             return b"" if self.expiry is not None and self.expiry.has_own else None
+        if self.returns is not None and key[:1] == COUNTS:
+            return self.returns.recall(key)
         return None
 
     def restore(self, notes: dict[bytes, bytes]) -> None:
         """What had been noted of this queue before a restart; its messages are in place."""
+        if self.returns is not None:
+            self.returns.restore(notes, self._queue.handed_before())
 
     def closed(self) -> None:
         """The queue is deleted."""

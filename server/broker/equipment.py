@@ -11,6 +11,7 @@ from server.broker.lease import Lease
 from server.broker.letters import Letters
 from server.broker.levels import Levels
 from server.broker.limits import Limit
+from server.broker.returns import Returns
 from server.broker.single_active import SingleActive
 from server.broker.stream import Stream
 from server.broker.tally import Tally
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from server.broker.features import Features
     from server.broker.letters import Office
     from server.broker.outlet import NoteLog
+    from server.broker.paged_store import JournalClock
     from server.broker.pager import Pager
     from server.broker.queue import Queue
     from server.broker.timers import Timers
@@ -34,14 +36,25 @@ class Equipment:
         office: sends dead letters
         pager: keeps the memory of all queues within bounds
         journal: returns the journal, which does not exist yet while it is being opened
+        clock: tells the journal's clock from the loop's
+        only_failures: which returns count toward a delivery limit (REDELIVER-11)
     """
 
     def __init__(
-        self, timers: Timers, office: Office, pager: Pager, journal: Callable[[], NoteLog]
+        self,
+        timers: Timers,
+        office: Office,
+        pager: Pager,
+        journal: Callable[[], NoteLog],
+        clock: JournalClock,
+        *,
+        only_failures: bool = False,
     ) -> None:
         self.timers = timers
         self.pager = pager
         self._journal = journal
+        self._clock = clock
+        self._only_failures = only_failures
         # Serves waiting consumers at once; see `Limit`.
         self.serve: Callable[[Queue], bool] = lambda _: False
         # Deletes a queue whose lease has run out.
@@ -60,30 +73,50 @@ class Equipment:
             return
         if features.is_plain and queue.care is None:
             return
-        care = queue.care or Care(queue, self.timers.now_ms)
+        care = queue.care = queue.care or Care(queue, self.timers.now_ms)
+        queue.keeps_all = features.type == QUORUM
         if features.highest_level and queue.levels is None:
             self._level(queue, features)
         if features.single_active and queue.subscribers.single_active is None:
             queue.subscribers.single_active = SingleActive(displaces=features.type == QUORUM)
-        if features.dead_letter_exchange is None:
+        self._letters(care, features)
+        self._expiry(queue, care, features)
+        self._limit(queue, care, features)
+        self._returns(queue, care, features)
+        queue.wake()
+
+    def _letters(self, care: Care, features: Features) -> None:
+        exchange = features.dead_letter_exchange
+        if exchange is None:
             care.letters = None
         else:
-            care.letters = Letters(
-                self.office, features.dead_letter_exchange, features.dead_letter_routing_key
-            )
+            care.letters = Letters(self.office, exchange, features.dead_letter_routing_key)
+
+    def _expiry(self, queue: Queue, care: Care, features: Features) -> None:
         if features.message_ttl_ms is not None and care.expiry is None:
             care.expiry = Expiry(queue, self.timers, None)
         if care.expiry is not None:
             care.expiry.ttl_ms = features.message_ttl_ms
-        self._limit(queue, care, features)
-        queue.care = care
         if features.expires_ms is None:
             care.lease = None
         elif care.lease is None:
             care.lease = Lease(queue, self.timers, features.expires_ms, self.expire)
         else:
             care.lease.set(features.expires_ms)
-        queue.wake()
+
+    def _returns(self, queue: Queue, care: Care, features: Features) -> None:
+        if care.returns is not None:
+            # What was counted or delayed so far stays so, even if nothing more is.
+            care.returns.set(features)
+        elif features.counts_returns:
+            care.returns = Returns(
+                queue,
+                self.timers,
+                self._journal,
+                self._clock,
+                features,
+                only_failures=self._only_failures,
+            )
 
     def _level(self, queue: Queue, features: Features) -> None:
         """Only a new queue: its one line becomes one of many, in which nothing is."""

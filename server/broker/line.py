@@ -24,7 +24,7 @@ from server.broker.pager import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from server.broker.pager import Pager
     from server.broker.tally import Tally
@@ -162,6 +162,21 @@ class Line:
                 back.append(ready.popleft())
             back.sort(key=order)
             ready.extendleft(reversed(back))
+
+    def extract(self, lsns: Container[int]) -> list[Message]:
+        """Take stored messages out that have just been restored, and nobody has read yet."""
+        if self.backlog is None:
+            return []
+        taken = self.backlog.extract(lsns)
+        if not self.backlog.count:
+            self.backlog = None
+        if self.tally is not None:
+            self.tally.went(taken)
+        return taken
+
+    def handed_before(self) -> list[int]:
+        """LSNs of restored messages that had been handed out before the restart."""
+        return self.backlog.stored_up_to(self.mark >> 1) if self.backlog is not None else []
 
     def put_behind(self, messages: list[Message]) -> None:
         """Put messages behind everything else, whatever their seq; nothing of it is ever paged."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from protocol.runs import body_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from server.broker.message import Message
 
@@ -192,6 +192,40 @@ class Backlog:
         self.count -= count
         self.octets -= octets
         return octets
+
+    def extract(self, lsns: Container[int]) -> list[Message]:
+        """Take some stored messages out of the middle, wherever they are paged."""
+        taken: list[Message] = []
+        for span in self._spans:
+            if isinstance(span, ScratchSpan):
+                continue
+            wanted = [lsn for lsn in span.lsns if lsn in lsns]
+            if not wanted:
+                continue
+            gone = set(wanted)
+            span.lsns = array("Q", [lsn for lsn in span.lsns if lsn not in gone])
+            at = 0
+            while at < len(wanted):
+                for first, tail, raws, arrived_ms in self._store.fetch_runs(
+                    wanted[at:], REFILL_OCTETS
+                ):
+                    seqs = range(first * 2 + 1, (first + len(raws)) * 2 + 1, 2)
+                    taken += zip(raws, repeat(tail), seqs, repeat(arrived_ms))
+                    at += len(raws)
+        self._spans = deque(
+            span for span in self._spans if isinstance(span, ScratchSpan) or len(span.lsns)
+        )
+        self.count -= len(taken)
+        self.paged_count -= len(taken)
+        return taken
+
+    def stored_up_to(self, lsn: int) -> list[int]:
+        """LSNs of paged messages, up to this one."""
+        found: list[int] = []
+        for span in self._spans:
+            if isinstance(span, StoredSpan):
+                found += [each for each in span.lsns if each <= lsn]
+        return found
 
     def body_octets(self) -> int:
         """Octets of all bodies; what is on disk is read for it."""

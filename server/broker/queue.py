@@ -21,7 +21,7 @@ from server.broker.subscribers import Subscribers
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from server.broker.care import Care
     from server.broker.fate import Fate, Reason
@@ -112,6 +112,14 @@ class Queue:
         line = self.line if self.levels is None else self.levels.line_with(store_id)
         line.restore(spans, delivered_lsn)
         self.holds_stored |= bool(spans)
+
+    def extract(self, lsns: Container[int]) -> list[Message]:
+        """Take restored messages out that are not to be ready."""
+        return [message for line in self.lines for message in line.extract(lsns)]
+
+    def handed_before(self) -> list[int]:
+        """LSNs of restored messages that had been handed out before the restart."""
+        return [lsn for line in self.lines for lsn in line.handed_before()]
 
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         """Append a run of messages; `stored`: the journal holds them."""

@@ -18,6 +18,7 @@ from server.broker.equipment import Equipment
 from server.broker.features import features_of
 from server.broker.letters import Office
 from server.broker.message import Message
+from server.broker.paged_store import JournalClock
 from server.broker.pager import Pager
 from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
@@ -144,7 +145,13 @@ class World:
             lambda: 1_600_000_000_000 + int(self.now * 1000),
             self.turn.wake,
         )
-        self.equipment = Equipment(self.timers, self.office, self.pager, lambda: self.journal)
+        self.equipment = Equipment(
+            self.timers,
+            self.office,
+            self.pager,
+            lambda: self.journal,
+            JournalClock(now_ms, now_ms),
+        )
         self.equipment.serve = self._serve
         self.equipment.expire = lambda queue: self.vhost.end_queue(queue)
         self.broker: Broker[Queue] = Broker(

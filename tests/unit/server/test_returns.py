@@ -1,0 +1,164 @@
+"""Delivery limits and delayed retries as clients see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pamqp import commands
+
+from tests import wire
+from tests.unit.server.in_memory import World
+from tests.unit.server.test_expiry import bodies, declare, publish
+from tests.unit.server.test_letters import got
+
+if TYPE_CHECKING:
+    from tests.unit.server.in_memory import Client
+
+
+@pytest.fixture
+def world() -> World:
+    """A broker."""
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    """A client with channel 1 open and a queue `dead`."""
+    client = world.connect()
+    client.open()
+    declare(client, "dead")
+    return client
+
+
+TO_DEAD: dict[str, Any] = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
+
+
+def give_back(client: Client, what: Any, *, reject: bool = False) -> None:
+    """Return a delivery to its queue."""
+    tag = what.method.delivery_tag
+    if reject:
+        client.method(1, commands.Basic.Reject(tag, True))
+    else:
+        client.send(wire.nack(1, tag))
+    client.world.run_turns()
+
+
+def counts(what: Any) -> tuple[int | None, int | None]:
+    """x-delivery-count and x-acquired-count of a delivery."""
+    headers = what.properties.headers or {}
+    return headers.get("x-delivery-count"), headers.get("x-acquired-count")
+
+
+def test_limit_of_two_means_three_deliveries(client: Client) -> None:
+    """REDELIVER-10, REDELIVER-12, DLX-04."""
+    declare(client, "q", delivery_limit=2, **TO_DEAD)
+    publish(client, "q", b"x", headers={"x-delivery-count": 7})
+    seen = []
+    for _ in range(3):
+        what = got(client, "q", no_ack=False)
+        seen.append(counts(what))
+        give_back(client, what)
+    assert seen == [(7, None), (1, 1), (2, 2)]
+    assert got(client, "q") is None
+    letter = got(client, "dead")
+    assert letter.properties.headers["x-death"][0]["reason"] == "delivery_limit"
+    assert letter.properties.headers["x-delivery-count"] == 7
+
+
+def test_negative_is_unlimited(client: Client) -> None:
+    declare(client, "q", delivery_limit=-1)
+    publish(client, "q", b"x")
+    for _ in range(30):
+        give_back(client, got(client, "q", no_ack=False))
+    assert bodies(client, "q") == [b"x"]
+
+
+def test_end_of_a_channel_counts(client: Client) -> None:
+    """REDELIVER-11."""
+    declare(client, "q", delivery_limit=0, **TO_DEAD)
+    publish(client, "q", b"x")
+    client.open(2)
+    client.method(2, commands.Basic.Get(queue="q"))
+    client.hear()
+    client.method(2, commands.Channel.Close(0, "", 0, 0))
+    client.hear()
+    assert bodies(client, "dead") == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("more", "delays"),
+    [
+        ({"delayed_retry_type": "all"}, [100, 200, 300]),
+        ({"delayed_retry_type": "all", "delayed_retry_max": 150}, [100, 150, 150]),
+        ({"delayed_retry_type": "failed"}, [100, 200, 300]),
+        ({"delayed_retry_type": "returned"}, [0, 0, 0]),
+        (
+            {
+                "delayed_retry_type": "all",
+                "delayed_retry_backoff": "exponential",
+                "delayed_retry_multiplier": 2,
+            },
+            [100, 200, 400],
+        ),
+    ],
+)
+def test_delays_grow(client: Client, more: dict[str, Any], delays: list[int]) -> None:
+    """REDELIVER-20, REDELIVER-21."""
+    declare(client, "q", delayed_retry_min=100, **more)
+    publish(client, "q", b"x")
+    for delay_ms in delays:
+        what = got(client, "q", no_ack=False)
+        assert what is not None
+        give_back(client, what)
+        if delay_ms:
+            client.world.pass_time(delay_ms / 1000 - 0.002)
+            assert client.message_count("q") == 0
+            client.world.pass_time(0.004)
+        assert client.message_count("q") == 1
+
+
+def test_delayed_one_returns_to_its_place(client: Client) -> None:
+    declare(client, "q", delayed_retry_type="all", delayed_retry_min=100)
+    publish(client, "q", b"a", b"b")
+    give_back(client, got(client, "q", no_ack=False))
+    assert client.message_count("q") == 1
+    client.world.pass_time(0.2)
+    assert bodies(client, "q") == [b"a", b"b"]
+
+
+def test_delayed_ones_count_toward_the_limit(client: Client) -> None:
+    """REDELIVER-20."""
+    declare(
+        client,
+        "q",
+        delayed_retry_type="all",
+        delayed_retry_min=100,
+        max_length=1,
+        overflow="reject-publish",
+    )
+    publish(client, "q", b"a")
+    give_back(client, got(client, "q", no_ack=False))
+    publish(client, "q", b"b")
+    client.world.pass_time(0.2)
+    assert bodies(client, "q") == [b"a"]
+
+
+def test_quorum_type_has_a_limit_and_gives_back_first(client: Client) -> None:
+    """REDELIVER-14, PRIO-07, QUORUM-03, QUORUM-04."""
+    arguments = {"x-queue-type": "quorum"}
+    client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=arguments))  # type: ignore[arg-type]
+    publish(client, "q", b"low", priority=0)
+    publish(client, "q", b"none")
+    publish(client, "q", b"high", priority=31)
+    client.world.sync()
+    assert len(client.world.journal.contents) == 3  # transient ones, too
+    first, second = got(client, "q", no_ack=False), got(client, "q", no_ack=False)
+    assert (first.body, second.body) == (b"high", b"none")
+    give_back(client, second)
+    give_back(client, first)
+    assert bodies(client, "q") == [b"none", b"high", b"low"]
+    publish(client, "q", b"poison")
+    for _ in range(21):
+        give_back(client, got(client, "q", no_ack=False))
+    assert got(client, "q") is None
