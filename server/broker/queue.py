@@ -470,7 +470,8 @@ class Queue:
             AccessRefused: an exclusive consumer is there, or one is asked for beside others
                 (CONS-05)
         """
-        if not self.subscribers.add(outlet, exclusive=exclusive):
+        # What keeps every message is of type quorum, which ignores the flag (QUORUM-05).
+        if not self.subscribers.add(outlet, exclusive=exclusive and not self.keeps_all):
             raise AccessRefused(f"{self.spec.text} in exclusive use")
         self.wake()
 

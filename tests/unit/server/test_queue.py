@@ -268,6 +268,12 @@ class TestConsumers:
             stage.queue.add_consumer(FakeOutlet("bob"), exclusive=True)
         assert error.value.reply_text == "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
 
+    def test_quorum_type_ignores_the_flag(self, stage: Stage) -> None:
+        """QUORUM-05."""
+        stage.queue.keeps_all = True
+        for name in ("alice", "bob"):
+            stage.queue.add_consumer(FakeOutlet(name), exclusive=True)
+
     def test_others_beside_an_exclusive(self, stage: Stage) -> None:
         alice = FakeOutlet("alice", queue=stage.queue)
         stage.queue.add_consumer(alice, exclusive=True)
