@@ -164,6 +164,8 @@ class SimDisk:
     def __init__(self, seed: int = 0, *, is_strict: bool = False) -> None:
         self.draw = random.Random(seed)
         self.is_strict = is_strict
+        # Files with such names survive each crash whole, synced or not, and are hard to remove.
+        self.sticky_suffix = ""
         self.directory: Syncable = SimDirectory(self)
         self.fail: dict[tuple[str, int], int] = {}
         self.calls: Counter[str] = Counter()
@@ -197,13 +199,23 @@ class SimDisk:
         pending, self._pending = self._pending, []
         kept = draw.randrange(len(pending) + 1)
         for index, change in enumerate(pending):
-            if draw.random() < 0.5 if self.is_strict else index < kept:
+            if self._is_sticky(change[1]):
+                is_kept = change[0] == "create"
+            else:
+                is_kept = draw.random() < 0.5 if self.is_strict else index < kept
+            if is_kept:
                 self._apply(self.durable, change)
+        for name, inode in self.durable.items():
+            if self._is_sticky(name):
+                inode.sync()
         for inode in {id(inode): inode for inode in self.durable.values()}.values():
             inode.crash(draw)
         self.visible = dict(self.durable)
         self.fail.clear()
         self.crash_after = None
+
+    def _is_sticky(self, name: str) -> bool:
+        return bool(self.sticky_suffix) and name.endswith(self.sticky_suffix)
 
     def kill(self) -> None:
         """End the process only: the page cache survives."""

@@ -88,6 +88,8 @@ class StoreModel:
     ) -> None:
         self.seed = seed
         self.disk = SimDisk(seed, is_strict=is_strict)
+        # The worst that can happen to what is never synced is that it is there all the same.
+        self.disk.sticky_suffix = ".summary" if seed & 4 else ""
         self.segment_size_bytes = segment_size_bytes
         self.contents: dict[Copy, tuple[bytes, bytes]] = {}
         self.arrived: dict[Copy, int] = {}

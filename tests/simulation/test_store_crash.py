@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,6 +18,8 @@ from store.copies import Run
 from store.errors import StoreError
 from store.notes import Notes
 from store.segment import Segment
+from store.summary import Summary
+from store.trust import Survey
 from tests.simulation import store_model
 from tests.simulation.store_model import StoreModel, run_random
 
@@ -150,8 +152,8 @@ def test_random_histories_keep_every_promise() -> None:
 # The harness itself: each of these bugs must not survive a few hundred histories.
 
 
-def first_failing_seed(limit: int = 1500) -> int | None:
-    for seed in range(limit):
+def first_failing_seed(seeds: Iterable[int] = range(1500)) -> int | None:
+    for seed in seeds:
         try:
             run_random(seed)
         except (AssertionError, StoreError, OSError, LookupError, ValueError, struct.error):
@@ -465,3 +467,41 @@ def test_harness_catches_a_time_lost_in_compaction(monkeypatch: pytest.MonkeyPat
         lambda self, ids, tail, first, raws, _: move_run(self, ids, tail, first, raws, 1),
     )
     assert first_failing_seed() is not None
+
+
+# Summaries. Stores with these seeds believe them early, and they outlive each crash.
+BELIEVING = range(6, 8000, 8)
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_summary_of_what_was_never_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Survey, "_unproven", lambda self: set())
+    monkeypatch.setattr(Survey, "_overlapping", lambda self: set())
+    assert first_failing_seed(BELIEVING) is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_settle_that_no_summary_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Summary, "add_settle", lambda self, queue_id, lsns: None)
+    assert first_failing_seed(BELIEVING) is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_note_that_no_summary_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Summary, "add_words", lambda self, words: None)
+    assert first_failing_seed(BELIEVING) is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_summary_that_ends_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Summary.write
+
+    def early(self: Summary, *rest: object) -> None:
+        if len(self._runs) > 3:
+            del self._runs[-3:]
+        write(self, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Summary, "write", early)
+    assert first_failing_seed(BELIEVING) is not None
