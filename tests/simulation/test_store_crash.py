@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -256,19 +257,27 @@ def test_harness_catches_a_torn_tail_that_is_not_cut(monkeypatch: pytest.MonkeyP
     assert first_failing_seed() is not None
 
 
-Begin = Callable[[chain.Chain, Sequence[bytes], int, int], int]
+class Begin(Protocol):
+    """`Chain.begin`."""
+
+    def __call__(
+        self, of: chain.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
+    ) -> int:
+        """Begin a segment."""
 
 
 def _begin_in_old_file(begin: Begin) -> Begin:
     """Go on in the newest segment as if recovery had cut and kept it."""
 
-    def resume(self: chain.Chain, head: Sequence[bytes], need: int, first_lsn: int) -> int:
+    def resume(
+        self: chain.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
+    ) -> int:
         if self._active is None and self._segments:
             self._active = self._segments[-1]
             self._active.file = self.disk.open(self._active.name)
             self._active.size_bytes = self.segment_size_bytes
             return 0
-        return begin(self, head, need, first_lsn)
+        return begin(self, head, need, lsn, brings_new=brings_new)
 
     return resume
 
