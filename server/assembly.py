@@ -68,6 +68,7 @@ def limits_of(settings: Settings) -> Limits:
         deliver_high_water_bytes=settings.deliver_high_water_bytes,
         unsynced_limit_bytes=settings.unsynced_limit_bytes,
         consumer_max_per_channel=settings.consumer_max_per_channel,
+        consumer_timeout_ms=settings.consumer_timeout_ms,
         channel_max_per_node=settings.channel_max_per_node,
         default_consumer_prefetch=settings.default_consumer_prefetch,
         reject_immediate=settings.compat_reject_immediate,

@@ -29,6 +29,7 @@ from server.confirms import Confirms
 from server.consumer import Consumer, Credit
 from server.publishing import Publisher
 from server.streaming import refuse_nack
+from server.timeouts import Timeouts
 from server.transactions import HeldSettlement, Transaction
 from server.unacked import Unacked
 from server.verbs import verb
@@ -72,6 +73,7 @@ class Channel:
         self.barrier_lsn = 0
         self.next_tag = 1
         self.unacked = Unacked()
+        self.timeouts = Timeouts()
         self.credit = Credit()
         self.consumer_credit: tuple[int, int] = (self.node.limits.default_consumer_prefetch, 0)
         self.consumers: dict[str, Consumer] = {}
@@ -254,7 +256,7 @@ class Channel:
         if self.confirms is not None:
             self.outbox.send(self.confirms.refuse())
         elif self.is_committing:
-            self.connection.refuse_commit(self.number)
+            self.connection.fail_channel(self.number, refused_commit())
 
     def storage_refused(self, first_lsn: int) -> bool:
         """Nothing from this LSN on was stored: nack it, or take the commit back.
@@ -276,7 +278,7 @@ class Channel:
                         for copies in entry.queue.stored_copies(entry.messages):
                             self.node.unsettle(*copies)
                     self.unacked.put_back(settlement.entries)
-            self.connection.refuse_commit(self.number)
+            self.connection.fail_channel(self.number, refused_commit())
         return self.stored_lsn >= first_lsn
 
     def commit(self) -> None:
@@ -285,7 +287,7 @@ class Channel:
         settlements = transaction.settlements
         storing = self.node.storing
         if storing.refuses_any((held.route, held.raws) for held in transaction.publishes):
-            raise PreconditionFailed("partial tx completion", ids=(90, 20))
+            raise refused_commit()
         storing.is_gathering = True
         try:
             durable = transaction.commit(self._publisher.settle_routes, self.settle)
@@ -343,6 +345,11 @@ class Channel:
             consumer.queue.remove_consumer(consumer)
         # It refers back; without the ring all of this goes at once (see `Connection.lost`).
         del self._publisher
+
+
+def refused_commit() -> PreconditionFailed:
+    """A transaction could not be stored: its channel ends without commit-ok (TX-09)."""
+    return PreconditionFailed("partial tx completion", ids=(90, 20))
 
 
 def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:

@@ -165,7 +165,7 @@ class Connection:
             self._dispatch(event)
         except SoftError as error:
             if event[1] in self.channels:
-                self._fail_channel(event[1], error)
+                self.fail_channel(event[1], error)
             else:
                 self._fail(error)
         except HardError as error:
@@ -332,10 +332,6 @@ class Connection:
         elif any(channel.barrier_lsn >= first_lsn for channel in self.channels.values()):
             self._fail(ResourceError("failed to store definition"))
 
-    def refuse_commit(self, number: int) -> None:
-        """A transaction could not be stored: its channel ends without commit-ok (TX-09)."""
-        self._fail_channel(number, PreconditionFailed("partial tx completion", ids=(90, 20)))
-
     def _check_flood(self) -> None:
         """Stop reading a publisher while too much waits for the disk (LIMIT-20)."""
         unsynced = self.node.journal.unsynced_bytes
@@ -377,7 +373,7 @@ class Connection:
 
     # Ends
 
-    def _fail_channel(self, number: int, error: SoftError) -> None:
+    def fail_channel(self, number: int, error: SoftError) -> None:
         last_tag = self.channels[number].next_tag - 1
         log.warning(
             "channel.closed",

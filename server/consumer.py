@@ -69,6 +69,7 @@ class Consumer:
         no_ack: deliveries are settled when written (ACK-02)
         priority: higher is served first (CONS-20)
         credit: prefetch per consumer; unused with no_ack (QOS-08)
+        timeout_ms: within which deliveries are to be settled, 0: any; None: the queue says
     """
 
     __slots__ = (
@@ -80,6 +81,7 @@ class Consumer:
         "priority",
         "queue",
         "tag",
+        "timeout_ms",
     )
 
     def __init__(
@@ -91,7 +93,9 @@ class Consumer:
         no_ack: bool,
         priority: int,
         credit: Credit,
+        timeout_ms: int | None = None,
     ) -> None:
+        self.timeout_ms = timeout_ms
         self.channel = channel
         self.queue = queue
         self.tag = tag
@@ -149,15 +153,20 @@ class Consumer:
             return
         self.credit.use(messages)
         channel.credit.use(messages)
-        channel.unacked.add(first, messages, self, self.queue)
+        since_ms = channel.timeouts.watch(channel, self, self.queue)
+        channel.unacked.add(first, messages, self, self.queue, since_ms)
 
     def deliver_again(self, entry: Taken) -> None:
         """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
         channel = self.channel
-        for tag, message in zip(entry.tags, entry.messages, strict=True):
+        for tag, message in zip(entry.tags, self.shown_again(entry), strict=True):
             limits = (channel.frame_max, message[2])
             parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
             channel.connection.send_behind_replies(*parts)
+
+    def shown_again(self, entry: Taken) -> list[Message]:
+        """Outstanding deliveries as the client is to see them."""
+        return entry.messages
 
     def queue_deleted(self) -> None:
         """See `Outlet`: the client hears of it if it can (CONS-40)."""

@@ -8,11 +8,19 @@ from pamqp import commands
 
 from protocol.codec import cancel_ok, consume_ok, get_empty, get_ok, qos_ok, recover_ok
 from protocol.constants import DIRECT_REPLY_TO
-from protocol.errors import NotAllowed, NotFound, NotImplementedByBroker, PreconditionFailed
-from protocol.fields import INTEGER_KINDS, decode_shortstr, type_name
+from protocol.errors import (
+    NotAllowed,
+    NotFound,
+    NotImplementedByBroker,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from protocol.fields import INTEGER_KINDS, as_integer, decode_shortstr, type_name
 from protocol.runs import body_size, content_pieces
+from server.broker.arguments import QUORUM, not_negative
 from server.broker.fate import Fate
 from server.consumer import Consumer, Credit
+from server.numbered import NumberedConsumer, asks_for_places
 from server.reply_to import PREFIX
 from server.streaming import begin, refuse_recover, start_for
 from server.verbs import verb
@@ -21,9 +29,6 @@ if TYPE_CHECKING:
     from protocol.fields import Table
     from server.broker.queue import Queue
     from server.channel import Channel
-
-# Consumer arguments whose features are not built: refused, never ignored.
-UNSUPPORTED: Final = ("x-consumer-timeout", "x-queue-seq")
 
 
 def qos(channel: Channel, method: commands.Basic.Qos, _arguments: Table) -> None:
@@ -76,16 +81,25 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
         priority = consumer_priority(queue, arguments)
         count, octets = channel.consumer_credit
         start = start_for(queue, arguments, count, no_ack=bool(method.no_ack))
-        consumer = Consumer(
+        is_numbered = asks_for_places(queue.spec.text, arguments)
+        consumer = (NumberedConsumer if is_numbered else Consumer)(
             channel,
             queue,
             tag,
             no_ack=bool(method.no_ack),
             priority=priority,
             credit=Credit(count, octets),
+            timeout_ms=consumer_timeout(queue, arguments),
         )
+        if isinstance(consumer, NumberedConsumer):
+            consumer.number_by(channel.node.equipment.number(queue))
         # The queue asks for its dispatch in the turn, so consume-ok leaves before deliveries.
-        begin(queue, consumer, start, exclusive=bool(method.exclusive))
+        begin(
+            queue,
+            consumer,
+            start,
+            exclusive=bool(method.exclusive) and queue.features.type != QUORUM,
+        )
         channel.consumers[tag] = consumer
     if not method.nowait:
         channel.reply(consume_ok(channel.number, tag))
@@ -116,13 +130,8 @@ def wanted_queue(channel: Channel, name: str) -> Queue:
 
 
 def consumer_priority(queue: Queue, arguments: Table) -> int:
-    """CONS-20, CONS-21; also refuses consumer arguments of features that are not there."""
+    """CONS-20, CONS-21."""
     where = f"queue '{queue.spec.name}' in vhost '{queue.spec.vhost}'"
-    for name in UNSUPPORTED:
-        if name in arguments:
-            raise PreconditionFailed(
-                f"invalid arg '{name}' for {where}: not supported by this broker version"
-            )
     field = arguments.get("x-priority")
     if field is None:
         return 0
@@ -131,6 +140,17 @@ def consumer_priority(queue: Queue, arguments: Table) -> int:
             f"invalid arg 'x-priority' for {where}: \"expected integer, got {type_name(field)}\""
         )
     return field.value
+
+
+def consumer_timeout(queue: Queue, arguments: Table) -> int | None:
+    """The consumer's own timeout in milliseconds (CONS-06, CONS-70)."""
+    field = arguments.get("x-consumer-timeout")
+    if field is None:
+        return None
+    why = not_negative(field, arguments)
+    if why is not None:
+        raise PreconditionFailed(f"invalid arg 'x-consumer-timeout' for {queue.spec.text}: {why}")
+    return as_integer(field)
 
 
 def cancel_consumer(channel: Channel, method: commands.Basic.Cancel, _arguments: Table) -> None:
@@ -156,6 +176,11 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     """basic.get (CONS-50, CONS-51)."""
     no_ack = bool(method.no_ack)
     queue = wanted_queue(channel, method.queue)
+    if queue.features.type == QUORUM and queue.features.single_active:
+        raise ResourceLocked(
+            f"cannot obtain access to locked {queue.spec.text}. basic.get operations are not "
+            "supported by quorum queues with single active consumer"
+        )
     # A message that the disk refuses must have gone to nobody (CONF-12).
     channel.node.hand_over(queue.head_lsn)
     found = queue.get(no_ack=no_ack)
@@ -179,7 +204,8 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     if no_ack:
         queue.settle([message])
     else:
-        channel.unacked.add(tag, [message], None, queue)
+        since_ms = channel.timeouts.watch(channel, None, queue)
+        channel.unacked.add(tag, [message], None, queue, since_ms)
 
 
 def recover(channel: Channel, method: commands.Basic.Recover, _arguments: Table) -> None:

@@ -65,6 +65,7 @@ class Limits:
     deliver_high_water_bytes: int = 1024 * 1024
     unsynced_limit_bytes: int = 32 * 1024 * 1024
     consumer_max_per_channel: int = 0
+    consumer_timeout_ms: int = 0
     channel_max_per_node: int = 0
     default_consumer_prefetch: int = 0
     reject_immediate: bool = False
@@ -112,6 +113,7 @@ class Node:
         self.random_token = random_token
         self.replies = ReplyNames(random_token)
         self.storing = storing
+        self.timers = equipment.timers
         self.equipment = equipment
         # Has the block with this LSN written now, and tells whether it was; see `storage.py`.
         self.hand_over: Callable[[int], bool] = lambda _lsn: True

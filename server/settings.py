@@ -130,6 +130,13 @@ class Settings:
     tx_max_bytes: int = _option(
         64 * MIB, "Uncommitted publishes per channel (TX-15).", low=1, high=64 * 1024 * MIB
     )
+    consumer_timeout_ms: int = _option(
+        0,
+        "Deliveries not settled within so many milliseconds cancel their consumer; 0: off "
+        "(CONS-70).",
+        low=0,
+        high=315_360_000_000,
+    )
     delivery_count_mode: str = _option(
         "returns",
         "What counts toward a delivery limit: all `returns`, or `failures` only (REDELIVER-11).",

@@ -22,12 +22,18 @@ RUN_MESSAGES: Final = 512
 class Run:
     """Deliveries `first`, `first + 1`, … to one consumer (None: got by basic.get)."""
 
-    __slots__ = ("consumer", "first", "live", "messages", "queue")
+    __slots__ = ("consumer", "first", "live", "messages", "queue", "since_ms")
 
     def __init__(
-        self, first: int, messages: list[Message | None], consumer: Consumer | None, queue: Queue
+        self,
+        first: int,
+        messages: list[Message | None],
+        consumer: Consumer | None,
+        queue: Queue,
+        since_ms: int = 0,
     ) -> None:
         self.first = first
+        self.since_ms = since_ms  # when they were written, 0: that does not matter (CONS-70)
         self.messages = messages
         self.live = len(messages)
         self.consumer = consumer
@@ -56,7 +62,12 @@ class Unacked:
         self.count = 0
 
     def add(
-        self, first: int, messages: list[Message], consumer: Consumer | None, queue: Queue
+        self,
+        first: int,
+        messages: list[Message],
+        consumer: Consumer | None,
+        queue: Queue,
+        since_ms: int = 0,
     ) -> None:
         """Enter deliveries with the tags `first`, `first + 1`, …"""
         self.count += len(messages)
@@ -65,6 +76,7 @@ class Unacked:
             if (
                 last.consumer is consumer
                 and last.queue is queue
+                and last.since_ms == since_ms
                 and last.first + len(last.messages) == first
                 and len(last.messages) + len(messages) <= RUN_MESSAGES
             ):
@@ -72,7 +84,11 @@ class Unacked:
                 last.live += len(messages)
                 return
         entries: list[Message | None] = [*messages]
-        self._runs.append(Run(first, entries, consumer, queue))
+        self._runs.append(Run(first, entries, consumer, queue, since_ms))
+
+    def times(self) -> list[tuple[Consumer | None, Queue, int]]:
+        """Whose the outstanding deliveries are and when they were written, run by run."""
+        return [(run.consumer, run.queue, run.since_ms) for run in self._runs]
 
     def take_range(self, first: int, last: int) -> tuple[list[Taken], int]:
         """Take the deliveries `first` … `last`.

@@ -220,7 +220,7 @@ def _multiplier(field: Field, arguments: Table) -> str | None:
 def _queue_version(field: Field, arguments: Table) -> str | None:
     value = as_integer(field)
     if value is None or value < 0:
-        return _NOT_NEGATIVE(field, arguments)
+        return not_negative(field, arguments)
     return None if value in {1, 2} else f"\"unsupported queue version '{value}'\""
 
 
@@ -231,7 +231,7 @@ def _max_age(field: Field, arguments: Table) -> str | None:
     return None if _MAX_AGE.fullmatch(value) else "invalid_max_age"
 
 
-_NOT_NEGATIVE: Final = _integer_within(0)
+not_negative: Final = _integer_within(0)
 _POSITIVE: Final = _integer_within(1)
 
 
@@ -280,10 +280,10 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
         _NO_STREAM,
         not_yet,
     ),
-    Argument("x-max-length", _NOT_NEGATIVE, _ALL, yes),
-    Argument("x-max-length-bytes", _NOT_NEGATIVE, _ALL, yes),
-    Argument("x-max-in-memory-length", _NOT_NEGATIVE, _ALL, yes),
-    Argument("x-max-in-memory-bytes", _NOT_NEGATIVE, _ALL, yes),
+    Argument("x-max-length", not_negative, _ALL, yes),
+    Argument("x-max-length-bytes", not_negative, _ALL, yes),
+    Argument("x-max-in-memory-length", not_negative, _ALL, yes),
+    Argument("x-max-in-memory-bytes", not_negative, _ALL, yes),
     Argument(
         "x-max-priority",
         _integer_within(0, MAX_PRIORITY, "max_value_exceeded"),
@@ -318,15 +318,15 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
     ),
     Argument("x-queue-master-locator", _text, _ALL, yes),
     Argument("x-delivery-limit", _integer, _NO_STREAM, yes),
-    Argument("x-consumer-timeout", _NOT_NEGATIVE, _NO_STREAM, only(0)),
+    Argument("x-consumer-timeout", not_negative, _NO_STREAM, yes),
     Argument(
         "x-delayed-retry-type",
         _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
         _NO_STREAM,
         yes,
     ),
-    Argument("x-delayed-retry-min", _NOT_NEGATIVE, _NO_STREAM, yes),
-    Argument("x-delayed-retry-max", _NOT_NEGATIVE, _NO_STREAM, yes),
+    Argument("x-delayed-retry-min", not_negative, _NO_STREAM, yes),
+    Argument("x-delayed-retry-max", not_negative, _NO_STREAM, yes),
     Argument(
         "x-delayed-retry-backoff",
         _one_of("linear", "exponential", otherwise="invalid_delayed_retry_backoff"),
@@ -346,12 +346,12 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
     Argument("x-deduplication-header", _text, _NO_STREAM, not_yet),
     Argument("x-deduplication-dead-letter", _boolean, _NO_STREAM, only(False)),
     Argument("x-max-age", _max_age, (STREAM,), yes),
-    Argument("x-stream-max-segment-size-bytes", _NOT_NEGATIVE, (STREAM,), yes),
-    Argument("x-stream-filter-size-bytes", _NOT_NEGATIVE, (STREAM,), yes),
-    Argument("x-quorum-initial-group-size", _NOT_NEGATIVE, _ALL, yes),
-    Argument("x-initial-cluster-size", _NOT_NEGATIVE, _ALL, yes),
+    Argument("x-stream-max-segment-size-bytes", not_negative, (STREAM,), yes),
+    Argument("x-stream-filter-size-bytes", not_negative, (STREAM,), yes),
+    Argument("x-quorum-initial-group-size", not_negative, _ALL, yes),
+    Argument("x-initial-cluster-size", not_negative, _ALL, yes),
     Argument("x-queue-leader-locator", _text, _ALL, yes),
-    Argument("x-consumer-disconnected-timeout", _NOT_NEGATIVE, _ALL, yes),
+    Argument("x-consumer-disconnected-timeout", not_negative, _ALL, yes),
     Argument("x-member-placement-tag", _text, _ALL, yes),
 )
 _BY_NAME: Final = {row.name: row for row in QUEUE_ARGUMENTS}

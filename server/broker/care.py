@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from server.broker.returns import COUNTS
+from server.broker.sequence import SEQUENCE_NOTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from server.broker.message import Message
     from server.broker.queue import Queue
     from server.broker.returns import Returns
+    from server.broker.sequence import Sequence
 
 
 # Whose a note in the journal is: the first octet of its key.
@@ -36,7 +38,10 @@ class Care:
         now_ms: the loop's clock in whole milliseconds
     """
 
-    __slots__ = ("_queue", "expiry", "lease", "letters", "limit", "now_ms", "returns")
+    __slots__ = (
+        *("_queue", "expiry", "lease", "letters", "limit", "now_ms", "returns"),
+        "sequence",
+    )
 
     def __init__(self, queue: Queue, now_ms: Callable[[], int]) -> None:
         self._queue = queue
@@ -46,6 +51,7 @@ class Care:
         self.limit: Limit | None = None
         self.lease: Lease | None = None
         self.returns: Returns | None = None
+        self.sequence: Sequence | None = None
 
     @property
     def holds(self) -> bool:
@@ -70,6 +76,8 @@ class Care:
 
     def leaving(self, batch: list[Message]) -> list[Message]:
         """A batch was taken from the head; gives what of it may be handed out (TTL-02)."""
+        if self.sequence is not None:
+            self.sequence.leaving(batch)
         if self.expiry is not None:
             batch = self.expiry.fresh(batch)
         if self.returns is not None and batch:
@@ -88,16 +96,22 @@ class Care:
 
     def gone(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
+        if self.sequence is not None:
+            self.sequence.gone(messages)
         if self.returns is not None:
             self.returns.gone(messages)
 
     def recount(self) -> None:
         """Messages have been taken out of its lines behind everybody's back."""
+        if self.sequence is not None:
+            self.sequence.recount()
 
     def purged(self) -> None:
         """Nothing is ready any more."""
         if self._queue.tally is not None:
             self._queue.tally.octets = 0
+        if self.sequence is not None:
+            self.sequence.purged()
 
     def shown(self, batch: list[Message]) -> list[Message] | None:
         """The batch as consumers are to see it; None: as it is."""
@@ -149,10 +163,14 @@ class Care:
             return b"" if self.expiry is not None and self.expiry.has_own else None
         if self.returns is not None and key[:1] == COUNTS:
             return self.returns.recall(key)
+        if self.sequence is not None and key[:1] == SEQUENCE_NOTES:
+            return self.sequence.recall(key)
         return None
 
     def restore(self, notes: dict[bytes, bytes]) -> None:
         """What had been noted of this queue before a restart; its messages are in place."""
+        if self.sequence is not None:
+            self.sequence.restore(notes)
         if self.returns is not None:
             self.returns.restore(notes, self._queue.handed_before())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from server.broker.arguments import QUORUM
 from server.broker.care import OWN_EXPIRATIONS, Care
@@ -12,6 +12,7 @@ from server.broker.letters import Letters
 from server.broker.levels import Levels
 from server.broker.limits import Limit
 from server.broker.returns import Returns
+from server.broker.sequence import SEQUENCE_NOTES, Sequence
 from server.broker.single_active import SingleActive
 from server.broker.stream import Stream
 from server.broker.tally import Tally
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from server.broker.pager import Pager
     from server.broker.queue import Queue
     from server.broker.timers import Timers
+
+# Queue ids that a consumer is shown of queues that are not stored begin here.
+UNSTORED_IDS: Final = 1 << 60
 
 
 class Equipment:
@@ -60,6 +64,7 @@ class Equipment:
         # Deletes a queue whose lease has run out.
         self.expire: Callable[[Queue], None] = lambda _: None
         self.office = office
+        self._unstored_count = 0  # queues with numbers that are not stored
 
     @property
     def log(self) -> NoteLog:
@@ -68,6 +73,7 @@ class Equipment:
 
     def equip(self, queue: Queue, features: Features) -> None:
         """Let the queue have these features from now on; what is in it stays."""
+        queue.features = features
         if isinstance(queue, Stream):
             queue.keep(features)
             return
@@ -157,6 +163,21 @@ class Equipment:
             if queue.stored:
                 self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
 
+    def number(self, queue: Queue) -> Sequence | Stream:
+        """From now on every copy in this queue has a number (SEQ-01)."""
+        if isinstance(queue, Stream):
+            return queue
+        care = queue.care = queue.care or Care(queue, self.timers.now_ms)
+        if care.sequence is None:
+            queue_id, log = queue.spec.queue_id, self.log if queue.stored else None
+            if not queue_id:
+                # No other queue has had this one, in no life of the broker.
+                self._unstored_count += 1
+                queue_id = UNSTORED_IDS + (self._clock.now_ms() << 16)
+                queue_id += self._unstored_count & 0xFFFF
+            care.sequence = Sequence(queue, queue_id, log)
+        return care.sequence
+
     def restore(self, queue: Queue, notes: dict[bytes, bytes]) -> None:
         """What had been noted of a queue before a restart; its messages are in place."""
         if isinstance(queue, Stream):
@@ -164,6 +185,8 @@ class Equipment:
             return
         if OWN_EXPIRATIONS in notes:
             self.expect_expirations(queue)
+        if SEQUENCE_NOTES in notes:
+            self.number(queue)
         if queue.care is not None:
             queue.care.restore(notes)
             queue.wake()

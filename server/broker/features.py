@@ -36,6 +36,7 @@ class Features:
     max_length_octets: int | None = None
     overflow: str | None = None
     single_active: bool = False
+    consumer_timeout_ms: int | None = None
     delivery_limit: int | None = None
     retry_type: str | None = None
     retry_min_ms: int | None = None
@@ -65,6 +66,9 @@ class Features:
         return self == Features(type=self.type)
 
 
+PLAIN: Final = Features()
+
+
 def features_of(arguments: Table) -> Features:
     """The features that a queue's arguments ask for; they passed the check."""
     queue_type = queue_type_of(arguments)
@@ -72,6 +76,7 @@ def features_of(arguments: Table) -> Features:
     return Features(
         type=queue_type,
         single_active=is_true(arguments.get("x-single-active-consumer")),
+        consumer_timeout_ms=as_integer(arguments.get("x-consumer-timeout")),
         delivery_limit=limit_of(arguments),
         retry_type=as_text(arguments.get("x-delayed-retry-type")),
         retry_min_ms=as_integer(arguments.get("x-delayed-retry-min")),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
 from protocol.runs import body_size
+from server.broker.features import PLAIN, Features
 from server.broker.line import Line
 from server.broker.message import Message, lsn_of, lsns_of
 from server.broker.subscribers import Subscribers
@@ -52,7 +53,9 @@ class Queue:
         "_log",
         "_turn",
         "_unused",
+        "came_count",
         "care",
+        "features",
         "gate",
         "holds_stored",
         "is_deleted",
@@ -85,8 +88,10 @@ class Queue:
         self.levels: Levels | None = None
         self.tally: Tally | None = None
         self.care: Care | None = None
+        self.features = PLAIN
         self.gate: Gate | None = None
         self.unacked_count = 0
+        self.came_count = 0  # messages that ever came (SEQ-01)
         self.subscribers = Subscribers()
         self.largest_octets = 0
         self.holds_stored = False
@@ -111,6 +116,7 @@ class Queue:
         """Put recovered copies in place by their LSNs; the mark tells who was delivered."""
         line = self.line if self.levels is None else self.levels.line_with(store_id)
         line.restore(spans, delivered_lsn)
+        self.came_count += sum(map(len, spans))
         self.holds_stored |= bool(spans)
 
     def extract(self, lsns: Container[int]) -> list[Message]:
@@ -130,6 +136,7 @@ class Queue:
             line.append(messages, size)
         else:
             self.line.append(messages, size)
+        self.came_count += size[0]
         if size[2] > self.largest_octets:
             self.largest_octets = size[2]
         if stored and self.stored:
@@ -155,6 +162,11 @@ class Queue:
     def held_octets(self) -> int:
         """Octets of their bodies; only a queue with such a limit counts them."""
         return self.tally.octets if self.tally is not None else 0
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """Within which deliveries are to be settled, None: the node says (CONS-70)."""
+        return self.features.consumer_timeout_ms
 
     @property
     def consumer_count(self) -> int:

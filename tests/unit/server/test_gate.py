@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
+from protocol.errors import PreconditionFailed
 from server.gate import BLOCKED
 from server.handshake import Offer
 from server.node import Limits
@@ -304,7 +305,7 @@ class TestEnds:
 
     def test_channel_error_from_outside(self, world: World, blocked: Client) -> None:
         """Its channel is gone when it goes on: the rest is dropped, the connection lives."""
-        blocked.connection.refuse_commit(1)
+        blocked.connection.fail_channel(1, PreconditionFailed("partial tx completion"))
         assert blocked.names() == ["Channel.Close"]
         clear_alarm(world)
         assert blocked.names() == ["Connection.Unblocked"]

@@ -62,6 +62,22 @@ class TestDropHead:
         publish(client, "q", b"a", b"b", b"c")
         assert bodies(client, "dead") == [b"a", b"b"]
 
+    def test_an_expired_one_among_the_dropped_died_of_that(self, client: Client) -> None:
+        """TTL-03: it reached the head when the one before it was dropped."""
+        declare(client, "dead")
+        declare(client, "q", max_length=1, dead_letter_exchange="", dead_letter_routing_key="dead")
+        short = commands.Basic.Properties(expiration="0")
+        messages = [(b"a", None), (b"b", short), (b"c", None), (b"d", None)]
+        client.send(*(wire.publish(1, "q", body, block) for body, block in messages))
+        client.world.run_turns()
+        reasons = []
+        for _ in range(3):
+            client.method(1, commands.Basic.Get(queue="dead", no_ack=True))
+            ((_, what),) = client.hear()
+            assert isinstance(what, wire.Content)
+            reasons.append((what.body, what.properties.headers["x-death"][0]["reason"]))
+        assert reasons == [(b"a", "maxlen"), (b"b", "expired"), (b"c", "maxlen")]
+
     def test_none_is_kept_but_who_waits_gets_it(self, client: Client) -> None:
         """LEN-04."""
         declare(client, "q", max_length=0)

@@ -129,8 +129,8 @@ def test_bad_age_is_refused(age: str) -> None:
 
 
 @pytest.mark.parametrize("age", ["1Y", "10M", "7D", "07h", "120m", "5s"])
-def test_good_age_is_refused_only_because_there_are_no_streams_yet(age: str) -> None:
-    assert why({**STREAM, "x-max-age": longstr(age)}, "x-queue-type") == UNSUPPORTED
+def test_good_age(age: str) -> None:
+    check_arguments(Q, {**STREAM, "x-max-age": longstr(age)})
 
 
 @pytest.mark.parametrize(
@@ -175,19 +175,12 @@ def test_of_two_bad_values_the_first_of_the_table_is_named() -> None:
     ("name", "value"),
     [
         ("x-dead-letter-strategy", longstr("at-most-once")),
-        ("x-delivery-limit", integer(0)),
-        ("x-consumer-timeout", integer(1)),
-        ("x-delayed-retry-type", longstr("all")),
-        ("x-delayed-retry-min", integer(0)),
-        ("x-delayed-retry-max", integer(0)),
         ("x-message-deduplication", boolean(True)),
         ("x-cache-size", integer(1)),
         ("x-cache-ttl", integer(1)),
         ("x-cache-persistence", longstr("disk")),
         ("x-deduplication-header", longstr("h")),
         ("x-deduplication-dead-letter", boolean(True)),
-        ("x-queue-type", longstr("quorum")),
-        ("x-queue-type", longstr("stream")),
     ],
 )
 def test_feature_to_come_is_refused_and_never_ignored(name: str, value: Field) -> None:

@@ -1,0 +1,81 @@
+"""Consumer timeouts as clients see them."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+
+from server.node import Limits
+from tests import wire
+from tests.unit.server.in_memory import Client, World, closes_channel, delivery
+from tests.unit.server.test_expiry import bodies, declare, publish
+
+TEXT = (
+    "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: "
+    "100 ms. This timeout value can be configured, see consumers doc guide to learn more"
+)
+
+
+def opened(world: World, capabilities: tuple[str, ...] = ("consumer_cancel_notify",)) -> Client:
+    """A client with channel 1 open."""
+    client = world.connect(capabilities=capabilities)
+    client.open()
+    return client
+
+
+def test_consumer_is_cancelled_and_its_deliveries_go_back() -> None:
+    """CONS-71."""
+    client = opened(World())
+    declare(client, "q", consumer_timeout=100)
+    publish(client, "q", b"a", b"b")
+    assert len(client.consume("q", "t")) == 2
+    client.world.pass_time(0.06)
+    assert client.hear() == []
+    client.world.pass_time(0.06)
+    ((_, cancel),) = client.hear()
+    assert isinstance(cancel, commands.Basic.Cancel)
+    assert (cancel.consumer_tag, cancel.nowait) == ("t", True)
+    assert bodies(client, "q") == [b"a", b"b"]
+
+
+def test_who_settles_in_time_is_left_alone() -> None:
+    client = opened(World())
+    declare(client, "q", consumer_timeout=100)
+    client.consume("q", "t")
+    for tag in range(1, 5):
+        publish(client, "q", b"x")
+        assert [delivery(what)[1] for _, what in client.hear()] == [tag]
+        client.world.pass_time(0.08)
+        client.send(wire.ack(1, tag))
+    client.world.pass_time(1.0)
+    assert client.hear() == []
+
+
+def test_consumers_own_time_comes_first() -> None:
+    """CONS-70: 0 at the consumer is off."""
+    client = opened(World(Limits(consumer_timeout_ms=50)))
+    declare(client, "q", consumer_timeout=100)
+    publish(client, "q", b"a")
+    client.method(
+        1, commands.Basic.Consume(queue="q", consumer_tag="t", arguments={"x-consumer-timeout": 0})
+    )
+    client.hear()
+    client.world.pass_time(5.0)
+    assert client.hear() == []
+
+
+@pytest.mark.parametrize("is_got", [True, False])
+def test_otherwise_the_channel_ends(is_got: bool) -> None:
+    """CONS-72: for gets, and for clients that cannot hear of a cancel."""
+    client = opened(World(Limits(consumer_timeout_ms=100)), () if not is_got else ("x",))
+    declare(client, "q")
+    publish(client, "q", b"a")
+    if is_got:
+        client.method(1, commands.Basic.Get(queue="q"))
+        client.hear()
+    else:
+        client.consume("q", "t")
+    with closes_channel(client, 406, TEXT, (0, 0)):
+        client.world.pass_time(0.16)
+    client.open()
+    assert client.message_count("q") == 1
