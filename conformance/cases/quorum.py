@@ -172,7 +172,7 @@ def counts(stage: Stage) -> None:
     channel.sync()
 
 
-@case("QUORUM-04", says="at-least-once dead-lettering brings an expired message to its target")
+@case("QUORUM-04", says="at-least-once dead-lettering brings a rejected message to its target")
 def at_least_once(stage: Stage) -> None:
     channel = stage.channel()
     graveyard = stage.queue(channel, label="dead", durable=True)
