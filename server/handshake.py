@@ -65,6 +65,7 @@ CAPABILITIES: Final = (
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
+    "queue_sequence",
 )
 # What the client must be able to do before its refused login is told to it (CONN-23).
 FAILURE_CLOSE: Final = "authentication_failure_close"

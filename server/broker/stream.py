@@ -200,6 +200,16 @@ class Stream(Queue):
         """All consumers."""
         return list(self._readers)
 
+    @property
+    def queue_id(self) -> int:
+        """See `Numbering`: of this incarnation of the stream (SEQ-01)."""
+        return self.spec.queue_id
+
+    def numbers_of(self, messages: list[Message]) -> list[int]:
+        """Places from 1 on: one more than the offsets (SEQ-01)."""
+        offset_of = self.index.offset_of
+        return [offset_of(lsn_of(message[2])) + 1 for message in messages]
+
     # Handing out
 
     def wake(self) -> None:
