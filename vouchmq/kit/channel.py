@@ -92,7 +92,8 @@ class Channel:
             # The client cancels the calls of a channel that ends.
             raise ChannelLostError("the channel was closed") from error
         except AMQPChannelError as error:
-            raise RefusedError(str(error) or type(error).__name__) from error
+            # The broker's words say it all; how the client came by them helps nobody.
+            raise RefusedError(str(error) or type(error).__name__) from None
         except (*CONNECTION_EXCEPTIONS, AMQPError) as error:
             raise ChannelLostError(str(error) or type(error).__name__) from error
 
