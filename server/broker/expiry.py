@@ -77,6 +77,10 @@ class Expiry:
             return False
         return at_once or deadline_ms > message[3]
 
+    def is_late(self, message: Message) -> bool:
+        """True when its time is over."""
+        return self.is_expired(message, self._timers.now_ms(), at_once=True)
+
     def fresh(self, batch: list[Message]) -> list[Message]:
         """Those of a batch from the head that may be handed out; the others go (TTL-02)."""
         return self._sorted_out(batch, at_once=False)

@@ -11,6 +11,7 @@ Spec: LEN-01 … LEN-26
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from protocol.runs import body_size
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from server.broker.features import Features
     from server.broker.line import Line
+    from server.broker.message import Message
     from server.broker.queue import Queue
 
 # Messages that one queue drops in one turn (LIMIT-23).
@@ -108,8 +110,18 @@ class Limit:
             if not count:
                 return True
             left -= count
-            self._queue.bury(line.take(count), Reason.MAXLEN)
+            self._bury(line.take(count))
         return False
+
+    def _bury(self, dropped: list[Message]) -> None:
+        care = self._queue.care
+        expiry = care.expiry if care is not None else None
+        if expiry is None:
+            self._queue.bury(dropped, Reason.MAXLEN)
+            return
+        # Those that had expired behind others died of that, in their place among them (TTL-03).
+        for is_late, run in groupby(dropped, expiry.is_late):
+            self._queue.bury(list(run), Reason.EXPIRED if is_late else Reason.MAXLEN)
 
     def _victim(self) -> Line | None:
         """The line whose head is dropped: that of the next delivery (LEN-05)."""

@@ -10,6 +10,7 @@ from pamqp import commands
 from tests import wire
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.test_expiry import bodies, declare, publish
+from tests.unit.server.test_letters import got
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
@@ -70,12 +71,8 @@ class TestDropHead:
         messages = [(b"a", None), (b"b", short), (b"c", None), (b"d", None)]
         client.send(*(wire.publish(1, "q", body, block) for body, block in messages))
         client.world.run_turns()
-        reasons = []
-        for _ in range(3):
-            client.method(1, commands.Basic.Get(queue="dead", no_ack=True))
-            ((_, what),) = client.hear()
-            assert isinstance(what, wire.Content)
-            reasons.append((what.body, what.properties.headers["x-death"][0]["reason"]))
+        dead = [got(client, "dead") for _ in range(3)]
+        reasons = [(one.body, one.properties.headers["x-death"][0]["reason"]) for one in dead]
         assert reasons == [(b"a", "maxlen"), (b"b", "expired"), (b"c", "maxlen")]
 
     def test_none_is_kept_but_who_waits_gets_it(self, client: Client) -> None:
