@@ -154,6 +154,8 @@ class Care:
         # Who waits for messages comes before the limit, and is served in the turn.
         if self.limit is not None and not self._queue.has_consumers:
             self.limit.run()
+            if self.expiry is not None:
+                self.expiry.run(at_once=True)  # the head may be another one
 
     # Restart
 

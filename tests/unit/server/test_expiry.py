@@ -92,6 +92,14 @@ class TestQueueTtl:
         client.world.pass_time(0.1)
         assert queue.ready_count == 0
 
+    def test_one_that_the_limit_makes_the_head_is_never_got(self, client: Client) -> None:
+        """TTL-02: also when nobody has had a turn yet."""
+        declare(client, "q", max_length=2)
+        short = commands.Basic.Properties(expiration="0")
+        messages = [(b"a", None), (b"b", short), (b"c", None)]
+        client.send(*(wire.publish(1, "q", body, block) for body, block in messages))
+        assert bodies(client, "q") == [b"c"]
+
     def test_one_that_the_limit_makes_the_head_leaves_at_once(self, client: Client) -> None:
         """TTL-03: behind a longer one it counted, in front it does not."""
         declare(client, "q", max_length=2)
