@@ -219,7 +219,7 @@ class Sequence:
                 row = Row(_ROW_KEY.unpack(key)[1], number, is_alone=bool(is_alone))
                 self._rows.append(row)
         ends = [row.first_lsn for row in self._rows[1:]] + [lsn + 1]
-        for row, end in zip(self._rows, ends, strict=True):
+        for row, end in zip(self._rows, ends, strict=False):
             # Up to the next row; how many of them are left is not known.
             row.count = row.live = 1 if row.is_alone else max(1, end - row.first_lsn)
         if queue.levels is None:
