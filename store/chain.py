@@ -227,13 +227,13 @@ class Chain:
         """
         if not lsns:
             return
-        first, last = min(lsns), max(lsns)
+        first, last = records.span(lsns)
         segment = self._homes.shared(first, last)
         if segment is not None:
             segment.settle(queue_id, lsns, first, last)
             segment.dead_number = self.number - 1
             return
-        for segment, some in self._homes.split(sorted(lsns)):
+        for segment, some in self._homes.split(lsns if isinstance(lsns, range) else sorted(lsns)):
             if segment is not None:
                 segment.settle(queue_id, some, some[0], some[-1])
                 segment.dead_number = self.number - 1

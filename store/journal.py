@@ -148,22 +148,14 @@ class Journal:
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer that this queue's copies of `lsns` are gone: acked, dropped or purged.
 
-        Each copy at most once, and only LSNs that `append_run` returned for this queue.
+        Each copy at most once, and only LSNs that `append_run` returned for this queue. A long
+        range stays one: a purge costs the same whatever it takes away.
         """
-        settles = self._turn.settles
-        pending = settles.get(queue_id)
-        if pending is None:
-            settles[queue_id] = list(lsns)
-        else:
-            pending += lsns
+        self._turn.settle(queue_id, lsns)
 
     def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Take settles back that no block holds yet: what caused them was refused. Spec: TX-09"""
-        settles = self._turn.settles
-        pending = settles.get(queue_id)
-        if pending:
-            back = set(lsns)
-            settles[queue_id] = [lsn for lsn in pending if lsn not in back]
+        self._turn.unsettle(queue_id, lsns)
 
     def delivered(self, queue_id: int, lsn: int) -> None:
         """Buffer that every copy of this queue up to `lsn` was handed out at least once.
@@ -423,7 +415,7 @@ class Journal:
         moves = iter(turn.moves)
         for route, first_lsn, count in zip(moves, moves, moves, strict=True):
             chain.move_copies(keys[route][0], first_lsn, count)
-        for queue_id, lsns in turn.settles.items():
+        for queue_id, lsns in turn.all_settles():
             chain.settle_copies(queue_id, lsns)
         summary = self._summary
         if summary is not None and not summary.is_too_large:

@@ -7,15 +7,18 @@ not know segments or files.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from store import records
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from store.chain import Vacated
     from store.segment import Segment
+
+# Settled ranges of more LSNs are never expanded.
+_LONG_RANGE: Final = 256
 
 
 @dataclass(slots=True)
@@ -33,6 +36,7 @@ class Pending:
     moved_raws: list[bytes] = field(default_factory=list)
     arrivals: list[int] = field(default_factory=list)
     settles: dict[int, list[int]] = field(default_factory=dict)
+    settled_ranges: list[tuple[int, range]] = field(default_factory=list)
     relogs: list[tuple[int, Sequence[int]]] = field(default_factory=list)
     vacated: list[Segment] = field(default_factory=list)
     defines: list[bytes] = field(default_factory=list)
@@ -54,12 +58,40 @@ class Pending:
     @property
     def has_riders(self) -> bool:
         """Whether there is anything that is written without asking for a sync."""
-        return bool(self.settles or self.marks or self.moves or self.relogs or self.dropped_again)
+        settles = self.settles or self.settled_ranges or self.relogs
+        return bool(settles or self.marks or self.moves or self.dropped_again)
 
     @property
     def route_numbers(self) -> set[int]:
         """Routes that runs and moves refer to."""
         return {*self.runs[::3], *self.moves[::3]}
+
+    def all_settles(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield queue id and LSNs of what is settled in this block for the first time."""
+        yield from self.settles.items()
+        yield from self.settled_ranges
+
+    def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Take in that copies of a queue are gone."""
+        if isinstance(lsns, range) and len(lsns) > _LONG_RANGE:
+            self.settled_ranges.append((queue_id, lsns))
+            return
+        pending = self.settles.get(queue_id)
+        if pending is None:
+            self.settles[queue_id] = list(lsns)
+        else:
+            pending += lsns
+
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Forget that copies of a queue are gone. Spec: TX-09"""
+        for at, (queue, some) in reversed([*enumerate(self.settled_ranges)]):
+            if queue == queue_id:
+                self.settles.setdefault(queue_id, []).extend(some)
+                del self.settled_ranges[at]
+        pending = self.settles.get(queue_id)
+        if pending:
+            back = set(lsns)
+            self.settles[queue_id] = [lsn for lsn in pending if lsn not in back]
 
     def refused(self, first_lsn: int) -> Pending:
         """Return what is left for the next block when the disk refused this one.
@@ -70,6 +102,11 @@ class Pending:
         kept = {q: [n for n in lsns if n < first_lsn] for q, lsns in self.settles.items()}
         return Pending(
             settles={queue_id: lsns for queue_id, lsns in kept.items() if lsns},
+            settled_ranges=[
+                (queue_id, range(lsns.start, min(lsns.stop, first_lsn)))
+                for queue_id, lsns in self.settled_ranges
+                if lsns.start < first_lsn
+            ],
             relogs=self.relogs,
             vacated=self.vacated,
             dropped_again=self.dropped_again,
@@ -94,7 +131,7 @@ class Pending:
         if self.moves:
             put_numbers(parts, records.MOVES, self.moves, 3)
             put_numbers(parts, records.MOVES_WRITTEN, self.arrivals, 1)
-        parts += records.pack_settles((*self.settles.items(), *self.relogs))
+        parts += records.pack_settles((*self.all_settles(), *self.relogs))
         if self.drops or self.dropped_again:
             put_numbers(parts, records.DROPPED_QUEUES, self.drops + self.dropped_again, 1)
         if self.vacated:

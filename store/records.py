@@ -231,6 +231,13 @@ def pack_numbers(numbers: Sequence[int]) -> bytes:
     return packed.tobytes()
 
 
+def span(lsns: Sequence[int]) -> tuple[int, int]:
+    """Return the lowest and the highest of some LSNs, of a range without looking at each."""
+    if isinstance(lsns, range):
+        return lsns[0], lsns[-1]
+    return min(lsns), max(lsns)
+
+
 def pack_settles(settles: Iterable[tuple[int, Sequence[int]]]) -> list[bytes]:
     """Return sections of (queue id, LSNs), each of which is a range or a list of distinct LSNs."""
     ranges: list[int] = []
@@ -239,9 +246,9 @@ def pack_settles(settles: Iterable[tuple[int, Sequence[int]]]) -> list[bytes]:
     for queue_id, lsns in settles:
         if not lsns:
             continue
-        first = min(lsns)
+        first, last = span(lsns)
         # Distinct LSNs that span their count are a range.
-        if max(lsns) - first + 1 == len(lsns):
+        if last - first + 1 == len(lsns):
             ranges += (queue_id, first, len(lsns))
         else:
             lists += (queue_id, len(lsns), *lsns)

@@ -174,7 +174,12 @@ class Segment:
             return
         if last >= self.first_lsn:
             self.settled_end = max(self.settled_end, last + 1)
-        if first < self.first_lsn:
+        if first < self.first_lsn and isinstance(lsns, range):
+            older = lsns[: self.first_lsn - first]
+            self._settled_of(self.settled_moved, queue_id).add_range(first, len(older))
+            lsns = lsns[len(older) :]
+            first = last - len(lsns) + 1
+        elif first < self.first_lsn:
             moved = [lsn for lsn in lsns if lsn < self.first_lsn]
             self._settled_of(self.settled_moved, queue_id).add_list(moved)
             lsns = [lsn for lsn in lsns if lsn >= self.first_lsn]
@@ -182,6 +187,8 @@ class Segment:
         if not left:
             # Others may still come; of what was here until now nothing is left.
             settled.fill(self.first_lsn, self.settled_end)
+        elif not lsns:
+            return
         elif last - first + 1 == len(lsns):
             settled.add_range(first, len(lsns))
         else:

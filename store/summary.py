@@ -103,7 +103,7 @@ class Summary:
             numbers = iter(flat)
             for number, first, count in zip(numbers, numbers, numbers, strict=True):
                 self._add_run(kept, routes[number][0], first, count)
-        for queue_id, lsns in turn.settles.items():
+        for queue_id, lsns in turn.all_settles():
             self.add_settle(queue_id, lsns)
         for queue_id, some in turn.relogs:
             self.add_settle(queue_id, some)
@@ -135,9 +135,9 @@ class Summary:
         """Take in that copies of a queue are gone."""
         if not lsns:
             return
-        first = min(lsns)
+        first, last = records.span(lsns)
         count = len(lsns)
-        if max(lsns) - first + 1 != count:
+        if last - first + 1 != count:
             self._lists.append(queue_id)
             self._lists.append(count)
             self._lists.extend(lsns)

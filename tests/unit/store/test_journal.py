@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -288,3 +289,52 @@ def test_moved_copies_leave_their_old_segment() -> None:
     journal.settle(1, [first])
     sync(journal)
     assert lsns_of(open_on(disk)[1], 1) == []
+
+
+def test_a_purge_of_millions_is_one_range() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=1 << 20)
+    count = 50_000
+    first = journal.append_run((1, 2), b"", [b""] * count)
+    last = journal.append_run((1,), b"", [b"left"])
+    journal.write()
+    journal.settle(1, range(first, first + count))
+    before = journal.chain.active.offset
+    tracemalloc.start()
+    journal.write()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 50_000, "it was expanded"
+    assert journal.chain.active.offset - before < 300
+    sync(journal)
+    _, recovered = open_on(disk, size=1 << 20)
+    assert lsns_of(recovered, 1) == [last]
+    assert len(lsns_of(recovered, 2)) == count
+
+
+def test_a_settled_range_can_be_taken_back_and_outlives_a_refused_block() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=1 << 20)
+    first = journal.append_run((1,), b"", [b""] * 1000)
+    journal.write()
+    journal.settle(1, range(first, first + 1000))
+    journal.unsettle(1, range(first + 990, first + 1000))
+    refused = journal.append_run((1,), b"", [b""] * 1000)
+    journal.settle(1, range(refused, refused + 1000))
+    disk.fail_next("write", errno.ENOSPC)
+    with pytest.raises(WriteFailed):
+        journal.write()
+    sync(journal)
+    assert lsns_of(open_on(disk, size=1 << 20)[1], 1) == [*range(first + 990, first + 1000)]
+
+
+def test_a_range_over_several_segments_is_counted_where_its_messages_are() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk)
+    lsns = publish(journal, 1, *[b"r" * 100] * 300)
+    assert len(segments_on(disk)) > 5
+    journal.settle(1, range(lsns[0], lsns[-1]))
+    for _ in range(3):
+        sync(journal)
+    assert len(segments_on(disk)) <= 2
+    assert lsns_of(open_on(disk)[1], 1) == lsns[-1:]
