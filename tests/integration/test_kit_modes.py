@@ -11,7 +11,14 @@ from pamqp.commands import Basic
 
 from tests.conftest import Names
 from tests.integration.kit_tap import Tap
-from vouchmq.kit import Connection, IllegalStateError, Message, RefusedError, connect
+from vouchmq.kit import (
+    ChannelLostError,
+    Connection,
+    IllegalStateError,
+    Message,
+    RefusedError,
+    connect,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -445,6 +452,49 @@ async def test_the_prefetch_is_extended_by_half(
         assert message is not None
         assert message.body == b"%d" % number
     assert await receiver.receive(0.3) is None
+
+
+QUORUM = {"x-queue-type": "quorum"}
+
+
+@pytest.mark.parametrize("mode", ["client", "transacted"])
+async def test_without_extension_each_consumer_has_its_limit(
+    kit: Connection,
+    names: Names,
+    tap: Tap,
+    mode: str,
+) -> None:
+    """QOS-13: RabbitMQ's quorum queues refuse the channel's; rollback goes one by one then."""
+    queue = await kit.declare(names(), arguments=QUORUM)
+    for number in range(8):
+        await kit.publish(str(number), queue)
+    tap.clear()
+    receiver = await kit.receiver(mode, prefetch=4, prefetch_extension=False)
+    for _ in range(3):
+        assert await receiver.receive(LIMIT_S, queue=queue) is not None
+    await (receiver.recover() if mode == "client" else receiver.rollback())
+    seen: list[tuple[str, bool]] = []
+    while (message := await receiver.receive(0.3)) is not None:
+        seen.append((message.body.decode(), message.redelivered))
+        if mode == "client":
+            await message.acknowledge()
+        else:
+            await receiver.commit()
+    assert sorted(seen) == [(str(number), number < 3) for number in range(8)]
+    texts = tap.settlements()
+    assert "qos 4" in texts
+    assert not [text for text in texts if text.endswith("channel") or text.startswith("recover")]
+
+
+async def test_the_limit_of_a_channel_and_a_quorum_queue(kit: Connection, names: Names) -> None:
+    """QOS-13: RabbitMQ's refusal is told in its own words; VouchMQ just does it."""
+    queue = await kit.declare(names(), arguments=QUORUM)
+    receiver = await kit.receiver("client")
+    if kit.holds_back:
+        assert await receiver.receive(0.1, queue=queue) is None
+    else:
+        with pytest.raises(ChannelLostError, match="does not support global qos"):
+            await receiver.receive(0.1, queue=queue)
 
 
 async def test_prefetch_bounds_what_a_receiver_holds(kit: Connection, fill: Fill) -> None:

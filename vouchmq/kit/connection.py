@@ -169,6 +169,7 @@ class Connection:
         prefetch: int | None = None,
         optimize_ack: bool = False,
         optimize_ack_timeout: float = OPTIMIZE_ACK_TIMEOUT_S,
+        prefetch_extension: bool = True,
     ) -> Receiver:
         """A receiver on a channel of its own.
 
@@ -177,6 +178,8 @@ class Connection:
             prefetch: not given: the connection's; 0: `receive()` pulls each message
             optimize_ack: one ack for many messages, at 0.65 of the prefetch or after the timeout
             optimize_ack_timeout: seconds
+            prefetch_extension: False for quorum queues of RabbitMQ, which refuse the limit of a
+                channel that `client` and `transacted` set otherwise
 
         Raises:
             TypeError, ValueError: an option is wrong, or does not go with another
@@ -189,6 +192,7 @@ class Connection:
             self._prefetch if prefetch is None else prefetch,
             optimize_ack,
             optimize_ack_timeout,
+            prefetch_extension,
         )
         made = Receiver(self, options)
         await made.open()

@@ -215,8 +215,7 @@ class Intake:
         if self._options.mode is Mode.TRANSACTED:
             await channel.select()
         if self._options.prefetch:
-            of_channel = self._options.mode.extends_prefetch
-            await channel.limit(self._options.prefetch, of_channel=of_channel)
+            await channel.limit(self._options.prefetch, of_channel=self._options.limits_channel)
         await channel.on_consumer_cancelled(self._cancelled)
         for source in self.sources:
             await self._consume(channel, source)

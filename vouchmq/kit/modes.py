@@ -46,6 +46,8 @@ class Options:
         prefetch: messages in hand at most; 0 means that they are pulled one by one
         optimize_ack: send one ack for many messages
         optimize_ack_timeout_s: seconds after which acks are sent even if they are few
+        prefetch_extension: limit the channel, and extend the limit, in modes that settle many
+            messages by one call; otherwise limit each consumer
 
     Raises:
         TypeError: an option of the wrong type
@@ -58,12 +60,15 @@ class Options:
     prefetch: int
     optimize_ack: bool = False
     optimize_ack_timeout_s: float = OPTIMIZE_ACK_TIMEOUT_S
+    prefetch_extension: bool = True
 
     def __post_init__(self) -> None:
         """Check the options against each other."""
         check_prefetch(self.prefetch)
         if not isinstance(self.optimize_ack, bool):
             raise TypeError(f"optimize_ack must be a bool, not {self.optimize_ack!r}")
+        if not isinstance(self.prefetch_extension, bool):
+            raise TypeError(f"prefetch_extension must be a bool, not {self.prefetch_extension!r}")
         check_seconds("optimize_ack_timeout", self.optimize_ack_timeout_s, least=0.001)
         if not self.optimize_ack or self.mode is Mode.TRANSACTED:
             return
@@ -89,12 +94,17 @@ class Options:
         return 1
 
     @property
+    def limits_channel(self) -> bool:
+        """True when the prefetch is the channel's, false when it is each consumer's (QOS-02)."""
+        return self.mode.extends_prefetch and self.prefetch_extension
+
+    @property
     def extension_threshold(self) -> int:
         """Handled but unacknowledged messages that make the kit ask for more; 0: it never does.
 
         Spec: REDELIVER-39
         """
-        if not self.mode.extends_prefetch or self.extended_prefetch <= self.prefetch:
+        if not self.limits_channel or self.extended_prefetch <= self.prefetch:
             return 0
         return _percent(self.prefetch, LAZY_PERCENT)
 

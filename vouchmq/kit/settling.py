@@ -137,10 +137,11 @@ class Settling:
     async def take_back(self, channel: Channel) -> None:
         """Return everything that was handed out; a transaction is rolled back before.
 
-        Where the kit keeps the delays each message is settled by itself, and there is nothing
-        left to recover. Otherwise recovery ends all deliveries so far, and new ones may arrive
-        before its reply is noticed. To tell them apart by their tags the channel's limit is
-        lowered first: while something is outstanding, nothing comes then.
+        Where the kit keeps the delays, or the channel has no limit, each message is settled by
+        itself, and there is nothing left to recover. Otherwise recovery ends all deliveries so
+        far, and new ones may arrive before its reply is noticed. To tell them apart by their
+        tags the channel's limit is lowered first: while something is outstanding, nothing comes
+        then.
 
         Raises:
             ChannelLostError: it has ended, which returns everything too
@@ -149,8 +150,10 @@ class Settling:
         """
         is_transacted = self._options.mode is Mode.TRANSACTED
         handed_out = [message for _, message in channel.ledger.items()]
-        by_the_kit = any(self._owner.retries_of(message.queue) for message in handed_out)
-        if by_the_kit or not handed_out:
+        one_by_one = any(self._owner.retries_of(message.queue) for message in handed_out)
+        if self._options.prefetch and not self._options.limits_channel:
+            one_by_one = True
+        if one_by_one or not handed_out:
             if is_transacted:
                 await channel.rollback()
             for message in handed_out:

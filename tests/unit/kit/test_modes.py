@@ -73,6 +73,8 @@ def test_no_extension_where_it_would_change_nothing() -> None:
     assert Options(Mode.CLIENT, 65535).extension_threshold == 0
     assert Options(Mode.AUTO, 100).extension_threshold == 0
     assert Options(Mode.INDIVIDUAL, 100).extension_threshold == 0
+    without = Options(Mode.CLIENT, 100, prefetch_extension=False)
+    assert (without.extension_threshold, without.limits_channel) == (0, False)
 
 
 @pytest.mark.parametrize("prefetch", [-1, 65536])
@@ -97,5 +99,7 @@ def test_a_timeout_is_a_length_of_time(seconds: float) -> None:
 def test_options_are_not_taken_for_others() -> None:
     with pytest.raises(TypeError, match="optimize_ack must be a bool"):
         Options(Mode.AUTO, 10, 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="prefetch_extension must be a bool"):
+        Options(Mode.CLIENT, 10, prefetch_extension=None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="optimize_ack_timeout must be a number of seconds"):
         Options(Mode.AUTO, 10, True, "300ms")  # type: ignore[arg-type]
