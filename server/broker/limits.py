@@ -77,11 +77,19 @@ class Limit:
     def judge(self, raw: bytes) -> int:
         """Whether the queue takes one more message (LEN-20 … LEN-22)."""
         octets = body_size(raw)
-        if self.has_room(1, octets):
+        if self.has_room(1, octets) or (self._let_expired_go() and self.has_room(1, octets)):
             return TAKES
         if self.max_length != 0 and self._serve(self._queue) and self.has_room(1, octets):
             return TAKES
         return REFUSES
+
+    def _let_expired_go(self) -> bool:
+        """Have no publish refused for the sake of what nobody can have any more (TTL-06)."""
+        care = self._queue.care
+        if care is None or care.expiry is None:
+            return False
+        care.expiry.run(at_once=not self._queue.is_head_wanted)
+        return True
 
     def has_room(self, count: int, octets: int) -> bool:
         """Whether so many more messages of so many octets would not exceed a limit."""

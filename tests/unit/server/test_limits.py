@@ -118,6 +118,15 @@ class TestReject:
         publish(client, "q", b"aaaa", b"bbbb", b"cccc")
         assert bodies(client, "q") == [b"aaaa", b"bbbb"]
 
+    def test_expired_one_makes_room(self, client: Client) -> None:
+        """TTL-06: also in the turn in which it came."""
+        client.ask(1, commands.Confirm.Select())
+        declare(client, "q", max_length=1, overflow="reject-publish")
+        short = commands.Basic.Properties(expiration="0")
+        client.send(wire.publish(1, "q", b"a", short), wire.publish(1, "q", b"b"))
+        assert not [name for name, _, _ in confirms(client) if name == "Basic.Nack"]
+        assert bodies(client, "q") == [b"b"]
+
     def test_waiting_consumer_makes_room(self, client: Client) -> None:
         declare(client, "q", max_length=1, overflow="reject-publish")
         client.consume("q", "t", no_ack=True)
