@@ -51,12 +51,20 @@ def referee_url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def broker(referee_url: str | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The broker under test, one per module; a VouchMQ must end cleanly and without a traceback."""
+def broker(
+    request: pytest.FixtureRequest,
+    referee_url: str | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Broker]:
+    """The broker under test, one per module; a VouchMQ must end cleanly and without a traceback.
+
+    A module that needs settings other than the default ones says so with `BROKER_FLAGS`.
+    """
     if referee_url is not None:
         yield RefereeBroker(referee_url)
         return
-    process = BrokerProcess(tmp_path_factory.mktemp("broker"))
+    flags = getattr(request.module, "BROKER_FLAGS", ())
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), flags=flags)
     process.start()
     try:
         yield process

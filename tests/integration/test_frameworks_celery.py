@@ -27,6 +27,9 @@ pytestmark = pytest.mark.timeout(60)
 
 APPS: Final = "tests.integration.frameworks.celery_apps"
 LIMIT_S: Final = 15
+# A worker that holds tasks with an ETA raises its prefetch. It does so for its running consumer
+# when the broker calls itself something else than RabbitMQ, and with global=1 otherwise (QOS-05).
+BROKER_FLAGS: Final = ("--qos-apply-to-existing-consumers", "on")
 DELAY_LEVELS: Final = 28
 
 
@@ -137,7 +140,7 @@ def test_worker_that_is_stopped_finishes_its_task(celery: Celery, notes: Path) -
 
 
 def test_waiting_for_an_eta_holds_nobody_up(celery: Celery, notes: Path) -> None:
-    """A worker holds tasks with an ETA unacknowledged and asks for more prefetch (QOS-06)."""
+    """A worker holds tasks with an ETA unacknowledged and asks for more prefetch (QOS-05/06)."""
     app = celery.app("quickstart")
     with celery.worker("quickstart"):
         began = time.time()
@@ -196,7 +199,7 @@ class TestQuorumQueues:
     def app(self, celery: Celery, need_argument: Callable[[str, object], None]) -> Iterator[Any]:
         need_argument("x-dead-letter-exchange", "")
         need_argument("x-overflow", "reject-publish")
-        need_queue_type(celery.url, "quorum")
+        need_queue_type(celery.url, "quorum", **{"x-dead-letter-strategy": "at-least-once"})
         yield celery.app("quorum")
         with pika.BlockingConnection(pika.URLParameters(celery.url)) as connection:
             channel = connection.channel()

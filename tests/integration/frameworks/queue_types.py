@@ -9,14 +9,15 @@ import pika.exceptions
 import pytest
 
 
-def need_queue_type(url: str, kind: str) -> None:
-    """Skip unless durable queues of this type can be declared."""
+def need_queue_type(url: str, kind: str, **arguments: str) -> None:
+    """Skip unless durable queues of this type, with these arguments, can be declared."""
     name = f"need.{uuid.uuid4().hex[:8]}"
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
         try:
-            channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+            arguments["x-queue-type"] = kind
+            channel.queue_declare(name, durable=True, arguments=arguments)
         except pika.exceptions.ChannelClosedByBroker as error:
             assert "not supported by this broker version" in str(error), error
-            pytest.skip(f"the broker has no {kind} queues yet")
+            pytest.skip(f"no {kind} queues like that yet: {error.reply_text}")
         channel.queue_delete(name)
