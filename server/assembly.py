@@ -221,6 +221,7 @@ class Assembly:
             recall=self._recall,
             wall_ms=self.journal_clock.now_ms,
             refuse_damage=settings.recovery_on_corruption == "refuse",
+            whole_bytes=settings.recovery_read_bytes,
             progress=progress,
         )
 
@@ -250,6 +251,7 @@ class Assembly:
             self.journal_clock,
             only_failures=settings.delivery_count_mode == "failures",
         )
+        equipment.letters_interval_ms = settings.dlx_retry_interval_ms
         equipment.serve = self._serve
         equipment.expire = self._expire
         return equipment

@@ -29,7 +29,6 @@ from protocol.errors import (
     ConnectionForced,
     HardError,
     InternalError,
-    PreconditionFailed,
     ResourceError,
     SoftError,
     UnexpectedFrame,

@@ -137,6 +137,12 @@ class Settings:
         low=0,
         high=315_360_000_000,
     )
+    dlx_retry_interval_ms: int = _option(
+        10_000,
+        "Between two tries of a dead letter that nobody takes, at-least-once (DLX-09).",
+        low=1,
+        high=86_400_000,
+    )
     delivery_count_mode: str = _option(
         "returns",
         "What counts toward a delivery limit: all `returns`, or `failures` only (REDELIVER-11).",
@@ -209,6 +215,13 @@ class Settings:
     )
     segment_size_bytes: int = _option(
         64 * MIB, "Size of one preallocated file of the journal.", low=MIB, high=1024 * MIB
+    )
+    recovery_read_bytes: int = _option(
+        256 * MIB,
+        "So much of the journal, its newest part, is read and checked at each start; what is older "
+        "is checked when it is read.",
+        low=0,
+        high=1 << 50,
     )
     recovery_on_corruption: str = _option(
         "quarantine",

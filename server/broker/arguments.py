@@ -278,7 +278,7 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
         "x-dead-letter-strategy",
         _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
         _NO_STREAM,
-        not_yet,
+        yes,
     ),
     Argument("x-max-length", not_negative, _ALL, yes),
     Argument("x-max-length-bytes", not_negative, _ALL, yes),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from server.broker.returns import COUNTS
 from server.broker.sequence import SEQUENCE_NOTES
+from server.broker.stuck import STUCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,7 +62,9 @@ class Care:
     @property
     def held_count(self) -> int:
         """Messages neither ready nor unacked, which count toward length limits (REDELIVER-20)."""
-        return len(self.returns.aside) if self.returns is not None else 0
+        delayed = len(self.returns.aside) if self.returns is not None else 0
+        stuck = self.letters.stuck if self.letters is not None else None
+        return delayed + (len(stuck) if stuck is not None else 0)
 
     @property
     def sends_refused(self) -> bool:
@@ -134,6 +137,8 @@ class Care:
         """Have dead heads gone before anybody is served; False when there is more to do first."""
         if self.returns is not None:
             self.returns.let_in()
+        if self.letters is not None and self.letters.stuck is not None:
+            self.letters.stuck.run()
         if self.expiry is not None and not self.expiry.run():
             return False
         return self.limit is None or self.limit.run(is_before=True)
@@ -165,6 +170,9 @@ class Care:
             return b"" if self.expiry is not None and self.expiry.has_own else None
         if self.returns is not None and key[:1] == COUNTS:
             return self.returns.recall(key)
+        stuck = self.letters.stuck if self.letters is not None else None
+        if stuck is not None and key[:1] == STUCK:
+            return stuck.recall(key)
         if self.sequence is not None and key[:1] == SEQUENCE_NOTES:
             return self.sequence.recall(key)
         return None
@@ -173,6 +181,9 @@ class Care:
         """What had been noted of this queue before a restart; its messages are in place."""
         if self.sequence is not None:
             self.sequence.restore(notes)
+        # What is stuck is in no line any more when it is looked who had been handed out.
+        if self.letters is not None and self.letters.stuck is not None:
+            self.letters.stuck.restore(notes)
         if self.returns is not None:
             self.returns.restore(notes, self._queue.handed_before())
 

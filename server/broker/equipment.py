@@ -15,6 +15,7 @@ from server.broker.returns import Returns
 from server.broker.sequence import SEQUENCE_NOTES, Sequence
 from server.broker.single_active import SingleActive
 from server.broker.stream import Stream
+from server.broker.stuck import Stuck
 from server.broker.tally import Tally
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
 # Queue ids that a consumer is shown of queues that are not stored begin here.
 UNSTORED_IDS: Final = 1 << 60
+
+
+# Between two tries of a dead letter that nobody takes (DLX-09).
+LETTERS_INTERVAL_MS: Final = 10_000
 
 
 class Equipment:
@@ -64,6 +69,7 @@ class Equipment:
         # Deletes a queue whose lease has run out.
         self.expire: Callable[[Queue], None] = lambda _: None
         self.office = office
+        self.letters_interval_ms = LETTERS_INTERVAL_MS
         self._unstored_count = 0  # queues with numbers that are not stored
 
     @property
@@ -85,18 +91,25 @@ class Equipment:
             self._level(queue, features)
         if features.single_active and queue.subscribers.single_active is None:
             queue.subscribers.single_active = SingleActive(displaces=features.type == QUORUM)
-        self._letters(care, features)
+        self._letters(queue, care, features)
         self._expiry(queue, care, features)
         self._limit(queue, care, features)
         self._returns(queue, care, features)
         queue.wake()
 
-    def _letters(self, care: Care, features: Features) -> None:
-        exchange = features.dead_letter_exchange
+    def _letters(self, queue: Queue, care: Care, features: Features) -> None:
+        exchange, stuck = features.dead_letter_exchange, None
+        if care.letters is not None:
+            stuck = care.letters.stuck
+        if features.dead_letters_are_safe and stuck is None:
+            interval_ms = self.letters_interval_ms
+            stuck = Stuck(queue, self.office, self.timers, interval_ms, self._journal)
         if exchange is None:
+            if stuck is not None:
+                queue.drop(stuck.drop())
             care.letters = None
-        else:
-            care.letters = Letters(self.office, exchange, features.dead_letter_routing_key)
+            return
+        care.letters = Letters(self.office, exchange, features.dead_letter_routing_key, stuck)
 
     def _expiry(self, queue: Queue, care: Care, features: Features) -> None:
         if features.message_ttl_ms is not None and care.expiry is None:

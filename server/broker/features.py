@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from protocol.fields import Field, Table
 
 QUORUM_DELIVERY_LIMIT: Final = 20
+AT_LEAST_ONCE: Final = "at-least-once"
 RETRY_MULTIPLIER: Final = 5.0
 
 
@@ -31,6 +32,7 @@ class Features:
     expires_ms: int | None = None
     dead_letter_exchange: str | None = None
     dead_letter_routing_key: str | None = None
+    dead_letters_are_safe: bool = False
 
     max_length: int | None = None
     max_length_octets: int | None = None
@@ -89,6 +91,7 @@ def features_of(arguments: Table) -> Features:
         message_ttl_ms=as_integer(arguments.get("x-message-ttl")),
         dead_letter_exchange=as_text(arguments.get("x-dead-letter-exchange")),
         dead_letter_routing_key=as_text(arguments.get("x-dead-letter-routing-key")),
+        dead_letters_are_safe=as_text(arguments.get("x-dead-letter-strategy")) == AT_LEAST_ONCE,
         max_length=as_integer(arguments.get("x-max-length")),
         max_length_octets=as_integer(arguments.get("x-max-length-bytes")),
         overflow=as_text(arguments.get("x-overflow")),

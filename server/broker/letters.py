@@ -22,14 +22,17 @@ from protocol.fields import encode_shortstr
 from server.broker.death import Death, dead_letter
 from server.broker.fate import Reason
 from server.broker.storing import Storing, Target
+from server.broker.stuck import Try
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from protocol.fields import Table
+    from server.broker.death import DeadLetter
     from server.broker.exchange import Exchange
     from server.broker.message import Message
     from server.broker.queue import Queue
+    from server.broker.stuck import Stuck
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +41,7 @@ class Domain(Protocol):
     """A virtual host, as far as dead letters walk through it."""
 
     exchanges: dict[str, Exchange]
+    generation: int
 
     def route(
         self, exchange: Exchange, keys: Sequence[str], headers: Table | None
@@ -59,6 +63,7 @@ class Sent(NamedTuple):
     messages: list[Message]
     target: Target
     raws: list[bytes]
+    settles: bool = True
 
 
 class Letters:
@@ -68,19 +73,26 @@ class Letters:
         office: sends them
         exchange: the dead letter exchange, which need not exist
         routing_key: of the dead letters, None: as they were published
+        stuck: keeps what nobody takes, None: it is dropped (DLX-09)
     """
 
-    __slots__ = ("_office", "exchange", "routing_key", "told")
+    __slots__ = ("_office", "exchange", "routing_key", "stuck", "told")
 
-    def __init__(self, office: Office, exchange: str, routing_key: str | None) -> None:
+    def __init__(
+        self, office: Office, exchange: str, routing_key: str | None, stuck: Stuck | None = None
+    ) -> None:
         self._office = office
+        self.stuck = stuck
         self.exchange = exchange
         self.routing_key = routing_key
         self.told: set[tuple[str, Reason]] = set()  # what has been logged, once each
 
     def send(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
         """Let messages go; they are in no line of their queue any more and not unacked."""
-        self._office.send(queue, self, messages, reason)
+        if self.stuck is None:
+            self._office.send(queue, self, messages, reason)
+        else:
+            self._office.send_safely(queue, messages, reason)
 
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
         """What made them dead letters could not be stored: they are none (TX-09)."""
@@ -124,23 +136,12 @@ class Office:
 
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
-        domain = self._domain(queue.spec.vhost)
-        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
-        death = Death(
-            queue.spec.name,
-            reason,
-            letters.exchange,
-            letters.routing_key,
-            self._wall_ms() // 1000,
-            self._heeds_clients,
-        )
-        self._depth += 1
+        death = self._death(queue, letters, Try(reason, self._wall_ms() // 1000))
+        was_gathering = self._begin()
         run: Run | None = None
         for message in messages:
             letter = dead_letter(message, death)
-            targets: tuple[Queue, ...] = ()
-            if domain is not None and exchange is not None:
-                targets = domain.route(exchange, letter.keys, letter.headers)
+            targets = self._targets(queue, letters, letter)
             open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
             if not open_to:
                 self._dropped(queue, letters, reason, "cycle" if targets else "no route")
@@ -162,6 +163,70 @@ class Office:
             run.add(message, letter.raw)
         self._store(queue, run)
         queue.log_settled(messages)
+        self._end(was_gathering)
+
+    def send_safely(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
+        """The same for a queue that keeps what is not taken everywhere (DLX-09)."""
+        time_s = self._wall_ms() // 1000
+        for message in messages:
+            self.try_again(queue, message, Try(reason, time_s))
+
+    def try_again(self, queue: Queue, message: Message, one: Try) -> None:
+        """Offer a dead letter to those who have not taken it; keep it until all have."""
+        letters = queue.care.letters if queue.care is not None else None
+        if letters is None or letters.stuck is None:
+            queue.drop([message])
+            return
+        was_gathering = self._begin()
+        letter = dead_letter(message, self._death(queue, letters, one))
+        targets = self._targets(queue, letters, letter)
+        wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
+        open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
+        tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+        admitted, _ = self._storing.admit(Target(tail, open_to), letter.raw)
+        taken_by = one.taken_by | {each.spec.name for each in admitted.queues}
+        is_done = bool(wanted) and all(each.spec.name in taken_by for each in wanted)
+        if admitted.queues:
+            run = Run(admitted, persistent=letter.persistent)
+            run.add(message, letter.raw)
+            self._store(queue, run, settles=is_done)
+        if is_done:
+            letters.stuck.done(message)
+            queue.log_settled([message])
+        else:
+            letters.stuck.keep(message, one._replace(taken_by=taken_by))
+        self._end(was_gathering)
+
+    def generation(self, queue: Queue) -> int:
+        """Grows with every change of the topology around a queue."""
+        domain = self._domain(queue.spec.vhost)
+        return domain.generation if domain is not None else -1
+
+    def _death(self, queue: Queue, letters: Letters, one: Try) -> Death:
+        return Death(
+            queue.spec.name,
+            one.reason,
+            letters.exchange,
+            letters.routing_key,
+            one.time_s,
+            self._heeds_clients,
+        )
+
+    def _targets(self, queue: Queue, letters: Letters, letter: DeadLetter) -> tuple[Queue, ...]:
+        domain = self._domain(queue.spec.vhost)
+        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
+        if domain is None or exchange is None:
+            return ()
+        return domain.route(exchange, letter.keys, letter.headers)
+
+    def _begin(self) -> bool:
+        """What follows stands in one block: nobody is served until the end of it (DLX-08)."""
+        self._depth += 1
+        was_gathering, self._storing.is_gathering = self._storing.is_gathering, True
+        return was_gathering
+
+    def _end(self, was_gathering: bool) -> None:
+        self._storing.is_gathering = was_gathering
         self._depth -= 1
         while self._refused and not self._depth:
             target, message = self._refused.popleft()
@@ -181,12 +246,12 @@ class Office:
         else:
             care.letters.send(queue, [message], Reason.MAXLEN)
 
-    def _store(self, queue: Queue, run: Run | None) -> None:
+    def _store(self, queue: Queue, run: Run | None, *, settles: bool = True) -> None:
         if run is None:
             return
         target, raws = run.target, run.raws
         if self._storing.store(target, raws, max(map(len, raws)), persistent=run.persistent):
-            self._unwritten.append(Sent(queue, run.messages, target, raws))
+            self._unwritten.append(Sent(queue, run.messages, target, raws, settles))
 
     def _dropped(self, queue: Queue, letters: Letters, reason: Reason, why: str) -> None:
         self.dropped_count += 1
@@ -209,12 +274,12 @@ class Office:
         if not self._kept:
             return
         kept, self._kept = self._kept, []
-        for queue, messages, target, raws in kept:
+        for queue, messages, target, raws, settles in kept:
             # Their transient copies are where they went already.
             target.leads_to(tuple(q for q in target.queues if q.stored and not q.is_deleted))
             if self._storing.store(target, raws, max(map(len, raws)), persistent=True):
-                self._unwritten.append(Sent(queue, messages, target, raws))
-            if not queue.is_deleted:
+                self._unwritten.append(Sent(queue, messages, target, raws, settles))
+            if settles and not queue.is_deleted:
                 queue.keeps(messages)
                 queue.log_settled(messages)
         self._wake()

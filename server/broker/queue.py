@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
 from protocol.runs import body_size
-from server.broker.features import PLAIN, Features
+from server.broker.features import PLAIN
 from server.broker.line import Line
 from server.broker.message import Message, lsn_of, lsns_of
 from server.broker.subscribers import Subscribers

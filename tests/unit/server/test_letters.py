@@ -241,3 +241,68 @@ class TestStored:
         assert (len(journal.contents), len(journal.settled)) == (before[0] + 1, before[1] + 1)
         client.world.run_turns()
         assert got(client, "safe") is not None
+
+
+class TestSafely:
+    """DLX-09, DLX-10: at-least-once."""
+
+    def source(self, client: Client, exchange: str, **more: object) -> None:
+        """A queue that keeps its dead letters until they are taken."""
+        declare(
+            client,
+            "safe",
+            dead_letter_exchange=exchange,
+            dead_letter_strategy="at-least-once",
+            **more,
+        )
+
+    def test_kept_unseen_until_there_is_a_way(self, client: Client) -> None:
+        self.source(client, "later")
+        publish(client, "safe", b"x")
+        reject(client, "safe")
+        assert client.message_count("safe") == 0
+        assert got(client, "safe") is None
+        assert client.world.vhost.queues["safe"].held_count == 1
+        client.ask(1, commands.Exchange.Declare(exchange="later", exchange_type="fanout"))
+        client.ask(1, commands.Queue.Bind(queue="dead", exchange="later"))
+        client.world.pass_time(0.5)
+        letter = got(client, "dead")
+        assert letter.body == b"x"
+        assert letter.properties.headers["x-death"][0]["count"] == 1
+        assert client.world.vhost.queues["safe"].held_count == 0
+
+    def test_who_has_it_does_not_get_it_again(self, client: Client) -> None:
+        client.ask(1, commands.Exchange.Declare(exchange="both", exchange_type="fanout"))
+        declare(client, "full", max_length=1, overflow="reject-publish")
+        publish(client, "full", b"in the way")
+        for name in ("dead", "full"):
+            client.ask(1, commands.Queue.Bind(queue=name, exchange="both"))
+        self.source(client, "both")
+        publish(client, "safe", b"x")
+        reject(client, "safe")
+        assert client.message_count("dead") == 1
+        client.world.pass_time(11)
+        assert client.message_count("dead") == 1
+        assert got(client, "full").body == b"in the way"
+        client.world.pass_time(11)
+        assert got(client, "full").body == b"x"
+        assert client.message_count("dead") == 1
+        assert client.world.vhost.queues["safe"].held_count == 0
+
+    def test_one_holds_back_no_other(self, client: Client) -> None:
+        client.ask(1, commands.Exchange.Declare(exchange="some", exchange_type="direct"))
+        client.ask(1, commands.Queue.Bind(queue="dead", exchange="some", routing_key="good"))
+        self.source(client, "some")
+        client.ask(1, commands.Queue.Bind(queue="safe", exchange="amq.fanout"))
+        for key in ("bad", "good"):
+            client.send(wire.publish(1, key, key.encode(), exchange="amq.fanout"))
+            reject(client, "safe")
+        assert got(client, "dead").body == b"good"
+        assert client.world.vhost.queues["safe"].held_count == 1
+
+    def test_kept_ones_count_toward_the_limit(self, client: Client) -> None:
+        self.source(client, "nowhere", max_length=1, overflow="reject-publish")
+        publish(client, "safe", b"x")
+        reject(client, "safe")
+        publish(client, "safe", b"y")
+        assert got(client, "safe") is None

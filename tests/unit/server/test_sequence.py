@@ -51,7 +51,7 @@ def put(client: Client, queue: str, *bodies: bytes, mode: int = 2) -> None:
 
 
 def ask(client: Client, queue: str, **more: bool) -> None:
-    consume = commands.Basic.Consume(queue=queue, consumer_tag="c", arguments=ASKING, **more)  # type: ignore[arg-type]
+    consume = commands.Basic.Consume(queue=queue, consumer_tag="c", arguments=ASKING, **more)
     client.method(1, consume)
     client.world.sync()
 
