@@ -186,13 +186,14 @@ class StreamIndex:
         segment_octets: a segment is full with so many
     """
 
-    __slots__ = ("chunks", "next_offset", "octets", "segment_octets")
+    __slots__ = ("chunks", "next_offset", "octets", "segment_count", "segment_octets")
 
     def __init__(self, segment_octets: int = SEGMENT_OCTETS) -> None:
         self.segment_octets = segment_octets
         self.chunks: list[Chunk] = []
         self.next_offset = 0
         self.octets = 0
+        self.segment_count = 0
 
     @property
     def first_offset(self) -> int:
@@ -230,6 +231,7 @@ class StreamIndex:
         opens = self.newest_segment_octets() >= self.segment_octets or not self.chunks
         chunk = Chunk(self.next_offset, opens_segment=opens)
         self.chunks.append(chunk)
+        self.segment_count += opens
         return chunk
 
     def newest_segment_octets(self) -> int:
@@ -263,16 +265,17 @@ class StreamIndex:
 
     # Segments
 
-    def oldest_segment(self) -> list[Chunk] | None:
-        """The chunks of the oldest segment; None when it is the one being written."""
+    def oldest_segment(self) -> list[Chunk]:
+        """The chunks of the oldest segment."""
         for at, chunk in enumerate(self.chunks):
             if at and chunk.opens_segment:
                 return self.chunks[:at]
-        return None
+        return list(self.chunks)
 
     def drop(self, segment: list[Chunk]) -> None:
         """The oldest segment is gone."""
         del self.chunks[: len(segment)]
+        self.segment_count -= 1
         self.octets -= sum(chunk.octets for chunk in segment)
 
     # Ends
@@ -294,6 +297,7 @@ class StreamIndex:
                 chunk.is_full = False
                 break
             self.chunks.pop()
+            self.segment_count -= chunk.opens_segment
 
     def restore(
         self,
@@ -342,6 +346,7 @@ class StreamIndex:
         for first, count in rows:
             chunk.rows.add(first, count)
         self.chunks.append(chunk)
+        self.segment_count += chunk.opens_segment
         self.octets += chunk.octets
         self.next_offset = max(self.next_offset, chunk.next_offset)
 

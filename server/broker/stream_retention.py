@@ -102,6 +102,7 @@ class Retention:
         self._max_count = features.max_length
         self._max_octets = features.max_length_octets
         self._max_age_ms = features.max_age_ms
+        self._armed_ms = 0
         octets = features.segment_octets
         self._index.segment_octets = SEGMENT_OCTETS if octets is None else max(1, octets)
 
@@ -115,30 +116,38 @@ class Retention:
 
     def run(self) -> bool:
         """Let go what is too much or too old; False when there is more to do in another turn."""
-        if self.is_limited:
-            while (segment := self._index.oldest_segment()) is not None:
-                if not self._is_over(segment):
-                    break
-                self._index.drop(segment)
-                self._doomed += segment
+        index = self._index
+        while index.segment_count > 1 and self._may_be_over():
+            segment = index.oldest_segment()
+            if not self._is_over(segment):
+                break
+            index.drop(segment)
+            self._doomed += segment
         return not self._doomed or self._settle()
 
-    def _is_over(self, segment: list[Chunk]) -> bool:
+    def _may_be_over(self) -> bool:
+        """Whether it is worth a look at the oldest segment."""
+        return self._is_too_much() or (
+            self._max_age_ms is not None and self._armed_ms <= self._timers.now_ms()
+        )
+
+    def _is_too_much(self) -> bool:
         index = self._index
-        if self._max_count is not None and index.count > self._max_count:
-            return True
-        if self._max_octets is not None and index.octets > self._max_octets:
+        return (self._max_count is not None and index.count > self._max_count) or (
+            self._max_octets is not None and index.octets > self._max_octets
+        )
+
+    def _is_over(self, segment: list[Chunk]) -> bool:
+        if self._is_too_much():
             return True
         if self._max_age_ms is None:
             return False
-        due_ms = segment[-1].last_ms + self._max_age_ms
+        due_ms = segment[-1].last_ms + self._max_age_ms + 1
         now_ms = self._timers.now_ms()
-        if due_ms < now_ms:
-            return True
-        if self._armed_ms <= now_ms or due_ms < self._armed_ms:
-            self._armed_ms = due_ms + 1
-            self._timers.at(self._armed_ms, self._wake)
-        return False
+        if due_ms > now_ms and self._armed_ms <= now_ms:
+            self._armed_ms = due_ms
+            self._timers.at(due_ms, self._wake)
+        return due_ms <= now_ms
 
     def _settle(self) -> bool:
         left = TURN_SETTLES
