@@ -51,7 +51,7 @@ DISCARDED_SUFFIX: Final = ".discarded"
 # Blocks that carry a damaged segment's messages on are about this large.
 _MOVE_BYTES: Final = 4 * 1024 * 1024
 _MOVE_NOTES: Final = 4096
-# Of the newest segments so much is read at the start; so it takes tenths of a second.
+# Of the newest segments so much is read at the start, which takes tenths of a second.
 WHOLE_BYTES: Final = 256 * 1024 * 1024
 _ALL_BYTES: Final = 1 << 62
 # A segment was cut where it ended; its summary may be as large as one of this size may have.

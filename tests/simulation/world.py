@@ -35,9 +35,15 @@ if TYPE_CHECKING:
     from store.disk import Disk, Syncable
 
 SETTINGS = tuple(
-    Settings(segment_size_bytes=size, deliver_high_water_bytes=4096, unsynced_limit_bytes=16384)
+    Settings(
+        segment_size_bytes=size,
+        deliver_high_water_bytes=4096,
+        unsynced_limit_bytes=16384,
+        recovery_read_bytes=read,
+    )
     # Room for every definition there may be, many times, as in any real segment.
     for size in (4096, 16384, 65536)
+    for read in (0, 1 << 28)
 )
 OFFER = Offer(node="sim", product="VouchMQ", version="0", platform="simulation")
 AUTH = Authenticator(SETTINGS[0].all_users(), ("guest",), lambda size: bytes(size))
