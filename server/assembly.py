@@ -222,7 +222,6 @@ class Assembly:
             wall_ms=self.journal_clock.now_ms,
             refuse_damage=settings.recovery_on_corruption == "refuse",
             whole_bytes=settings.recovery_read_bytes,
-            whole_bytes=settings.recovery_read_bytes,
             progress=progress,
         )
 

@@ -223,13 +223,6 @@ class Settings:
         low=0,
         high=1 << 50,
     )
-    recovery_read_bytes: int = _option(
-        256 * MIB,
-        "So much of the journal, its newest part, is read and checked at each start; what is older "
-        "is checked when it is read.",
-        low=0,
-        high=1 << 50,
-    )
     recovery_on_corruption: str = _option(
         "quarantine",
         "Damage that is found at start: set it aside, report it and serve the rest, or refuse to "
