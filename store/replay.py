@@ -9,8 +9,6 @@ Spec: DURABLE-12, DURABLE-13
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,10 +17,11 @@ from store import records
 from store.blocks import Window, walk
 from store.index import SegmentIndex
 from store.journal import moved_bounds
+from store.lsns import Lsns, Settled
 from store.records import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from store.blocks import Block
     from store.disk import DiskFile
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
 Message = tuple[int, bytes, bytes]
 Route = tuple[tuple[int, ...], bytes]
 
-# So many LSNs in a row are kept as a range; fewer go into an array, up to so many.
-_RANGE_LEAST: Final = 32
-_ARRAY_MOST: Final = 8192
 # What `RecoveredQueue.messages` reads at a time.
 _READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -90,121 +86,6 @@ class Remains:
     dropped: list[int] = field(default_factory=list)
     notes: list[tuple[int, bytes]] = field(default_factory=list)
     queue_ids: set[int] = field(default_factory=set)
-
-
-class Lsns:
-    """LSNs of one queue, mostly met in falling runs."""
-
-    __slots__ = ("_counts", "_firsts", "_is_falling", "count")
-
-    def __init__(self) -> None:
-        self._firsts = array("Q")
-        self._counts = array("Q")
-        self._is_falling = True
-        self.count = 0
-
-    def add(self, lsns: Sequence[int]) -> None:
-        """Take in ascending LSNs, none of which is there already."""
-        if isinstance(lsns, range):
-            self._add_run(lsns[0], len(lsns))
-            return
-        end = len(lsns)
-        for at in range(end - 1, -1, -1):
-            if not at or lsns[at - 1] + 1 != lsns[at]:
-                self._add_run(lsns[at], end - at)
-                end = at
-
-    def _add_run(self, first: int, count: int) -> None:
-        self.count += count
-        if self._firsts:
-            lowest = self._firsts[-1]
-            if first + count == lowest:
-                self._firsts[-1] = first
-                self._counts[-1] += count
-                return
-            if first > lowest:
-                self._is_falling = False
-        self._firsts.append(first)
-        self._counts.append(count)
-
-    def spans(self) -> list[Sequence[int]]:
-        """Return all of them, ascending."""
-        runs: Iterable[tuple[int, int]] = zip(
-            reversed(self._firsts), reversed(self._counts), strict=True
-        )
-        if not self._is_falling:
-            runs = sorted(runs)
-        spans: list[Sequence[int]] = []
-        few = array("Q")
-        for first, count in runs:
-            if count < _RANGE_LEAST:
-                few.extend(range(first, first + count))
-                if len(few) < _ARRAY_MOST:
-                    continue
-            if few:
-                spans.append(few)
-                few = array("Q")
-            if count >= _RANGE_LEAST:
-                spans.append(range(first, first + count))
-        if few:
-            spans.append(few)
-        return spans
-
-
-class Settled:
-    """The LSNs of one queue that are gone: ranges, and a set for what is no range."""
-
-    __slots__ = ("_ends", "_fresh", "_singles", "_starts")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._fresh: list[tuple[int, int]] = []
-        self._singles: set[int] = set()
-
-    def add_range(self, first: int, count: int) -> None:
-        """Note that `count` LSNs from `first` on are gone."""
-        self._fresh.append((first, first + count))
-
-    def add_list(self, lsns: Sequence[int]) -> None:
-        """Note that each of these LSNs is gone."""
-        self._singles.update(lsns)
-
-    def alive(self, first: int, count: int) -> Sequence[int]:
-        """Return those of `count` LSNs from `first` on that are not gone, in order."""
-        if self._fresh:
-            self._merge()
-        alive: Sequence[int] = self._outside_ranges(first, first + count)
-        if self._singles and alive:
-            alive = [lsn for lsn in alive if lsn not in self._singles]
-        return alive
-
-    def _outside_ranges(self, first: int, end: int) -> Sequence[int]:
-        index = bisect_right(self._starts, first) - 1
-        if index >= 0:
-            first = max(first, self._ends[index])
-        index += 1
-        if index == len(self._starts) or self._starts[index] >= end:
-            return range(first, end)
-        alive: list[int] = []
-        while first < end:
-            stop = min(end, self._starts[index]) if index < len(self._starts) else end
-            alive += range(first, stop)
-            first = max(stop, self._ends[index]) if index < len(self._starts) else end
-            index += 1
-        return alive
-
-    def _merge(self) -> None:
-        spans = sorted([*self._fresh, *zip(self._starts, self._ends, strict=True)])
-        self._fresh = []
-        self._starts = []
-        self._ends = []
-        for first, end in spans:
-            if self._ends and first <= self._ends[-1]:
-                self._ends[-1] = max(end, self._ends[-1])
-            else:
-                self._starts.append(first)
-                self._ends.append(end)
 
 
 class Replay:
