@@ -9,7 +9,7 @@ import importlib
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,6 @@ import pika.exceptions
 import pytest
 
 from tests.integration.broker_process import Broker
-from tests.integration.frameworks.queue_types import need_queue_type
 from tests.integration.frameworks.worker_process import WorkerProcess, wait_for
 
 pytestmark = pytest.mark.timeout(60)
@@ -88,13 +87,6 @@ def notes(tmp_path: Path) -> Path:
     return tmp_path / "notes"
 
 
-@pytest.fixture(autouse=True)
-def need_expiry(need_argument: Callable[[str, object], None]) -> None:
-    """Reply queues, pidboxes and event queues expire."""
-    need_argument("x-expires", 60_000)
-    need_argument("x-message-ttl", 60_000)
-
-
 def test_quick_start(celery: Celery, notes: Path) -> None:
     """Default settings: results, errors, retries, groups, remote control, revoking."""
     app = celery.app("quickstart")
@@ -156,14 +148,12 @@ def test_eta_beyond_the_consumer_timeout(
     celery: Celery,
     notes: Path,
     broker: Broker,
-    need_argument: Callable[[str, object], None],
 ) -> None:
     """The worker loses its consumer, connects again, and does the task once, in time.
 
     RabbitMQ closes the channel instead, and Celery's worker ends with an error (3.10.8 measured,
     with its timeout for the whole node; it does not know this argument).
     """
-    need_argument("x-consumer-timeout", 1000)
     app = celery.app("hurried")
     with celery.worker("hurried") as worker:
         began = time.time()
@@ -175,10 +165,7 @@ def test_eta_beyond_the_consumer_timeout(
     assert notes.read_text().split("\n") == ["in time", ""]
 
 
-def test_priorities(
-    celery: Celery, notes: Path, need_argument: Callable[[str, object], None]
-) -> None:
-    need_argument("x-max-priority", 10)
+def test_priorities(celery: Celery, notes: Path) -> None:
     app = celery.app("prioritised")
     first = [app.tasks["note"].apply_async((str(notes), "low"), priority=1) for _ in range(3)]
     rest = [
@@ -196,10 +183,7 @@ class TestQuorumQueues:
     """Celery finds out by itself that its queue is one, and changes its ways."""
 
     @pytest.fixture
-    def app(self, celery: Celery, need_argument: Callable[[str, object], None]) -> Iterator[Any]:
-        need_argument("x-dead-letter-exchange", "")
-        need_argument("x-overflow", "reject-publish")
-        need_queue_type(celery.url, "quorum", **{"x-dead-letter-strategy": "at-least-once"})
+    def app(self, celery: Celery) -> Iterator[Any]:
         yield celery.app("quorum")
         with pika.BlockingConnection(pika.URLParameters(celery.url)) as connection:
             channel = connection.channel()

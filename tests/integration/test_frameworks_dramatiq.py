@@ -8,7 +8,7 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +22,6 @@ pytestmark = pytest.mark.timeout(60)
 APP: Final = "tests.integration.frameworks.dramatiq_app"
 QUEUES: Final = ("notes", "flaky", "slow")
 LIMIT_S: Final = 15
-WEEK_MS: Final = 7 * 24 * 3600 * 1000
 
 
 class Dramatiq:
@@ -71,14 +70,6 @@ def dramatiq(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dra
     made = Dramatiq(url, tmp_path_factory.mktemp("dramatiq"))
     yield made
     made.close()
-
-
-@pytest.fixture(autouse=True)
-def need_dead_letters(need_argument: Callable[[str, object], None]) -> None:
-    """Every queue of Dramatiq has them; ours have priorities, too."""
-    need_argument("x-dead-letter-exchange", "")
-    need_argument("x-message-ttl", WEEK_MS)
-    need_argument("x-max-priority", 10)
 
 
 def lines(notes: Path) -> list[tuple[str, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import pytest
@@ -21,12 +21,10 @@ from faststream.rabbit import (
 from pydantic import BaseModel
 
 from tests.conftest import Names
-from tests.integration.frameworks.queue_types import need_queue_type
 
 pytestmark = pytest.mark.timeout(30)
 
 LIMIT_S: Final = 10
-Need = Callable[[str, object], None]
 
 
 class User(BaseModel):
@@ -186,12 +184,8 @@ async def test_what_handlers_raise(rabbit: RabbitBroker, names: Names) -> None:
     ]
 
 
-async def test_dead_letters_of_failed_messages(
-    rabbit: RabbitBroker, names: Names, need_argument: Need
-) -> None:
+async def test_dead_letters_of_failed_messages(rabbit: RabbitBroker, names: Names) -> None:
     """Retries with a pause: a queue whose dead letters wait in another and then come back."""
-    need_argument("x-dead-letter-exchange", "")
-    need_argument("x-message-ttl", 200)
     work, pause = names(), names()
     seen = Seen()
     await rabbit.connect()
@@ -229,8 +223,7 @@ async def test_dead_letters_of_failed_messages(
     assert asyncio.get_running_loop().time() - began >= 0.6
 
 
-async def test_quorum_queue(rabbit: RabbitBroker, names: Names, url: str) -> None:
-    need_queue_type(url, "quorum")
+async def test_quorum_queue(rabbit: RabbitBroker, names: Names) -> None:
     queue = RabbitQueue(names(), queue_type=QueueType.QUORUM, durable=True)
     seen = Seen()
 
@@ -243,9 +236,8 @@ async def test_quorum_queue(rabbit: RabbitBroker, names: Names, url: str) -> Non
     assert await seen.wait(1) == ["kept"]
 
 
-async def test_stream(rabbit: RabbitBroker, names: Names, url: str) -> None:
+async def test_stream(rabbit: RabbitBroker, names: Names) -> None:
     """Every subscriber of a stream reads all of it from where it wants to begin."""
-    need_queue_type(url, "stream")
     stream = RabbitQueue(names(), queue_type=QueueType.STREAM, durable=True)
     seen = Seen()
     await rabbit.connect()

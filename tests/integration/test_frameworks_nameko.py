@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -147,10 +147,8 @@ def nameko(
     nameko_python: Path,
     url: str,
     tmp_path: Path,
-    need_argument: Callable[[str, object], None],
 ) -> Iterator[Nameko]:
-    """Fresh names for one test. Nameko's reply queues expire."""
-    need_argument("x-expires", 300_000)
+    """Fresh names for one test."""
     made = Nameko(nameko_python, url, tmp_path)
     yield made
     made.delete()
