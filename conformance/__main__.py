@@ -52,6 +52,12 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--restart-command", default="", metavar="CMD", help="restarts the broker, then returns"
     )
+    parser.add_argument(
+        "--control-command",
+        default="",
+        metavar="CMD",
+        help="does what an operator does, in the words of rabbitmqctl",
+    )
     return parser.parse_args(arguments)
 
 
@@ -114,7 +120,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if problem:
         sys.stderr.write(f"{problem}\n")
         return EXIT_UNUSABLE
-    plan = Plan(broker, wanted.jobs, wanted.restart_command, wanted.referee, wanted.slack)
+    plan = Plan(
+        broker,
+        wanted.jobs,
+        wanted.restart_command,
+        wanted.referee,
+        wanted.slack,
+        wanted.control_command,
+    )
     with Display(len(cases)) as display:
         verdicts = run(cases, plan, display.tell)
     display.table(verdicts)

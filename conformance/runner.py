@@ -40,6 +40,7 @@ class Plan:
     restart_command: str = ""
     is_referee: bool = False
     slack_s: float = SLACK_S
+    control_command: str = ""
 
 
 def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> list[Verdict]:
@@ -69,7 +70,7 @@ def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> l
 
 
 def _judge(one: Case, plan: Plan) -> Verdict:
-    stage = Stage(plan.target, plan.slack_s)
+    stage = Stage(plan.target, plan.slack_s, plan.control_command)
     attempt = _Attempt(one, stage, plan)
     attempt.step(lambda: _whole(one, stage))
     return attempt.finish()
@@ -138,7 +139,7 @@ def _across_restart(cases: Sequence[Case], plan: Plan) -> Iterator[Verdict]:
         return
     waiting: list[tuple[_Attempt, Iterator[None], Stage]] = []
     for one in cases:
-        stage = Stage(plan.target, plan.slack_s)
+        stage = Stage(plan.target, plan.slack_s, plan.control_command)
         attempt = _Attempt(one, stage, plan)
         halves = one.body(stage)
         if halves is None:

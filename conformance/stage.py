@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 from conformance.client import Channel, Connection
+from conformance.control import operate
 from conformance.events import EndedError, RefusedError, SilenceError
-from conformance.expect import MismatchError, check
+from conformance.expect import MismatchError, SkipError, check
 from conformance.target import Target
 from conformance.wire import Table
 
@@ -25,9 +27,11 @@ EARLY_S: Final = 0.01
 class Stage:
     """The props of one case; `clear` removes whatever it left behind."""
 
-    def __init__(self, target: Target, slack_s: float = SLACK_S) -> None:
+    def __init__(self, target: Target, slack_s: float = SLACK_S, control: str = "") -> None:
         self.target = target
         self.slack_s = slack_s
+        self._control = control
+        self._undo: list[tuple[str, ...]] = []
         self.connections: list[Connection] = []
         self._names: list[str] = []
 
@@ -149,6 +153,18 @@ class Stage:
         over_s = at - due - late_s - self.slack_s
         check(over_s <= 0, f"{what}: {at - due:.3f} s late, {late_s} s are allowed")
 
+    def operate(self, *words: str, undo: Sequence[str] = ()) -> None:
+        """Have the operator's command do this; `undo` follows when the case is over.
+
+        Raises:
+            SkipError: there is no such command.
+        """
+        if not self._control:
+            raise SkipError("needs --control-command")
+        if undo:
+            self._undo.append(tuple(undo))
+        operate(self._control, words)
+
     # --- afterwards ------------------------------------------------------------------------
 
     def trace(self) -> tuple[str, ...]:
@@ -177,8 +193,12 @@ class Stage:
         self.connections.clear()
 
     def clear(self) -> None:
-        """Leave, then delete every name of the case, queue or exchange."""
+        """Leave, undo what the operator did, and delete every queue and exchange of the case."""
         self.leave()
+        while self._undo:
+            # What the case has undone itself cannot be undone again.
+            with contextlib.suppress(MismatchError):
+                operate(self._control, self._undo.pop())
         if not self._names:
             return
         connection = Connection(self.target).open()

@@ -74,17 +74,19 @@ def start(directory: Path, port: int, plugins: Sequence[str] = ()) -> int:
     return 1
 
 
+def control(directory: Path, port: int, words: Sequence[str]) -> int:
+    """Say these words to the node's rabbitmqctl; its exit code."""
+    command = [CONTROL, "--quiet", "-n", f"referee{port}@localhost", *words]
+    done = subprocess.run(command, env=environment(directory, port), stdout=sys.stderr, check=False)
+    return done.returncode
+
+
 def load(directory: Path, port: int, definitions: Path) -> int:
     """Give the running node the users, virtual hosts and policies of a definitions file."""
-    done = subprocess.run(
-        [CONTROL, "--quiet", "-n", f"referee{port}@localhost", "import_definitions", definitions],
-        env=environment(directory, port),
-        stdout=sys.stderr,
-        check=False,
-    )
+    code = control(directory, port, ["import_definitions", str(definitions)])
     # The node goes on by itself after the command has ended, and does not say when it is through.
     time.sleep(LOAD_S)
-    return done.returncode
+    return code
 
 
 def speaks_amqp(port: int) -> bool:
@@ -120,8 +122,10 @@ def stop(directory: Path) -> int:
 
 def main() -> int:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("verb", choices=["start", "stop"])
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="`control -- WORDS` says WORDS to the node's rabbitmqctl."
+    )
+    parser.add_argument("verb", choices=["start", "stop", "control"])
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--port", type=int, default=5673)
     parser.add_argument(
@@ -138,12 +142,18 @@ def main() -> int:
         help="users and policies to give the node, e.g. conformance/prepared/definitions.json",
     )
     parser.add_argument("--wipe", action="store_true", help="remove the directory afterwards")
-    options = parser.parse_args()
+    given, words = sys.argv[1:], []
+    if "--" in given:
+        at = given.index("--")
+        given, words = given[:at], given[at + 1 :]
+    options = parser.parse_args(given)
     if options.verb == "start":
         code = start(options.dir, options.port, options.enable)
         if code == 0 and options.definitions:
             code = load(options.dir, options.port, options.definitions)
         return code
+    if options.verb == "control":
+        return control(options.dir, options.port, words)
     code = stop(options.dir)
     if options.wipe:
         shutil.rmtree(options.dir, ignore_errors=True)

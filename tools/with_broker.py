@@ -1,9 +1,10 @@
 """Run a command against a fresh broker: `with_broker.py [--referee] -- COMMAND … {url} …`.
 
 The broker gets a free port and a data directory that is removed afterwards. In the command `{url}`
-stands for its amqp:// URL, and `{restart}` for a command that restarts it and returns when it is
-ready again: ours is killed without warning, a RabbitMQ is asked to end. The exit code is that of
-the command, or 1 when the broker itself ends badly.
+stands for its amqp:// URL, `{restart}` for a command that restarts it and returns when it is
+ready again: ours is killed without warning, a RabbitMQ is asked to end, and `{control}` for
+RabbitMQ's rabbitmqctl. The exit code is that of the command, or 1 when the broker itself ends
+badly.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class BrokerError(Exception):
 class Broker(Protocol):
     """A broker of one kind, on one directory and port."""
 
+    control: str
+
     def start(self) -> str:
         """Start it; returns its URL when it is ready."""
 
@@ -53,6 +56,8 @@ class Broker(Protocol):
 
 class Ours:
     """A VouchMQ with default settings and the prepared users."""
+
+    control = ""
 
     def __init__(self, directory: Path) -> None:
         self._output = directory / "output.log"
@@ -113,6 +118,7 @@ class Referee:
             # The node's distribution port lies 20000 above.
             port = free.getsockname()[1] % 20000 + 20000
         self._options = ["--port", str(port), "--dir", str(directory)]
+        self.control = shlex.join([sys.executable, str(REFEREE), "control", *self._options, "--"])
 
     def start(self) -> str:
         """See `Broker`."""
@@ -157,7 +163,10 @@ def run(broker: Broker, command: Sequence[str], directory: Path) -> int:
     url = broker.start()
     restart = shlex.join([sys.executable, str(Path(__file__)), "--restart", str(directory)])
     note = directory / "restart"
-    filled = [part.replace("{url}", url).replace("{restart}", restart) for part in command]
+    stands = {"{url}": url, "{restart}": restart, "{control}": broker.control}
+    filled = list(command)
+    for word, meaning in stands.items():
+        filled = [part.replace(word, meaning) for part in filled]
     process = subprocess.Popen(filled, cwd=PROJECT)
     try:
         while process.poll() is None:
