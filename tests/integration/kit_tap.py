@@ -7,7 +7,7 @@ and not only what comes of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pamqp.frame
@@ -17,6 +17,8 @@ from yarl import URL
 
 HEADER_OCTETS = 8
 READ_OCTETS = 65536
+UNTIL_S = 6.0
+SETTLED_S = 0.15
 
 
 class Tap:
@@ -108,6 +110,17 @@ class Tap:
             del heard[:size]
             if isinstance(frame, base.Frame):
                 self.sent.append((channel, frame))
+
+
+async def until(claim: Callable[[], bool]) -> None:
+    """Wait until it holds; after some seconds the assertion that follows will tell that it did not.
+
+    A little longer then, so that what should not happen had its chance.
+    """
+    deadline_s = asyncio.get_running_loop().time() + UNTIL_S
+    while not claim() and asyncio.get_running_loop().time() < deadline_s:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(SETTLED_S)
 
 
 def told(method: base.Frame) -> str:

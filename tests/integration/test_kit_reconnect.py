@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from tests.conftest import Names
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.kit_tap import Tap
+from tests.integration.kit_tap import Tap, until
 from vouchmq.kit import (
     Connection,
     IllegalStateError,
@@ -70,11 +70,11 @@ async def test_a_listener_goes_on_after_a_cut(
 
     receiver = await kit.receiver("auto")
     await receiver.listen(queue, listener)
-    await asyncio.sleep(0.6)
+    await until(lambda: len(seen) == 2)
     await direct.publish(b"second", queue)
     async with asyncio.timeout(LIMIT_S):
         await second.wait()
-    await asyncio.sleep(0.1)
+    await until(lambda: len(tap.settlements()) == 3)
     assert seen == [("first", False), ("first", True), ("second", False)]
     assert tap.settlements() == ["qos 10", "ack 1", "ack 2"]
     assert tap.connection_count == 2
@@ -238,7 +238,9 @@ async def test_a_restarted_broker_is_found_again(own_broker: BrokerProcess) -> N
 
         await receiver.listen(queue, listener)
         await kit.publish(b"before", queue)
-        await asyncio.sleep(0.5)
+        await until(lambda: seen == ["before"])
+        # The ack goes within 0.3 seconds, and to the journal soon after.
+        await asyncio.sleep(0.7)
         await asyncio.to_thread(own_broker.restart)
         async with asyncio.timeout(LIMIT_S):
             await kit.publish(b"after", queue)

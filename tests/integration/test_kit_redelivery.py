@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from tests.conftest import Names
 from tests.integration.broker_process import BrokerProcess
+from tests.integration.kit_tap import until
 from vouchmq.kit import Connection, Message, RedeliveryPolicy, RefusedError, connect
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(20)]
@@ -126,7 +127,7 @@ async def test_others_are_not_held_up(
     for number in range(4):
         await kit.publish(str(number), queue)
     await receiver.listen(queue, listener)
-    await asyncio.sleep(policy.initial_delay + LATE_S)
+    await until(lambda: len(done) == 4)
     assert done == ["1", "2", "3", "0"]
 
 
@@ -246,7 +247,7 @@ async def test_without_dead_letters_the_last_failure_drops(
     receiver = await kit.receiver("auto")
     listener = Failing()
     await receiver.listen(queue, listener)
-    await asyncio.sleep(0.5)
+    await until(lambda: len(listener.seen) == 1)
     assert len(listener.seen) == 1
     with pytest.raises(RefusedError, match="NOT_FOUND"):
         await (await kit.receiver("auto")).receive(0, queue=f"{queue}.dlq")
@@ -257,7 +258,7 @@ async def test_a_topic_has_the_connections_policy(kit: Connection) -> None:
     listener = Failing()
     await receiver.subscribe("amq.topic", "kit.policy", listener)
     await kit.publish(b"poison", "kit.policy", exchange="amq.topic")
-    await asyncio.sleep(0.3 + 0.6 + LATE_S)
+    await until(lambda: len(listener.seen) == 3)
     assert [message.redelivery_count for message in listener.seen] == [0, 1, 2]
     assert listener.seen[2].routing_key == "kit.policy"
 
@@ -304,3 +305,23 @@ async def test_a_broker_that_poses_as_another_gets_retry_queues(own_broker: Brok
         assert [message.retry_count for message in listener.seen] == [0, 1, 2]
         for gap, delay_s in zip(listener.gaps(), (0.3, 0.6), strict=True):
             assert delay_s - 0.02 <= gap <= delay_s + LATE_S
+
+
+@POLICIES
+async def test_quorum_queues_have_policies_too(
+    kit: Connection, queue_name: str, policy: RedeliveryPolicy
+) -> None:
+    """Where the kit keeps the delays, the broker's limit still catches consumers that crash."""
+    queue = await kit.declare(queue_name, redelivery=policy, arguments={"x-queue-type": "quorum"})
+    receiver = await kit.receiver("auto")
+    listener = Failing()
+    await receiver.listen(queue, listener)
+    await kit.publish(b"poison", queue)
+    assert (await dead_letter(kit, queue)).body == b"poison"
+    assert [message.redelivery_count for message in listener.seen] == [0, 1, 2]
+    await receiver.close()
+    await kit.publish(b"crash", queue)
+    for _ in range(3):
+        async with await kit.receiver("individual") as crashing:
+            assert await crashing.receive(LIMIT_S, queue=queue) is not None
+    assert (await dead_letter(kit, queue)).body == b"crash"

@@ -81,6 +81,8 @@ class Intake:
         # Something arrived or ended: whoever waits for a message looks again.
         self._stirred: Final = asyncio.Event()
         self._is_ready: Final = asyncio.Event()
+        # A new channel gets the sources that there are, while nobody takes them away.
+        self._setting_up: Final = asyncio.Lock()
         self._is_paused = False
         self._is_closed = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -140,13 +142,16 @@ class Intake:
         """End all sources; what nobody was handed goes back to its queue."""
         self._is_paused = True
         self._stirred.set()
-        sources, self.sources = self.sources, []
-        channel = self.channel
-        if channel is None or not channel.is_open:
-            return
-        if self._options.prefetch:
-            for source in sources:
-                await channel.cancel(source.tag)
+        async with self._setting_up:
+            sources, self.sources = self.sources, []
+            channel = self.channel
+            if channel is None or not channel.is_open:
+                return
+            try:
+                for source in sources if self._options.prefetch else ():
+                    await channel.cancel(source.tag)
+            except ChannelLostError as error:
+                _log.debug("nothing to cancel, as the channel ended: %s", error)
         while self._arrived:
             unseen, _ = self._arrived.popleft()
             await unseen.channel.give_back(unseen.tag)
@@ -243,7 +248,9 @@ class Intake:
             await asyncio.sleep(REOPEN_PAUSE_S)
             try:
                 channel = await self._owner.open_channel(self._lost)
-                await self._set_up(channel)
+                async with self._setting_up:
+                    await self._set_up(channel)
+                    self._adopt(channel)
             except RefusedError as error:
                 self.fail(error)
                 return
@@ -252,7 +259,6 @@ class Intake:
             except IllegalStateError:
                 # The connection was closed, and this receiver with it.
                 return
-            self._adopt(channel)
             break
         if self._is_closed and self.channel is not None:
             await self.channel.close()
