@@ -90,8 +90,9 @@ def third_time_lucky(self: celery.Task) -> int:
 
 
 @celery.shared_task(name="note")
-def note(path: str, text: str) -> float:
-    """Write a line; returns the time at which it was written."""
+def note(path: str, text: str, nap_s: float = 0) -> float:
+    """Take a nap, write a line; returns the time at which it was written."""
+    time.sleep(nap_s)
     with Path(path).open("a", encoding="utf-8") as notes:
         notes.write(f"{text}\n")
     return time.time()

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.integration.broker_process import PROJECT, clean_environment
 
 START_LIMIT_S = 25.0
-STOP_LIMIT_S = 10.0
+STOP_LIMIT_S = 25.0
 
 
 class WorkerProcess:
