@@ -16,8 +16,10 @@ from server.alarms import Alarms
 from server.amounts import parse_amount
 from server.broker.arguments import STREAM
 from server.broker.broker import Broker
+from server.broker.delays import held_for
 from server.broker.equipment import Equipment
 from server.broker.features import features_of
+from server.broker.hold import Hold
 from server.broker.letters import Office
 from server.broker.paged_store import DiskPages, JournalClock
 from server.broker.pager import Pager
@@ -117,6 +119,7 @@ class Assembly:
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self._fatal, self._disk, self._clock = fatal, disk, clock
+        self._delayed_most = settings.delayed_max_messages
         self.turn = Turn(call_soon, self._write_journal, self._report)
         self._told = (-TELL_S, 0)  # when, and of how many refused pages
         now_ms = lambda: int(clock() * 1000)  # noqa: E731
@@ -289,7 +292,9 @@ class Assembly:
     def _new_queue(self, spec: QueueSpec) -> Queue:
         features = features_of(spec.arguments)
         queue: Queue
-        if features.type == STREAM:
+        if held_for(spec.name) is not None:
+            queue = self._new_hold(spec)
+        elif features.type == STREAM:
             around = (self.turn, self.journal, self.pager, self.timers)
             queue = Stream(spec, *around, self.journal_clock)
         else:
@@ -298,6 +303,18 @@ class Assembly:
         if spec.stored:
             self._stored[spec.queue_id] = queue
         return queue
+
+    def _new_hold(self, spec: QueueSpec) -> Hold:
+        return Hold(
+            spec,
+            self.turn,
+            self.journal,
+            self.pager,
+            self._unused,
+            timers=self.timers,
+            release=self.office.release,
+            most=self._delayed_most,
+        )
 
     def _serve(self, queue: Queue) -> bool:
         """Let waiting consumers have what is there before a publish is refused for its sake."""

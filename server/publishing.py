@@ -24,7 +24,7 @@ from protocol.contents import (
     with_properties,
 )
 from protocol.errors import AccessRefused, NotFound, PreconditionFailed
-from protocol.fields import Field, as_text, type_name
+from protocol.fields import Field, as_text, longstr, type_name
 from protocol.properties import (
     CARE,
     HEADERS,
@@ -35,7 +35,10 @@ from protocol.properties import (
 )
 from protocol.runs import content_pieces
 from protocol.text import encode_text
+from server.broker.delays import check_delay, delay_ms
+from server.broker.exchange import READS_HEADERS, READS_PROPERTIES
 from server.broker.gate import REFUSES
+from server.broker.routing.consistent_hash import PROPERTY_PREFIX
 from server.broker.storing import Target
 from server.reply_to import PREFIX
 
@@ -63,6 +66,7 @@ class Route(Target):
         "immediate",
         "is_careful",
         "mandatory",
+        "reads_properties",
         "routing_key",
     )
 
@@ -73,6 +77,7 @@ class Route(Target):
         self.mandatory = False
         self.immediate = False
         self.is_careful = False
+        self.reads_properties = False
         self.care = CARE
         self.generation = -1
 
@@ -80,13 +85,13 @@ class Route(Target):
 class Publisher:
     """The publishing side of one channel."""
 
-    __slots__ = ("_channel", "_headers_generation", "_headers_onward", "_routes")
+    __slots__ = ("_channel", "_onward", "_onward_generation", "_routes")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._routes: dict[bytes, Route] = {}
-        self._headers_generation = -1
-        self._headers_onward = False
+        self._onward_generation = -1
+        self._onward = 0
 
     def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
         """Take a run of contents that share a method frame and a mode.
@@ -177,8 +182,11 @@ class Publisher:
             channel.refuse_immediate_if_configured()
         is_reply = not exchange_name and routing_key.startswith(PREFIX)
         route.is_careful = route.immediate or is_reply
-        if exchange.type == "headers" or self._headers_lie_onward():
+        reads = exchange.reads | self._read_onward()
+        if reads & READS_HEADERS:
             route.care = CARE | HEADERS
+        if reads & READS_PROPERTIES:
+            route.reads_properties = route.is_careful = True
         route.leads_to(vhost.route(exchange, (routing_key,), {}))
         route.is_careful |= route.is_gated
         route.generation = vhost.generation
@@ -187,26 +195,27 @@ class Publisher:
         self._routes[key] = route
         return route
 
-    def _headers_lie_onward(self) -> bool:
-        """True when some exchange may pass messages on to a headers exchange.
+    def _read_onward(self) -> int:
+        """What exchanges that others pass messages on to read of a message, see `Exchange.reads`.
 
-        Looked up once per topology: it decides for every route whether headers matter to it.
+        Looked up once per topology: it decides for every route whether that matters to it.
         """
         vhost = self._channel.vhost
-        if self._headers_generation != vhost.generation:
-            self._headers_generation = vhost.generation
+        if self._onward_generation != vhost.generation:
+            self._onward_generation = vhost.generation
             alternates = {exchange.alternate for exchange in vhost.exchanges.values()}
-            self._headers_onward = any(
-                exchange.type == "headers"
-                and (name in alternates or vhost.bindings.to_destination("exchange", name))
-                for name, exchange in vhost.exchanges.items()
-            )
-        return self._headers_onward
+            self._onward = 0
+            for name, exchange in vhost.exchanges.items():
+                if exchange.reads and (
+                    name in alternates or vhost.bindings.to_destination("exchange", name)
+                ):
+                    self._onward |= exchange.reads
+        return self._onward
 
     def _publish_with_care(self, route: Route, raw: bytes, mode: int) -> None:
         """One message by itself: properties checked, routed anew if they matter."""
         channel = self._channel
-        if mode & (CARE | HEADERS):
+        if mode & (CARE | HEADERS) or route.reads_properties:
             route, raw = self._examined(route, raw)
         if channel.transaction is not None:
             channel.transaction.publish(route, raw, mode)
@@ -276,13 +285,31 @@ class Publisher:
         if blind:
             # Dead letters go by all keys the message was published with (DLX-06).
             raw = with_notes(raw, [(BLIND_COPY, encode_text(key)) for key in blind])
-        if len(keys) == 1 and not route.care & HEADERS:
+        if len(keys) == 1 and not route.care & HEADERS and not route.reads_properties:
             return route, raw
         exact = Route(route.exchange, route.routing_key, route.tail)
         exact.mandatory, exact.immediate = route.mandatory, route.immediate
         exchange = channel.vhost.exchanges[route.exchange]
+        if exchange.delays:
+            check_delay(headers)
+            # Held messages are never returned (DELAY-16).
+            exact.immediate = exact.immediate and not delay_ms(headers)
+        if route.reads_properties:
+            headers = {**headers, **as_headers(properties)}
         exact.leads_to(channel.vhost.route(exchange, keys, headers))
         return exact, raw
+
+
+def as_headers(properties: Properties) -> Table:
+    """Properties by which an exchange may route, as headers that no client can send."""
+    found: Table = {}
+    if properties.message_id is not None:
+        found[PROPERTY_PREFIX + "message_id"] = longstr(properties.message_id)
+    if properties.correlation_id is not None:
+        found[PROPERTY_PREFIX + "correlation_id"] = longstr(properties.correlation_id)
+    if properties.timestamp is not None:
+        found[PROPERTY_PREFIX + "timestamp"] = longstr(str(properties.timestamp))
+    return found
 
 
 def copies(headers: Table, name: str) -> list[str]:

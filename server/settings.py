@@ -137,6 +137,11 @@ class Settings:
         low=0,
         high=315_360_000_000,
     )
+    delayed_max_messages: int = _option(
+        0,
+        "Messages that one delaying exchange holds, beyond which it refuses; 0: any (DELAY-21).",
+        low=0,
+    )
     dlx_retry_interval_ms: int = _option(
         10_000,
         "Between two tries of a dead letter that nobody takes, at-least-once (DLX-09).",

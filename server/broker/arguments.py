@@ -356,9 +356,8 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
 )
 _BY_NAME: Final = {row.name: row for row in QUEUE_ARGUMENTS}
 
-# `alternate-exchange` is the exchange's own business. These two turn an ordinary exchange into a
-# delaying or de-duplicating one (DELAY-11, DUP-03); RabbitMQ knows neither.
+# `alternate-exchange` is the exchange's own business. This turns an ordinary exchange into a
+# de-duplicating one (DUP-03); RabbitMQ does not know it.
 EXCHANGE_ARGUMENTS: Final[tuple[Argument, ...]] = (
-    Argument("x-delayed-exchange", _anything, (), only(False)),
     Argument("x-message-deduplication", _anything, (), only(False)),
 )

@@ -19,6 +19,7 @@ from typing import Final
 from protocol.errors import FrameError
 from protocol.fields import Table, decode_table_at, encode_table
 from server.broker.bindings import Binding, DestinationKind
+from server.broker.delays import X_DELAYED_MESSAGE
 from server.broker.exchange import ROUTERS, Exchange
 from server.broker.spec import QueueSpec
 
@@ -188,7 +189,7 @@ def to_exchange(definition: ExchangeDeclared) -> Exchange:
     Raises:
         BadDefinition: its type is not of this version.
     """
-    if definition.type not in ROUTERS:
+    if definition.type not in ROUTERS and definition.type != X_DELAYED_MESSAGE:
         raise BadDefinition(f"exchange type {definition.type!r} is not of this version")
     return Exchange(
         definition.name,

@@ -15,18 +15,27 @@ from protocol.errors import PreconditionFailed
 from protocol.fields import Table, as_text, type_name
 from server.broker.arguments import refuse_unsupported_exchange_arguments
 from server.broker.bindings import Binding
+from server.broker.delays import X_DELAYED_EXCHANGE, X_DELAYED_MESSAGE, X_DELAYED_TYPE
 from server.broker.equivalence import (
     require_same_argument,
     require_same_flag,
     require_same_text,
 )
 from server.broker.names import DEFAULT_EXCHANGE, RESERVED_PREFIX, exchange_text
+from server.broker.routing.consistent_hash import (
+    HASH_HEADER,
+    HASH_PROPERTY,
+    ConsistentHashRouter,
+    check_hash_arguments,
+)
 from server.broker.routing.direct import DirectRouter
 from server.broker.routing.fanout import FanoutRouter
 from server.broker.routing.headers import HeadersRouter
 from server.broker.routing.topic import TopicRouter
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+READS_HEADERS: Final = 1
+READS_PROPERTIES: Final = 2
 
 
 class Router(Protocol):
@@ -45,11 +54,15 @@ class Router(Protocol):
         """The bindings that match; the same one may come more than once."""
 
 
-ROUTERS: Final[dict[str, Callable[[], Router]]] = {
-    "direct": DirectRouter,
-    "fanout": FanoutRouter,
-    "topic": TopicRouter,
-    "headers": HeadersRouter,
+HEADERS_TYPE: Final = "headers"
+HASH_TYPE: Final = "x-consistent-hash"
+# What routes by a type's rules, given the arguments of the exchange.
+ROUTERS: Final[dict[str, Callable[[Table], Router]]] = {
+    "direct": lambda _: DirectRouter(),
+    "fanout": lambda _: FanoutRouter(),
+    "topic": lambda _: TopicRouter(),
+    HEADERS_TYPE: lambda _: HeadersRouter(),
+    HASH_TYPE: ConsistentHashRouter,
 }
 
 # Name, type, internal (EXCH-02).
@@ -66,7 +79,11 @@ PREDECLARED: Final = (
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One exchange of a vhost. Nothing of the declaration changes after it was made."""
+    """One exchange of a vhost. Nothing of the declaration changes after it was made.
+
+    `delays`: messages with a delay are held (DELAY-10, DELAY-11). `reads`: what of a message
+    besides its keys decides where it goes, bits of READS_HEADERS and READS_PROPERTIES.
+    """
 
     name: str
     vhost: str
@@ -77,10 +94,28 @@ class Exchange:
     arguments: Table
     alternate: str | None = field(init=False)
     router: Router = field(init=False)
+    delays: bool = field(init=False)
+    reads: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.alternate = as_text(self.arguments.get(ALTERNATE_EXCHANGE))
-        self.router = ROUTERS[self.type]()
+        routed_type = self.routed_type
+        self.router = ROUTERS[routed_type or "direct"](self.arguments)
+        asked = self.arguments.get(X_DELAYED_EXCHANGE)
+        self.delays = self.type == X_DELAYED_MESSAGE or (asked is not None and asked.value is True)
+        self.reads = READS_HEADERS if self.delays or routed_type == HEADERS_TYPE else 0
+        if routed_type == HASH_TYPE and HASH_HEADER in self.arguments:
+            self.reads |= READS_HEADERS
+        if routed_type == HASH_TYPE and HASH_PROPERTY in self.arguments:
+            self.reads |= READS_PROPERTIES
+
+    @property
+    def routed_type(self) -> str | None:
+        """The type whose rules route; None when a delaying exchange names none (DELAY-10)."""
+        if self.type != X_DELAYED_MESSAGE:
+            return self.type
+        named = as_text(self.arguments.get(X_DELAYED_TYPE))
+        return named if named in ROUTERS else None
 
     @property
     def text(self) -> str:
@@ -106,6 +141,16 @@ class Exchange:
                 f"invalid type '{type_name(alternate)}' for arg '{ALTERNATE_EXCHANGE}' "
                 f"in {self.text}"
             )
+        if self.type == X_DELAYED_MESSAGE and self.routed_type is None:
+            if as_text(self.arguments.get(X_DELAYED_TYPE)) == X_DELAYED_MESSAGE:
+                raise PreconditionFailed(
+                    "Invalid argument, 'x-delayed-message' can't be used for 'x-delayed-type'"
+                )
+            raise PreconditionFailed(
+                "Invalid argument, 'x-delayed-type' must be an existing exchange type"
+            )
+        if self.routed_type == HASH_TYPE:
+            check_hash_arguments(self.arguments)
         refuse_unsupported_exchange_arguments(self.text, self.arguments)
 
     def require_equivalent(self, declared: Exchange) -> None:
@@ -120,12 +165,10 @@ class Exchange:
         require_same_flag("durable", self.text, declared.durable, self.durable)
         require_same_flag("auto_delete", self.text, declared.auto_delete, self.auto_delete)
         require_same_flag("internal", self.text, declared.internal, self.internal)
-        require_same_argument(
-            ALTERNATE_EXCHANGE,
-            self.text,
-            declared.arguments.get(ALTERNATE_EXCHANGE),
-            self.arguments.get(ALTERNATE_EXCHANGE),
-        )
+        for name in (ALTERNATE_EXCHANGE, X_DELAYED_TYPE):
+            require_same_argument(
+                name, self.text, declared.arguments.get(name), self.arguments.get(name)
+            )
 
 
 def check_type(exchange_type: str) -> None:
@@ -136,5 +179,5 @@ def check_type(exchange_type: str) -> None:
 
     Spec: EXCH-01
     """
-    if exchange_type not in ROUTERS:
+    if exchange_type not in ROUTERS and exchange_type != X_DELAYED_MESSAGE:
         raise PreconditionFailed(f"unknown exchange type '{exchange_type}'")

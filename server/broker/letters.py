@@ -21,6 +21,7 @@ import structlog
 from protocol.fields import encode_shortstr
 from server.broker.death import Death, dead_letter
 from server.broker.fate import Reason
+from server.broker.released import released
 from server.broker.storing import Storing, Target
 from server.broker.stuck import Try
 
@@ -133,6 +134,7 @@ class Office:
         self._refused: deque[tuple[Queue, Message]] = deque()
         storing.refused = self.turned_away
         self.dropped_count = 0
+        self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
 
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
@@ -195,6 +197,32 @@ class Office:
             queue.log_settled([message])
         else:
             letters.stuck.keep(message, one._replace(taken_by=taken_by))
+        self._end(was_gathering)
+
+    def release(self, hold: Queue, exchange_name: str, messages: list[Message]) -> None:
+        """Publish delayed messages whose time has come, as they leave their hold (DELAY-13)."""
+        domain = self._domain(hold.spec.vhost)
+        exchange = domain.exchanges.get(exchange_name) if domain is not None else None
+        was_gathering = self._begin()
+        run: Run | None = None
+        for message in messages:
+            due = released(message)
+            targets: tuple[Queue, ...] = ()
+            if domain is not None and exchange is not None:
+                targets = domain.route(exchange, due.keys, due.headers)
+            if any(each.gate is not None for each in targets):
+                self._store(hold, run)
+                run = None
+                targets = self._storing.admit(Target(message[1], targets), due.raw)[0].queues
+            if not targets:
+                self.unrouted_count += 1
+                continue
+            if run is None or not run.takes(message[1], targets, persistent=due.persistent):
+                self._store(hold, run)
+                run = Run(Target(message[1], targets), persistent=due.persistent)
+            run.add(message, due.raw)
+        self._store(hold, run)
+        hold.log_settled(messages)
         self._end(was_gathering)
 
     def generation(self, queue: Queue) -> int:

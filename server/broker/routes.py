@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from protocol.fields import Table
 from server.broker.bindings import Binding, Bindings
+from server.broker.delays import delay_ms, held_for, hold_name
 from server.broker.exchange import PREDECLARED, Exchange
 from server.broker.names import DEFAULT_EXCHANGE
 
@@ -93,8 +94,12 @@ def _step(
 ) -> list[str]:
     """Add what `exchange` itself leads to to `found`; gives the exchanges to go on to."""
     if exchange.name == DEFAULT_EXCHANGE:
-        # Every queue is bound under its name, and nothing else is (EXCH-03).
-        found.update((key, queues[key]) for key in keys if key in queues)
+        # Every queue that can be named is bound under its name, and nothing else is (EXCH-03).
+        found.update((key, queues[key]) for key in keys if key in queues and held_for(key) is None)
+        return []
+    if exchange.delays and delay_ms(headers):
+        name = hold_name(exchange.name)
+        found[name] = queues[name]
         return []
     onward: list[str] = []
     matched = False

@@ -29,6 +29,7 @@ from server.broker.arguments import (
     require_equivalent_arguments,
 )
 from server.broker.bindings import Binding, DestinationKind
+from server.broker.delays import held_for, hold_name
 from server.broker.exchange import Exchange, check_type
 from server.broker.names import (
     SERVER_NAMED_PREFIX,
@@ -154,6 +155,8 @@ class VHost(Generic[Q_co]):
             )
         self.exchanges[name] = declared
         self.generation += 1
+        if declared.delays:
+            self._hold_for(declared)
         log.debug("exchange.declared", vhost=self.name, exchange=name, type=exchange_type)
         return self._log(d.of_exchange(declared)) if durable else 0
 
@@ -173,6 +176,15 @@ class VHost(Generic[Q_co]):
         return max(
             self._unregister_exchange(exchange), self._detach(self.routes.bindings_of(exchange))
         )
+
+    def _hold_for(self, exchange: Exchange) -> None:
+        """Make the queue that holds an exchange's delayed messages (DELAY-17)."""
+        queue_id = self._next_queue_id(1) if exchange.durable else 0
+        name, durable = hold_name(exchange.name), exchange.durable
+        spec = QueueSpec(name, self.name, queue_id, durable, None, False, {})
+        self.register_queue(spec)
+        if spec.stored:
+            self._log(d.of_queue(spec))
 
     # Bindings
 
@@ -295,7 +307,7 @@ class VHost(Generic[Q_co]):
             exclusive=exclusive_owner is not None,
             auto_delete=auto_delete,
         )
-        if self.queue_limit is not None and len(self.queues) >= self.queue_limit:
+        if self.queue_limit is not None and self._named_count() >= self.queue_limit:
             raise PreconditionFailed(
                 f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
                 f"({self.queue_limit}) is reached"
@@ -307,6 +319,10 @@ class VHost(Generic[Q_co]):
         queue = self.register_queue(spec)
         log.debug("queue.declared", vhost=self.name, queue=name)
         return queue, self._log(d.of_queue(spec)) if spec.stored else 0
+
+    def _named_count(self) -> int:
+        """Queues that clients have made."""
+        return sum(held_for(name) is None for name in self.queues)
 
     def delete_queue(
         self,
@@ -421,6 +437,9 @@ class VHost(Generic[Q_co]):
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
         self.generation += 1
+        hold = self.queues.get(hold_name(exchange.name))
+        if hold is not None:
+            self.end_queue(hold)
         log.debug("exchange.deleted", vhost=self.name, exchange=exchange.name)
         if not exchange.durable:
             return 0

@@ -14,8 +14,10 @@ from server.accounts import UserAccount
 from server.admission import Admission
 from server.auth import Authenticator
 from server.broker.broker import Broker
+from server.broker.delays import held_for
 from server.broker.equipment import Equipment
 from server.broker.features import features_of
+from server.broker.hold import Hold
 from server.broker.letters import Office
 from server.broker.message import Message
 from server.broker.paged_store import JournalClock
@@ -179,6 +181,9 @@ class World:
         self.sync()
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
+        if held_for(spec.name) is not None:
+            around = (self.turn, self.journal, unpaged(), self._unused)
+            return Hold(spec, *around, timers=self.timers, release=self.office.release, most=0)
         queue = Queue(spec, self.turn, self.journal, unpaged(), self._unused)
         self.equipment.equip(queue, features_of(spec.arguments))
         return queue

@@ -1,0 +1,48 @@
+"""A delayed message when its time has come: what it looks like to whoever gets it.
+
+Spec: DELAY-13, DELAY-14
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from protocol.constants import PERSISTENT_DELIVERY_MODE
+from protocol.contents import BLIND_COPY, notes_of, property_block, with_properties
+from protocol.fields import Table, as_text, decode_shortstr, long_int
+from protocol.properties import Properties, with_headers
+from protocol.text import decode_text
+from server.broker.delays import X_DELAY, delay_ms
+
+if TYPE_CHECKING:
+    from server.broker.message import Message
+
+
+class Released(NamedTuple):
+    """Its content with the delay negated, the keys and headers it is routed by."""
+
+    raw: bytes
+    keys: tuple[str, ...]
+    headers: Table
+    persistent: bool
+
+
+def released(message: Message) -> Released:
+    """Make of a held message the one that leaves."""
+    raw, tail, _, _ = message
+    block = property_block(raw)
+    properties = Properties(block)
+    headers = properties.headers or {}
+    done = long_int(-delay_ms(headers))
+    _, at = decode_shortstr(tail, 0)
+    routing_key, _ = decode_shortstr(tail, at)
+    copies = headers.get("CC")
+    items = copies.value if copies is not None and isinstance(copies.value, tuple) else ()
+    texts = (as_text(item) for item in items if not isinstance(item, int))
+    blind = tuple(decode_text(octets) for kind, octets in notes_of(raw) if kind == BLIND_COPY)
+    return Released(
+        with_properties(raw, with_headers(block, {X_DELAY: done}, without=frozenset())),
+        (routing_key, *(text for text in texts if text is not None), *blind),
+        {**headers, X_DELAY: done},
+        properties.delivery_mode == PERSISTENT_DELIVERY_MODE,
+    )
