@@ -150,7 +150,6 @@ class Stream(Queue):
         self._recent.forget_from(first_lsn)
         for reader in self._readers.values():
             reader.position = min(reader.position, self.index.next_offset)
-        self._retention.note_again(first_lsn)
 
     # Consumers
 

@@ -101,7 +101,6 @@ class Chunk:
     """Messages of a stream that came one after the other.
 
     `octets` and times count once `is_measured`; times are of the loop's clock, in milliseconds.
-    `noted_lsn` is that of its last note.
     """
 
     __slots__ = (
@@ -110,7 +109,6 @@ class Chunk:
         "is_full",
         "is_measured",
         "last_ms",
-        "noted_lsn",
         "octets",
         "opens_segment",
         "rows",
@@ -123,7 +121,6 @@ class Chunk:
         self.octets = 0
         self.first_ms = 0
         self.last_ms = 0
-        self.noted_lsn = 0
         self.is_full = False
         self.is_measured = True
 

@@ -161,15 +161,12 @@ class Retention:
     # Notes
 
     def note(self, chunk: Chunk) -> None:
-        """Have the journal know of a chunk, that it was begun or is full."""
-        value = chunk.value(self._clock.journal_ms)
-        chunk.noted_lsn = self._log.note(self._stream_id, chunk.key, value)
+        """Have the journal know of a chunk, that it was begun or is full.
 
-    def note_again(self, first_lsn: int) -> None:
-        """The notes with this LSN or a higher one were refused."""
-        for chunk in reversed(self._index.chunks):
-            if chunk.noted_lsn >= first_lsn:
-                self.note(chunk)
+        It is in the block with the messages that begin or fill it, so they are refused together.
+        """
+        value = chunk.value(self._clock.journal_ms)
+        self._log.note(self._stream_id, chunk.key, value)
 
     def recall(self, key: bytes) -> bytes | None:
         """The value of a note by now; None: the chunk is gone."""

@@ -388,6 +388,22 @@ class TestFullDisk:
         assert reader.seen == numbered(0, 4)
         assert Reader(world.after_power_cut()).seen == numbered(0, 4)
 
+    def test_who_waits_for_the_next_one_gets_it(self, world: DiskWorld, client: Client) -> None:
+        """Where it starts was found behind messages that were refused afterwards."""
+        declare(client)
+        append(client, b"0")
+        reader = world.connect()
+        reader.open()
+        reader.qos(10)
+        client.send(wire.publish(1, "s", b"lost"), wire.publish(1, "s", b"lost"))
+        reader.method(1, commands.Basic.Consume(queue="s"))
+        self.refuse(world)
+        assert [name for name, _, _ in confirms(client.hear())] == ["Basic.Nack"]
+        world.check()
+        append(client, b"1")
+        _, said = (what for _, what in reader.hear())
+        assert content(said).body == b"1"
+
     def test_notes_are_made_again(self, world: DiskWorld, client: Client) -> None:
         """A chunk that was begun or filled by what was refused is known after a restart."""
         declare(client, stream_max_segment_size_bytes=500, max_length=10)
