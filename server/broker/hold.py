@@ -138,8 +138,6 @@ class Hold(Queue):
             due.append(heappop(self._heap)[1])
         if due:
             self._release(self, held_for(self.spec.name) or "", self._read(due))
-            if not self._heap:
-                self.holds_stored = False
         self._arm()
 
     def _read(self, seqs: list[int]) -> list[Message]:
@@ -171,6 +169,9 @@ class Hold(Queue):
             for seq in refused:
                 message = self._in_memory.pop(seq, None)
                 self._memory_octets -= len(message[0]) if message is not None else 0
+
+    def _forget_when_empty(self) -> None:
+        self.holds_stored &= bool(self._heap)
 
     def purge(self) -> int:
         """Nobody can name it, so nobody can purge it."""

@@ -176,3 +176,13 @@ def test_stored_ones_are_the_journals(client: Client) -> None:
     client.world.pass_time(0.2)
     assert (len(journal.contents), len(journal.settled)) == (2, 1)
     assert bodies(client, "d") == [b"x"]
+
+
+def test_every_one_of_several_is_settled(client: Client) -> None:
+    delaying(client, "durable", durable=True, **{"x-delayed-type": "fanout"})
+    for delay in (100, 200, 300):
+        properties = wire.persistent(headers={"x-delay": delay})
+        client.send(wire.publish(1, "", b"x", properties, exchange="durable"))
+    for done in (1, 2, 3):
+        client.world.pass_time(0.1)
+        assert len(client.world.journal.settled) == done
