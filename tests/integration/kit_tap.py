@@ -118,7 +118,7 @@ async def until(claim: Callable[[], bool]) -> None:
     A little longer then, so that what should not happen had its chance.
     """
     deadline_s = asyncio.get_running_loop().time() + UNTIL_S
-    while not claim() and asyncio.get_running_loop().time() < deadline_s:
+    while not claim() and asyncio.get_running_loop().time() < deadline_s:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     await asyncio.sleep(SETTLED_S)
 
