@@ -107,6 +107,11 @@ class Chain:
         return [segment.generation for segment in self._segments]
 
     @property
+    def oldest(self) -> Segment:
+        """The segment that goes next."""
+        return self._segments[0]
+
+    @property
     def resting(self) -> Sequence[Segment]:
         """Segments that take no more blocks, oldest first."""
         return self._segments[:-1]

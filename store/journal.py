@@ -418,11 +418,12 @@ class Journal:
         for queue_id, lsns in turn.all_settles():
             chain.settle_copies(queue_id, lsns)
         summary = self._summary
-        if summary is not None and not summary.is_too_large:
+        is_summed_up = summary is not None and not summary.is_too_large
+        if summary is not None and is_summed_up:
             summary.add_turn(turn, keys)
-            if self._notes.is_involved:
-                summary.add_words(self._notes.words())
         if self._notes.is_involved:
+            if summary is not None and is_summed_up:
+                summary.add_words(self._notes.words())
             self._notes.count()
         for queue_id in turn.drops:
             self._all_marks.pop(queue_id, None)

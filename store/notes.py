@@ -241,11 +241,11 @@ class Notes:
 
     def look_at_oldest(self) -> None:
         """Carry on what keeps the oldest segment, if that is nothing but a few notes."""
-        resting = self._chain.resting
-        if resting and not resting[0].live_count and resting[0].noted:
+        oldest = self._chain.oldest
+        if oldest.noted and not oldest.live_count and oldest.is_resting and not self.is_busy:
             most = _MOST_WANTED * self._chain.segment_size_bytes
-            if resting[0].noted_bytes <= most and not self.is_busy:
-                self.carry(resting[0])
+            if oldest.noted_bytes <= most:
+                self.carry(oldest)
 
     def prepare(self) -> None:
         """Look up the next piece; it goes with the next block, or needs none."""

@@ -6,13 +6,12 @@ not know segments or files.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from store import records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from store.chain import Vacated
     from store.segment import Segment
@@ -21,29 +20,47 @@ if TYPE_CHECKING:
 _LONG_RANGE: Final = 256
 
 
-@dataclass(slots=True)
 class Pending:
-    """One block to be.
+    """One block to be; one is made for each block, so that costs little.
 
     `runs` and `moves` are flat: route number, first LSN, count of each. `written_ms` is when the
     block was written first, wall clock; `arrivals` has the same of each move's original block.
     """
 
-    runs: list[int] = field(default_factory=list)
-    raws: list[bytes] = field(default_factory=list)
-    written_ms: int = 0
-    moves: list[int] = field(default_factory=list)
-    moved_raws: list[bytes] = field(default_factory=list)
-    arrivals: list[int] = field(default_factory=list)
-    settles: dict[int, list[int]] = field(default_factory=dict)
-    settled_ranges: list[tuple[int, range]] = field(default_factory=list)
-    relogs: list[tuple[int, Sequence[int]]] = field(default_factory=list)
-    vacated: list[Segment] = field(default_factory=list)
-    defines: list[bytes] = field(default_factory=list)
-    drops: list[int] = field(default_factory=list)
-    dropped_again: list[int] = field(default_factory=list)
-    marks: dict[int, int] = field(default_factory=dict)
-    has_barrier: bool = False
+    __slots__ = (
+        "arrivals",
+        "defines",
+        "dropped_again",
+        "drops",
+        "has_barrier",
+        "marks",
+        "moved_raws",
+        "moves",
+        "raws",
+        "relogs",
+        "runs",
+        "settled_ranges",
+        "settles",
+        "vacated",
+        "written_ms",
+    )
+
+    def __init__(self) -> None:
+        self.runs: list[int] = []
+        self.raws: list[bytes] = []
+        self.written_ms = 0
+        self.moves: list[int] = []
+        self.moved_raws: list[bytes] = []
+        self.arrivals: list[int] = []
+        self.settles: dict[int, list[int]] = {}
+        self.settled_ranges: list[tuple[int, range]] = []
+        self.relogs: list[tuple[int, Sequence[int]]] = []
+        self.vacated: list[Segment] = []
+        self.defines: list[bytes] = []
+        self.drops: list[int] = []
+        self.dropped_again: list[int] = []
+        self.marks: dict[int, int] = {}
+        self.has_barrier = False
 
     @property
     def asks_for_sync(self) -> bool:
@@ -66,10 +83,11 @@ class Pending:
         """Routes that runs and moves refer to."""
         return {*self.runs[::3], *self.moves[::3]}
 
-    def all_settles(self) -> Iterator[tuple[int, Sequence[int]]]:
-        """Yield queue id and LSNs of what is settled in this block for the first time."""
-        yield from self.settles.items()
-        yield from self.settled_ranges
+    def all_settles(self) -> Iterable[tuple[int, Sequence[int]]]:
+        """Return queue id and LSNs of what is settled in this block for the first time."""
+        if not self.settled_ranges:
+            return self.settles.items()
+        return [*self.settles.items(), *self.settled_ranges]
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Take in that copies of a queue are gone."""
@@ -98,20 +116,20 @@ class Pending:
 
         Spec: CONF-12, TX-09
         """
+        left = Pending()
         # Copies that came and went within the lost block are settled by its loss.
         kept = {q: [n for n in lsns if n < first_lsn] for q, lsns in self.settles.items()}
-        return Pending(
-            settles={queue_id: lsns for queue_id, lsns in kept.items() if lsns},
-            settled_ranges=[
-                (queue_id, range(lsns.start, min(lsns.stop, first_lsn)))
-                for queue_id, lsns in self.settled_ranges
-                if lsns.start < first_lsn
-            ],
-            relogs=self.relogs,
-            vacated=self.vacated,
-            dropped_again=self.dropped_again,
-            marks=self.marks,
-        )
+        left.settles = {queue_id: lsns for queue_id, lsns in kept.items() if lsns}
+        left.settled_ranges = [
+            (queue_id, range(lsns.start, min(lsns.stop, first_lsn)))
+            for queue_id, lsns in self.settled_ranges
+            if lsns.start < first_lsn
+        ]
+        left.relogs = self.relogs
+        left.vacated = self.vacated
+        left.dropped_again = self.dropped_again
+        left.marks = self.marks
+        return left
 
     def encode(self, routes: Sequence[bytes], notes: Sequence[bytes]) -> tuple[list[bytes], int]:
         """Return the sections in the order replay takes them, and their octets.
@@ -127,11 +145,12 @@ class Pending:
             parts += records.pack_section(records.ROUTES, len(routes), *routes)
         if self.runs:
             put_numbers(parts, records.RUNS, self.runs, 3)
-            put_numbers(parts, records.WRITTEN, [self.written_ms], 1)
+            parts.append(records.pack_written(self.written_ms))
         if self.moves:
             put_numbers(parts, records.MOVES, self.moves, 3)
             put_numbers(parts, records.MOVES_WRITTEN, self.arrivals, 1)
-        parts += records.pack_settles((*self.all_settles(), *self.relogs))
+        if self.settles or self.settled_ranges or self.relogs:
+            parts += records.pack_settles((*self.all_settles(), *self.relogs))
         if self.drops or self.dropped_again:
             put_numbers(parts, records.DROPPED_QUEUES, self.drops + self.dropped_again, 1)
         if self.vacated:

@@ -36,6 +36,7 @@ _REST: Final = struct.Struct("<HHQQQQQQQQ")
 _SECTION: Final = struct.Struct("<IIQ")
 _ROUTE: Final = struct.Struct("<QII")
 _NOTE: Final = struct.Struct("<QII")
+_WRITTEN: Final = struct.Struct("<IIQQ")
 HEADER_SIZE: Final = _LEAD.size + _REST.size
 SECTION_SIZE: Final = _SECTION.size
 NOTE_SIZE: Final = _NOTE.size
@@ -326,6 +327,11 @@ def unpack_routes(buffer: bytes, section: Section) -> Iterator[tuple[int, tuple[
         queue_ids = tuple(unpack_numbers(buffer, Section(queue_count, offset, stop)))
         yield number, queue_ids, buffer[stop : stop + tail_size]
         offset = stop + tail_size
+
+
+def pack_written(written_ms: int) -> bytes:
+    """Return the section that says when a block was written."""
+    return _WRITTEN.pack(WRITTEN, 1, 8, written_ms)
 
 
 def pack_note(scope_id: int, key: bytes, value: bytes) -> bytes:

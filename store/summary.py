@@ -99,20 +99,35 @@ class Summary:
 
     def add_turn(self, turn: Pending, routes: Mapping[int, tuple[tuple[int, ...], bytes]]) -> None:
         """Take in a block that was just written, but for notes."""
-        for kept, flat in ((self._runs, turn.runs), (self._moves, turn.moves)):
-            numbers = iter(flat)
-            for number, first, count in zip(numbers, numbers, numbers, strict=True):
-                self._add_run(kept, routes[number][0], first, count)
+        if turn.runs:
+            self._add_runs(self._runs, turn.runs, routes)
         for queue_id, lsns in turn.all_settles():
             self.add_settle(queue_id, lsns)
-        for queue_id, some in turn.relogs:
-            self.add_settle(queue_id, some)
-        self._drops += turn.drops
-        self._drops += turn.dropped_again
-        self._marks.update(turn.marks)
-        self._vacated += ((s.generation, s.first_number, s.last_number) for s in turn.vacated)
-        self._definitions += turn.defines
-        self._grow(sum(map(len, turn.defines)) + 8 * len(turn.drops))
+        if turn.marks:
+            self._marks.update(turn.marks)
+        if turn.moves or turn.relogs or turn.dropped_again or turn.vacated:
+            self._add_runs(self._moves, turn.moves, routes)
+            for queue_id, some in turn.relogs:
+                self.add_settle(queue_id, some)
+            self._drops += turn.dropped_again
+            self._vacated += ((s.generation, s.first_number, s.last_number) for s in turn.vacated)
+        if turn.drops or turn.defines:
+            self._drops += turn.drops
+            self._definitions += turn.defines
+            self._grow(sum(map(len, turn.defines)) + 8 * len(turn.drops))
+
+    def _add_runs(
+        self,
+        kept: array[int],
+        flat: Sequence[int],
+        routes: Mapping[int, tuple[tuple[int, ...], bytes]],
+    ) -> None:
+        if len(flat) == 3:
+            self._add_run(kept, routes[flat[0]][0], flat[1], flat[2])
+            return
+        numbers = iter(flat)
+        for number, first, count in zip(numbers, numbers, numbers, strict=True):
+            self._add_run(kept, routes[number][0], first, count)
 
     def add_words(self, words: Iterable[Word]) -> None:
         """Take in what a block says about notes."""
@@ -177,6 +192,8 @@ class Summary:
     ) -> None:
         """Take in blocks as they were read, the head included; those without a route are lost."""
         for bodies in batches:
+            if self.is_too_large:
+                return
             for kind, kept in ((records.RUNS, self._runs), (records.MOVES, self._moves)):
                 for number, first, count in _rows(bodies, kind, 3):
                     if number in routes:
