@@ -145,10 +145,13 @@ def exchange_delete(name: str) -> bytes:
     return method(1, (40, 20), b"\0\0" + shortstr(name) + b"\0")
 
 
-def queue_declare(name: str, *, durable: bool = False, passive: bool = False) -> bytes:
-    """Encode queue.declare without arguments."""
+def queue_declare(
+    name: str, *, durable: bool = False, passive: bool = False, is_stream: bool = False
+) -> bytes:
+    """Encode queue.declare, without arguments unless it is a stream."""
     bits = passive | durable << 1
-    return method(1, (50, 10), b"\0\0" + shortstr(name) + bytes((bits,)) + longstr(b""))
+    table = shortstr("x-queue-type") + b"S" + longstr(b"stream") if is_stream else b""
+    return method(1, (50, 10), b"\0\0" + shortstr(name) + bytes((bits,)) + longstr(table))
 
 
 def queue_bind(name: str, exchange: str, routing_key: str) -> bytes:

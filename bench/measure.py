@@ -85,7 +85,9 @@ def _declare(address: Address, shape: Shape) -> None:
         if shape.fanout_exchange:
             control.call(frames.exchange_declare(shape.fanout_exchange, "fanout"))
         for queue in shape.queues:
-            control.call(frames.queue_declare(queue.name, durable=queue.durable))
+            control.call(
+                frames.queue_declare(queue.name, durable=queue.durable, is_stream=queue.is_stream)
+            )
             if shape.fanout_exchange:
                 control.call(frames.queue_bind(queue.name, shape.fanout_exchange, ""))
         control.close()
@@ -155,14 +157,17 @@ def due_of(shape: Shape, result: Result) -> dict[str, int]:
 
 
 def _check_queues(address: Address, shape: Shape, result: Result) -> None:
-    """After all have left, a consumed queue is empty and the others hold everything."""
+    """After all have left, a consumed queue is empty and the others hold everything.
+
+    Of a stream RabbitMQ's count lags behind.
+    """
     due, consumed = due_of(shape, result), {consumer.queue for consumer in shape.consumers}
     with Client(address) as control:
         for queue in shape.queues:
             answer = control.call(frames.queue_declare(queue.name, passive=True))
             _, count = frames.queue_name_and_count(answer)
             expected = 0 if queue.name in consumed else due[queue.name]
-            if count != expected:
+            if count != expected and not queue.is_stream:
                 raise CountError(f"{queue.name} holds {count} messages instead of {expected}")
         control.close()
 

@@ -31,10 +31,14 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue, durable if its messages are to survive, bound to the exchange if there is one."""
+    """A queue, durable if its messages are to survive, bound to the exchange if there is one.
+
+    A stream is a durable one that keeps what was consumed.
+    """
 
     name: str
     durable: bool = False
+    is_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)

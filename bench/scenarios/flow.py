@@ -7,6 +7,7 @@ delivery of everything sent.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from bench.shape import Consumer, Mode, Publisher, Queue, Scenario, Shape
@@ -48,6 +49,11 @@ def _persistent(*, window: int, ack_every: int, prefetch: int, pair_count: int =
         ),
         tuple(Consumer(name, LARGE_SIZE, ack_every, prefetch) for name in names),
     )
+
+
+def _stream() -> Shape:
+    usual = _persistent(window=500, ack_every=1, prefetch=500)
+    return replace(usual, queues=(Queue(QUEUE, durable=True, is_stream=True),))
 
 
 def _fanout(queue_count: int, body_size: int) -> Shape:
@@ -111,6 +117,11 @@ SCENARIOS: Final = (
         "persistent_1k_window500_ack50",
         "The same with one multiple ack for fifty deliveries.",
         _persistent(window=500, ack_every=50, prefetch=500),
+    ),
+    Scenario(
+        "stream_1k_window500_ack_each",
+        "The work queue as a stream: what do offsets cost?",
+        _stream(),
     ),
     Scenario(
         "p8c8q8",
