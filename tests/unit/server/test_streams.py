@@ -339,10 +339,34 @@ class TestOtherQueues:
         world.sync()
         assert confirms(client.hear()) == [("Basic.Ack", 2, True)]
         assert client.message_count("d") == 2
+        taker = world.connect()
+        taker.open()
+        taker.method(1, commands.Basic.Get(queue="d", no_ack=True))  # settles nothing stored
+        world.sync()
+        assert [content(what).body for _, what in taker.hear()] == [b"0"]
+        assert not world.fatal
         world = world.after_power_cut()
         client = publisher(world)
         assert client.message_count("d") == 1
         assert Reader(world).seen == numbered(0, 2)
+
+    def test_commit_of_transient_messages_waits_for_the_disk(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        """STREAM-18, TX-08."""
+        declare(client)
+        writer = world.connect()
+        writer.open()
+        writer.method(1, commands.Tx.Select())
+        writer.send(wire.publish(1, "s", b"0"), wire.publish(1, "s", b"1"))
+        assert writer.names() == ["Tx.SelectOk"]
+        assert stream_of(world).ready_count == 0
+        writer.method(1, commands.Tx.Commit())
+        world.turn.run()
+        assert bytes(writer.octets) == b""
+        world.sync()
+        assert writer.names() == ["Tx.CommitOk"]
+        assert Reader(world.after_power_cut()).seen == numbered(0, 2)
 
     def test_nack_of_several_puts_the_others_back(self, world: DiskWorld, client: Client) -> None:
         """STREAM-13: nothing of a plain queue is lost with the connection."""
