@@ -5,72 +5,25 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 import time
-import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import kombu.pools
 import pika
 import pika.exceptions
 import pytest
 
 from tests.integration.broker_process import Broker
-from tests.integration.frameworks.worker_process import WorkerProcess, wait_for
+from tests.integration.frameworks.celery_client import LIMIT_S, Celery
+from tests.integration.frameworks.worker_process import wait_for
 
 pytestmark = pytest.mark.timeout(60)
 
-APPS: Final = "tests.integration.frameworks.celery_apps"
-LIMIT_S: Final = 15
 # A worker that holds tasks with an ETA raises its prefetch. It does so for its running consumer
 # when the broker calls itself something else than RabbitMQ, and with global=1 otherwise (QOS-05).
 BROKER_FLAGS: Final = ("--qos-apply-to-existing-consumers", "on")
 DELAY_LEVELS: Final = 28
-
-
-class Celery:
-    """The applications of `celery_apps`, at one broker, under names of their own."""
-
-    def __init__(self, url: str, directory: Path) -> None:
-        self.url = url
-        self.prefix = f"frameworks.{uuid.uuid4().hex[:8]}"
-        self._directory = directory
-        self._environment = {"FRAMEWORK_TEST_URL": url, "FRAMEWORK_TEST_PREFIX": self.prefix}
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in self._environment.items():
-                patch.setenv(name, value)
-            self._apps = importlib.import_module(APPS).APPS
-
-    def app(self, name: str) -> Any:
-        """One application, in this process."""
-        return self._apps[name]
-
-    def worker(self, name: str, *flags: str) -> WorkerProcess:
-        """Start a worker of the application, with the default pool."""
-        command = [sys.executable, "-m", "celery", "-A", f"{APPS}:{name}", "worker"]
-        return WorkerProcess(
-            [*command, "--concurrency", "1", "--loglevel", "info", *flags],
-            self._directory / f"{name}.{uuid.uuid4().hex[:8]}.log",
-            environment=self._environment,
-            ready=" ready.",
-        )
-
-    def close(self) -> None:
-        """Close connections and delete what was declared."""
-        for app in self._apps.values():
-            with suppress(AttributeError):  # it never waited for a result
-                app.backend.result_consumer.stop()
-            app.close()
-        kombu.pools.reset()
-        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
-            channel = connection.channel()
-            for name in self._apps:
-                channel.queue_delete(f"{self.prefix}.{name}")
-                channel.exchange_delete(f"{self.prefix}.{name}")
 
 
 @pytest.fixture(scope="module")

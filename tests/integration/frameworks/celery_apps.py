@@ -13,60 +13,47 @@ from pathlib import Path
 import celery
 import kombu
 
-URL = os.environ.get("FRAMEWORK_TEST_URL", "amqp://")
-PREFIX = os.environ.get("FRAMEWORK_TEST_PREFIX", "frameworks")
 
-# The quick-start: a broker, results over it, and not one setting more than a name for the queue.
-quickstart = celery.Celery("quickstart", broker=URL, backend="rpc://")
-quickstart.conf.task_default_queue = f"{PREFIX}.quickstart"
+def applications(url: str, prefix: str) -> dict[str, celery.Celery]:
+    """One application for each way of use, with queues under this prefix."""
+    made = {
+        name: celery.Celery(name, broker=url, backend="rpc://")
+        for name in ("quickstart", "careful", "prioritised", "quorum", "hurried")
+    }
+    for name, app in made.items():
+        app.conf.task_default_queue = f"{prefix}.{name}"
+    # The quick-start has not one setting more. What is advised for work that must not be lost:
+    made["careful"].conf.update(
+        task_acks_late=True,
+        task_reject_on_worker_lost=True,
+        worker_prefetch_multiplier=1,
+        broker_transport_options={"confirm_publish": True},
+    )
+    # Priorities: one at a time, and nothing prefetched that something urgent could overtake.
+    made["prioritised"].conf.update(
+        task_queue_max_priority=10,
+        task_default_priority=5,
+        task_acks_late=True,
+        worker_prefetch_multiplier=1,
+    )
+    # Quorum queues, which make Celery leave waiting to the broker.
+    made["quorum"].conf.update(
+        task_default_queue_type="quorum",
+        task_default_exchange=f"{prefix}.quorum",
+        task_default_exchange_type="topic",
+        task_default_routing_key=f"{prefix}.quorum",
+        broker_transport_options={"confirm_publish": True},
+    )
+    # A queue whose consumers must not hold a message for longer than a second.
+    arguments = {"x-consumer-timeout": 1000}
+    made["hurried"].conf.task_queues = [kombu.Queue(f"{prefix}.hurried", queue_arguments=arguments)]
+    return made
 
-# What the documentation advises for work that must not be lost.
-careful = celery.Celery("careful", broker=URL, backend="rpc://")
-careful.conf.update(
-    task_default_queue=f"{PREFIX}.careful",
-    task_acks_late=True,
-    task_reject_on_worker_lost=True,
-    worker_prefetch_multiplier=1,
-    broker_transport_options={"confirm_publish": True},
-)
 
-# Priorities: one at a time, and nothing prefetched that something urgent could overtake.
-prioritised = celery.Celery("prioritised", broker=URL, backend="rpc://")
-prioritised.conf.update(
-    task_default_queue=f"{PREFIX}.prioritised",
-    task_queue_max_priority=10,
-    task_default_priority=5,
-    task_acks_late=True,
-    worker_prefetch_multiplier=1,
-)
-
-# Quorum queues, which make Celery leave waiting to the broker.
-quorum = celery.Celery("quorum", broker=URL, backend="rpc://")
-quorum.conf.update(
-    task_default_queue=f"{PREFIX}.quorum",
-    task_default_queue_type="quorum",
-    task_default_exchange=f"{PREFIX}.quorum",
-    task_default_exchange_type="topic",
-    task_default_routing_key=f"{PREFIX}.quorum",
-    broker_transport_options={"confirm_publish": True},
-)
-
-# A queue whose consumers must not hold a message for longer than a second.
-hurried = celery.Celery("hurried", broker=URL, backend="rpc://")
-hurried.conf.update(
-    task_default_queue=f"{PREFIX}.hurried",
-    task_queues=[
-        kombu.Queue(f"{PREFIX}.hurried", queue_arguments={"x-consumer-timeout": 1000}),
-    ],
-)
-
-APPS = {
-    "quickstart": quickstart,
-    "careful": careful,
-    "prioritised": prioritised,
-    "quorum": quorum,
-    "hurried": hurried,
-}
+quickstart, careful, prioritised, quorum, hurried = applications(
+    os.environ.get("FRAMEWORK_TEST_URL", "amqp://"),
+    os.environ.get("FRAMEWORK_TEST_PREFIX", "frameworks"),
+).values()
 
 
 @celery.shared_task(name="add")
