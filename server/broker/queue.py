@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from server.broker.care import Care
+    from server.broker.dedup import Window
     from server.broker.fate import Fate, Reason
     from server.broker.gate import Gate
     from server.broker.levels import Levels
@@ -50,26 +51,9 @@ class Queue:
     """
 
     __slots__ = (
-        "_log",
-        "_turn",
-        "_unused",
-        "came_count",
-        "care",
-        "features",
-        "gate",
-        "holds_stored",
-        "is_deleted",
-        "is_dirty",
-        "keeps_all",
-        "largest_octets",
-        "levels",
-        "line",
-        "lines",
-        "spec",
-        "stored",
-        "subscribers",
-        "tally",
-        "unacked_count",
+        *("_log", "_turn", "_unused", "came_count", "care", "features", "gate", "holds_stored"),
+        *("is_deleted", "is_dirty", "keeps_all", "largest_octets", "levels", "line", "lines"),
+        *("spec", "stored", "subscribers", "tally", "unacked_count"),
     )
 
     def __init__(
@@ -428,7 +412,7 @@ class Queue:
         for line in self.lines:
             line.forget_refused(first_lsn)
         if self.care is not None:
-            self.care.recount()
+            self.care.recount(first_lsn)
         self._forget_when_empty()
 
     def purge(self) -> int:
@@ -454,6 +438,12 @@ class Queue:
         if all(line.is_empty for line in self.lines):
             self.holds_stored = False
             self.largest_octets = 0
+
+    @property
+    def window(self) -> Window | None:
+        """The keys that it remembers, None when it remembers none (DUP-04)."""
+        dedup = self.care.dedup if self.care is not None else None
+        return dedup.window if dedup is not None else None
 
     @property
     def store_ids(self) -> list[int]:
