@@ -23,7 +23,7 @@ from store.pending import Pending, encode_head
 from store.reader import NO_LIMIT, FetchedRun, Reader
 from store.segment import Segment, summary_name
 from store.spares import Chore
-from store.summary import Summary
+from store.summarizing import Summarizer
 
 # Beyond this many different routes in a segment the table starts anew, so that a routing
 # key per message costs disk (a route is logged again), not memory.
@@ -99,7 +99,7 @@ class Journal:
         self._route_limit = _MAX_ROUTES
         self._turn = Pending()
         self._notes = Notes(self._chain, state.notes)
-        self._summary: Summary | None = None
+        self._summarizer = Summarizer(disk, segment_size_bytes)
         self._begin_segment(0, state.definitions)
 
     @property
@@ -293,6 +293,8 @@ class Journal:
         return self.written_lsn
 
     def _look_after(self) -> None:
+        if self._summarizer.has_pieces:
+            self._summarizer.go_on()
         self._notes.look_at_oldest()
         if self._chain.look_after_files():
             self.wants_sync = True
@@ -339,19 +341,10 @@ class Journal:
         vacated = chain.vacated
         head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, vacated)
         self.unsynced_bytes += chain.begin(head, need, self.written_lsn + 1, brings_new=brings_new)
-        if len(chain.resting) > 0 and self._summary is not None:
-            self._write_summary(chain.resting[-1])
-        self._summary = Summary(chain.segment_size_bytes)
-        self._summary.add_head(chain.gaps, vacated, marks)
+        rested = (chain.resting[-1], self._index.active) if chain.resting else None
+        self._summarizer.begin(rested, chain.gaps, vacated, marks)
         begun = self._chain.active
         self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
-
-    def _write_summary(self, rested: Segment) -> None:
-        """Spare the next start the segment that was just filled; without it that takes longer."""
-        if self._summary is not None and not self._summary.is_too_large:
-            with suppress(OSError):
-                self._summary.write(self.disk, rested, self._index.active)
-                rested.has_summary = True
 
     def distrust(self, generation: int) -> None:
         """Have the next start read this segment as a whole: it is not what was written."""
@@ -417,13 +410,9 @@ class Journal:
             chain.move_copies(keys[route][0], first_lsn, count)
         for queue_id, lsns in turn.all_settles():
             chain.settle_copies(queue_id, lsns)
-        summary = self._summary
-        is_summed_up = summary is not None and not summary.is_too_large
-        if summary is not None and is_summed_up:
-            summary.add_turn(turn, keys)
-        if self._notes.is_involved:
-            if summary is not None and is_summed_up:
-                summary.add_words(self._notes.words())
+        has_notes = self._notes.is_involved
+        self._summarizer.add(turn, keys, self._notes.words() if has_notes else ())
+        if has_notes:
             self._notes.count()
         for queue_id in turn.drops:
             self._all_marks.pop(queue_id, None)
@@ -485,6 +474,7 @@ class Journal:
 
     def close(self) -> None:
         """Close the files. What was not synced is as durable as after a crash."""
+        self._summarizer.finish()
         self._reader.close()
         self._chain.close()
 

@@ -226,6 +226,8 @@ def is_known(kind: int) -> bool:
 
 def pack_numbers(numbers: Sequence[int]) -> bytes:
     """Return unsigned 64-bit integers as octets."""
+    if isinstance(numbers, array) and not _BIG_ENDIAN:
+        return numbers.tobytes()
     packed = array("Q", numbers)
     if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
         packed.byteswap()

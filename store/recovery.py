@@ -18,6 +18,7 @@ Spec: DURABLE-12, DURABLE-14, DURABLE-15
 from __future__ import annotations
 
 import errno
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -345,8 +346,8 @@ def _write_summary(
 ) -> None:
     if summary is not None and not summary.is_too_large:
         with suppress(OSError):
-            summary.write(disk, segment, index)
             segment.has_summary = True
+            deque(summary.pieces(disk, segment, index), maxlen=0)
 
 
 def _state(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
@@ -27,7 +28,7 @@ from store.scan import Extent
 from store.segment import segment_name, summary_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from store.disk import Disk, ReadableDisk
     from store.pending import Pending
@@ -38,6 +39,11 @@ _MOST_SHARE: Final = 1 / 16
 
 _MAGIC: Final = b"VQSUMM"
 _VERSION: Final = 1
+# What is written at once, so that nobody is held up.
+_PIECE_BYTES: Final = 64 * 1024
+_PIECE_NOTES: Final = 512
+_PIECE_NUMBERS: Final = 6 * 1024
+
 _LEAD: Final = struct.Struct("<6sHI")
 _FACTS: Final = struct.Struct("<9Q")
 
@@ -221,12 +227,29 @@ class Summary:
 
     # Writing.
 
-    def write(self, disk: Disk, segment: Segment, index: SegmentIndex) -> None:
-        """Put it beside the segment, which takes no more blocks.
+    def pieces(self, disk: Disk, segment: Segment, index: SegmentIndex) -> Iterator[None]:
+        """Put it beside the segment, which takes no more blocks; a piece with each step.
+
+        It counts when the last piece is written. Nothing may be added meanwhile.
 
         Raises:
             OSError: the disk refused
         """
+        file = disk.create(summary_name(segment.generation), 0)
+        try:
+            crc, offset = 0, _LEAD.size
+            for piece in _in_pieces(self._parts(segment, index)):
+                if offset > _LEAD.size:
+                    yield
+                crc = crc32(piece, crc)
+                file.write([piece], offset)
+                offset += len(piece)
+            file.write([_LEAD.pack(_MAGIC, _VERSION, crc)], 0)
+        finally:
+            file.close()
+
+    def _parts(self, segment: Segment, index: SegmentIndex) -> Iterator[bytes]:
+        """Yield what is in the file, in parts none of which takes long to make."""
         facts = Facts(
             segment.generation,
             segment.salt,
@@ -238,44 +261,62 @@ class Summary:
             segment.first_lsn,
             segment.end_lsn,
         )
-        octets = b"".join([_FACTS.pack(*facts), *self._pack(), *_pack_index(index)])
-        file = disk.create(summary_name(segment.generation), 0)
-        try:
-            file.write([_LEAD.pack(_MAGIC, _VERSION, crc32(octets)), octets], 0)
-        finally:
-            file.close()
-
-    def _pack(self) -> list[bytes]:
-        parts = records.pack_texts(records.DEFINITIONS, self._definitions)
+        small = [_FACTS.pack(*facts)]
         sets = [records.pack_route(number, ids, b"") for ids, number in self._sets.items()]
-        parts += records.pack_section(records.ROUTES, len(sets), *sets)
-        for kind, numbers in (
-            (records.RUNS, self._runs),
-            (records.MOVES, self._moves),
-            (records.SETTLED_RANGES, self._ranges),
-        ):
-            put_numbers(parts, kind, numbers, 3)
-        lists = records.pack_numbers(self._lists)
-        parts += records.pack_section(records.SETTLED_LISTS, self._list_count, lists)
-        put_numbers(parts, records.DROPPED_QUEUES, self._drops, 1)
+        small += records.pack_section(records.ROUTES, len(sets), *sets)
+        small += records.pack_texts(records.DEFINITIONS, self._definitions)
+        put_numbers(small, records.DROPPED_QUEUES, self._drops, 1)
         for kind, rows, width in (
             (records.DELIVERED_MARKS, self._marks.items(), 2),
             (records.KNOWN_GAPS, self._gaps, 2),
             (records.VACATED, self._vacated, 3),
         ):
-            put_numbers(parts, kind, [number for row in rows for number in row], width)
-        notes = [records.pack_note(s, k, v) for (s, k), v in self._words.items() if v is not None]
-        parts += records.pack_section(records.NOTES, len(notes), *notes)
-        gone = [records.pack_note(s, k, b"") for (s, k), v in self._words.items() if v is None]
-        parts += records.pack_section(records.FORGOTTEN_NOTES, len(gone), *gone)
-        return parts
+            put_numbers(small, kind, [number for row in rows for number in row], width)
+        yield b"".join(small)
+        stretches, routes, moves = index.rows()
+        for kind, numbers, width in (
+            (records.RUNS, self._runs, 3),
+            (records.MOVES, self._moves, 3),
+            (records.SETTLED_RANGES, self._ranges, 3),
+            (STRETCHES, stretches, 2),
+            (ROUTE_BLOCKS, routes, 2),
+            (MOVE_BLOCKS, moves, 3),
+        ):
+            for at in range(0, len(numbers), _PIECE_NUMBERS):
+                section: list[bytes] = []
+                put_numbers(section, kind, numbers[at : at + _PIECE_NUMBERS], width)
+                yield b"".join(section)
+        count = self._list_count
+        for at in range(0, len(self._lists), _PIECE_NUMBERS):
+            # All its entries are counted with the first part.
+            lists = records.pack_numbers(self._lists[at : at + _PIECE_NUMBERS])
+            yield b"".join(records.pack_section(records.SETTLED_LISTS, count, lists))
+            count = 0
+        yield from self._note_sections()
+
+    def _note_sections(self) -> Iterator[bytes]:
+        words = iter(self._words.items())
+        while some := list(islice(words, _PIECE_NOTES)):
+            for kind, is_gone in ((records.NOTES, False), (records.FORGOTTEN_NOTES, True)):
+                notes = [
+                    records.pack_note(scope_id, key, value or b"")
+                    for (scope_id, key), value in some
+                    if (value is None) == is_gone
+                ]
+                yield b"".join(records.pack_section(kind, len(notes), *notes))
 
 
-def _pack_index(index: SegmentIndex) -> list[bytes]:
-    parts: list[bytes] = []
-    for kind, rows in zip((STRETCHES, ROUTE_BLOCKS, MOVE_BLOCKS), index.rows(), strict=True):
-        put_numbers(parts, kind, rows, 3 if kind == MOVE_BLOCKS else 2)
-    return parts
+def _in_pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same octets in pieces of one size, the last of them smaller."""
+    rest = b""
+    for part in parts:
+        rest += part
+        if len(rest) >= _PIECE_BYTES:
+            end = len(rest) - len(rest) % _PIECE_BYTES
+            for at in range(0, end, _PIECE_BYTES):
+                yield rest[at : at + _PIECE_BYTES]
+            rest = rest[end:]
+    yield rest
 
 
 def _numbers(bodies: Bodies, kind: int) -> list[int]:
@@ -330,7 +371,7 @@ class Found(NamedTuple):
         return index
 
     def _numbers(self, kind: int) -> array[int]:
-        return records.numbers_in(self.bodies[kind][0])
+        return records.numbers_in(self.bodies[kind][0] if kind in self.bodies else b"")
 
 
 def read_summary(disk: ReadableDisk, generation: int) -> Found | None:
@@ -360,6 +401,10 @@ def _bodies(octets: bytes, offset: int) -> Bodies:
     while offset < len(octets):
         kind, count, length = records.read_section_header(octets, offset)
         offset += records.SECTION_SIZE
-        bodies[kind] = (octets[offset : offset + length], Section(count, 0, length))
+        body = octets[offset : offset + length]
+        if kind in bodies:
+            before, section = bodies[kind]
+            body, count = before + body, section.item_count + count
+        bodies[kind] = (body, Section(count, 0, len(body)))
         offset += length
     return bodies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -505,12 +505,12 @@ def test_harness_catches_a_note_that_no_summary_has(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.timeout(60)
 def test_harness_catches_a_summary_that_ends_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = Summary.write
+    pieces = Summary.pieces
 
-    def early(self: Summary, *rest: object) -> None:
+    def early(self: Summary, *rest: object) -> Iterator[None]:
         if len(self._runs) > 3:
             del self._runs[-3:]
-        write(self, *rest)  # type: ignore[arg-type]
+        return pieces(self, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Summary, "write", early)
+    monkeypatch.setattr(Summary, "pieces", early)
     assert first_failing_seed(BELIEVING) is not None
