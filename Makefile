@@ -57,7 +57,8 @@ conformance: .venv/dev.stamp ## every rule against a broker of ours
 	@$(PY) tools/with_broker.py -- $(PY) -m conformance --url '{url}' --restart-command '{restart}' $(ARGS)
 
 referee: .venv/dev.stamp ## the rules that RabbitMQ keeps too, against Debian's rabbitmq-server
-	@$(PY) tools/with_broker.py --referee -- $(PY) -m conformance --referee --url '{url}' --restart-command '{restart}' --control-command '{control}' $(ARGS)
+	@$(PY) tools/with_broker.py --referee -- $(PY) -m conformance --referee --url '{url}' \
+		--restart-command '{restart}' --control-command '{control}' --tls '{tls_port}' '{tls_files}' $(ARGS)
 
 bench: .venv/dev.stamp ## throughput and latency (bench/README.md)
 	@$(PY) -m bench $(ARGS)

@@ -16,7 +16,7 @@ from conformance.expect import MismatchError
 from conformance.report import Display, write_json, write_junit
 from conformance.runner import Plan, run
 from conformance.stage import SLACK_S
-from conformance.target import Target, parse
+from conformance.target import Target, Tls, parse
 from conformance.wire import Typed, WireError, plain
 
 EXIT_FAILED = 1
@@ -57,6 +57,12 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default="",
         metavar="CMD",
         help="does what an operator does, in the words of rabbitmqctl",
+    )
+    parser.add_argument(
+        "--tls",
+        nargs=2,
+        metavar=("PORT", "FILES"),
+        help="where it speaks TLS, and a folder that tools/certificates.py has filled",
     )
     return parser.parse_args(arguments)
 
@@ -127,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wanted.referee,
         wanted.slack,
         wanted.control_command,
+        Tls(int(wanted.tls[0]), Path(wanted.tls[1])) if wanted.tls else None,
     )
     with Display(len(cases)) as display:
         verdicts = run(cases, plan, display.tell)

@@ -12,6 +12,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from ssl import SSLContext
 from typing import Final, Self
 
 from conformance import wire
@@ -50,7 +51,9 @@ _CONTENT: Final = frozenset({"basic.deliver", "basic.return", "basic.get_ok"})
 class Connection:
     """One socket to the broker, from the protocol header on."""
 
-    def __init__(self, target: Target, *, greet: bytes = wire.PROTOCOL_HEADER) -> None:
+    def __init__(
+        self, target: Target, *, greet: bytes = wire.PROTOCOL_HEADER, tls: SSLContext | None = None
+    ) -> None:
         self.target = target
         self.frame_max = 4096
         self.heartbeats: list[float] = []
@@ -61,6 +64,8 @@ class Connection:
         self._received = bytearray()
         self._socket = socket.create_connection((target.host, target.port), timeout=REPLY_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls:
+            self._socket = tls.wrap_socket(self._socket)
         if greet:
             self.send(greet)
 
@@ -417,8 +422,6 @@ class Channel:
 
     def confirms(self, count: int) -> dict[int, str]:
         """Settlements of the first `count` publishes: sequence number to `ack` or `nack`.
-
-        May be asked again for more of them later.
 
         Raises:
             MismatchError: a number settled twice or out of range (CONF-08).

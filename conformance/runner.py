@@ -21,7 +21,7 @@ from conformance.client import Connection
 from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError, SkipError
 from conformance.stage import SLACK_S, Stage
-from conformance.target import Target
+from conformance.target import Target, Tls
 from conformance.wire import WireError
 
 SLOW_JOBS: Final = 16
@@ -41,6 +41,11 @@ class Plan:
     is_referee: bool = False
     slack_s: float = SLACK_S
     control_command: str = ""
+    tls: Tls | None = None
+
+    def stage(self) -> Stage:
+        """A stage for one case."""
+        return Stage(self.target, self.slack_s, self.control_command, self.tls)
 
 
 def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> list[Verdict]:
@@ -70,7 +75,7 @@ def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> l
 
 
 def _judge(one: Case, plan: Plan) -> Verdict:
-    stage = Stage(plan.target, plan.slack_s, plan.control_command)
+    stage = plan.stage()
     attempt = _Attempt(one, stage, plan)
     attempt.step(lambda: _whole(one, stage))
     return attempt.finish()
@@ -139,7 +144,7 @@ def _across_restart(cases: Sequence[Case], plan: Plan) -> Iterator[Verdict]:
         return
     waiting: list[tuple[_Attempt, Iterator[None], Stage]] = []
     for one in cases:
-        stage = Stage(plan.target, plan.slack_s, plan.control_command)
+        stage = plan.stage()
         attempt = _Attempt(one, stage, plan)
         halves = one.body(stage)
         if halves is None:

@@ -12,7 +12,7 @@ from conformance.client import Channel, Connection
 from conformance.control import operate
 from conformance.events import EndedError, RefusedError, SilenceError
 from conformance.expect import MismatchError, SkipError, check
-from conformance.target import Target
+from conformance.target import Target, Tls
 from conformance.wire import Table
 
 _RUN: Final = secrets.token_hex(3)
@@ -27,10 +27,17 @@ EARLY_S: Final = 0.01
 class Stage:
     """The props of one case; `clear` removes whatever it left behind."""
 
-    def __init__(self, target: Target, slack_s: float = SLACK_S, control: str = "") -> None:
+    def __init__(
+        self,
+        target: Target,
+        slack_s: float = SLACK_S,
+        control_command: str = "",
+        tls: Tls | None = None,
+    ) -> None:
         self.target = target
         self.slack_s = slack_s
-        self._control = control
+        self._control = control_command
+        self._tls = tls
         self._undo: list[tuple[str, ...]] = []
         self.connections: list[Connection] = []
         self._names: list[str] = []
@@ -88,6 +95,16 @@ class Stage:
     def channel(self) -> Channel:
         """A channel on a connection of its own."""
         return self.connect().channel()
+
+    def tls(self) -> Tls:
+        """Where the broker speaks TLS.
+
+        Raises:
+            SkipError: nobody has said where.
+        """
+        if self._tls is None:
+            raise SkipError("needs --tls")
+        return self._tls
 
     # --- things to work on -----------------------------------------------------------------
 

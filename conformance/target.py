@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
@@ -19,6 +20,14 @@ class Target:
     def plain(self) -> bytes:
         """The SASL PLAIN response of the user."""
         return b"\0" + self.user.encode() + b"\0" + self.password.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Where the same broker speaks TLS, and the folder with certificates for it."""
+
+    port: int
+    files: Path
 
 
 def parse(url: str) -> Target:

@@ -41,7 +41,23 @@ def environment(directory: Path, port: int) -> dict[str, str]:
     }
 
 
-def start(directory: Path, port: int, plugins: Sequence[str] = ()) -> int:
+# Clients may show a certificate, and log in with it where the plugin for EXTERNAL is enabled.
+TLS = """
+listeners.ssl.1 = 127.0.0.1:{port}
+ssl_options.cacertfile = {files}/ca.pem
+ssl_options.certfile = {files}/server.pem
+ssl_options.keyfile = {files}/server.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = AMQPLAIN
+auth_mechanisms.3 = EXTERNAL
+"""
+
+
+def start(
+    directory: Path, port: int, plugins: Sequence[str] = (), tls_files: Path | None = None
+) -> int:
     """Start the node with these plugins and wait until it speaks AMQP; print its URL."""
     if not Path(SERVER).exists():
         print("rabbitmq-server is not installed: apt-get install rabbitmq-server", file=sys.stderr)
@@ -50,6 +66,7 @@ def start(directory: Path, port: int, plugins: Sequence[str] = ()) -> int:
     (directory / "enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
     (directory / "rabbitmq.conf").write_text(
         "loopback_users = none\nlog.file.level = warning\ndisk_free_limit.absolute = 50MB\n"
+        + (TLS.format(port=port + 1, files=tls_files.resolve()) if tls_files else "")
     )
     with (directory / "output.log").open("ab") as output:
         process = subprocess.Popen(
@@ -141,6 +158,12 @@ def main() -> int:
         metavar="FILE",
         help="users and policies to give the node, e.g. conformance/prepared/definitions.json",
     )
+    parser.add_argument(
+        "--tls",
+        type=Path,
+        metavar="FILES",
+        help="speak TLS on the next port, with what certificates.py has made there",
+    )
     parser.add_argument("--wipe", action="store_true", help="remove the directory afterwards")
     given, words = sys.argv[1:], []
     if "--" in given:
@@ -148,7 +171,7 @@ def main() -> int:
         given, words = given[:at], given[at + 1 :]
     options = parser.parse_args(given)
     if options.verb == "start":
-        code = start(options.dir, options.port, options.enable)
+        code = start(options.dir, options.port, options.enable, options.tls)
         if code == 0 and options.definitions:
             code = load(options.dir, options.port, options.definitions)
         return code

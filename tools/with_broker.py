@@ -2,8 +2,9 @@
 
 The broker gets a free port and a data directory that is removed afterwards. In the command `{url}`
 stands for its amqp:// URL, `{restart}` for a command that restarts it and returns when it is
-ready again: ours is killed without warning, a RabbitMQ is asked to end, and `{control}` for
-RabbitMQ's rabbitmqctl. The exit code is that of the command, or 1 when the broker itself ends
+ready again: ours is killed without warning, a RabbitMQ is asked to end. With a RabbitMQ `{control}`
+stands for its rabbitmqctl, `{tls_port}` and `{tls_files}` for where it speaks TLS and the folder
+with certificates for it. The exit code is that of the command, or 1 when the broker itself ends
 badly.
 """
 
@@ -24,11 +25,12 @@ from typing import Protocol
 
 PROJECT = Path(__file__).resolve().parents[1]
 REFEREE = PROJECT / "tools" / "referee.py"
+CERTIFICATES = PROJECT / "tools" / "certificates.py"
 READY = re.compile(rb"^VouchMQ ready on \S+:(\d+)\s*$", re.MULTILINE)
 # Users, virtual hosts and policies that some cases need to find.
 PREPARED = PROJECT / "conformance" / "prepared"
-# One exchange type of the rules is a plugin there.
-PLUGIN = "rabbitmq_consistent_hash_exchange"
+# One exchange type of the rules and one way to log in are plugins there.
+PLUGINS = ("rabbitmq_consistent_hash_exchange", "rabbitmq_auth_mechanism_ssl")
 START_LIMIT_S = 20.0
 STOP_LIMIT_S = 20.0
 RESTART_LIMIT_S = 120.0
@@ -42,7 +44,7 @@ class BrokerError(Exception):
 class Broker(Protocol):
     """A broker of one kind, on one directory and port."""
 
-    control: str
+    words: dict[str, str]
 
     def start(self) -> str:
         """Start it; returns its URL when it is ready."""
@@ -57,12 +59,11 @@ class Broker(Protocol):
 class Ours:
     """A VouchMQ with default settings and the prepared users."""
 
-    control = ""
-
     def __init__(self, directory: Path) -> None:
         self._output = directory / "output.log"
         self._data_dir = directory / "data"
         self._port = 0
+        self.words: dict[str, str] = {}
         self._process: subprocess.Popen[bytes]
 
     def start(self) -> str:
@@ -117,8 +118,18 @@ class Referee:
             free.bind(("127.0.0.1", 0))
             # The node's distribution port lies 20000 above.
             port = free.getsockname()[1] % 20000 + 20000
-        self._options = ["--port", str(port), "--dir", str(directory)]
-        self.control = shlex.join([sys.executable, str(REFEREE), "control", *self._options, "--"])
+        node = ["--port", str(port), "--dir", str(directory)]
+        files = directory / "certificates"
+        made = subprocess.run([sys.executable, str(CERTIFICATES), str(files)], check=False)
+        if made.returncode:
+            raise BrokerError("no certificates for the referee")
+        plugins = [word for plugin in PLUGINS for word in ("--enable", plugin)]
+        self._options = [*node, *plugins, "--tls", str(files)]
+        self.words = {
+            "{control}": shlex.join([sys.executable, str(REFEREE), "control", *node, "--"]),
+            "{tls_port}": str(port + 1),
+            "{tls_files}": str(files),
+        }
 
     def start(self) -> str:
         """See `Broker`."""
@@ -137,7 +148,7 @@ class Referee:
         self.start()
 
     def _run(self, verb: str, *more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(REFEREE), verb, *self._options, "--enable", PLUGIN, *more]
+        command = [sys.executable, str(REFEREE), verb, *self._options, *more]
         return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
 
 
@@ -163,7 +174,7 @@ def run(broker: Broker, command: Sequence[str], directory: Path) -> int:
     url = broker.start()
     restart = shlex.join([sys.executable, str(Path(__file__)), "--restart", str(directory)])
     note = directory / "restart"
-    stands = {"{url}": url, "{restart}": restart, "{control}": broker.control}
+    stands = {"{url}": url, "{restart}": restart, **broker.words}
     filled = list(command)
     for word, meaning in stands.items():
         filled = [part.replace(word, meaning) for part in filled]
@@ -193,8 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.command:
         parser.error("a command is needed")
     directory = Path(tempfile.mkdtemp(prefix="vouchmq-"))
-    broker: Broker = Referee(directory) if options.referee else Ours(directory)
     try:
+        broker: Broker = Referee(directory) if options.referee else Ours(directory)
         return run(broker, options.command, directory)
     except BrokerError as error:
         print(error, file=sys.stderr)
