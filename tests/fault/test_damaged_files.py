@@ -16,7 +16,7 @@ import pamqp.commands as amqp
 import pytest
 
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.raw_client import RawClient, content, method
+from tests.integration.raw_client import PeerClosedError, RawClient, content, method
 
 QUEUES: Final = ("rot.a", "rot.b")
 COUNT: Final = 4000
@@ -203,6 +203,36 @@ def test_a_torn_tail_is_cut_and_reported(
     # Both came in one turn, which is one block: they go together.
     assert found == [[*range(2, COUNT + 1, 2)], [*range(1, COUNT + 1, 2)]]
     assert_it_works_on(stopped, found)
+
+
+def test_damage_that_no_start_has_read_ends_the_broker_and_is_set_aside_by_the_next(
+    stopped: BrokerProcess, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    flags = ("--segment-size-bytes", str(SEGMENT), "--recovery-read-bytes", "0")
+    broker = BrokerProcess(tmp_path, flags=flags)
+    request.addfinalizer(broker.kill9)
+    target = segments(stopped)[1]
+    summary = Path(f"{target}.summary")
+    assert summary.exists()
+    data = bytearray(target.read_bytes())
+    flip(data, SEGMENT // 2)
+    target.write_bytes(data)
+    before = len(broker.output())
+    broker.start()
+    assert events(broker, "journal.damaged", before) == [], "its summary is believed"
+    with pytest.raises((PeerClosedError, OSError, AssertionError)):
+        contents(broker)
+    assert broker.wait() == 1
+    assert not summary.exists()
+    before = len(broker.output())
+    broker.start()
+    (told,) = events(broker, "journal.damaged", before)
+    assert target.name in told["damage"]
+    found = contents(broker)
+    lost = set(range(1, COUNT + 1)) - {*found[0], *found[1]}
+    assert 0 < len(lost) <= 100
+    assert max(lost) - min(lost) < 100
+    assert_it_works_on(broker, found)
 
 
 def test_a_segment_that_is_gone_is_reported(stopped: BrokerProcess) -> None:
