@@ -210,7 +210,7 @@ def test_at_least_once_with_a_broker_that_is_killed(
     client: str, own_broker: BrokerProcess, tmp_path: Path
 ) -> None:
     """kill -9 while it publishes and while it consumes: every payment is booked once."""
-    flags = ("--count", "1000")
+    flags = ("--count", "500")
     errors = tmp_path / "errors"
     lines = []
     with (
@@ -226,7 +226,7 @@ def test_at_least_once_with_a_broker_that_is_killed(
         assert program.stdout is not None
         for line in program.stdout:
             lines.append(line.rstrip("\n"))
-            if lines[-1] in ("published 300", "consumed 300"):
+            if lines[-1] in ("published 200", "consumed 200"):
                 own_broker.restart()
     assert program.returncode == 0, errors.read_text()
     published, delivered, booked, total = verdict(lines)
@@ -234,5 +234,5 @@ def test_at_least_once_with_a_broker_that_is_killed(
     assert int(broken[1]) >= 1
     broken = match(r"\d+ deliveries, (\d+) connections broke", delivered)
     assert int(broken[1]) >= 3
-    match(r"\d+ were known already, 1000 were booked", booked)
-    assert total == "the sum is 500500 of 500500"
+    match(r"\d+ were known already, 500 were booked", booked)
+    assert total == "the sum is 125250 of 125250"
