@@ -132,7 +132,7 @@ class Node:
         """Count a channel.
 
         Raises:
-            NotAllowed: 530 with ids 0,0, the user's or the node's limit is reached (CHAN-04, GEN-05)
+            NotAllowed: 530 with ids 0,0, a limit is reached (CHAN-04, GEN-05)
         """
         count = self._channels.get(user.name, 0)
         if 0 <= user.max_channels <= count:

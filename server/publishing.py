@@ -35,8 +35,9 @@ from protocol.properties import (
 )
 from protocol.runs import content_pieces
 from protocol.text import encode_text
+from server.broker.dedup import Passage
 from server.broker.delays import check_delay, delay_ms
-from server.broker.exchange import READS_HEADERS, READS_PROPERTIES
+from server.broker.exchange import READS_HEADERS, READS_KEYS, READS_PROPERTIES
 from server.broker.gate import REFUSES
 from server.broker.routing.consistent_hash import PROPERTY_PREFIX
 from server.broker.storing import Target
@@ -44,6 +45,7 @@ from server.reply_to import PREFIX
 
 if TYPE_CHECKING:
     from protocol.fields import Table
+    from server.broker.exchange import Exchange
     from server.broker.message import Message
     from server.channel import Channel
 
@@ -66,8 +68,10 @@ class Route(Target):
         "immediate",
         "is_careful",
         "mandatory",
+        "reads_keys",
         "reads_properties",
         "routing_key",
+        "way",
     )
 
     def __init__(self, exchange: str, routing_key: str, tail: bytes) -> None:
@@ -77,7 +81,9 @@ class Route(Target):
         self.mandatory = False
         self.immediate = False
         self.is_careful = False
+        self.reads_keys = False
         self.reads_properties = False
+        self.way: tuple[Exchange, tuple[str, ...], Table] | None = None
         self.care = CARE
         self.generation = -1
 
@@ -185,6 +191,7 @@ class Publisher:
         reads = exchange.reads | self._read_onward()
         if reads & READS_HEADERS:
             route.care = CARE | HEADERS
+        route.reads_keys = bool(reads & READS_KEYS)
         if reads & READS_PROPERTIES:
             route.reads_properties = route.is_careful = True
         route.leads_to(vhost.route(exchange, (routing_key,), {}))
@@ -244,6 +251,8 @@ class Publisher:
             consumer = self._channel.node.replies.find(route.routing_key)
             if consumer is not None and consumer.deliver((raw, route.tail, 2, 0)):
                 return 0
+        if route.way is not None:
+            return self._settle_keyed(route, raw, mode)
         if route.immediate:
             lsn = self.store_now(route, raw, mode) if route.queues else -1
             if lsn >= 0:
@@ -263,6 +272,20 @@ class Publisher:
         persistent = bool(mode & PERSISTENT)
         lsn = storing.store(target, [raw], len(raw), persistent=persistent) if target.queues else 0
         return REFUSES if verdict.is_refused else max(lsn, verdict.lsn)
+
+    def _settle_keyed(self, route: Route, raw: bytes, mode: int) -> int:
+        """The same for a message that de-duplicating exchanges look at (DUP-07, DUP-11)."""
+        way, route.way = route.way, None
+        if way is None:
+            return 0
+        passage = Passage(property_block(raw))
+        route.leads_to(self._channel.vhost.route(*way, passage))
+        if not route.queues and passage.is_duplicate:
+            return passage.lsn
+        lsn = self.settle_route(route, raw, mode)
+        if route.queues and lsn != REFUSES:
+            passage.record(lsn, persistent=bool(mode & PERSISTENT))
+        return lsn
 
     def _examined(self, route: Route, raw: bytes) -> tuple[Route, bytes]:
         """Check the properties (CONS-62, PUB-05, PUB-10, PUB-06) and route by them."""
@@ -296,7 +319,12 @@ class Publisher:
             exact.immediate = exact.immediate and not delay_ms(headers)
         if route.reads_properties:
             headers = {**headers, **as_headers(properties)}
-        exact.leads_to(channel.vhost.route(exchange, keys, headers))
+        if route.reads_keys:
+            # Whether it is a duplicate is looked at when it is stored (DUP-09).
+            exact.reads_keys = True
+            exact.way = (exchange, keys, headers)
+        else:
+            exact.leads_to(channel.vhost.route(exchange, keys, headers))
         return exact, raw
 
 

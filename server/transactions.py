@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.errors import PreconditionFailed
-from protocol.properties import PERSISTENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,9 +90,7 @@ class Transaction:
                 held.route.leads_to(
                     tuple(queue for queue in held.route.queues if not queue.is_deleted)
                 )
-            store(held.route, held.raws, held.mode)
-            route = held.route
-            durable |= bool(route.queue_ids if held.mode & PERSISTENT else route.keeper_ids)
+            durable |= store(held.route, held.raws, held.mode) > 0
         for settlement in settlements:
             durable |= any(entry.queue.holds_stored for entry in settlement.entries)
             settle(settlement.entries, settlement.fate)

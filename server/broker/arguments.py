@@ -1,8 +1,6 @@
-"""The x-arguments of queues (and the few of exchanges): one table, one row per argument.
+"""The x-arguments of queues: one table, one row per argument.
 
-A row says of which type and range an argument is, for which queue types, and whether this version
-does what it asks. An argument of a feature to come is checked like any other and then refused:
-accepting it without effect would be a lie that surfaces as lost messages.
+A row says of which type and range an argument is, and for which queue types.
 Must not know what an argument does; whoever does it reads it from the queue's spec.
 
 Spec: QUEUE-40 … QUEUE-59, EXCH-09
@@ -45,7 +43,7 @@ def check_arguments(queue: str, arguments: Table) -> None:
     """Check the arguments of a queue to be created; `queue` is the {Q} of the texts.
 
     First the queue type, then the values of the arguments that it has, then whether there are
-    arguments of other types, then what this version cannot do.
+    arguments of other types.
 
     Raises:
         PreconditionFailed: 406, naming the first argument at fault.
@@ -61,7 +59,6 @@ def check_arguments(queue: str, arguments: Table) -> None:
             raise PreconditionFailed(
                 f"invalid arg '{name}' for {queue} of queue type {TYPE_NAMES[queue_type]}"
             )
-    _refuse_unsupported(queue, arguments, QUEUE_ARGUMENTS)
 
 
 def require_equivalent_arguments(queue: str, declared: Table, current: Table) -> None:
@@ -114,30 +111,12 @@ def levels_of(arguments: Table) -> tuple[int, int]:
     return as_integer(arguments.get("x-max-priority")) or 0, 0
 
 
-def refuse_unsupported_exchange_arguments(exchange: str, arguments: Table) -> None:
-    """Refuse what would change how an exchange works, were it supported.
-
-    Raises:
-        PreconditionFailed: 406, naming the argument.
-    """
-    _refuse_unsupported(exchange, arguments, EXCHANGE_ARGUMENTS)
-
-
 def _check_values(queue: str, arguments: Table, rows: list[Argument]) -> None:
     for row in rows:
         field = arguments.get(row.name)
         why = None if field is None else row.check(field, arguments)
         if why is not None:
             raise PreconditionFailed(f"invalid arg '{row.name}' for {queue}: {why}")
-
-
-def _refuse_unsupported(entity: str, arguments: Table, rows: tuple[Argument, ...]) -> None:
-    for row in rows:
-        field = arguments.get(row.name)
-        if field is not None and not row.supported(field):
-            raise PreconditionFailed(
-                f"invalid arg '{row.name}' for {entity}: not supported by this broker version"
-            )
 
 
 def _means_classic(field: Field | None) -> bool:
@@ -235,33 +214,12 @@ not_negative: Final = _integer_within(0)
 _POSITIVE: Final = _integer_within(1)
 
 
-# Whether this version does what a value asks.
-
-Support = Callable[[Field], bool]
-
-
-def yes(field: Field) -> bool:
-    """What the argument asks is done, or it has no effect by rule."""
-    return True
-
-
-def not_yet(field: Field) -> bool:
-    """No value is supported."""
-    return False
-
-
-def only(*values: bytes | bool | int) -> Support:
-    """Values that ask for what a queue without the argument does anyway."""
-    return lambda field: field.value in values
-
-
 class Argument(NamedTuple):
-    """One row: name, what its value may be, the queue types that have it, what is supported."""
+    """One row: name, what its value may be, the queue types that have it."""
 
     name: str
     check: Check
     types: tuple[str, ...]
-    supported: Support
 
 
 _ALL: Final = (CLASSIC, QUORUM, STREAM)
@@ -270,25 +228,23 @@ _NO_STREAM: Final = (CLASSIC, QUORUM)
 # In the order of RabbitMQ's own list as far as it has them, so that of several faults in one
 # declaration the same one is reported.
 QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
-    Argument("x-expires", _integer_within(1, TEN_YEARS_MS), _NO_STREAM, yes),
-    Argument("x-message-ttl", _integer_within(0, TEN_YEARS_MS), _NO_STREAM, yes),
-    Argument(X_DEAD_LETTER_EXCHANGE, _text, _NO_STREAM, yes),
-    Argument("x-dead-letter-routing-key", _dead_letter_routing_key, _NO_STREAM, yes),
+    Argument("x-expires", _integer_within(1, TEN_YEARS_MS), _NO_STREAM),
+    Argument("x-message-ttl", _integer_within(0, TEN_YEARS_MS), _NO_STREAM),
+    Argument(X_DEAD_LETTER_EXCHANGE, _text, _NO_STREAM),
+    Argument("x-dead-letter-routing-key", _dead_letter_routing_key, _NO_STREAM),
     Argument(
         "x-dead-letter-strategy",
         _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
         _NO_STREAM,
-        yes,
     ),
-    Argument("x-max-length", not_negative, _ALL, yes),
-    Argument("x-max-length-bytes", not_negative, _ALL, yes),
-    Argument("x-max-in-memory-length", not_negative, _ALL, yes),
-    Argument("x-max-in-memory-bytes", not_negative, _ALL, yes),
+    Argument("x-max-length", not_negative, _ALL),
+    Argument("x-max-length-bytes", not_negative, _ALL),
+    Argument("x-max-in-memory-length", not_negative, _ALL),
+    Argument("x-max-in-memory-bytes", not_negative, _ALL),
     Argument(
         "x-max-priority",
         _integer_within(0, MAX_PRIORITY, "max_value_exceeded"),
         (CLASSIC,),
-        yes,
     ),
     Argument(
         "x-overflow",
@@ -300,64 +256,52 @@ QUEUE_ARGUMENTS: Final[tuple[Argument, ...]] = (
             otherwise="invalid_overflow",
         ),
         _NO_STREAM,
-        yes,
     ),
     Argument(
         "x-queue-mode",
         _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
         _ALL,
-        yes,
     ),
-    Argument("x-queue-version", _queue_version, _ALL, yes),
-    Argument("x-single-active-consumer", _boolean, _NO_STREAM, yes),
+    Argument("x-queue-version", _queue_version, _ALL),
+    Argument("x-single-active-consumer", _boolean, _NO_STREAM),
     Argument(
         X_QUEUE_TYPE,
         _one_of(CLASSIC, QUORUM, STREAM, otherwise="\"unsupported queue type '{}'\""),
         _ALL,
-        yes,
     ),
-    Argument("x-queue-master-locator", _text, _ALL, yes),
-    Argument("x-delivery-limit", _integer, _NO_STREAM, yes),
-    Argument("x-consumer-timeout", not_negative, _NO_STREAM, yes),
+    Argument("x-queue-master-locator", _text, _ALL),
+    Argument("x-delivery-limit", _integer, _NO_STREAM),
+    Argument("x-consumer-timeout", not_negative, _NO_STREAM),
     Argument(
         "x-delayed-retry-type",
         _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
         _NO_STREAM,
-        yes,
     ),
-    Argument("x-delayed-retry-min", not_negative, _NO_STREAM, yes),
-    Argument("x-delayed-retry-max", not_negative, _NO_STREAM, yes),
+    Argument("x-delayed-retry-min", not_negative, _NO_STREAM),
+    Argument("x-delayed-retry-max", not_negative, _NO_STREAM),
     Argument(
         "x-delayed-retry-backoff",
         _one_of("linear", "exponential", otherwise="invalid_delayed_retry_backoff"),
         _NO_STREAM,
-        yes,
     ),
-    Argument("x-delayed-retry-multiplier", _multiplier, _NO_STREAM, yes),
-    Argument("x-message-deduplication", _boolean, _NO_STREAM, only(False)),
-    Argument("x-cache-size", _POSITIVE, _NO_STREAM, not_yet),
-    Argument("x-cache-ttl", _POSITIVE, _NO_STREAM, not_yet),
+    Argument("x-delayed-retry-multiplier", _multiplier, _NO_STREAM),
+    Argument("x-message-deduplication", _boolean, _NO_STREAM),
+    Argument("x-cache-size", _POSITIVE, _NO_STREAM),
+    Argument("x-cache-ttl", _POSITIVE, _NO_STREAM),
     Argument(
         "x-cache-persistence",
         _one_of("memory", "disk", otherwise="invalid_cache_persistence"),
         _NO_STREAM,
-        not_yet,
     ),
-    Argument("x-deduplication-header", _text, _NO_STREAM, not_yet),
-    Argument("x-deduplication-dead-letter", _boolean, _NO_STREAM, only(False)),
-    Argument("x-max-age", _max_age, (STREAM,), yes),
-    Argument("x-stream-max-segment-size-bytes", not_negative, (STREAM,), yes),
-    Argument("x-stream-filter-size-bytes", not_negative, (STREAM,), yes),
-    Argument("x-quorum-initial-group-size", not_negative, _ALL, yes),
-    Argument("x-initial-cluster-size", not_negative, _ALL, yes),
-    Argument("x-queue-leader-locator", _text, _ALL, yes),
-    Argument("x-consumer-disconnected-timeout", not_negative, _ALL, yes),
-    Argument("x-member-placement-tag", _text, _ALL, yes),
+    Argument("x-deduplication-header", _text, _NO_STREAM),
+    Argument("x-deduplication-dead-letter", _boolean, _NO_STREAM),
+    Argument("x-max-age", _max_age, (STREAM,)),
+    Argument("x-stream-max-segment-size-bytes", not_negative, (STREAM,)),
+    Argument("x-stream-filter-size-bytes", not_negative, (STREAM,)),
+    Argument("x-quorum-initial-group-size", not_negative, _ALL),
+    Argument("x-initial-cluster-size", not_negative, _ALL),
+    Argument("x-queue-leader-locator", _text, _ALL),
+    Argument("x-consumer-disconnected-timeout", not_negative, _ALL),
+    Argument("x-member-placement-tag", _text, _ALL),
 )
 _BY_NAME: Final = {row.name: row for row in QUEUE_ARGUMENTS}
-
-# `alternate-exchange` is the exchange's own business. This turns an ordinary exchange into a
-# de-duplicating one (DUP-03); RabbitMQ does not know it.
-EXCHANGE_ARGUMENTS: Final[tuple[Argument, ...]] = (
-    Argument("x-message-deduplication", _anything, (), only(False)),
-)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from server.broker.dedup import KEYS
 from server.broker.returns import COUNTS
 from server.broker.sequence import SEQUENCE_NOTES
 from server.broker.stuck import STUCK
@@ -16,6 +17,7 @@ from server.broker.stuck import STUCK
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from server.broker.dedup import Dedup
     from server.broker.expiry import Expiry
     from server.broker.fate import Fate
     from server.broker.lease import Lease
@@ -40,7 +42,7 @@ class Care:
     """
 
     __slots__ = (
-        *("_queue", "expiry", "lease", "letters", "limit", "now_ms", "returns"),
+        *("_queue", "dedup", "expiry", "lease", "letters", "limit", "now_ms", "returns"),
         "sequence",
     )
 
@@ -52,6 +54,7 @@ class Care:
         self.limit: Limit | None = None
         self.lease: Lease | None = None
         self.returns: Returns | None = None
+        self.dedup: Dedup | None = None
         self.sequence: Sequence | None = None
 
     @property
@@ -65,6 +68,12 @@ class Care:
         delayed = len(self.returns.aside) if self.returns is not None else 0
         stuck = self.letters.stuck if self.letters is not None else None
         return delayed + (len(stuck) if stuck is not None else 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when there is nothing to be cared for."""
+        rooms = (self.letters, self.expiry, self.limit, self.lease, self.returns)
+        return not any(room is not None for room in (*rooms, self.dedup, self.sequence))
 
     @property
     def sends_refused(self) -> bool:
@@ -99,18 +108,24 @@ class Care:
 
     def gone(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
+        if self.dedup is not None:
+            self.dedup.gone(messages)
         if self.sequence is not None:
             self.sequence.gone(messages)
         if self.returns is not None:
             self.returns.gone(messages)
 
-    def recount(self) -> None:
-        """Messages have been taken out of its lines behind everybody's back."""
+    def recount(self, first_lsn: int) -> None:
+        """Stored messages from this LSN on have been taken out of its lines (CONF-12)."""
+        if self.dedup is not None:
+            self.dedup.window.forget_refused(first_lsn)
         if self.sequence is not None:
             self.sequence.recount()
 
     def purged(self) -> None:
         """Nothing is ready any more."""
+        if self.dedup is not None:
+            self.dedup.purged()
         if self._queue.tally is not None:
             self._queue.tally.octets = 0
         if self.sequence is not None:
@@ -170,6 +185,8 @@ class Care:
             return b"" if self.expiry is not None and self.expiry.has_own else None
         if self.returns is not None and key[:1] == COUNTS:
             return self.returns.recall(key)
+        if self.dedup is not None and key[:1] == KEYS:
+            return self.dedup.window.recall(key)
         stuck = self.letters.stuck if self.letters is not None else None
         if stuck is not None and key[:1] == STUCK:
             return stuck.recall(key)
@@ -181,6 +198,8 @@ class Care:
         """What had been noted of this queue before a restart; its messages are in place."""
         if self.sequence is not None:
             self.sequence.restore(notes)
+        if self.dedup is not None:
+            self.dedup.restore(notes)
         # What is stuck is in no line any more when it is looked who had been handed out.
         if self.letters is not None and self.letters.stuck is not None:
             self.letters.stuck.restore(notes)

@@ -27,12 +27,23 @@ X_DELAY: Final = "x-delay"
 MOST_DELAY_MS: Final = 315_360_000_000
 # Line feeds are stripped from the names that clients give, so no queue of theirs is called that.
 HOLD_PREFIX: Final = "\ndelayed\n"
+FILTER_PREFIX: Final = "\nkeys\n"
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
 
 def hold_name(exchange: str) -> str:
     """The name of the queue that holds an exchange's delayed messages."""
     return HOLD_PREFIX + exchange
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a queue serves an exchange and can be named by nobody."""
+    return name.startswith("\n")
+
+
+def filter_name(exchange: str) -> str:
+    """The name of the queue that keeps the keys of a de-duplicating exchange."""
+    return FILTER_PREFIX + exchange
 
 
 def held_for(name: str) -> str | None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from server.broker.arguments import QUORUM
 from server.broker.care import OWN_EXPIRATIONS, Care
+from server.broker.dedup import Dedup, Window
 from server.broker.expiry import Expiry
+from server.broker.gate import Gates
 from server.broker.lease import Lease
 from server.broker.letters import Letters
 from server.broker.levels import Levels
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.broker.features import Features
+    from server.broker.gate import Gate
     from server.broker.letters import Office
     from server.broker.outlet import NoteLog
     from server.broker.paged_store import JournalClock
@@ -95,7 +98,18 @@ class Equipment:
         self._expiry(queue, care, features)
         self._limit(queue, care, features)
         self._returns(queue, care, features)
+        if features.is_plain:
+            self._clear_out(queue, care)
         queue.wake()
+
+    def _clear_out(self, queue: Queue, care: Care) -> None:
+        """A queue that has lost its last feature is a plain one again, and pays for nothing."""
+        if care.expiry is not None and not care.expiry.has_own:
+            care.expiry = None
+        if care.returns is not None and care.returns.is_idle:
+            care.returns = None
+        if care.is_idle:
+            queue.care = None
 
     def _letters(self, queue: Queue, care: Care, features: Features) -> None:
         exchange, stuck = features.dead_letter_exchange, None
@@ -109,7 +123,13 @@ class Equipment:
                 queue.drop(stuck.drop())
             care.letters = None
             return
-        care.letters = Letters(self.office, exchange, features.dead_letter_routing_key, stuck)
+        care.letters = Letters(
+            self.office,
+            exchange,
+            features.dead_letter_routing_key,
+            stuck,
+            is_safe=features.dead_letters_are_safe,
+        )
 
     def _expiry(self, queue: Queue, care: Care, features: Features) -> None:
         if features.message_ttl_ms is not None and care.expiry is None:
@@ -155,13 +175,19 @@ class Equipment:
             for line in queue.lines:
                 line.count_octets(queue.tally)
         if not features.is_limited:
-            care.limit = queue.gate = None
+            care.limit = None
         elif care.limit is None:
             care.limit = Limit(queue, features, self.serve)
         else:
             care.limit.set(features)
-        if care.limit is not None:
-            queue.gate = care.limit if care.limit.rejects else None
+        if features.keys is not None and care.dedup is None:
+            scope_id = queue.spec.queue_id if queue.stored else 0
+            window = Window(scope_id, features.keys, self.timers, self._journal, self._clock)
+            care.dedup = Dedup(queue, window)
+        gates: list[Gate] = [] if care.dedup is None else [care.dedup]
+        if care.limit is not None and care.limit.rejects:
+            gates.append(care.limit)
+        queue.gate = gates[0] if len(gates) == 1 else Gates(*gates) if gates else None
 
     def expect_expirations(self, queue: Queue) -> None:
         """From now on messages in this queue may have a time to live of their own (TTL-01)."""

@@ -7,14 +7,30 @@ Spec: EXCH-01 … EXCH-10
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from protocol.errors import PreconditionFailed
-from protocol.fields import Table, as_text, type_name
-from server.broker.arguments import refuse_unsupported_exchange_arguments
+from protocol.fields import (
+    Field,
+    Table,
+    as_integer,
+    as_text,
+    boolean,
+    long_int,
+    type_name,
+)
 from server.broker.bindings import Binding
+from server.broker.dedup import (
+    DEFAULT_SIZE,
+    MESSAGE_ID,
+    X_CACHE_PERSISTENCE,
+    X_CACHE_SIZE,
+    X_CACHE_TTL,
+    X_DEDUPLICATION,
+    X_HEADER,
+)
 from server.broker.delays import X_DELAYED_EXCHANGE, X_DELAYED_MESSAGE, X_DELAYED_TYPE
 from server.broker.equivalence import (
     require_same_argument,
@@ -34,8 +50,13 @@ from server.broker.routing.headers import HeadersRouter
 from server.broker.routing.topic import TopicRouter
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+DELAYED_MESSAGE: Final = "delayed-message"  # in policies only
+# Arguments of a de-duplicating exchange's window.
+WINDOW: Final = (X_CACHE_SIZE, X_CACHE_TTL, X_CACHE_PERSISTENCE, X_HEADER)
 READS_HEADERS: Final = 1
 READS_PROPERTIES: Final = 2
+READS_KEYS: Final = 4
+DEDUP_TYPE: Final = X_DEDUPLICATION
 
 
 class Router(Protocol):
@@ -63,6 +84,7 @@ ROUTERS: Final[dict[str, Callable[[Table], Router]]] = {
     "topic": lambda _: TopicRouter(),
     HEADERS_TYPE: lambda _: HeadersRouter(),
     HASH_TYPE: ConsistentHashRouter,
+    DEDUP_TYPE: lambda _: FanoutRouter(),
 }
 
 # Name, type, internal (EXCH-02).
@@ -79,10 +101,12 @@ PREDECLARED: Final = (
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One exchange of a vhost. Nothing of the declaration changes after it was made.
+    """One exchange of a vhost. Nothing of the declaration changes after it was made, but what its
+    policy adds may.
 
     `delays`: messages with a delay are held (DELAY-10, DELAY-11). `reads`: what of a message
-    besides its keys decides where it goes, bits of READS_HEADERS and READS_PROPERTIES.
+    besides its keys decides where it goes, bits of READS_HEADERS, READS_PROPERTIES and READS_KEYS
+    (of de-duplication).
     """
 
     name: str
@@ -98,16 +122,43 @@ class Exchange:
     reads: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.alternate = as_text(self.arguments.get(ALTERNATE_EXCHANGE))
-        routed_type = self.routed_type
-        self.router = ROUTERS[routed_type or "direct"](self.arguments)
+        self.router = ROUTERS[self.routed_type or "direct"](self.arguments)
+        self.govern({})
+
+    def govern(self, policy: Mapping[str, object]) -> None:
+        """From now on this policy says what the arguments do not (EXCH-63, DELAY-11)."""
+        alternate = as_text(self.arguments.get(ALTERNATE_EXCHANGE))
+        if ALTERNATE_EXCHANGE not in self.arguments:
+            named = policy.get(ALTERNATE_EXCHANGE)
+            alternate = named if isinstance(named, str) else None
+        self.alternate = alternate
         asked = self.arguments.get(X_DELAYED_EXCHANGE)
-        self.delays = self.type == X_DELAYED_MESSAGE or (asked is not None and asked.value is True)
+        delays = policy.get(DELAYED_MESSAGE) if asked is None else asked.value
+        self.delays = self.type == X_DELAYED_MESSAGE or delays is True
+        routed_type = self.routed_type
         self.reads = READS_HEADERS if self.delays or routed_type == HEADERS_TYPE else 0
         if routed_type == HASH_TYPE and HASH_HEADER in self.arguments:
             self.reads |= READS_HEADERS
         if routed_type == HASH_TYPE and HASH_PROPERTY in self.arguments:
             self.reads |= READS_PROPERTIES
+        if self.dedup_arguments is not None:
+            named = as_text(self.arguments.get(X_HEADER))
+            self.reads |= READS_KEYS
+            self.reads |= READS_PROPERTIES if named == MESSAGE_ID else READS_HEADERS
+
+    @property
+    def dedup_arguments(self) -> Table | None:
+        """The arguments of its window, None when it has none (DUP-02, DUP-03)."""
+        asked = self.arguments.get(X_DEDUPLICATION)
+        if self.type != DEDUP_TYPE and (asked is None or asked.value is not True):
+            return None
+        named = {name: self.arguments[name] for name in WINDOW if name in self.arguments}
+        for name in (X_CACHE_SIZE, X_CACHE_TTL):
+            number = whole_number(named.get(name))
+            if number is not None:
+                named[name] = long_int(number)
+        named.setdefault(X_CACHE_SIZE, long_int(DEFAULT_SIZE))
+        return named | {X_DEDUPLICATION: boolean(True)}
 
     @property
     def routed_type(self) -> str | None:
@@ -151,7 +202,8 @@ class Exchange:
             )
         if self.routed_type == HASH_TYPE:
             check_hash_arguments(self.arguments)
-        refuse_unsupported_exchange_arguments(self.text, self.arguments)
+        if self.dedup_arguments is not None:
+            check_window(self.arguments, needs_size=self.type == DEDUP_TYPE)
 
     def require_equivalent(self, declared: Exchange) -> None:
         """Compare with a later declaration of the same name.
@@ -165,10 +217,46 @@ class Exchange:
         require_same_flag("durable", self.text, declared.durable, self.durable)
         require_same_flag("auto_delete", self.text, declared.auto_delete, self.auto_delete)
         require_same_flag("internal", self.text, declared.internal, self.internal)
-        for name in (ALTERNATE_EXCHANGE, X_DELAYED_TYPE):
+        for name in (ALTERNATE_EXCHANGE, X_DELAYED_TYPE, *WINDOW):
             require_same_argument(
                 name, self.text, declared.arguments.get(name), self.arguments.get(name)
             )
+
+
+def whole_number(field: Field | None) -> int | None:
+    """An integer, or a text that is one, as de-duplicating exchanges take them (DUP-02)."""
+    number = as_integer(field)
+    text = as_text(field)
+    if number is None and text is not None and text.isascii() and text.isdecimal():
+        return int(text)
+    return number
+
+
+def check_window(arguments: Table, *, needs_size: bool) -> None:
+    """Check what a de-duplicating exchange is to remember.
+
+    Raises:
+        PreconditionFailed: 406
+
+    Spec: DUP-02
+    """
+    for name in (X_CACHE_SIZE, X_CACHE_TTL):
+        field = arguments.get(name)
+        if field is None and not (needs_size and name == X_CACHE_SIZE):
+            continue
+        number = whole_number(field)
+        if number is None or number < 1:
+            raise PreconditionFailed(
+                f"Missing or invalid argument, '{name}' must be an integer greater than 0"
+            )
+    kept = arguments.get(X_CACHE_PERSISTENCE)
+    if kept is not None and as_text(kept) not in {"memory", "disk"}:
+        raise PreconditionFailed(
+            f"Missing or invalid argument, '{X_CACHE_PERSISTENCE}' must be memory or disk"
+        )
+    named = arguments.get(X_HEADER)
+    if named is not None and as_text(named) is None:
+        raise PreconditionFailed(f"Missing or invalid argument, '{X_HEADER}' must be a string")
 
 
 def check_type(exchange_type: str) -> None:

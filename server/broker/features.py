@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.fields import as_integer, as_text
 from server.broker.arguments import QUORUM, levels_of, queue_type_of
+from server.broker.dedup import Keys, keys_of
+from server.broker.policies import NO_RULING
+from server.broker.policy_keys import prevailing
 from server.broker.stream_start import interval_ms
 
 if TYPE_CHECKING:
     from protocol.fields import Field, Table
+    from server.broker.policies import Ruling
 
 QUORUM_DELIVERY_LIMIT: Final = 20
 AT_LEAST_ONCE: Final = "at-least-once"
@@ -34,6 +38,7 @@ class Features:
     dead_letter_routing_key: str | None = None
     dead_letters_are_safe: bool = False
 
+    keys: Keys | None = None
     max_length: int | None = None
     max_length_octets: int | None = None
     overflow: str | None = None
@@ -71,33 +76,80 @@ class Features:
 PLAIN: Final = Features()
 
 
-def features_of(arguments: Table) -> Features:
-    """The features that a queue's arguments ask for; they passed the check."""
+class Given:
+    """What argument, policy and operator policy together say, key by key.
+
+    Keys are those of policies; the argument `x-message-ttl` is the key `message-ttl`.
+
+    Spec: POLICY-05, POLICY-06
+    """
+
+    __slots__ = ("_arguments", "_operator", "_policy", "_type")
+
+    def __init__(self, arguments: Table, ruling: Ruling) -> None:
+        self._arguments = arguments
+        self._policy, self._operator = ruling.of_user, ruling.of_operator
+        self._type = queue_type_of(arguments)
+
+    def value(self, key: str) -> object:
+        """What counts in the end, None when nobody says anything."""
+        argument = plain(self._arguments.get(f"x-{key}"))
+        policy, operator = self._policy.get(key), self._operator.get(key)
+        if policy is None and operator is None:
+            return argument
+        return prevailing(key, argument, policy, operator, self._type)
+
+    def number(self, key: str) -> int | None:
+        """A value that is an integer."""
+        value = self.value(key)
+        return value if isinstance(value, int) else None
+
+    def text(self, key: str) -> str | None:
+        """A value that is a text."""
+        value = self.value(key)
+        return value if isinstance(value, str) else None
+
+
+def features_of(arguments: Table, ruling: Ruling = NO_RULING) -> Features:
+    """The features that arguments and policies ask for; all of them passed their checks."""
     queue_type = queue_type_of(arguments)
     highest_level, default_level = levels_of(arguments)
+    given = Given(arguments, ruling)
     return Features(
         type=queue_type,
         single_active=is_true(arguments.get("x-single-active-consumer")),
-        consumer_timeout_ms=as_integer(arguments.get("x-consumer-timeout")),
-        delivery_limit=limit_of(arguments),
-        retry_type=as_text(arguments.get("x-delayed-retry-type")),
-        retry_min_ms=as_integer(arguments.get("x-delayed-retry-min")),
-        retry_max_ms=as_integer(arguments.get("x-delayed-retry-max")),
-        retry_is_exponential=as_text(arguments.get("x-delayed-retry-backoff")) == "exponential",
-        retry_multiplier=multiplier_of(arguments.get("x-delayed-retry-multiplier")),
+        consumer_timeout_ms=given.number("consumer-timeout"),
+        delivery_limit=limit_of(given, queue_type),
+        retry_type=given.text("delayed-retry-type"),
+        retry_min_ms=given.number("delayed-retry-min"),
+        retry_max_ms=given.number("delayed-retry-max"),
+        retry_is_exponential=given.text("delayed-retry-backoff") == "exponential",
+        retry_multiplier=multiplier_of(given.value("delayed-retry-multiplier")),
         highest_level=highest_level,
         default_level=default_level,
-        expires_ms=as_integer(arguments.get("x-expires")),
-        message_ttl_ms=as_integer(arguments.get("x-message-ttl")),
-        dead_letter_exchange=as_text(arguments.get("x-dead-letter-exchange")),
-        dead_letter_routing_key=as_text(arguments.get("x-dead-letter-routing-key")),
-        dead_letters_are_safe=as_text(arguments.get("x-dead-letter-strategy")) == AT_LEAST_ONCE,
-        max_length=as_integer(arguments.get("x-max-length")),
-        max_length_octets=as_integer(arguments.get("x-max-length-bytes")),
-        overflow=as_text(arguments.get("x-overflow")),
-        max_age_ms=interval_ms(as_text(arguments.get("x-max-age")) or ""),
-        segment_octets=as_integer(arguments.get("x-stream-max-segment-size-bytes")),
+        expires_ms=given.number("expires"),
+        message_ttl_ms=given.number("message-ttl"),
+        dead_letter_exchange=given.text("dead-letter-exchange"),
+        dead_letter_routing_key=given.text("dead-letter-routing-key"),
+        dead_letters_are_safe=given.text("dead-letter-strategy") == AT_LEAST_ONCE,
+        keys=keys_of(arguments),
+        max_length=given.number("max-length"),
+        max_length_octets=given.number("max-length-bytes"),
+        overflow=given.text("overflow"),
+        max_age_ms=interval_ms(given.text("max-age") or ""),
+        segment_octets=given.number("stream-max-segment-size-bytes"),
     )
+
+
+def plain(field: Field | None) -> object:
+    """An argument as a policy would say it."""
+    if field is None:
+        return None
+    number = as_integer(field)
+    if number is not None:
+        return number
+    text = as_text(field)
+    return text if text is not None else field.value
 
 
 def is_true(field: Field | None) -> bool:
@@ -105,15 +157,14 @@ def is_true(field: Field | None) -> bool:
     return field is not None and field.value is True
 
 
-def limit_of(arguments: Table) -> int | None:
+def limit_of(given: Given, queue_type: str) -> int | None:
     """The delivery limit; quorum-type queues have one by default (REDELIVER-14)."""
-    limit = as_integer(arguments.get("x-delivery-limit"))
-    if limit is None and queue_type_of(arguments) == QUORUM:
+    limit = given.number("delivery-limit")
+    if limit is None and queue_type == QUORUM:
         return QUORUM_DELIVERY_LIMIT
     return limit
 
 
-def multiplier_of(field: Field | None) -> float:
+def multiplier_of(value: object) -> float:
     """How much longer each exponential delay is than the one before (REDELIVER-21)."""
-    value = None if field is None else field.value
     return float(value) if isinstance(value, int | float) else RETRY_MULTIPLIER

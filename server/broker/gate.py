@@ -23,6 +23,27 @@ class Gate(Protocol):
         """Whether so many more messages with so many octets of bodies would all be taken."""
 
 
+class Gates:
+    """Several gates as one: a message must pass all, in their order."""
+
+    __slots__ = ("_gates",)
+
+    def __init__(self, *gates: Gate) -> None:
+        self._gates = gates
+
+    def judge(self, raw: bytes) -> int:
+        """See `Gate`."""
+        for gate in self._gates:
+            word = gate.judge(raw)
+            if word != TAKES:
+                return word
+        return TAKES
+
+    def has_room(self, count: int, octets: int) -> bool:
+        """See `Gate`."""
+        return all(gate.has_room(count, octets) for gate in self._gates)
+
+
 class Verdict(NamedTuple):
     """What the gates of a target said to one message.
 

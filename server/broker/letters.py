@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
+from protocol.contents import property_block
 from protocol.fields import encode_shortstr
 from server.broker.death import Death, dead_letter
+from server.broker.dedup import Passage
+from server.broker.exchange import READS_KEYS
 from server.broker.fate import Reason
 from server.broker.released import released
 from server.broker.storing import Storing, Target
@@ -45,7 +48,11 @@ class Domain(Protocol):
     generation: int
 
     def route(
-        self, exchange: Exchange, keys: Sequence[str], headers: Table | None
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        passage: Passage | None = None,
     ) -> tuple[Queue, ...]:
         """The queues that a message reaches, each once."""
 
@@ -75,14 +82,22 @@ class Letters:
         exchange: the dead letter exchange, which need not exist
         routing_key: of the dead letters, None: as they were published
         stuck: keeps what nobody takes, None: it is dropped (DLX-09)
+        is_safe: what dies from now on is kept so, too, and not only what had been before
     """
 
-    __slots__ = ("_office", "exchange", "routing_key", "stuck", "told")
+    __slots__ = ("_is_safe", "_office", "exchange", "routing_key", "stuck", "told")
 
     def __init__(
-        self, office: Office, exchange: str, routing_key: str | None, stuck: Stuck | None = None
+        self,
+        office: Office,
+        exchange: str,
+        routing_key: str | None,
+        stuck: Stuck | None = None,
+        *,
+        is_safe: bool = False,
     ) -> None:
         self._office = office
+        self._is_safe = is_safe
         self.stuck = stuck
         self.exchange = exchange
         self.routing_key = routing_key
@@ -90,7 +105,7 @@ class Letters:
 
     def send(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
         """Let messages go; they are in no line of their queue any more and not unacked."""
-        if self.stuck is None:
+        if not self._is_safe:
             self._office.send(queue, self, messages, reason)
         else:
             self._office.send_safely(queue, messages, reason)
@@ -133,6 +148,7 @@ class Office:
         self._depth = 0
         self._refused: deque[tuple[Queue, Message]] = deque()
         storing.refused = self.turned_away
+        storing.doubled = self.doubled
         self.dropped_count = 0
         self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
 
@@ -245,7 +261,13 @@ class Office:
         exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
         if domain is None or exchange is None:
             return ()
-        return domain.route(exchange, letter.keys, letter.headers)
+        if not exchange.reads & READS_KEYS:
+            return domain.route(exchange, letter.keys, letter.headers)
+        passage = Passage(property_block(letter.raw))
+        targets = domain.route(exchange, letter.keys, letter.headers, passage)
+        if targets:
+            passage.record(0, persistent=letter.persistent)
+        return targets
 
     def _begin(self) -> bool:
         """What follows stands in one block: nobody is served until the end of it (DLX-08)."""
@@ -273,6 +295,14 @@ class Office:
             self._refused.append((queue, message))
         else:
             care.letters.send(queue, [message], Reason.MAXLEN)
+
+    def doubled(self, queue: Queue, message: Message) -> None:
+        """A queue has dropped a duplicate, which may make it a dead letter (DUP-16)."""
+        care = queue.care
+        if care is None or care.letters is None or care.dedup is None:
+            return
+        if care.dedup.sends_letters and not self._depth:
+            care.letters.send(queue, [message], Reason.REJECTED)
 
     def _store(self, queue: Queue, run: Run | None, *, settles: bool = True) -> None:
         if run is None:

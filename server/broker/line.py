@@ -174,6 +174,10 @@ class Line:
             self.tally.went(taken)
         return taken
 
+    def restored(self) -> Iterator[Message]:
+        """Everything that has just been restored, read without being taken."""
+        return self.backlog.contents() if self.backlog is not None else iter(())
+
     def handed_before(self) -> list[int]:
         """LSNs of restored messages that had been handed out before the restart."""
         return self.backlog.stored_up_to(self.mark >> 1) if self.backlog is not None else []

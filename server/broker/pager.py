@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from protocol.runs import body_size
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from server.broker.message import Message
 
@@ -229,20 +229,24 @@ class Backlog:
 
     def body_octets(self) -> int:
         """Octets of all bodies; what is on disk is read for it."""
-        octets = sum(body_size(message[0]) for message in self.tail)
+        return sum(body_size(message[0]) for message in self.contents())
+
+    def contents(self) -> Iterator[Message]:
+        """Every message, read from where it is and left there."""
         for span in self._spans:
             if isinstance(span, ScratchSpan):
                 messages = self._store.page_in(span.page)
                 span.page = self._store.page_out(messages)
-                octets += sum(body_size(message[0]) for message in messages)
+                yield from messages
                 continue
             at = 0
             while at < len(span.lsns):
                 piece = span.lsns[at : at + REFILL_MESSAGES]
-                for _, _, raws, _ in self._store.fetch_runs(piece, REFILL_OCTETS):
-                    octets += sum(map(body_size, raws))
+                for first, tail, raws, arrived_ms in self._store.fetch_runs(piece, REFILL_OCTETS):
+                    seqs = range(first * 2 + 1, (first + len(raws)) * 2 + 1, 2)
+                    yield from zip(raws, repeat(tail), seqs, repeat(arrived_ms))
                     at += len(raws)
-        return octets
+        yield from self.tail
 
     def clear(self) -> list[Sequence[int]]:
         """Drop everything; gives the LSNs of what the journal holds of it, by and by."""

@@ -7,12 +7,12 @@ Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60 … EXCH-62
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from protocol.fields import Table
 from server.broker.bindings import Binding, Bindings
-from server.broker.delays import delay_ms, held_for, hold_name
+from server.broker.delays import delay_ms, hold_name, is_hidden
 from server.broker.exchange import PREDECLARED, Exchange
 from server.broker.names import DEFAULT_EXCHANGE
 
@@ -65,17 +65,20 @@ class Routes:
         keys: Sequence[str],
         headers: Table | None,
         queues: Mapping[str, _Q],
+        stops: Callable[[Exchange], bool] = lambda _: False,
     ) -> tuple[_Q, ...]:
         """Those of `queues` that a message reaches from `exchange`, each once.
 
         Bindings between exchanges are followed, and the alternate exchange of every exchange
-        whose own bindings match nothing; each exchange is visited once, so cycles end.
+        whose own bindings match nothing; each exchange is visited once, so cycles end. It goes
+        no further at an exchange that `stops` it.
         """
         found: dict[str, _Q] = {}
         seen = {exchange.name}
         pending = [exchange]
         while pending:
-            for name in _step(pending.pop(), keys, headers, queues, found):
+            at = pending.pop()
+            for name in () if stops(at) else _step(at, keys, headers, queues, found):
                 if name not in seen:
                     seen.add(name)
                     # An alternate exchange need not exist (EXCH-62).
@@ -95,7 +98,7 @@ def _step(
     """Add what `exchange` itself leads to to `found`; gives the exchanges to go on to."""
     if exchange.name == DEFAULT_EXCHANGE:
         # Every queue that can be named is bound under its name, and nothing else is (EXCH-03).
-        found.update((key, queues[key]) for key in keys if key in queues and held_for(key) is None)
+        found.update((key, queues[key]) for key in keys if key in queues and not is_hidden(key))
         return []
     if exchange.delays and delay_ms(headers):
         name = hold_name(exchange.name)

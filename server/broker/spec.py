@@ -12,6 +12,7 @@ from typing import Protocol
 from protocol.errors import ResourceLocked
 from protocol.fields import Table
 from server.broker.arguments import levels_of
+from server.broker.dedup import Window
 from server.broker.equivalence import require_same_flag
 from server.broker.names import queue_text
 
@@ -96,6 +97,10 @@ class QueueLike(Protocol):
     @property
     def consumer_count(self) -> int:
         """All consumers, whether they can take a message or not."""
+
+    @property
+    def window(self) -> Window | None:
+        """The keys that it remembers, None when it remembers none (DUP-04)."""
 
     @property
     def store_ids(self) -> list[int]:

@@ -70,7 +70,7 @@ class Storing:
         now_ms: the loop's clock in whole milliseconds
     """
 
-    __slots__ = ("_journal", "is_gathering", "now_ms", "refused")
+    __slots__ = ("_journal", "doubled", "is_gathering", "now_ms", "refused")
 
     def __init__(self, journal: Callable[[], MessageLog], now_ms: Callable[[], int]) -> None:
         self._journal = journal
@@ -79,6 +79,8 @@ class Storing:
         self.is_gathering = False
         # Told of a message that a queue refused, see `letters.py`.
         self.refused: Callable[[Queue, Message], None] = lambda _queue, _message: None
+        # Told of a duplicate that a queue dropped.
+        self.doubled: Callable[[Queue, Message], None] = lambda _queue, _message: None
 
     def admit(self, target: Target, raw: bytes) -> tuple[Target, Verdict]:
         """Ask the gates of a target about one message.
@@ -97,6 +99,7 @@ class Storing:
                 self.refused(queue, (raw, target.tail, 0, self.now_ms()))
             else:
                 lsn = max(lsn, word)
+                self.doubled(queue, (raw, target.tail, 0, self.now_ms()))
         if len(open_to) != len(target.queues):
             target = Target(target.tail, tuple(open_to))
         return target, Verdict(is_refused, lsn)

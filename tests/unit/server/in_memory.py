@@ -22,6 +22,7 @@ from server.broker.letters import Office
 from server.broker.message import Message
 from server.broker.paged_store import JournalClock
 from server.broker.pager import Pager
+from server.broker.policies import Ruling
 from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
 from server.broker.storing import Storing
@@ -161,6 +162,7 @@ class World:
             define=self.journal.define,
             drop_queue=self.journal.drop_queue,
             random_name=lambda: f"random{next(self._numbers):016d}",
+            regulate=self._regulate,
         )
         self._numbers = count(1)
         self.node = Node(
@@ -187,6 +189,9 @@ class World:
         queue = Queue(spec, self.turn, self.journal, unpaged(), self._unused)
         self.equipment.equip(queue, features_of(spec.arguments))
         return queue
+
+    def _regulate(self, queue: Queue, ruling: Ruling) -> None:
+        self.equipment.equip(queue, features_of(queue.spec.arguments, ruling))
 
     def _serve(self, queue: Queue) -> bool:
         if queue.has_consumers and not self.storing.is_gathering:

@@ -24,6 +24,10 @@ class QueueStandIn:
         return f"<queue {self.spec.name}>"
 
     @property
+    def window(self) -> None:
+        return None
+
+    @property
     def store_ids(self) -> list[int]:
         return [self.spec.queue_id] if self.spec.queue_id else []
 

@@ -7,18 +7,15 @@ import pytest
 from protocol.errors import PreconditionFailed
 from protocol.fields import Field, Table, boolean, long_int, longstr
 from server.broker.arguments import (
-    EXCHANGE_ARGUMENTS,
     QUEUE_ARGUMENTS,
     check_arguments,
     dead_letter_exchange,
     queue_type_of,
-    refuse_unsupported_exchange_arguments,
     require_equivalent_arguments,
 )
 from tests.unit.server.broker.stand_ins import integer
 
 Q = "queue 'q' in vhost '/'"
-UNSUPPORTED = "not supported by this broker version"
 QUORUM = {"x-queue-type": longstr("quorum")}
 STREAM = {"x-queue-type": longstr("stream")}
 INTEGERS = [
@@ -172,21 +169,6 @@ def test_of_two_bad_values_the_first_of_the_table_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("x-message-deduplication", boolean(True)),
-        ("x-cache-size", integer(1)),
-        ("x-cache-ttl", integer(1)),
-        ("x-cache-persistence", longstr("disk")),
-        ("x-deduplication-header", longstr("h")),
-        ("x-deduplication-dead-letter", boolean(True)),
-    ],
-)
-def test_feature_to_come_is_refused_and_never_ignored(name: str, value: Field) -> None:
-    assert why({name: value}, name) == UNSUPPORTED
-
-
-@pytest.mark.parametrize(
     "arguments",
     [
         {},
@@ -289,17 +271,6 @@ def test_inequivalent_argument_is_told_with_both_values(
         require_equivalent_arguments(Q, received, current)
     assert refused.value.reply_text == (
         f"PRECONDITION_FAILED - inequivalent arg '{name}' for {Q}: {text}"
-    )
-
-
-@pytest.mark.parametrize("name", [row.name for row in EXCHANGE_ARGUMENTS])
-def test_exchange_argument_of_a_feature_to_come_is_refused(name: str) -> None:
-    x = "exchange 'x' in vhost '/'"
-    refuse_unsupported_exchange_arguments(x, {name: boolean(False)})
-    with pytest.raises(PreconditionFailed) as refused:
-        refuse_unsupported_exchange_arguments(x, {name: boolean(True)})
-    assert refused.value.reply_text == (
-        f"PRECONDITION_FAILED - invalid arg '{name}' for {x}: {UNSUPPORTED}"
     )
 
 
