@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from conformance import wire
 from conformance.case import case
 from conformance.client import Channel
 from conformance.expect import equal
@@ -125,3 +126,62 @@ def immediate_substitute(stage: Stage) -> None:
     equal(reader.bodies(1), ["somebody"], "delivery")
     equal(channel.count(target), 0, "dead letters")
     channel.quiet("basic.return", seconds=0.1)
+
+
+# --- in one piece ---------------------------------------------------------------------------
+
+
+def _together(queue: str, *messages: tuple[str, str | None]) -> bytes:
+    """Publishes as one piece of octets, which a broker may take in one go."""
+    octets = b""
+    for body, expiration in messages:
+        block = wire.encode_properties(**({} if expiration is None else {"expiration": expiration}))
+        octets += wire.method(1, "basic.publish", routing_key=queue)
+        octets += wire.content(1, body.encode(), block, 131072)
+    return octets
+
+
+@case("TTL-06", says="TTL 0 that a length limit brings to the head: a get behind it gets the next")
+def limit_shows_it(stage: Stage) -> None:
+    channel = stage.channel()
+    for _ in range(10):
+        queue = stage.queue(channel, arguments={"x-max-length": 2})
+        octets = _together(queue, ("a", None), ("nothing", "0"), ("b", None))
+        channel.connection.send(octets + wire.method(1, "basic.get", queue=queue, no_ack=True))
+        event = channel.wait("basic.get_ok", "basic.get_empty")
+        equal((event.name, event.body), ("basic.get_ok", b"b"), "get")
+
+
+@case("TTL-06", says="TTL 0 among those that a length limit drops: expired, in its place")
+def among_the_dropped(stage: Stage) -> None:
+    channel = stage.channel()
+    source, target = mortal(stage, channel, {"x-max-length": 1})
+    messages = [("a", None), ("nothing", "0"), ("b", None), ("c", None)]
+    channel.connection.send(_together(source, *messages))
+    channel.holds(target, 3)
+    dead = [channel.get(target) for _ in range(3)]
+    got = [(event.body.decode(), history(event)[0][1]) for event in dead]
+    wanted = [("a", "maxlen"), ("nothing", "expired"), ("b", "maxlen")]
+    equal(got, wanted, "dead letters")
+
+
+@case("TTL-06", says="TTL 0 takes no room from those published behind it")
+def takes_no_room(stage: Stage) -> None:
+    channel = stage.confirming()
+    arguments: Table = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    queue = stage.queue(channel, arguments=arguments)
+    octets = _together(queue, ("nothing", "0"), ("a", None), ("b", None))
+    channel.connection.send(octets)
+    equal(channel.confirms(3), {1: "ack", 2: "ack", 3: "nack"}, "confirms")
+    equal(channel.drain(queue), ["a"], "what is in the queue")
+
+
+@case("TTL-06", says="TTL 0 that a get brings to the head is not counted any more")
+def not_counted(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    for body, expiration in (("a", None), ("nothing", "0"), ("b", None)):
+        _publish(channel, queue, body, expiration)
+    channel.holds(queue, 3)
+    event = channel.get(queue)
+    equal((event.body, event.number("message_count")), (b"a", 1), "get and ready messages left")
