@@ -82,13 +82,17 @@ class Sequence:
         log: the journal, None when it does not keep the queue
     """
 
-    __slots__ = ("_fresh", "_log", "_mark", "_newest", "_next", "_queue", "_rows", "queue_id")
+    __slots__ = (
+        *("_dead", "_fresh", "_log", "_mark", "_newest", "_next", "_queue", "_rows"),
+        "queue_id",
+    )
 
     def __init__(self, queue: Numbered, queue_id: int, log: NoteLog | None) -> None:
         self.queue_id = queue_id
         self._queue = queue
         self._log = log
         self._rows: list[Row] = []
+        self._dead: list[Row] = []
         self._newest: Row | None = None
         self._mark = queue.line.mark
         # For copies of which nobody knows when they came: those that are out already.
@@ -101,6 +105,7 @@ class Sequence:
 
     def leaving(self, batch: list[Message]) -> None:
         """A batch was taken from the head."""
+        self._forget_dead()
         queue = self._queue
         at = 0
         if queue.levels is None:
@@ -128,8 +133,24 @@ class Sequence:
             row = self._row_of(lsn_of(message[2]))
             if row is not None:
                 row.live -= 1
-                if row.live <= 0 and row is not self._newest:
-                    self._forget(row)
+                if not row.live:
+                    self._dead.append(row)
+
+    def back(self, messages: list[Message]) -> None:
+        """These had gone, which was refused (TX-09)."""
+        for message in messages:
+            row = self._row_of(lsn_of(message[2]))
+            if row is not None:
+                row.live += 1
+
+    def _forget_dead(self) -> None:
+        # A delivery stands behind a write: what went before it has gone for good.
+        dead, self._dead = self._dead, []
+        for row in dead:
+            if row is self._newest:
+                self._dead.append(row)
+            elif not row.live:
+                self._forget(row)
 
     def recount(self) -> None:
         """A block was refused, and the notes in it."""
@@ -143,6 +164,7 @@ class Sequence:
             for row in list(self._rows):
                 self._forget(row)
             self._newest = None
+            self._dead = []
         self._fresh = self._queue.came_count + 1
         self._note_beginning()
 
@@ -181,11 +203,8 @@ class Sequence:
             number += 1
 
     def _begin_row(self, lsn: int, number: int, *, is_alone: bool) -> Row:
-        before, row = self._newest, Row(lsn, number, is_alone=is_alone)
+        row = self._newest = Row(lsn, number, is_alone=is_alone)
         insort(self._rows, row, key=first_lsn_of)
-        self._newest = row
-        if before is not None and before.live <= 0:
-            self._forget(before)
         self._note(row)
         return row
 

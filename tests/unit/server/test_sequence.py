@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 import pytest
@@ -189,6 +190,41 @@ class TestStay:
             ask(client, "q")
             left = (b"1", b"4", b"5", b"6", b"8")
             assert places(client) == {body: before[body] for body in left}
+
+    def test_over_a_commit_that_the_disk_refuses(self, world: DiskWorld, client: Client) -> None:
+        """TX-09."""
+        declare(client, "q")
+        put(client, "q", b"a", b"b", b"c")
+        client.method(1, commands.Tx.Select())
+        ask(client, "q")
+        before = places(client)
+        client.send(wire.ack(1, 3, multiple=True))
+        world.disk.fail[("write", world.disk.calls["write"] + 1)] = errno.ENOSPC
+        client.method(1, commands.Tx.Commit())
+        world.sync()
+        client.hear()
+        client.finish()
+        world.check()
+        client = connected(world)
+        ask(client, "q")
+        assert places(client) == before
+        put(client, "q", b"d")
+        assert numbers(client) == {b"d": 4}
+
+    def test_rows_are_let_go(self, client: Client) -> None:
+        """Memory and notes are for what may come back, not for what ever was."""
+        declare(client, "q")
+        declare(client, "other")
+        ask(client, "q")
+        for number in range(50):
+            put(client, "q", b"%d" % number)
+            put(client, "other", b"x")
+            client.send(wire.ack(1, number + 1))
+            assert list(numbers(client).values()) == [number + 1]
+        care = client.world.vhost.queues["q"].care
+        assert care is not None
+        assert care.sequence is not None
+        assert len(care.sequence._rows) <= 2
 
 
 class TestOthers:
