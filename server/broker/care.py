@@ -118,6 +118,13 @@ class Care:
     def recount(self, first_lsn: int) -> None:
         """Stored messages from this LSN on have been taken out of its lines (CONF-12)."""
         if self.dedup is not None:
+    def back(self, messages: list[Message]) -> None:
+        """These had gone, which was refused (TX-09)."""
+        if self.sequence is not None:
+            self.sequence.back(messages)
+        if self.letters is not None:
+            self.letters.withdraw(self._queue, messages)
+
             self.dedup.window.forget_refused(first_lsn)
         if self.sequence is not None:
             self.sequence.recount()

@@ -397,8 +397,8 @@ class Queue:
         if self.is_deleted:
             return
         self.keeps(messages)
-        if self.care is not None and self.care.letters is not None:
-            self.care.letters.withdraw(self, messages)
+        if self.care is not None:
+            self.care.back(messages)
 
     def keeps(self, messages: list[Message]) -> None:
         """These are in the queue again, somewhere."""

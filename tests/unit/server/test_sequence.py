@@ -194,7 +194,10 @@ class TestStay:
     def test_over_a_commit_that_the_disk_refuses(self, world: DiskWorld, client: Client) -> None:
         """TX-09."""
         declare(client, "q")
-        put(client, "q", b"a", b"b", b"c")
+        declare(client, "other")
+        for body in (b"a", b"b", b"c"):
+            put(client, "q", body)
+            put(client, "other", body)
         client.method(1, commands.Tx.Select())
         ask(client, "q")
         before = places(client)
