@@ -201,7 +201,7 @@ class TestStay:
         client.method(1, commands.Tx.Select())
         ask(client, "q")
         before = places(client)
-        client.send(wire.ack(1, 3, multiple=True))
+        client.send(wire.ack(1, 2))
         world.disk.fail[("write", world.disk.calls["write"] + 1)] = errno.ENOSPC
         client.method(1, commands.Tx.Commit())
         world.sync()
