@@ -22,6 +22,7 @@ from store.notes import Notes
 from store.pending import Pending, encode_head
 from store.reader import NO_LIMIT, FetchedRun, Reader
 from store.segment import Segment, summary_name
+from store.snapshot import Snapshot
 from store.spares import Chore
 from store.summarizing import Summarizer
 
@@ -87,7 +88,7 @@ class Journal:
         self._chain = Chain(disk, segment_size_bytes, state.chain)
         self._index = state.index
         self._reader = Reader(disk, state.index, self.distrust)
-        self._snapshot = snapshot
+        self._snapshot = Snapshot(snapshot, state.definitions)
         self._wall_ms = wall_ms
         self._all_marks = state.marks
         # What the current turn has buffered, and the routes of this and earlier ones.
@@ -100,7 +101,7 @@ class Journal:
         self._turn = Pending()
         self._notes = Notes(self._chain, state.notes)
         self._summarizer = Summarizer(disk, segment_size_bytes)
-        self._begin_segment(0, state.definitions)
+        self._begin_segment(0, self._snapshot.known)
 
     @property
     def chain(self) -> Chain:
@@ -304,7 +305,7 @@ class Journal:
         brings_new = self._turn.brings_new
         if not self._chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new):
             need = records.HEADER_SIZE + length + self._routes_size()
-            self._begin_segment(need, self._snapshot(), brings_new=brings_new)
+            self._begin_segment(need, self._snapshot.records(), brings_new=brings_new)
             self._notes.sweep()
             # Routes are logged once per segment: all those in use now need it again.
             self._keep_routes(set())
@@ -410,6 +411,8 @@ class Journal:
             chain.move_copies(keys[route][0], first_lsn, count)
         for queue_id, lsns in turn.all_settles():
             chain.settle_copies(queue_id, lsns)
+        if turn.defines:
+            self._snapshot.add(turn.defines)
         has_notes = self._notes.is_involved
         self._summarizer.add(turn, keys, self._notes.words() if has_notes else ())
         if has_notes:
