@@ -40,6 +40,7 @@ from store.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from server.broker.policies import Ruling
     from server.broker.spec import QueueSpec
     from server.settings import Settings
     from store.disk import Disk
@@ -138,6 +139,7 @@ class Assembly:
         self._stored: dict[int, Queue] = {}
         self.broker = self._new_broker(settings, random_token)
         self.journal, recovered = self._open_journal(settings, progress)
+        recovered_lsn = self.journal.next_lsn - 1
         self.report: RecoveryReport = recovered.report
         self.commit = GroupCommit(
             self.journal,
@@ -262,10 +264,11 @@ class Assembly:
     def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
         return Broker(
             new_queue=self._new_queue,
-            define=self.storage.define,
+            define=self._define,
             drop_queue=self._drop_queue,
             random_name=random_token,
             relaxed_redeclare=settings.relaxed_redeclare,
+            regulate=self._regulate,
         )
 
     def _new_upkeep(
@@ -303,6 +306,15 @@ class Assembly:
         if spec.stored:
             self._stored[spec.queue_id] = queue
         return queue
+
+    def _define(self, record: bytes) -> int:
+        # Operators are no clients, whose every word is followed by a turn.
+        self.turn.wake()
+        return self.storage.define(record)
+
+    def _regulate(self, queue: Queue, ruling: Ruling) -> None:
+        """Policies have changed what a queue is to have (POLICY-04)."""
+        self.equipment.equip(queue, features_of(queue.spec.arguments, ruling))
 
     def _new_hold(self, spec: QueueSpec) -> Hold:
         return Hold(

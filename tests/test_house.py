@@ -86,7 +86,7 @@ ROOMS: Final[dict[str, Room]] = {
     "store.sync_helper": Room(("store",), world=SYNC),
     "store.slices": Room(("store",), world=frozenset({"ctypes"})),
     "server.broker": Room(
-        ("server.broker", "protocol", "store"), frozenset({"pamqp", "structlog"})
+        ("server.broker", "protocol", "store"), frozenset({"pamqp", "regex", "structlog"})
     ),
     "server": Room(("server", "protocol"), STATE_MACHINES),
     "vouchmq": Room(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Generic
 
 from server.broker import definitions as d
+from server.broker.government import leave_alone
+from server.broker.policies import Ruling
 from server.broker.restoring import apply_definition, definitions_of
 from server.broker.spec import QueueSpec
 from server.broker.vhost import Q_co, VHost
@@ -27,6 +29,7 @@ class Broker(Generic[Q_co]):
         drop_queue: Callable[[int], int],
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
+        regulate: Callable[[Q_co, Ruling], None] = leave_alone,
     ) -> None:
         """Make a broker without vhosts; the arguments are those of `VHost`.
 
@@ -39,6 +42,7 @@ class Broker(Generic[Q_co]):
         self._drop_queue = drop_queue
         self._random_name = random_name
         self._relaxed_redeclare = relaxed_redeclare
+        self._regulate = regulate
         # 0 stands for "not stored", so ids begin at 1.
         self._free_queue_id = 1
 
@@ -103,6 +107,7 @@ class Broker(Generic[Q_co]):
             next_queue_id=self._next_queue_id,
             random_name=self._random_name,
             relaxed_redeclare=self._relaxed_redeclare,
+            regulate=self._regulate,
         )
         return vhost
 

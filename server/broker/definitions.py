@@ -21,6 +21,8 @@ from protocol.fields import Table, decode_table_at, encode_table
 from server.broker.bindings import Binding, DestinationKind
 from server.broker.delays import X_DELAYED_MESSAGE
 from server.broker.exchange import ROUTERS, Exchange
+from server.broker.policies import Policy
+from server.broker.policy_keys import Value
 from server.broker.spec import QueueSpec
 
 FORMAT_VERSION: Final = 1
@@ -108,8 +110,38 @@ class Unbound:
     arguments: Table
 
 
+@dataclass(slots=True, frozen=True)
+class PolicySet:
+    """A policy or operator policy was created or changed (POLICY-01)."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: dict[str, Value]
+    apply_to: str
+    priority: float
+    is_operator: bool
+    comes_from_file: bool
+
+
+@dataclass(slots=True, frozen=True)
+class PolicyCleared:
+    """A policy or operator policy is gone."""
+
+    vhost: str
+    name: str
+    is_operator: bool
+
+
 VHostDefinition = (
-    ExchangeDeclared | ExchangeDeleted | QueueDeclared | QueueDeleted | Bound | Unbound
+    ExchangeDeclared
+    | ExchangeDeleted
+    | QueueDeclared
+    | QueueDeleted
+    | Bound
+    | Unbound
+    | PolicySet
+    | PolicyCleared
 )
 Definition = QueueIdsReserved | VHostCreated | VHostDefinition
 
@@ -123,6 +155,8 @@ _KINDS: Final[dict[str, type[Definition]]] = {
     "queue-delete": QueueDeleted,
     "bind": Bound,
     "unbind": Unbound,
+    "policy": PolicySet,
+    "policy-clear": PolicyCleared,
 }
 _OPERATIONS: Final = {kind: operation for operation, kind in _KINDS.items()}
 
@@ -218,6 +252,33 @@ def to_spec(definition: QueueDeclared) -> QueueSpec:
 def to_binding(definition: Bound | Unbound) -> Binding:
     """The binding that a record is about."""
     return Binding(*_tuple_of(definition))
+
+
+def of_policy(vhost: str, policy: Policy) -> PolicySet:
+    """What sets a policy again."""
+    return PolicySet(
+        vhost,
+        policy.name,
+        policy.pattern,
+        dict(policy.definition),
+        policy.apply_to,
+        policy.priority,
+        policy.is_operator,
+        policy.comes_from_file,
+    )
+
+
+def to_policy(definition: PolicySet) -> Policy:
+    """The policy that a record is about."""
+    return Policy(
+        definition.name,
+        definition.pattern,
+        definition.definition,
+        definition.apply_to,
+        definition.priority,
+        definition.is_operator,
+        definition.comes_from_file,
+    )
 
 
 def _tuple_of(

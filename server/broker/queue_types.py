@@ -9,13 +9,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from protocol.errors import PreconditionFailed
 from protocol.fields import as_text
-from server.broker.arguments import CLASSIC, STREAM, TYPE_NAMES, X_QUEUE_TYPE, queue_type_of
+from server.broker.arguments import (
+    CLASSIC,
+    STREAM,
+    TYPE_NAMES,
+    X_QUEUE_TYPE,
+    queue_type_of,
+    require_equivalent_arguments,
+)
 
 if TYPE_CHECKING:
     from protocol.fields import Table
-    from server.broker.spec import QueueLike
+    from server.broker.spec import QueueLike, QueueSpec
+
+log = structlog.get_logger(__name__)
 
 
 def check_properties(
@@ -39,6 +50,32 @@ def check_properties(
     for word, is_at_fault in faults:
         if is_at_fault:
             raise PreconditionFailed(f"invalid property '{word}' for {queue}")
+
+
+def require_same_queue(
+    spec: QueueSpec,
+    durable: bool,
+    exclusive_owner: object | None,
+    auto_delete: bool,
+    arguments: Table,
+    *,
+    relaxed: bool,
+) -> None:
+    """Compare a later declaration with the queue; `relaxed`: other arguments are only logged.
+
+    Raises:
+        ResourceLocked: 405, its exclusive owner differs
+        PreconditionFailed: 406, another flag or an argument does
+
+    Spec: QUEUE-20, QUEUE-21, QUEUE-24, QUEUE-25
+    """
+    spec.require_equivalent(durable, exclusive_owner, auto_delete)
+    try:
+        require_equivalent_arguments(spec.text, arguments, spec.arguments)
+    except PreconditionFailed as error:
+        if not relaxed:
+            raise
+        log.warning("queue.redeclared", vhost=spec.vhost, queue=spec.name, why=error.text)
 
 
 def refuse_server_named(arguments: Table) -> None:

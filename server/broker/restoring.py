@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from server.broker import definitions as d
+from server.broker.policy_keys import InvalidPolicy
 
 if TYPE_CHECKING:
     from server.broker.spec import QueueLike
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 def definitions_of(vhost: VHost[QueueLike]) -> list[bytes]:
     """The records from which `apply_definition` makes everything durable here again."""
     records: list[d.Definition] = [d.VHostCreated(vhost.name)]
+    # Before those whom they govern: nobody is equipped twice.
+    records += (d.of_policy(vhost.name, each) for each in vhost.government.policies)
     records += (
         d.of_exchange(each)
         for each in vhost.exchanges.values()
@@ -44,6 +47,8 @@ def apply_definition(vhost: VHost[QueueLike], definition: d.VHostDefinition) -> 
             _apply_queue(vhost, definition)
         case d.Bound() | d.Unbound():
             _apply_binding(vhost, definition)
+        case d.PolicySet() | d.PolicyCleared():
+            _apply_policy(vhost, definition)
 
 
 def _apply_exchange(
@@ -55,7 +60,8 @@ def _apply_exchange(
             del vhost.exchanges[definition.name]
             vhost.routes.remove(vhost.routes.bindings_of(existing))
     elif existing is None:
-        vhost.exchanges[definition.name] = d.to_exchange(definition)
+        exchange = vhost.exchanges[definition.name] = d.to_exchange(definition)
+        vhost.government.see_exchange(exchange)
 
 
 def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueDeleted) -> None:
@@ -63,9 +69,22 @@ def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueD
     if isinstance(definition, d.QueueDeleted):
         if existing is not None:
             del vhost.queues[definition.name]
+            vhost.government.forget_queue(definition.name)
             vhost.routes.remove(vhost.bindings.to_destination("queue", definition.name))
     elif existing is None:
         vhost.register_queue(d.to_spec(definition))
+
+
+def _apply_policy(vhost: VHost[QueueLike], definition: d.PolicySet | d.PolicyCleared) -> None:
+    government = vhost.government
+    if isinstance(definition, d.PolicyCleared):
+        government.policies.remove(definition.name, is_operator=definition.is_operator)
+    else:
+        try:
+            government.policies.put(d.to_policy(definition))
+        except InvalidPolicy as error:
+            raise d.BadDefinition(f"policy {definition.name!r}: {error}") from error
+    government.enforce()
 
 
 def _apply_binding(vhost: VHost[QueueLike], definition: d.Bound | d.Unbound) -> None:

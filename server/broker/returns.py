@@ -100,6 +100,11 @@ class Returns:
         """Another limit, other delays from now on."""
         self._features = features
 
+    @property
+    def is_idle(self) -> bool:
+        """True when no message has come back that is still there."""
+        return not self._counts and not len(self.aside)
+
     # Coming back and going out
 
     def returning(self, messages: list[Message], fate: Fate) -> list[Message]:

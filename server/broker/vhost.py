@@ -22,22 +22,20 @@ import structlog
 from protocol.errors import NotFound, PreconditionFailed
 from protocol.fields import Table
 from server.broker import definitions as d
-from server.broker.arguments import (
-    check_arguments,
-    dead_letter_exchange,
-    levels_of,
-    require_equivalent_arguments,
-)
+from server.broker.arguments import check_arguments, dead_letter_exchange, levels_of
 from server.broker.bindings import Binding, DestinationKind
-from server.broker.delays import held_for, hold_name
-from server.broker.exchange import Exchange, check_type
+from server.broker.dedup import Passage, Window
+from server.broker.delays import filter_name, hold_name, is_hidden
+from server.broker.exchange import READS_KEYS, Exchange, check_type
+from server.broker.government import Government, leave_alone
 from server.broker.names import (
     SERVER_NAMED_PREFIX,
     check_exchange_name,
     exchange_text,
     queue_text,
 )
-from server.broker.queue_types import check_properties
+from server.broker.policies import Ruling
+from server.broker.queue_types import check_properties, require_same_queue
 from server.broker.routes import Routes
 from server.broker.spec import QueueLike, QueueSpec
 
@@ -75,11 +73,13 @@ class VHost(Generic[Q_co]):
         next_queue_id: Callable[[int], int],
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
+        regulate: Callable[[Q_co, Ruling], None] = leave_alone,
     ) -> None:
         """Make the vhost with its predeclared exchanges, logging nothing.
 
         `define` logs a record and `drop_queue` that a stored queue's messages are gone; both give
-        the LSN. `random_name` gives 22 base64url characters that nobody can guess.
+        the LSN. `random_name` gives 22 base64url characters that nobody can guess. `regulate`
+        gives a queue what it is to have under its policies.
 
         Spec: EXCH-02, QUEUE-02, QUEUE-25
         """
@@ -99,6 +99,8 @@ class VHost(Generic[Q_co]):
         self._random_name = random_name
         self._relaxed_redeclare = relaxed_redeclare
         self._owned: dict[object, dict[str, None]] = {}
+        hold_for = lambda each: self._hidden_queue(hold_name(each.name), each, {})  # noqa: E731
+        self.government: Government[Q_co] = Government(self, regulate, self._log, hold_for)
 
     # Exchanges
 
@@ -154,9 +156,12 @@ class VHost(Generic[Q_co]):
                 f"{self.exchange_limit} is reached"
             )
         self.exchanges[name] = declared
+        self.government.see_exchange(declared)
         self.generation += 1
         if declared.delays:
-            self._hold_for(declared)
+            self._hidden_queue(hold_name(name), declared, {})
+        if declared.dedup_arguments is not None:
+            self._hidden_queue(filter_name(name), declared, declared.dedup_arguments)
         log.debug("exchange.declared", vhost=self.name, exchange=name, type=exchange_type)
         return self._log(d.of_exchange(declared)) if durable else 0
 
@@ -177,11 +182,11 @@ class VHost(Generic[Q_co]):
             self._unregister_exchange(exchange), self._detach(self.routes.bindings_of(exchange))
         )
 
-    def _hold_for(self, exchange: Exchange) -> None:
-        """Make the queue that holds an exchange's delayed messages (DELAY-17)."""
-        queue_id = self._next_queue_id(1) if exchange.durable else 0
-        name, durable = hold_name(exchange.name), exchange.durable
-        spec = QueueSpec(name, self.name, queue_id, durable, None, False, {})
+    def _hidden_queue(self, name: str, exchange: Exchange, arguments: Table) -> None:
+        """Make a queue that serves an exchange (DELAY-17, DUP-10)."""
+        durable = exchange.durable
+        queue_id = self._next_queue_id(1) if durable else 0
+        spec = QueueSpec(name, self.name, queue_id, durable, None, False, arguments)
         self.register_queue(spec)
         if spec.stored:
             self._log(d.of_queue(spec))
@@ -294,7 +299,9 @@ class VHost(Generic[Q_co]):
         durable = durable and exclusive_owner is None
         existing = self.queues.get(name)
         if existing is not None:
-            self._require_equivalent(existing, durable, exclusive_owner, auto_delete, arguments)
+            flags = (durable, exclusive_owner, auto_delete)
+            relaxed = self._relaxed_redeclare
+            require_same_queue(existing.spec, *flags, arguments, relaxed=relaxed)
             return existing, self.defined_lsn if existing.spec.stored else 0
         target = dead_letter_exchange(queue_text(name, self.name), arguments)
         if target is not None:
@@ -322,7 +329,7 @@ class VHost(Generic[Q_co]):
 
     def _named_count(self) -> int:
         """Queues that clients have made."""
-        return sum(held_for(name) is None for name in self.queues)
+        return sum(not is_hidden(name) for name in self.queues)
 
     def delete_queue(
         self,
@@ -383,40 +390,42 @@ class VHost(Generic[Q_co]):
     # Routing
 
     def route(
-        self, exchange: Exchange, keys: Sequence[str], headers: Table | None
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        passage: Passage | None = None,
     ) -> tuple[Q_co, ...]:
         """The queues that get a message published to `exchange`, each once.
 
-        `keys` are the routing key and those of CC and BCC.
+        `keys` are the routing key and those of CC and BCC. With a `passage` the message is looked
+        at by de-duplicating exchanges on its way.
 
         Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60 … EXCH-62
         """
-        return self.routes.walk(exchange, keys, headers, self.queues)
+        if passage is None:
+            return self.routes.walk(exchange, keys, headers, self.queues)
+
+        def stops(at: Exchange) -> bool:
+            window = self.window_of(at)
+            return window is not None and passage.stops_at(window)
+
+        return self.routes.walk(exchange, keys, headers, self.queues, stops)
+
+    def window_of(self, exchange: Exchange) -> Window | None:
+        """The keys that an exchange remembers, None when it remembers none."""
+        if not exchange.reads & READS_KEYS:
+            return None
+        return self.queues[filter_name(exchange.name)].window
 
     # What the verbs share
-
-    def _require_equivalent(
-        self,
-        queue: QueueLike,
-        durable: bool,
-        exclusive_owner: object | None,
-        auto_delete: bool,
-        arguments: Table,
-    ) -> None:
-        spec = queue.spec
-        spec.require_equivalent(durable, exclusive_owner, auto_delete)
-        try:
-            require_equivalent_arguments(spec.text, arguments, spec.arguments)
-        except PreconditionFailed as error:
-            if not self._relaxed_redeclare:
-                raise
-            log.warning("queue.redeclared", vhost=self.name, queue=spec.name, why=error.text)
 
     def register_queue(self, spec: QueueSpec) -> Q_co:
         """Make a queue and enter it, logging nothing."""
         queue = self.queues[spec.name] = self._new_queue(spec)
         if spec.exclusive_owner is not None:
             self._owned.setdefault(spec.exclusive_owner, {})[spec.name] = None
+        self.government.see_queue(queue)
         self.generation += 1
         return queue
 
@@ -424,6 +433,7 @@ class VHost(Generic[Q_co]):
         """Take a queue and its bindings out of the vhost and log it; the queue is told later."""
         spec = queue.spec
         del self.queues[spec.name]
+        self.government.forget_queue(spec.name)
         self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)
         self.generation += 1
         log.debug("queue.deleted", vhost=self.name, queue=spec.name)
@@ -437,9 +447,10 @@ class VHost(Generic[Q_co]):
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
         self.generation += 1
-        hold = self.queues.get(hold_name(exchange.name))
-        if hold is not None:
-            self.end_queue(hold)
+        for name in (hold_name(exchange.name), filter_name(exchange.name)):
+            hidden = self.queues.get(name)
+            if hidden is not None:
+                self.end_queue(hidden)
         log.debug("exchange.deleted", vhost=self.name, exchange=exchange.name)
         if not exchange.durable:
             return 0

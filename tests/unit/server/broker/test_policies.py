@@ -1,0 +1,313 @@
+"""Policies by themselves: what may be said, whom it governs, and which of several words counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from protocol.fields import longstr
+from server.broker.features import features_of
+from server.broker.policies import NO_RULING, Policies, Policy, Ruling
+from server.broker.policy_keys import KEYS, OPERATOR_KEYS, InvalidPolicy, merged, prevailing
+from tests.unit.server.broker.stand_ins import integer
+
+
+def policy(name: str = "p", pattern: str = ".*", **more: object) -> Policy:
+    definition = more.pop("definition", {"max-length": 1})
+    assert isinstance(definition, Mapping)
+    return Policy(name, pattern, definition, **more)  # type: ignore[arg-type]
+
+
+def operator(name: str = "o", pattern: str = ".*", **more: object) -> Policy:
+    return policy(name, pattern, is_operator=True, **more)
+
+
+def governs(policies: Policies, name: str, queue_type: str = "classic") -> tuple[str, str]:
+    ruling = policies.of_queue(name, queue_type)
+    return (
+        ruling.policy.name if ruling.policy else "",
+        ruling.operator.name if ruling.operator else "",
+    )
+
+
+class TestMatching:
+    """POLICY-01 … POLICY-03."""
+
+    def test_pattern_is_searched_in_the_name(self) -> None:
+        policies = Policies()
+        policies.put(policy(pattern="or"))
+        policies.put(operator(pattern="^or"))
+        assert governs(policies, "orders") == ("p", "o")
+        assert governs(policies, "my-orders") == ("p", "")
+        assert policies.of_queue("other", "classic") == NO_RULING
+
+    def test_empty_pattern_matches_everything(self) -> None:
+        policies = Policies()
+        policies.put(policy(pattern=""))
+        assert governs(policies, "q") == ("p", "")
+
+    @pytest.mark.parametrize(
+        ("apply_to", "kinds"),
+        [
+            ("all", {"classic", "quorum", "stream", "exchange"}),
+            ("queues", {"classic", "quorum", "stream"}),
+            ("classic_queues", {"classic"}),
+            ("quorum_queues", {"quorum"}),
+            ("streams", {"stream"}),
+            ("exchanges", {"exchange"}),
+        ],
+    )
+    def test_apply_to(self, apply_to: str, kinds: set[str]) -> None:
+        policies = Policies()
+        policies.put(policy(apply_to=apply_to))
+        found = {
+            each for each in ("classic", "quorum", "stream") if governs(policies, "n", each)[0]
+        }
+        if policies.of_exchange("n").policy:
+            found.add("exchange")
+        assert found == kinds
+
+    def test_highest_priority_then_smallest_name_governs_alone(self) -> None:
+        policies = Policies()
+        for name, priority in (("c", 1), ("b", 7), ("a", 7), ("z", 6.5)):
+            policies.put(policy(name, priority=priority))
+            policies.put(operator(name, priority=-priority))
+        assert governs(policies, "q") == ("a", "c")
+        assert policies.remove("a")
+        assert governs(policies, "q") == ("b", "c")
+        assert not policies.remove("a")
+        assert policies.remove("c", is_operator=True)
+        assert governs(policies, "q") == ("b", "z")
+
+    def test_the_same_name_replaces(self) -> None:
+        policies = Policies()
+        policies.put(policy("a", priority=9))
+        policies.put(policy("b", priority=5))
+        policies.put(policy("a", priority=1))
+        assert governs(policies, "q") == ("b", "")
+        assert len(policies) == 2
+
+    def test_operator_policies_do_not_govern_exchanges(self) -> None:
+        policies = Policies()
+        policies.put(operator())
+        assert policies.of_exchange("x") == NO_RULING
+
+    def test_a_pattern_without_end_governs_nothing_and_is_tried_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("server.broker.policies.MATCH_LIMIT_S", 0.01)
+        policies = Policies()
+        policies.put(policy("slow", "^(([a-z])+.)+[A-Z]([a-z])+$", priority=2))
+        policies.put(policy("quick", priority=1))
+        for number in range(1000):
+            assert governs(policies, "a" * 60 + str(number)) == ("quick", "")
+
+
+class TestValidation:
+    """POLICY-07, POLICY-08: the words are RabbitMQ's where it has them."""
+
+    @pytest.mark.parametrize(
+        ("changed", "text"),
+        [
+            ({"definition": {}}, "no policy provided"),
+            (
+                {"definition": {"max-length": 1, "nonsense": 7, "x": "y"}},
+                '[{<<"nonsense">>,7},{<<"x">>,<<"y">>}] are not recognised policy settings',
+            ),
+            ({"definition": {"max-length": -1}}, "-1 is not a valid maximum length"),
+            ({"definition": {"max-length": True}}, "true is not a valid maximum length"),
+            ({"definition": {"max-length": "5"}}, '<<"5">> is not a valid maximum length'),
+            ({"definition": {"max-length": 1.5}}, "1.5 is not a valid maximum length"),
+            (
+                {"definition": {"max-length-bytes": None}},
+                "null is not a valid maximum length in bytes",
+            ),
+            ({"definition": {"expires": 0}}, "0 is not a valid queue expiry"),
+            ({"definition": {"message-ttl": []}}, "[] is not a valid message TTL"),
+            ({"definition": {"overflow": "x"}}, '<<"x">> is not a valid overflow value'),
+            (
+                {"definition": {"dead-letter-exchange": 1}},
+                "1 is not a valid dead letter exchange name",
+            ),
+            ({"definition": {"max-age": "7"}}, '<<"7">> is not a valid max age'),
+            ({"definition": {"queue-version": 3}}, "3 is not a valid queue version"),
+            (
+                {"definition": {"delayed-retry-multiplier": 0.5}},
+                "0.5 is not a valid delayed retry multiplier",
+            ),
+            (
+                {"apply_to": "cats"},
+                "apply-to 'cats' unrecognised; should be 'all', 'queues', 'classic_queues', "
+                "'quorum_queues', 'streams' or 'exchanges'",
+            ),
+            ({"name": ""}, "name should have 1 to 255 bytes"),
+            ({"name": "é" * 128}, "name should have 1 to 255 bytes"),
+        ],
+    )
+    def test_refused(self, changed: dict[str, object], text: str) -> None:
+        with pytest.raises(InvalidPolicy) as refused:
+            policy(**changed).require_valid()  # type: ignore[arg-type]
+        assert str(refused.value) == text
+        assert refused.value.reason == f"Validation failed\n\n{text}\n"
+
+    def test_bad_pattern(self) -> None:
+        with pytest.raises(InvalidPolicy, match=r"^pattern should be regular expr"):
+            policy(pattern="(").require_valid()
+        with pytest.raises(InvalidPolicy):
+            Policies().put(policy(pattern="("))
+
+    @pytest.mark.parametrize("key", sorted(set(KEYS) - set(OPERATOR_KEYS)))
+    def test_operators_may_not_say_everything(self, key: str) -> None:
+        with pytest.raises(InvalidPolicy, match=r"are not recognised policy settings$"):
+            operator(definition={key: "1h"}).require_valid()
+
+    def test_operator_policies_are_for_queues(self) -> None:
+        with pytest.raises(InvalidPolicy, match=r"^apply-to 'exchanges' unrecognised"):
+            operator(apply_to="exchanges").require_valid()
+        operator(apply_to="streams").require_valid()
+
+    def test_operator_keys(self) -> None:
+        assert set(OPERATOR_KEYS) == {
+            *("expires", "message-ttl", "max-length", "max-length-bytes", "overflow"),
+            *("delivery-limit", "max-in-memory-length", "max-in-memory-bytes"),
+            *("target-group-size", "queue-version"),
+        }
+
+    def test_what_rabbitmq_knows_is_accepted(self) -> None:
+        policy(
+            definition={
+                "ha-mode": "exactly",
+                "ha-params": 2,
+                "ha-sync-mode": "automatic",
+                "federation-upstream-set": "all",
+                "queue-leader-locator": "balanced",
+                "queue-mode": "lazy",
+                "consumer-timeout": 60_000,
+                "dead-letter-strategy": "at-least-once",
+                "delivery-limit": -1,
+                "delayed-message": True,
+                "max-age": "7D",
+            }
+        ).require_valid()
+
+
+class TestPrecedence:
+    """POLICY-05, as (argument, policy, operator policy) → what counts."""
+
+    @pytest.mark.parametrize("key", ["message-ttl", "expires", "max-length", "max-length-bytes"])
+    def test_smallest(self, key: str) -> None:
+        assert prevailing(key, 3, 2, 1) == 1
+        assert prevailing(key, 1, 2, 3) == 1
+        assert prevailing(key, 3, 2, None) == 2
+        assert prevailing(key, None, None, 3) == 3
+        assert prevailing(key, 0, 2, 3) == 0
+        assert prevailing(key, None, None, None) is None
+
+    @pytest.mark.parametrize(
+        ("given", "counts"),
+        [
+            ((5, 3, 4), 3),
+            ((-1, 3, 4), 3),
+            ((0, -1, 4), 0),
+            ((-1, -1, None), -1),
+            ((None, None, -1), -1),
+            ((None, 7, None), 7),
+            ((None, None, None), None),
+        ],
+    )
+    def test_delivery_limit(self, given: tuple[object, object, object], counts: object) -> None:
+        assert prevailing("delivery-limit", *given) == counts
+
+    def test_overflow(self) -> None:
+        assert prevailing("overflow", "a", "p", "o") == "o"
+        assert prevailing("overflow", "a", "p", None) == "a"
+        assert prevailing("overflow", None, "p", None) == "p"
+        assert prevailing("overflow", "a", "p", None, "quorum") == "p"
+        assert prevailing("overflow", "a", None, None, "quorum") == "a"
+        assert prevailing("overflow", "a", "p", "o", "quorum") == "o"
+
+    @pytest.mark.parametrize(
+        "key", ["dead-letter-exchange", "delayed-retry-min", "alternate-exchange"]
+    )
+    def test_argument_beats_policy(self, key: str) -> None:
+        assert prevailing(key, "a", "p", None) == "a"
+        assert prevailing(key, None, "p", None) == "p"
+
+    @pytest.mark.parametrize(
+        "key", ["max-age", "max-length-bytes", "stream-max-segment-size-bytes"]
+    )
+    def test_in_streams_arguments_count_least(self, key: str) -> None:
+        assert prevailing(key, 1, 2, 3, "stream") == 3
+        assert prevailing(key, 1, 2, None, "stream") == 2
+        assert prevailing(key, 1, None, None, "stream") == 1
+
+    def test_merged_keys_of_both_policies(self) -> None:
+        """POLICY-03, POLICY-09."""
+        user = {"max-length": 3, "dead-letter-exchange": "x", "overflow": "drop-head"}
+        by_operator = {"max-length": 2, "expires": 9, "overflow": "reject-publish"}
+        ruling = Ruling(policy(definition=user), operator(definition=by_operator))
+        assert ruling.effective() == {
+            "max-length": 2,
+            "dead-letter-exchange": "x",
+            "overflow": "reject-publish",
+            "expires": 9,
+        }
+        assert merged({}, {}) == {}
+
+
+class TestFeatures:
+    """What a queue has in the end."""
+
+    def test_each_key_by_itself(self) -> None:
+        """POLICY-06."""
+        ruling = Ruling(
+            policy(definition={"dead-letter-routing-key": "k", "dead-letter-exchange": "p"})
+        )
+        features = features_of({"x-dead-letter-exchange": longstr("a")}, ruling)
+        assert (features.dead_letter_exchange, features.dead_letter_routing_key) == ("a", "k")
+
+    def test_all_keys_of_queues(self) -> None:
+        definition = {
+            "message-ttl": 1,
+            "expires": 2,
+            "max-length": 3,
+            "max-length-bytes": 4,
+            "overflow": "reject-publish",
+            "dead-letter-exchange": "x",
+            "dead-letter-strategy": "at-least-once",
+            "delivery-limit": 5,
+            "consumer-timeout": 6,
+            "delayed-retry-type": "all",
+            "delayed-retry-min": 7,
+            "delayed-retry-max": 8,
+            "delayed-retry-backoff": "exponential",
+            "delayed-retry-multiplier": 1.5,
+        }
+        features = features_of({}, Ruling(policy(definition=definition)))
+        assert (features.message_ttl_ms, features.expires_ms) == (1, 2)
+        assert (features.max_length, features.max_length_octets) == (3, 4)
+        assert (features.overflow, features.dead_letter_exchange) == ("reject-publish", "x")
+        assert features.dead_letters_are_safe
+        assert (features.delivery_limit, features.consumer_timeout_ms) == (5, 6)
+        assert (features.retry_type, features.retry_min_ms, features.retry_max_ms) == ("all", 7, 8)
+        assert (features.retry_is_exponential, features.retry_multiplier) == (True, 1.5)
+
+    def test_streams(self) -> None:
+        arguments = {"x-queue-type": longstr("stream"), "x-max-length-bytes": integer(1)}
+        definition = {"max-age": "1h", "max-length-bytes": 7, "stream-max-segment-size-bytes": 9}
+        features = features_of(arguments, Ruling(policy(definition=definition)))
+        assert (features.max_age_ms, features.max_length_octets) == (3_600_000, 7)
+        assert features.segment_octets == 9
+
+    def test_default_limit_of_quorum_queues_is_no_argument(self) -> None:
+        """REDELIVER-14: who names a limit, even a higher one, has it."""
+        arguments = {"x-queue-type": longstr("quorum")}
+        assert features_of(arguments).delivery_limit == 20
+        ruling = Ruling(policy(definition={"delivery-limit": 30}))
+        assert features_of(arguments, ruling).delivery_limit == 30
+
+    def test_without_policies_arguments_are_all(self) -> None:
+        arguments = {"x-max-length": integer(7), "x-overflow": longstr("drop-head")}
+        features = features_of(arguments)
+        assert (features.max_length, features.overflow) == (7, "drop-head")
