@@ -185,6 +185,7 @@ class Assembly:
             vhost, _ = self.broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
             vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
+        self.journal.learn_definitions()
 
     def check(self, memory_octets: int) -> None:
         """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15)."""

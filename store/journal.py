@@ -347,6 +347,13 @@ class Journal:
         begun = self._chain.active
         self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
 
+    def learn_definitions(self) -> None:
+        """Ask for all definitions now, while nobody is served, rather than when a segment begins.
+
+        To be called when who knows them has taken in what recovery found.
+        """
+        self._snapshot.refresh()
+
     def distrust(self, generation: int) -> None:
         """Have the next start read this segment as a whole: it is not what was written."""
         with suppress(OSError):

@@ -42,9 +42,13 @@ class Snapshot:
         """All of them, without asking anybody."""
         return self._records
 
+    def refresh(self) -> None:
+        """Ask the broker, which takes long when there is much."""
+        self._records = self._take()
+        self._changes_left = max(_LEAST_CHANGES, len(self._records) // 2)
+
     def records(self) -> list[bytes]:
-        """All of them, as few as may be."""
+        """All of them, and not many that do not matter any more."""
         if self._changes_left <= 0:
-            self._records = self._take()
-            self._changes_left = max(_LEAST_CHANGES, len(self._records) // 2)
+            self.refresh()
         return self._records
