@@ -84,7 +84,10 @@ class Care:
 
     def entering(self, messages: Iterable[Message]) -> list[Message]:
         """A run is about to be appended."""
-        return list(messages)
+        run = list(messages)
+        if self.dedup is not None:
+            self.dedup.entering(run)
+        return run
 
     def leaving(self, batch: list[Message]) -> list[Message]:
         """A batch was taken from the head; gives what of it may be handed out (TTL-02)."""
@@ -115,9 +118,6 @@ class Care:
         if self.returns is not None:
             self.returns.gone(messages)
 
-    def recount(self, first_lsn: int) -> None:
-        """Stored messages from this LSN on have been taken out of its lines (CONF-12)."""
-        if self.dedup is not None:
     def back(self, messages: list[Message]) -> None:
         """These had gone, which was refused (TX-09)."""
         if self.sequence is not None:
@@ -125,6 +125,9 @@ class Care:
         if self.letters is not None:
             self.letters.withdraw(self._queue, messages)
 
+    def recount(self, first_lsn: int) -> None:
+        """Stored messages from this LSN on have been taken out of its lines (CONF-12)."""
+        if self.dedup is not None:
             self.dedup.window.forget_refused(first_lsn)
         if self.sequence is not None:
             self.sequence.recount()
