@@ -164,6 +164,8 @@ class Assembly:
         )
         self.node.hand_over = self.storage.hand_over
         self.node.unsettle = self.journal.unsettle
+        # Whatever recovery has found is on disk: who waits for it waits no longer.
+        self.node.watermark = self.turn.watermark = recovered_lsn
         self.turn.wake()
 
     def _restore(self, recovered: Recovered, settings: Settings) -> None:
