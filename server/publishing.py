@@ -237,7 +237,8 @@ class Publisher:
 
     def settle_routes(self, route: Route, raws: list[bytes], mode: int) -> int:
         """The same for a run: as one where nothing has to be looked at singly."""
-        if route.is_careful or mode & CARE or (route.mandatory and not route.queues):
+        needs_a_look = route.is_careful or route.is_gated or route.way is not None
+        if needs_a_look or mode & CARE or (route.mandatory and not route.queues):
             return max(self.settle_route(route, raw, mode) for raw in raws)
         return self.store(route, raws, mode, max(map(len, raws)))
 

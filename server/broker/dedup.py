@@ -247,12 +247,15 @@ class Dedup:
     Args:
         queue: whose messages they are
         window: keys that have been seen
+        tidy: lets go what is expired or too much
     """
 
-    __slots__ = ("_queue", "dropped_count", "window")
+    __slots__ = ("_is_tidying", "_queue", "_tidy", "dropped_count", "window")
 
-    def __init__(self, queue: Queue, window: Window) -> None:
+    def __init__(self, queue: Queue, window: Window, tidy: Callable[[], None]) -> None:
         self._queue = queue
+        self._tidy = tidy
+        self._is_tidying = False
         self.window = window
         self.dropped_count = 0
 
@@ -267,6 +270,12 @@ class Dedup:
         if key is None or self._comes_back(raw):
             return TAKES
         lsn = self.window.find(key)
+        if lsn is not None and self.window.keys.follows_messages and not self._is_tidying:
+            # Its message may be one that is on its way out: too old, or too many.
+            self._is_tidying = True
+            self._tidy()
+            self._is_tidying = False
+            lsn = self.window.find(key)
         if lsn is None:
             return TAKES
         self.dropped_count += 1

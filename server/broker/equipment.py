@@ -183,7 +183,7 @@ class Equipment:
         if features.keys is not None and care.dedup is None:
             scope_id = queue.spec.queue_id if queue.stored else 0
             window = Window(scope_id, features.keys, self.timers, self._journal, self._clock)
-            care.dedup = Dedup(queue, window)
+            care.dedup = Dedup(queue, window, care.tidy)
         gates: list[Gate] = [] if care.dedup is None else [care.dedup]
         if care.limit is not None and care.limit.rejects:
             gates.append(care.limit)

@@ -1,0 +1,136 @@
+"""De-duplication as clients see it, and what the journal keeps of keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pamqp import commands
+
+from tests import wire
+from tests.unit.server.in_memory import World
+from tests.unit.server.test_expiry import bodies, declare, publish
+from tests.unit.server.test_letters import got, reject
+
+if TYPE_CHECKING:
+    from tests.unit.server.in_memory import Client
+
+HEADER = "x-deduplication-header"
+
+
+@pytest.fixture
+def world() -> World:
+    """A broker."""
+    return World()
+
+
+@pytest.fixture
+def client(world: World) -> Client:
+    """A client with channel 1 open."""
+    client = world.connect()
+    client.open()
+    return client
+
+
+def offer(client: Client, queue: str, body: bytes, key: Any, **more: Any) -> None:
+    """Publish with a key."""
+    publish(client, queue, body, headers={HEADER: key, **more})
+
+
+def test_known_while_the_message_is_in_the_queue(client: Client) -> None:
+    """DUP-04: ready, unacked, gone."""
+    declare(client, "q", message_deduplication=True)
+    offer(client, "q", b"a", "k")
+    offer(client, "q", b"b", "k")
+    what = got(client, "q", no_ack=False)
+    offer(client, "q", b"c", "k")
+    assert client.message_count("q") == 0
+    client.send(wire.ack(1, what.method.delivery_tag))
+    offer(client, "q", b"d", "k")
+    assert bodies(client, "q") == [b"d"]
+    offer(client, "q", b"e", "k")
+    reject(client, "q")
+    offer(client, "q", b"f", "k")
+    assert bodies(client, "q") == [b"f"]
+
+
+def test_the_last_ones_and_for_so_long(client: Client) -> None:
+    """DUP-04, DUP-05, DUP-06."""
+    declare(client, "q", message_deduplication=True, cache_size=2, cache_ttl=1000)
+    for key in ("a", "b", "a", "c", "a"):
+        offer(client, "q", key.encode(), key)
+    assert bodies(client, "q") == [b"a", b"b", b"c", b"a"]
+    offer(client, "q", b"short", "s", **{"x-cache-ttl": 100})
+    client.world.pass_time(0.2)
+    offer(client, "q", b"again", "s")
+    client.world.pass_time(2)
+    assert not client.world.vhost.queues["q"].window
+    assert bodies(client, "q") == [b"short", b"again"]
+
+
+def test_equal_is_by_class_and_value(client: Client) -> None:
+    """DUP-01."""
+    declare(client, "q", message_deduplication=True)
+    for key in (1, True, "1", 1.0, None, [1], {"a": 1}, None, 1, "1"):
+        offer(client, "q", b"x", key)
+    assert client.message_count("q") == 8
+
+
+def test_refused_one_leaves_no_key(client: Client) -> None:
+    """DUP-07, DUP-08: a duplicate for a full queue is acked, a new one is nacked."""
+    declare(client, "q", message_deduplication=True, max_length=1, overflow="reject-publish")
+    client.ask(1, commands.Confirm.Select())
+    for key in ("a", "b", "a"):
+        offer(client, "q", key.encode(), key)
+    said = [(what.name, what.delivery_tag) for _, what in client.hear()]  # type: ignore[union-attr]
+    assert said == [("Basic.Ack", 1), ("Basic.Nack", 2), ("Basic.Ack", 3)]
+    got(client, "q")
+    offer(client, "q", b"again", "b")
+    client.hear()
+    assert bodies(client, "q") == [b"again"]
+
+
+def test_exchange_lets_each_key_pass_once(client: Client) -> None:
+    """DUP-02, DUP-07, DUP-11."""
+    client.ask(
+        1,
+        commands.Exchange.Declare(
+            exchange="once",
+            exchange_type="x-message-deduplication",
+            arguments={"x-cache-size": "10"},
+        ),
+    )
+    properties = commands.Basic.Properties(headers={HEADER: "k"})
+    for _ in range(2):
+        client.send(wire.publish(1, "", b"lost", properties, exchange="once"))
+    declare(client, "q")
+    client.ask(1, commands.Queue.Bind(queue="q", exchange="once"))
+    for body in (b"a", b"b"):
+        client.send(wire.publish(1, "", body, properties, exchange="once", mandatory=True))
+    assert client.hear() == []
+    assert bodies(client, "q") == [b"a"]
+
+
+def test_commit_decides(client: Client) -> None:
+    """DUP-09."""
+    declare(client, "q", message_deduplication=True, cache_size=10)
+    client.open(2)
+    client.ask(1, commands.Tx.Select())
+    offer(client, "q", b"a", "k")
+    offer(client, "q", b"b", "k")
+    client.ask(1, commands.Tx.Rollback())
+    assert not client.world.vhost.queues["q"].window
+    offer(client, "q", b"c", "k")
+    offer(client, "q", b"d", "k")
+    client.ask(1, commands.Tx.Commit())
+    assert bodies(client, "q") == [b"c"]
+
+
+def test_key_is_noted_with_its_message(client: Client) -> None:
+    """DUP-08, DUP-10: only for persistent ones."""
+    arguments = {"x-message-deduplication": True, "x-cache-size": 10}
+    client.ask(1, commands.Queue.Declare(queue="d", durable=True, arguments=arguments))  # type: ignore[arg-type]
+    client.send(wire.publish(1, "d", b"x", wire.persistent(headers={HEADER: "k"})))
+    offer(client, "d", b"y", "fleeting")
+    queue_id = client.world.vhost.queues["d"].spec.queue_id
+    assert [key for scope, key in client.world.journal.notes if scope == queue_id] == [b"dsk"]
