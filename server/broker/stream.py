@@ -14,7 +14,8 @@ Spec: STREAM
 
 from __future__ import annotations
 
-from itertools import islice
+from bisect import bisect_right
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final
 
 from protocol.errors import NotImplementedByBroker
@@ -103,6 +104,7 @@ class Stream(Queue):
 
     def keep(self, features: Features) -> None:
         """These limits count from now on (STREAM-21)."""
+        self.features = features
         self._retention.set(features)
         self._look()
 
@@ -128,7 +130,7 @@ class Stream(Queue):
         del stored
         if self._has_unmeasured:
             self._measure()
-        count, octets, largest = size
+        count, octets, _ = size
         run = list(messages if self._readers else islice(messages, 1))
         _, _, seq, now_ms = run[0]
         chunk = self.index.append(
@@ -138,8 +140,6 @@ class Stream(Queue):
             self._retention.note(chunk)
             if self._retention.is_limited:
                 self._look()
-        if largest > self.largest_octets:
-            self.largest_octets = largest
         if self._readers:
             self._recent.append(run, octets, self.index.next_offset)
             self.wake()
@@ -271,7 +271,7 @@ class Stream(Queue):
         if not wanted:
             reader.moved(len(messages))
             return len(messages)
-        room = min(outlet.room(wanted[0]), BATCH_OCTETS // max(1, self.largest_octets) or 1)
+        room = min(outlet.room(wanted[0]), self._batch_limit(wanted))
         if room <= 0:
             return 0
         moved = len(messages)
@@ -282,6 +282,20 @@ class Stream(Queue):
         reader.moved(moved)
         self._deliver(outlet, wanted, offset if len(wanted) == moved else -1)
         return moved
+
+    def _batch_limit(self, messages: list[Message]) -> int:
+        """So many of some messages make a batch of a bounded size.
+
+        The size of the largest is that of the batch: one large message must not slow down all
+        that ever come after it.
+        """
+        sizes = [len(message[0]) for message in messages]
+        self.largest_octets = max(sizes)
+        if sum(sizes) <= BATCH_OCTETS:
+            return len(sizes)
+        count = max(1, bisect_right(list(accumulate(sizes)), BATCH_OCTETS))
+        self.largest_octets = max(sizes[:count])
+        return count
 
     def _deliver(self, outlet: Outlet, messages: list[Message], offset: int) -> None:
         """Hand out messages; `offset` is that of the first when they follow each other, else -1."""
@@ -312,7 +326,7 @@ class Stream(Queue):
             self._pager.put_off(reader)
             return []
         lsns = chunk.rows.take(reader.position - chunk.first_offset, reader.ahead)
-        self.largest_octets = max(self.largest_octets, reader.read(lsns))
+        reader.read(lsns)
         return reader.take(limit)
 
     def _trim(self) -> None:

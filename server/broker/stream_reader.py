@@ -215,8 +215,8 @@ class Reader:
         self._ahead = min(2 * ahead, REFILL_MESSAGES)
         return ahead
 
-    def read(self, lsns: list[int]) -> int:
-        """Read messages ahead, the next ones; gives the size of the largest in octets."""
+    def read(self, lsns: list[int]) -> None:
+        """Read messages ahead, the next ones."""
         pager = self._pager
         pieces: list[Message] = []
         runs = pager.store.fetch_runs(lsns, pager.refill_octets)
@@ -230,7 +230,6 @@ class Reader:
         self._piece, self._at = pieces, 0
         self.octets = octets + len(sizes) * MESSAGE_OVERHEAD_OCTETS
         pager.charge(self, self.octets)
-        return max(sizes)
 
     def drop_piece(self) -> None:
         """What was read ahead is used up, or not wanted."""

@@ -320,6 +320,26 @@ class TestReading:
             (2, 3),
         ]
 
+    def test_a_large_message_slows_down_none_behind_it(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        declare(client)
+        large = b"x" * 1_500_000
+        client.send(wire.publish(1, "s", large, sizes=[4000] * (len(large) // 4000)))
+        append(client, *bodies(1, 300))
+        reader = world.connect()
+        reader.open()
+        reader.qos(1000)
+        arguments = {"x-stream-offset": 1}
+        reader.method(1, commands.Basic.Consume(queue="s", arguments=arguments))  # type: ignore[arg-type]
+        world.turn.run()
+        said = wire.hear(bytes(reader.octets))
+        assert [content(what).body for _, what in said[1:]] == bodies(1, 300)
+        assert [len(body) for _, body in Reader(world).seen] == [
+            len(large),
+            *(len(body) for body in bodies(1, 300)),
+        ]
+
 
 class TestOtherQueues:
     """A stream beside queues of other kinds."""
