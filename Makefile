@@ -6,7 +6,7 @@ ROUNDS ?= 100
 CUTS ?= 30
 RESULTS ?= reports
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test unit sim integration fault fmt lint types conformance referee bench docs requirements check clean
+.PHONY: help setup serve test unit sim integration fault fmt lint types conformance referee compare bench docs requirements check clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -59,6 +59,12 @@ conformance: .venv/dev.stamp ## every rule against a broker of ours
 referee: .venv/dev.stamp ## the rules that RabbitMQ keeps too, against Debian's rabbitmq-server
 	@$(PY) tools/with_broker.py --referee -- $(PY) -m conformance --referee --url '{url}' \
 		--restart-command '{restart}' --control-command '{control}' --tls '{tls_port}' '{tls_files}' $(ARGS)
+
+compare: .venv/dev.stamp ## the last two side by side, as one page
+	@mkdir -p $(RESULTS)
+	-@$(MAKE) --no-print-directory conformance ARGS="--json $(RESULTS)/ours.json $(ARGS)" >/dev/null
+	-@$(MAKE) --no-print-directory referee ARGS="--json $(RESULTS)/rabbitmq.json $(ARGS)" >/dev/null
+	@$(PY) -m conformance compare $(RESULTS)/ours.json $(RESULTS)/rabbitmq.json --html $(RESULTS)/comparison.html
 
 bench: .venv/dev.stamp ## throughput and latency (bench/README.md)
 	@$(PY) -m bench $(ARGS)
