@@ -44,7 +44,7 @@ class Snapshot:
 
     def refresh(self) -> None:
         """Ask the broker, which takes long when there is much."""
-        self._records = self._take()
+        self._records = list(self._take())
         self._changes_left = max(_LEAST_CHANGES, len(self._records) // 2)
 
     def records(self) -> list[bytes]:
