@@ -140,6 +140,8 @@ class Channel:
         if confirms is None:
             self.stored_lsn = lsn or self.stored_lsn
             return
+        if lsn <= self.node.watermark:
+            lsn = 0  # the original of a duplicate, safe already: the watermark need not move
         confirms.published(count, max(lsn, self.barrier_lsn) if self.is_barred else lsn)
         if confirms.waits:
             self.node.waits(self)

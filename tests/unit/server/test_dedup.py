@@ -134,3 +134,19 @@ def test_key_is_noted_with_its_message(client: Client) -> None:
     offer(client, "d", b"y", "fleeting")
     queue_id = client.world.vhost.queues["d"].spec.queue_id
     assert [key for scope, key in client.world.journal.notes if scope == queue_id] == [b"dsk"]
+
+
+def test_duplicate_of_one_that_is_safe_is_confirmed_at_once(client: Client) -> None:
+    """CONF-06: nothing else need be synced first."""
+    arguments = {"x-message-deduplication": True}
+    client.ask(1, commands.Queue.Declare(queue="d", durable=True, arguments=arguments))  # type: ignore[arg-type]
+    client.ask(1, commands.Confirm.Select())
+    properties = wire.persistent(headers={HEADER: "k"})
+    client.send(wire.publish(1, "d", b"x", properties))
+    assert client.hear() == []
+    client.send(wire.publish(1, "d", b"y", properties))
+    assert client.hear() == []
+    client.world.sync()
+    assert [what.delivery_tag for _, what in client.hear()] == [2]  # type: ignore[union-attr]
+    client.send(wire.publish(1, "d", b"z", properties))
+    assert [what.delivery_tag for _, what in client.hear()] == [3]  # type: ignore[union-attr]
