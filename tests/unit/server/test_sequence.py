@@ -261,3 +261,28 @@ class TestOthers:
         assert before == {b"b": 1, b"c": 2, b"a": 3}
         client.send(wire.nack(1, 3, multiple=True))
         assert numbers(client) == before
+
+    def test_a_quorum_queue_keeps_numbers_over_returns_and_restarts(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        """What comes back stands before all levels there, in the order of its return."""
+        declare(client, "q", queue_type="quorum")
+        put(client, "q", b"a", b"b", b"c", mode=1)
+        ask(client, "q")
+        before = places(client)
+        assert [number for _, number in before.values()] == [1, 2, 3]
+        for tag in (2, 3, 1):
+            client.send(wire.nack(1, tag))
+        assert places(client) == before
+        put(client, "q", b"d", mode=1)
+        before |= places(client)
+        client.send(wire.ack(1, 4))
+        put(client, "q", b"e", mode=1)
+        before |= places(client)
+        client = connected(world.after_power_cut())
+        ask(client, "q")
+        after = places(client)
+        assert after.items() <= before.items()
+        put(client, "q", b"f", mode=1)
+        (late,) = numbers(client).values()
+        assert late == 6
