@@ -14,6 +14,8 @@ from typing import Final
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END: Final = 0xCE
+NUMBER: Final = b"<-- a number -->"
+"""Sixteen octets in a property block that the generator writes a number over."""
 FRAME_OVERHEAD: Final = 8
 FRAME_MAX: Final = 131072
 CHANNEL_MAX: Final = 2047
@@ -135,9 +137,10 @@ def channel_close(channel: int = 1) -> bytes:
     return method(channel, CHANNEL_CLOSE, struct.pack(">H", 200) + shortstr("done") + bytes(4))
 
 
-def exchange_declare(name: str, kind: str) -> bytes:
-    """Encode exchange.declare of a transient exchange."""
-    return method(1, (40, 10), b"\0\0" + shortstr(name) + shortstr(kind) + b"\0" + longstr(b""))
+def exchange_declare(name: str, kind: str, arguments: bytes = b"") -> bytes:
+    """Encode exchange.declare of a transient exchange; `arguments` are table entries."""
+    names = shortstr(name) + shortstr(kind)
+    return method(1, (40, 10), b"\0\0" + names + b"\0" + longstr(arguments))
 
 
 def exchange_delete(name: str) -> bytes:
@@ -145,12 +148,32 @@ def exchange_delete(name: str) -> bytes:
     return method(1, (40, 20), b"\0\0" + shortstr(name) + b"\0")
 
 
+def text_entry(key: str, text: str) -> bytes:
+    """Encode a table entry that is a long string."""
+    return shortstr(key) + b"S" + longstr(text.encode())
+
+
+def number_entry(key: str, number: int) -> bytes:
+    """Encode a table entry that is a 32 bit number."""
+    return shortstr(key) + b"I" + struct.pack(">i", number)
+
+
+def true_entry(key: str) -> bytes:
+    """Encode a table entry that is set."""
+    return shortstr(key) + b"t\1"
+
+
 def queue_declare(
-    name: str, *, durable: bool = False, passive: bool = False, is_stream: bool = False
+    name: str,
+    *,
+    durable: bool = False,
+    passive: bool = False,
+    is_stream: bool = False,
+    arguments: bytes = b"",
 ) -> bytes:
-    """Encode queue.declare, without arguments unless it is a stream."""
+    """Encode queue.declare; `arguments` are table entries."""
     bits = passive | durable << 1
-    table = shortstr("x-queue-type") + b"S" + longstr(b"stream") if is_stream else b""
+    table = text_entry("x-queue-type", "stream") + arguments if is_stream else arguments
     return method(1, (50, 10), b"\0\0" + shortstr(name) + bytes((bits,)) + longstr(table))
 
 
@@ -191,12 +214,30 @@ def tx_commit() -> bytes:
     return method(1, (90, 20))
 
 
-def publish(exchange: str, routing_key: str, body: bytes, *, persistent: bool) -> bytes:
-    """Encode one publish: method, content header with the delivery mode only, body frames."""
+def properties(*, headers: bytes = b"", priority: int | None = None, expiration: str = "") -> bytes:
+    """Encode a property block of a persistent message; `headers` are table entries."""
+    flags, values = 0x1000, b"\2"
+    if headers:
+        flags, values = flags | 0x2000, longstr(headers) + values
+    if priority is not None:
+        flags, values = flags | 0x0800, values + bytes((priority,))
+    if expiration:
+        flags, values = flags | 0x0100, values + shortstr(expiration)
+    return struct.pack(">H", flags) + values
+
+
+def publish(
+    exchange: str, routing_key: str, body: bytes, *, persistent: bool, block: bytes = b""
+) -> bytes:
+    """Encode one publish: method, content header, body frames.
+
+    `block` is the property block; without one there is only the delivery mode.
+    """
     names = shortstr(exchange) + shortstr(routing_key)
+    block = block or struct.pack(">HB", 0x1000, 2 if persistent else 1)
     parts = [
         method(1, (60, 40), b"\0\0" + names + b"\0"),
-        frame(HEADER, 1, struct.pack(">HHQHB", 60, 0, len(body), 0x1000, 2 if persistent else 1)),
+        frame(HEADER, 1, struct.pack(">HHQ", 60, 0, len(body)) + block),
     ]
     step = FRAME_MAX - FRAME_OVERHEAD
     parts += [frame(BODY, 1, body[at : at + step]) for at in range(0, len(body), step)]

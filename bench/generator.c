@@ -8,11 +8,11 @@
  *
  * Plan, one line each, blob last because it is long:
  *   run DURATION_MS DRAIN_MS
- *   publisher FD WORKER MODE WINDOW LIMIT RATE BACKLOG FAN STAMP CYCLE HEX
- *   consumer FD WORKER ACK_EVERY BODY_SIZE STAMPED
+ *   publisher FD WORKER MODE WINDOW LIMIT RATE BACKLOG FAN STAMP NUMBER CYCLE HEX
+ *   consumer FD WORKER ACK_EVERY BODY_SIZE STAMPED REJECTS
  *   churn WORKER PORT LIMIT STEP_COUNT, then per step: step REPLY_COUNT HEX
  * MODE is none, window, batch or tx; STAMP is the offset of eight octets in each message
- * that carry the time of sending, or -1; CYCLE is how many messages HEX holds.
+ * that carry the time of sending, NUMBER that of sixteen for a number in hexadecimal, or -1; CYCLE is how many messages HEX holds.
  */
 #include "wire.h"
 
@@ -51,7 +51,7 @@ typedef struct peer {
     /* publisher */
     mode_t_ mode;
     uint64_t window, limit, backlog, fan, rate;
-    long stamp;
+    long stamp, number;
     uint8_t *blob;
     size_t blob_size, message_size, blob_messages;
     uint64_t granted, sent_octets, base, returned;
@@ -62,7 +62,7 @@ typedef struct peer {
     struct peer *timed; /* of a TIMER: the publisher it paces */
     /* consumer */
     uint64_t ack_every, body_size, body_left, acked;
-    bool stamped, in_content, header_next;
+    bool stamped, rejects, in_content, header_next;
     uint16_t channel;
 } peer;
 
@@ -159,9 +159,13 @@ static uint64_t allowance(peer *p, uint64_t now) {
         uint64_t paced = due > p->granted ? due - p->granted : 0;
         if (most > paced) most = paced;
     }
-    if (p->stamp >= 0 && most > p->blob_messages) most = p->blob_messages;
+    if ((p->stamp >= 0 || p->number >= 0) && most > p->blob_messages) most = p->blob_messages;
     if (most > p->limit - p->granted) most = p->limit - p->granted;
     return most;
+}
+
+static void put_number(uint8_t *at, uint64_t number) {
+    for (int i = 15; i >= 0; i--, number >>= 4) at[i] = (uint8_t)"0123456789abcdef"[number & 15];
 }
 
 static void grant(peer *p, uint64_t more, uint64_t now) {
@@ -174,6 +178,9 @@ static void grant(peer *p, uint64_t more, uint64_t now) {
     if (p->stamp >= 0)
         for (uint64_t k = p->granted; k < p->granted + more; k++)
             memcpy(p->blob + (k % p->blob_messages) * p->message_size + p->stamp, &now, 8);
+    if (p->number >= 0)
+        for (uint64_t k = p->granted; k < p->granted + more; k++)
+            put_number(p->blob + (k % p->blob_messages) * p->message_size + p->number, k);
     p->granted += more;
     atomic_fetch_add(&promised_total, more * p->fan);
 }
@@ -271,9 +278,9 @@ static void put_ack(peer *p, uint64_t tag, bool multiple) {
     a[0] = FRAME_METHOD;
     put16(a + 1, p->channel);
     put32(a + 3, 13);
-    put32(a + 7, BASIC_ACK);
+    put32(a + 7, p->rejects ? BASIC_REJECT : BASIC_ACK);
     put64(a + 11, tag);
-    a[19] = multiple;
+    a[19] = multiple && !p->rejects; /* of a reject the bit would say: back into the queue */
     a[20] = FRAME_END;
     p->out.size += 21;
     p->acked = tag;
@@ -527,8 +534,9 @@ static void plan_publisher(const char *line) {
     char mode[16];
     int at = 0;
     unsigned long cycle;
-    if (sscanf(line, "publisher %d %d %15s %lu %lu %lu %lu %lu %ld %lu %n", &p->fd, &p->worker, mode,
-               &p->window, &p->limit, &p->rate, &p->backlog, &p->fan, &p->stamp, &cycle, &at) < 10)
+    if (sscanf(line, "publisher %d %d %15s %lu %lu %lu %lu %lu %ld %ld %lu %n", &p->fd, &p->worker, mode,
+               &p->window, &p->limit, &p->rate, &p->backlog, &p->fan, &p->stamp, &p->number,
+               &cycle, &at) < 11)
         refuse("publisher");
     p->mode = !strcmp(mode, "window") ? WINDOW : !strcmp(mode, "batch") ? BATCH : !strcmp(mode, "tx") ? TX : NONE;
     octets once = {0};
@@ -552,11 +560,12 @@ static void plan_publisher(const char *line) {
 
 static void plan_consumer(const char *line) {
     peer *p = new_peer(CONSUMER);
-    int stamped;
-    if (sscanf(line, "consumer %d %d %lu %lu %d", &p->fd, &p->worker, &p->ack_every, &p->body_size,
-               &stamped) < 5)
+    int stamped, rejects;
+    if (sscanf(line, "consumer %d %d %lu %lu %d %d", &p->fd, &p->worker, &p->ack_every, &p->body_size,
+               &stamped, &rejects) < 6)
         refuse("consumer");
     p->stamped = stamped;
+    p->rejects = rejects;
     adopt(p);
 }
 

@@ -122,8 +122,11 @@ def message_cycle(publisher: Publisher) -> list[bytes]:
     """Encode one publish for each routing key, with its commit if the mode is tx."""
     after = frames.tx_commit() if publisher.mode is Mode.TX else b""
     body = bytes(32 + index % 95 for index in range(publisher.body_size))
+    blocks = publisher.properties or (b"",)
     return [
-        frames.publish(publisher.exchange, key, body, persistent=publisher.persistent) + after
+        frames.publish(publisher.exchange, key, body, persistent=publisher.persistent, block=block)
+        + after
+        for block in blocks
         for key in publisher.routing_keys
     ]
 
@@ -138,7 +141,7 @@ def plan_for(
     for descriptor, consumer in zip(consumers, shape.consumers, strict=True):
         lines.append(
             f"consumer {descriptor} {consumer.worker} {consumer.ack_every} "
-            f"{consumer.body_size} {int(consumer.stamped)}"
+            f"{consumer.body_size} {int(consumer.stamped)} {int(consumer.rejects)}"
         )
     for worker in range(shape.churn_client_count):
         limit = shape.churn_limit_count // shape.churn_client_count
@@ -152,10 +155,11 @@ def plan_for(
 def _publisher_line(descriptor: int, publisher: Publisher) -> str:
     cycle = message_cycle(publisher)
     if len({len(message) for message in cycle}) != 1:
-        raise ValueError("the routing keys of a publisher must have one length")
+        raise ValueError("the messages of a publisher must have one length")
     stamp = frames.body_offset(cycle[0], publisher.body_size) if publisher.stamped else -1
+    number = cycle[0].index(frames.NUMBER) if publisher.has_numbers else -1
     return (
         f"publisher {descriptor} {publisher.worker} {publisher.mode.value} {publisher.window} "
         f"{publisher.limit_count} {publisher.rate_per_s} {publisher.backlog_count} "
-        f"{publisher.fan_count} {stamp} {len(cycle)} {b''.join(cycle).hex()}"
+        f"{publisher.fan_count} {stamp} {number} {len(cycle)} {b''.join(cycle).hex()}"
     )

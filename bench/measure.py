@@ -83,10 +83,19 @@ def _play(server: Server, shape: Shape) -> dict[str, float]:
 def _declare(address: Address, shape: Shape) -> None:
     with Client(address) as control:
         if shape.fanout_exchange:
-            control.call(frames.exchange_declare(shape.fanout_exchange, "fanout"))
+            control.call(
+                frames.exchange_declare(
+                    shape.fanout_exchange, shape.exchange_kind, shape.exchange_arguments
+                )
+            )
         for queue in shape.queues:
             control.call(
-                frames.queue_declare(queue.name, durable=queue.durable, is_stream=queue.is_stream)
+                frames.queue_declare(
+                    queue.name,
+                    durable=queue.durable,
+                    is_stream=queue.is_stream,
+                    arguments=queue.arguments,
+                )
             )
             if shape.fanout_exchange:
                 control.call(frames.queue_bind(queue.name, shape.fanout_exchange, ""))
@@ -153,6 +162,9 @@ def due_of(shape: Shape, result: Result) -> dict[str, int]:
         each, more = divmod(told["sent"], len(publisher.routing_keys))
         for index, name in enumerate(publisher.routing_keys):
             due[name] += each + (index < more)
+    for queue in shape.queues:
+        if queue.dead_from:
+            due[queue.name] += due[queue.dead_from]
     return due
 
 

@@ -33,12 +33,16 @@ class Mode(Enum):
 class Queue:
     """A queue, durable if its messages are to survive, bound to the exchange if there is one.
 
-    A stream is a durable one that keeps what was consumed.
+    A stream is a durable one that keeps what was consumed. `arguments` are the entries of a
+    table, encoded.
     """
 
     name: str
     durable: bool = False
     is_stream: bool = False
+    arguments: bytes = b""
+    dead_from: str = ""
+    """It gets all that another queue lets go as dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,10 @@ class Publisher:
     """Deliveries each message leads to; 0 when nobody consumes."""
     stamped: bool = False
     """Bodies begin with the time of sending, for the latency end to end."""
+    properties: tuple[bytes, ...] = ()
+    """Property blocks (`frames.properties`) in turn, all of one length; none: the delivery mode."""
+    has_numbers: bool = False
+    """Where a block holds `frames.NUMBER` each message gets another number, 16 hex digits."""
     worker: int = 0
 
 
@@ -73,6 +81,8 @@ class Consumer:
     """0: no_ack; n > 1: one multiple ack for n deliveries."""
     prefetch_count: int = 0
     stamped: bool = False
+    rejects: bool = False
+    """It refuses what it gets instead of acknowledging it."""
     worker: int = 1
 
 
@@ -84,6 +94,9 @@ class Shape:
     publishers: tuple[Publisher, ...] = ()
     consumers: tuple[Consumer, ...] = ()
     fanout_exchange: str = ""
+    """Every queue is bound to it without a key."""
+    exchange_kind: str = "fanout"
+    exchange_arguments: bytes = b""
     churn_client_count: int = 0
     churn_limit_count: int = 5_000
     duration_ms: int = 3_000
