@@ -214,7 +214,7 @@ class Stage:
         self.leave()
         while self._undo:
             # What the case has undone itself cannot be undone again.
-            with contextlib.suppress(MismatchError):
+            with contextlib.suppress(MismatchError, SkipError):
                 operate(self._control, self._undo.pop())
         if not self._names:
             return

@@ -42,6 +42,11 @@ def test_a_command_that_is_not_there_is_a_mismatch() -> None:
         operate("/nowhere/rabbitmqctl", ("status",))
 
 
+def test_a_word_that_the_command_does_not_know_skips_the_case() -> None:
+    with pytest.raises(SkipError, match="does not know delete_vhost"):
+        operate("sh -c 'exit 64'", ("delete_vhost", "v"))
+
+
 def test_without_a_command_the_case_is_skipped() -> None:
     with pytest.raises(SkipError, match="--control-command"):
         Stage(NOBODY).operate("add_user", "u", "p")
