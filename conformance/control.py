@@ -1,9 +1,9 @@
 """The operator's command: what no AMQP client can do, in the words of rabbitmqctl.
 
 Cases that need it are skipped without one. `rabbitmqctl` itself will do, and so does any program
-that takes the same words, or some of them and ends with 64 at others: `set_policy`, `clear_policy`, `add_user`, `delete_user`,
-`set_permissions`, `clear_permissions`, `add_vhost`, `delete_vhost`, `close_all_connections`,
-`set_vm_memory_high_watermark`.
+that takes the same words, or some of them and ends with 64 at others: `set_policy`,
+`clear_policy`, `add_user`, `delete_user`, `set_permissions`, `add_vhost`, `delete_vhost`,
+`close_all_connections`, `set_vm_memory_high_watermark`.
 """
 
 from __future__ import annotations
