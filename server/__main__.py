@@ -1,4 +1,4 @@
-"""The command line: `vouchmq serve`, `ping`, `store`, `conformance` and `--version`.
+"""The command line: `vouchmq serve`, `ping`, `store`, `definitions`, `conformance`, `--version`.
 
     flags → settings → app
 
@@ -69,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_settings(ping, ["host", "port"])
     _add_store(commands.add_parser("store", help="look into a data directory", allow_abbrev=False))
+    _add_definitions(
+        commands.add_parser("definitions", help="export what is declared", allow_abbrev=False)
+    )
     commands.add_parser(
         "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
     )
@@ -98,6 +101,19 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--json", action="store_true", help="JSON; for dump, one line each")
 
 
+def _add_definitions(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    export = verbs.add_parser(
+        "export",
+        help="print the definitions in a data directory",
+        description="Print virtual hosts, policies, durable exchanges, queues and bindings of a "
+        "data directory in the form that --load-definitions reads, changing nothing; the broker "
+        "may be running. Exit codes are those of store check.",
+        allow_abbrev=False,
+    )
+    _add_settings(export, ["data_dir"])
+
+
 def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     parser.add_argument(
         "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML file with settings"
@@ -125,7 +141,7 @@ def _help(name: str) -> str:
 
 
 def _settings(options: argparse.Namespace) -> s.Settings:
-    flags = {name: value for name, value in vars(options).items() if name != "command"}
+    flags = {n: value for n, value in vars(options).items() if n not in {"command", "verb"}}
     return s.load(flags, os.environ)
 
 
@@ -166,6 +182,16 @@ def _store(options: argparse.Namespace) -> int:
     return code
 
 
+def _definitions(options: argparse.Namespace) -> int:
+    try:
+        settings = _settings(options)
+    except StartupError as error:
+        print(f"vouchmq: {error}", file=sys.stderr)
+        return EXIT_STARTUP
+    code: int = import_module("server.definitions_command").export(settings.data_dir)
+    return code
+
+
 def _conformance(arguments: Sequence[str]) -> int:
     """Hand over to `python -m conformance`, a program of its own that imports nothing of ours."""
     missing = [name for name in ("conformance", "rich", "pika", "aio_pika") if not find_spec(name)]
@@ -183,6 +209,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "serve": _serve,
     "ping": _ping,
     "store": _store,
+    "definitions": _definitions,
 }
 
 if __name__ == "__main__":

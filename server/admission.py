@@ -29,7 +29,7 @@ class Admission:
         self, connection_max: int = UNLIMITED, vhost_limits: Mapping[str, int] | None = None
     ) -> None:
         self._connection_max = connection_max
-        self._vhost_limits = vhost_limits or {}
+        self._vhost_limits = dict(vhost_limits or {})
         self._by_vhost: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
 
@@ -37,6 +37,10 @@ class Admission:
     def connection_count(self) -> int:
         """Connections that have entered and not left."""
         return self._by_vhost.total()
+
+    def limit_vhost(self, vhost: str, limit: int) -> None:
+        """So many connections from now on; those that are open stay (VHOST-04)."""
+        self._vhost_limits[vhost] = limit
 
     def check_node(self) -> None:
         """Pass while the broker takes another connection.

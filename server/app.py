@@ -30,8 +30,10 @@ from server.admission import Admission
 from server.assembly import Assembly
 from server.auth import Authenticator, is_loopback
 from server.connection import Connection
+from server.definitions_file import DefinitionsError, read_content
 from server.gauges import MemoryGauge, give_back_memory
 from server.handshake import Handshake, Offer
+from server.importing import Importer
 from server.logs import configure_logs
 from server.progress import RecoveryProgress
 from server.startup import StartupError
@@ -45,6 +47,7 @@ from store.sync_worker import ThreadWorker, start_worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from server.definitions_file import Content
     from server.settings import Settings
     from store.disk import Syncable
     from store.sync_worker import SyncWorker
@@ -128,6 +131,7 @@ class Server:
         self._settings = settings
         self._worker = worker
         self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._exit_code = 0
         self._auth = Authenticator(
             settings.all_users(), settings.loopback_users, secrets.token_bytes
@@ -149,6 +153,7 @@ class Server:
         self._memory = MemoryGauge()
         self._gave_back_at = 0.0
         self._assembly: Assembly
+        self._importer: Importer
 
     async def serve(self) -> int:
         """Recover, listen, wait for the end, drain."""
@@ -158,6 +163,8 @@ class Server:
         # With this sync those segments go of which nothing is left: starts without any traffic
         # must not pile up files.
         assembly.commit.request()
+        self._importer = Importer(assembly.broker, self._auth, self._admission)
+        await self._load_at_start()
         door = Door(
             loop,
             self._new_connection,
@@ -168,6 +175,7 @@ class Server:
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, self._load_again)
         gc.collect()
         gc.freeze()
         await server.start_serving()
@@ -184,6 +192,50 @@ class Server:
         assembly.close()
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
+
+    async def _load_at_start(self) -> None:
+        """Have what the definitions file holds before anybody can connect (HTTP-43).
+
+        Raises:
+            StartupError: with the place of the fault in the file
+        """
+        if not self._settings.load_definitions:
+            return
+        users = {user.account.name for user in (await self._load()).users}
+        # Who brings users has no need of one that everybody knows.
+        default = self._settings.default_user
+        if users and default not in users and not self._settings.users:
+            self._auth.remove(default)
+
+    def _load_again(self) -> None:
+        """SIGHUP: apply the definitions file as it is now."""
+        if not self._settings.load_definitions:
+            log.info("definitions.none", meaning="load_definitions is not set: nothing to read")
+            return
+        task = asyncio.get_running_loop().create_task(self._load_or_tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _load_or_tell(self) -> None:
+        try:
+            await self._load()
+        except StartupError as error:
+            log.error("definitions.refused", reason=str(error), meaning="nothing of it is applied")
+
+    async def _load(self) -> Content:
+        path = self._settings.load_definitions
+        try:
+            async with aiofiles.open(path, encoding="utf-8") as file:
+                content = read_content(await file.read())
+            self._importer.apply(content)
+        except OSError as error:
+            raise StartupError(f"definitions file {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise StartupError(f"definitions file {path}: not UTF-8: {error.reason}") from error
+        except DefinitionsError as error:
+            raise StartupError(f"definitions file {path}: {error}") from error
+        log.info("definitions.loaded", path=path)
+        return content
 
     async def _tell_ready(self, port: int) -> None:
         """Write the ready file, whole or not at all: who polls for it must not read half of it."""

@@ -119,6 +119,15 @@ def compile_pattern(text: str) -> regex.Pattern[str]:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
+def grant_of(configure: str, write: str, read: str) -> Grant:
+    """The three patterns made ready.
+
+    Raises:
+        ValueError: one is not a regular expression.
+    """
+    return Grant(compile_pattern(configure), compile_pattern(write), compile_pattern(read))
+
+
 class User:
     """A user who has logged in, or could: tags, and permissions per virtual host."""
 
@@ -162,6 +171,19 @@ class User:
                 self._verdicts.clear()
             verdict = self._verdicts[key] = self._search(permission, name, vhost_name)
         return verdict
+
+    def permit(self, vhost_name: str, grant: Grant) -> None:
+        """Have these permissions in a virtual host from now on."""
+        self._grants[vhost_name] = grant
+        self._verdicts.clear()
+
+    def become(self, other: User) -> None:
+        """Have the tags and limits of another, and what that one may where this one may nothing."""
+        self.tags = other.tags
+        self.max_connections = other.max_connections
+        self.max_channels = other.max_channels
+        self._grants = other._grants | self._grants
+        self._verdicts.clear()
 
     def _search(self, permission: Permission, name: str, vhost_name: str) -> bool:
         grant = self._grants.get(vhost_name)
@@ -224,6 +246,7 @@ class Authenticator:
         random_octets: Callable[[int], bytes],
     ) -> None:
         self._loopback_users = frozenset(loopback_users)
+        self._random_octets = random_octets
         self._logins: dict[str, _Login] = {}
         for account in accounts:
             try:
@@ -231,6 +254,37 @@ class Authenticator:
             except ValueError as error:
                 raise SettingsError(f"users: {account.name!r}: {error}") from error
         self._nobody = hash_password("", random_octets(SALT_SIZE), "rabbit_password_hashing_sha256")
+
+    def check(self, account: UserAccount) -> None:
+        """Pass if `put` takes the account.
+
+        Raises:
+            ValueError: a pattern, a hash or the name of an algorithm is none.
+        """
+        _login_of(account, lambda count: bytes(count))
+
+    def put(self, account: UserAccount) -> None:
+        """Make a user, or change what proves them, their tags and limits; permissions stay.
+
+        Raises:
+            ValueError: as `check`
+
+        Spec: AUTH-02, HTTP-41
+        """
+        login = _login_of(account, self._random_octets)
+        before = self._logins.get(account.name)
+        if before is not None:
+            before.user.become(login.user)
+            login = _Login(before.user, login.hashed)
+        self._logins[account.name] = login
+
+    def remove(self, name: str) -> None:
+        """Forget a user; who has logged in as that one stays."""
+        self._logins.pop(name, None)
+
+    def permit(self, name: str, vhost: str, grant: Grant) -> None:
+        """Give a user these permissions in a virtual host, in place of what there was (AUTH-07)."""
+        self._logins[name].user.permit(vhost, grant)
 
     def find(self, name: str) -> User | None:
         """The user of that name, whoever asks."""
@@ -268,11 +322,7 @@ def _login_of(account: UserAccount, random_octets: Callable[[int], bytes]) -> _L
     Raises:
         ValueError: a pattern, a hash or the name of an algorithm is none.
     """
-    grant = Grant(
-        compile_pattern(account.configure),
-        compile_pattern(account.write),
-        compile_pattern(account.read),
-    )
+    grant = grant_of(account.configure, account.write, account.read)
     user = User(
         account.name,
         tags=account.tags,

@@ -73,6 +73,11 @@ class Settings:
     port: int = _option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
     # A Path is as immutable as a string, which the rule does not know.
     data_dir: Path = _option(DATA_DIR, "Directory of the journal; made if missing.")  # noqa: RUF009
+    load_definitions: str = _option(
+        "",
+        "JSON file in RabbitMQ's form with what is to exist: virtual hosts, users, policies, "
+        "exchanges, queues, bindings; read at start and on SIGHUP (HTTP-43).",
+    )
     ready_file: str = _option(
         "", "File that gets host, port and process id as JSON while clients can connect."
     )

@@ -1,0 +1,475 @@
+"""Definitions as a file of JSON, in the form in which RabbitMQ exports them.
+
+    text ─▶ entries with their types checked, each with its place in the file ─▶ `importing.py`
+
+A fault is told with its place, as in `queues[3].arguments.x-max-length`. What such a file may hold
+and this broker has not got is listed, so that somebody can be told. Must not know what an entry
+does, nor files.
+
+Spec: HTTP-40, HTTP-41
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from protocol.fields import Field, Table, boolean, long_int, longstr
+from server.accounts import UNLIMITED, UserAccount
+from server.broker.policies import ALL, Policy
+from server.startup import StartupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from server.broker.bindings import DestinationKind
+
+NAME_MAX_SIZE: Final = 255
+MOST_DEPTH: Final = 16
+LARGEST_INTEGER: Final = 1 << 63
+MAX_LIMITS: Final = ("max-connections", "max-queues", "max-exchanges")
+OPERATOR_POLICY: Final = "operator_policy"
+VHOST_LIMITS: Final = "vhost-limits"
+# What tells about the broker that wrote the file, and asks for nothing.
+TELLING: Final = frozenset(
+    {
+        *("rabbit_version", "rabbitmq_version", "product_name", "product_version"),
+        *("rabbitmq_definition_format", "original_cluster_name", "original_vhost_name"),
+        *("explanation", "metadata"),
+    }
+)
+TELLING_PARAMETERS: Final = frozenset(
+    {"cluster_name", "internal_cluster_id", "cluster_tags", "cluster_metadata"}
+)
+
+T = TypeVar("T")
+
+
+class DefinitionsError(StartupError):
+    """Something is wrong with a definitions file: where, and what."""
+
+
+@dataclass(slots=True, frozen=True)
+class VHostEntry:
+    """A virtual host."""
+
+    where: str
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
+class LimitsEntry:
+    """Limits of a virtual host: names of MAX_LIMITS, negative ones are none."""
+
+    where: str
+    vhost: str
+    limits: Mapping[str, int]
+
+
+@dataclass(slots=True, frozen=True)
+class UserEntry:
+    """A user, who may enter no virtual host by this."""
+
+    where: str
+    account: UserAccount
+
+
+class Patterns(NamedTuple):
+    """The three expressions of a permission."""
+
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(slots=True, frozen=True)
+class PermissionEntry:
+    """What a user may do in a virtual host."""
+
+    where: str
+    user: str
+    vhost: str
+    patterns: Patterns
+
+
+@dataclass(slots=True, frozen=True)
+class PolicyEntry:
+    """A policy or operator policy."""
+
+    where: str
+    vhost: str
+    policy: Policy
+
+
+@dataclass(slots=True, frozen=True)
+class ExchangeEntry:
+    """An exchange."""
+
+    where: str
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Table
+
+
+@dataclass(slots=True, frozen=True)
+class QueueEntry:
+    """A queue that is nobody's own."""
+
+    where: str
+    vhost: str
+    name: str
+    durable: bool
+    auto_delete: bool
+    arguments: Table
+
+
+@dataclass(slots=True, frozen=True)
+class BindingEntry:
+    """A binding."""
+
+    where: str
+    vhost: str
+    source: str
+    kind: DestinationKind
+    destination: str
+    routing_key: str
+    arguments: Table
+
+
+@dataclass(slots=True)
+class Content:
+    """Everything in one file, in the order in which it is to be applied; `skipped` is not."""
+
+    users: list[UserEntry] = field(default_factory=list)
+    vhosts: list[VHostEntry] = field(default_factory=list)
+    permissions: list[PermissionEntry] = field(default_factory=list)
+    limits: list[LimitsEntry] = field(default_factory=list)
+    policies: list[PolicyEntry] = field(default_factory=list)
+    exchanges: list[ExchangeEntry] = field(default_factory=list)
+    queues: list[QueueEntry] = field(default_factory=list)
+    bindings: list[BindingEntry] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+class Entry:
+    """One object of the file, and where it stands."""
+
+    def __init__(self, value: object, where: str) -> None:
+        if not isinstance(value, dict):
+            raise DefinitionsError(f"{where}: expected an object, not {kind_of(value)}")
+        self.where = where
+        self.values: dict[str, object] = value
+
+    def at(self, key: str) -> str:
+        """Where the value of a key stands."""
+        return f"{self.where}.{key}"
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text, which must be there unless there is a default."""
+        return self._of_type(key, str, default)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        return self._of_type(key, bool, default)
+
+    def number(self, key: str, default: float) -> float:
+        """A number."""
+        value = self.values.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise DefinitionsError(f"{self.at(key)}: expected a number, not {kind_of(value)}")
+        if not math.isfinite(value):
+            raise DefinitionsError(f"{self.at(key)}: too large")
+        return value
+
+    def object(self, key: str) -> dict[str, object]:
+        """An object; a missing one is empty, and so is the empty list that old exports write."""
+        value = self.values.get(key, {})
+        if value == []:
+            return {}
+        if not isinstance(value, dict):
+            raise DefinitionsError(f"{self.at(key)}: expected an object, not {kind_of(value)}")
+        return value
+
+    def table(self, key: str = "arguments") -> Table:
+        """An object as an argument table."""
+        return table_of(self.object(key), self.at(key))
+
+    def name(self, key: str = "name", *, may_be_empty: bool = False) -> str:
+        """A name of at most 255 octets, without line ends."""
+        name = self.text(key)
+        try:
+            size = len(name.encode("utf-8", "surrogateescape"))
+        except UnicodeEncodeError:
+            raise DefinitionsError(f"{self.at(key)}: not a text of Unicode") from None
+        if not size and not may_be_empty:
+            raise DefinitionsError(f"{self.at(key)}: must not be empty")
+        if size > NAME_MAX_SIZE:
+            raise DefinitionsError(
+                f"{self.at(key)}: expected at most {NAME_MAX_SIZE} bytes, not {size}"
+            )
+        if "\n" in name or "\r" in name:
+            raise DefinitionsError(f"{self.at(key)}: must not have line ends")
+        return name
+
+    def _of_type(self, key: str, kind: type[T], default: T | None) -> T:
+        if key not in self.values:
+            if default is None:
+                raise DefinitionsError(f"{self.at(key)}: missing")
+            return default
+        value = self.values[key]
+        if not isinstance(value, kind):
+            words = {str: "a text", bool: "true or false"}
+            raise DefinitionsError(f"{self.at(key)}: expected {words[kind]}, not {kind_of(value)}")
+        return value
+
+
+def read_content(text: str) -> Content:
+    """The entries of a definitions file.
+
+    Raises:
+        DefinitionsError: it is no JSON, or an entry has not the form that it should have
+    """
+    try:
+        document = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise DefinitionsError("nested too deeply") from None
+    except ValueError as error:
+        raise DefinitionsError(f"not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise DefinitionsError(f"expected an object, not {kind_of(document)}")
+    content = Content()
+    readers = {
+        "users": _user,
+        "vhosts": _vhost,
+        "permissions": _permission,
+        "parameters": _parameter,
+        "operator_policies": _operator_policy,
+        "policies": _policy,
+        "exchanges": _exchange,
+        "queues": _queue,
+        "bindings": _binding,
+        "global_parameters": _global_parameter,
+    }
+    for key in document.keys() - readers.keys() - TELLING:
+        # An empty list of what this broker has not got is nothing to skip.
+        if document[key]:
+            content.skipped.append(key)
+    for key, reader in readers.items():
+        for entry in _entries(document, key):
+            reader(entry, content)
+    content.skipped.sort()
+    return content
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _entries(document: Mapping[str, object], key: str) -> Iterator[Entry]:
+    rows = document.get(key, [])
+    if not isinstance(rows, list):
+        raise DefinitionsError(f"{key}: expected a list, not {kind_of(rows)}")
+    for number, row in enumerate(rows):
+        yield Entry(row, f"{key}[{number}]")
+
+
+def _user(entry: Entry, content: Content) -> None:
+    tags = entry.values.get("tags", [])
+    if isinstance(tags, str):  # before 3.9
+        tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise DefinitionsError(f"{entry.at('tags')}: expected a list of texts")
+    limits = _limits(entry, "limits", ("max-connections", "max-channels"), content)
+    account = UserAccount(
+        name=entry.name(),
+        password=entry.text("password", ""),
+        password_hash=entry.text("password_hash", ""),
+        hashing_algorithm=entry.text("hashing_algorithm", "rabbit_password_hashing_sha256"),
+        tags=tuple(tags),
+        vhosts=(),
+        max_connections=limits.get("max-connections", UNLIMITED),
+        max_channels=limits.get("max-channels", UNLIMITED),
+    )
+    content.users.append(UserEntry(entry.where, account))
+
+
+def _vhost(entry: Entry, content: Content) -> None:
+    vhost = VHostEntry(entry.where, entry.name())
+    content.vhosts.append(vhost)
+    metadata = entry.object("metadata")
+    for table, where in ((entry.values, entry.where), (metadata, entry.at("metadata"))):
+        if table.get("default_queue_type") not in {None, "undefined", "classic"}:
+            content.skipped.append(f"{where}.default_queue_type")
+    limits = _limits(entry, "limits", MAX_LIMITS, content)
+    if limits:
+        content.limits.append(LimitsEntry(entry.at("limits"), vhost.name, limits))
+
+
+def _permission(entry: Entry, content: Content) -> None:
+    patterns = Patterns(entry.text("configure"), entry.text("write"), entry.text("read"))
+    where, user, vhost = entry.where, entry.name("user"), entry.name("vhost")
+    content.permissions.append(PermissionEntry(where, user, vhost, patterns))
+
+
+def _parameter(entry: Entry, content: Content) -> None:
+    component = entry.text("component")
+    if component == OPERATOR_POLICY:
+        value = Entry(entry.values.get("value"), entry.at("value"))
+        policy = _policy_of(value, entry.name(), is_operator=True)
+        content.policies.append(PolicyEntry(entry.where, entry.name("vhost"), policy))
+    elif component == VHOST_LIMITS:
+        limits = _limits(entry, "value", MAX_LIMITS, content)
+        content.limits.append(LimitsEntry(entry.where, entry.name("vhost"), limits))
+    else:
+        content.skipped.append(f"{entry.where} of component {component!r}")
+
+
+def _limits(entry: Entry, key: str, known: tuple[str, ...], content: Content) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name, value in entry.object(key).items():
+        where = f"{entry.at(key)}.{name}"
+        if name not in known:
+            content.skipped.append(where)
+        elif isinstance(value, bool) or not isinstance(value, int):
+            raise DefinitionsError(f"{where}: expected an integer, not {kind_of(value)}")
+        else:
+            found[name] = value
+    return found
+
+
+def _operator_policy(entry: Entry, content: Content) -> None:
+    policy = _policy_of(entry, entry.name(), is_operator=True)
+    content.policies.append(PolicyEntry(entry.where, entry.name("vhost"), policy))
+
+
+def _policy(entry: Entry, content: Content) -> None:
+    policy = _policy_of(entry, entry.name(), is_operator=False)
+    content.policies.append(PolicyEntry(entry.where, entry.name("vhost"), policy))
+
+
+def _policy_of(entry: Entry, name: str, *, is_operator: bool) -> Policy:
+    definition = entry.values.get("definition")
+    # Exports of RabbitMQ before 3.0 have it as a text.
+    if not isinstance(definition, dict):
+        raise DefinitionsError(
+            f"{entry.at('definition')}: expected an object, not {kind_of(definition)}"
+        )
+    return Policy(
+        name,
+        entry.text("pattern"),
+        definition,
+        entry.text("apply-to", ALL),
+        entry.number("priority", 0),
+        is_operator,
+        comes_from_file=True,
+    )
+
+
+def _exchange(entry: Entry, content: Content) -> None:
+    content.exchanges.append(
+        ExchangeEntry(
+            entry.where,
+            entry.name("vhost"),
+            entry.name(),
+            entry.text("type"),
+            entry.flag("durable", True),
+            entry.flag("auto_delete"),
+            entry.flag("internal"),
+            entry.table(),
+        )
+    )
+
+
+def _queue(entry: Entry, content: Content) -> None:
+    arguments = entry.table()
+    # Newer exports say the type beside the arguments, too.
+    queue_type = entry.text("type", "classic")
+    if queue_type != "classic":
+        arguments.setdefault("x-queue-type", longstr(queue_type))
+    content.queues.append(
+        QueueEntry(
+            entry.where,
+            entry.name("vhost"),
+            entry.name(),
+            entry.flag("durable", True),
+            entry.flag("auto_delete"),
+            arguments,
+        )
+    )
+
+
+def _binding(entry: Entry, content: Content) -> None:
+    kind = entry.text("destination_type")
+    if kind not in {"queue", "exchange"}:
+        where = entry.at("destination_type")
+        raise DefinitionsError(f"{where}: expected queue or exchange, not {kind!r}")
+    content.bindings.append(
+        BindingEntry(
+            entry.where,
+            entry.name("vhost"),
+            entry.name("source"),
+            "queue" if kind == "queue" else "exchange",
+            entry.name("destination"),
+            entry.name("routing_key", may_be_empty=True),
+            entry.table(),
+        )
+    )
+
+
+def _global_parameter(entry: Entry, content: Content) -> None:
+    if entry.text("name") not in TELLING_PARAMETERS:
+        content.skipped.append(f"{entry.where} {entry.text('name')!r}")
+
+
+def table_of(values: Mapping[str, object], where: str, depth: int = 0) -> Table:
+    """An argument table; integers get 64 bits.
+
+    Raises:
+        DefinitionsError: a value that no table can hold
+    """
+    table: Table = {}
+    for name, value in values.items():
+        if len(name.encode("utf-8", "backslashreplace")) > NAME_MAX_SIZE:
+            raise DefinitionsError(f"{where}: a name of more than {NAME_MAX_SIZE} bytes")
+        table[name] = _field(value, f"{where}.{name}", depth)
+    return table
+
+
+def _field(value: object, where: str, depth: int) -> Field:
+    if depth > MOST_DEPTH:
+        raise DefinitionsError(f"{where}: nested too deeply")
+    if isinstance(value, bool):
+        return boolean(value)
+    if isinstance(value, int):
+        if not -LARGEST_INTEGER <= value < LARGEST_INTEGER:
+            raise DefinitionsError(f"{where}: {value} does not fit into 64 bits")
+        return long_int(value)
+    if isinstance(value, float):
+        return Field("d", value)
+    if isinstance(value, str):
+        try:
+            return longstr(value)
+        except UnicodeEncodeError:
+            raise DefinitionsError(f"{where}: not a text of Unicode") from None
+    if isinstance(value, dict):
+        return Field("F", table_of(value, where, depth + 1))
+    if isinstance(value, list):
+        items = (_field(each, f"{where}[{at}]", depth + 1) for at, each in enumerate(value))
+        return Field("A", tuple(items))
+    return Field("V", None)
+
+
+def kind_of(value: object) -> str:
+    """What a value of JSON is, in words; the value itself may be a secret."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    words: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
+    return words.get(type(value), "a number")
