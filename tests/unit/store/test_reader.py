@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from store import records
 from store.errors import ReadFailed, WriteFailed
 from store.journal import Journal
 from store.reader import CACHED_ROUTES, OPEN_FILES, WHOLE_BYTES, Reader
@@ -257,3 +258,37 @@ def test_few_files_stay_open() -> None:
         assert len(reader_of(journal)._files) <= OPEN_FILES
     journal.close()
     assert not reader_of(journal)._files
+
+
+def test_messages_keep_the_time_they_came_wherever_they_are_moved() -> None:
+    disk = SimDisk()
+    clock = iter(range(5000, 6000))
+    journal, _ = open_on(disk, wall_ms=lambda: next(clock))
+    first = journal.append_run((1,), b"tail", [b"a", b"b"])
+    journal.write()
+    second = journal.append_run((1,), b"tail", [b"c"])
+    journal.append_run((2,), b"other", [b"d"])
+    journal.write()
+    journal.move_run((1,), b"tail", first, [b"a"], 5000)
+    journal.write()
+    found = journal.fetch_runs([first + 1, second, second + 1], 1000)
+    assert [(lsn, tail, list(raws), at) for lsn, tail, raws, at in found] == [
+        (first + 1, b"tail", [b"b"], 5000),
+        (second, b"tail", [b"c"], 5001),
+        (second + 1, b"other", [b"d"], 5001),
+    ]
+    sync(journal)
+    journal, _ = open_on(disk)
+    assert {run[3] for run in journal.fetch_runs([first, first + 1], 1000)} == {5000}
+
+
+def test_blocks_of_an_earlier_program_do_not_say_when_messages_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(records, "pack_written", lambda written_ms: b"")
+    disk = SimDisk()
+    journal, _ = open_on(disk, wall_ms=lambda: 5000)
+    lsns = publish(journal, 1, b"a", b"b")
+    assert [run[3] for run in journal.fetch_runs(lsns, 1000)] == [0, 0]
+    journal, _ = open_on(disk)
+    assert [run[3] for run in journal.fetch_runs(lsns, 1000)] == [0, 0]
