@@ -1,0 +1,244 @@
+"""Definitions files: what is read from them, and how a fault is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from protocol.fields import Field, longstr
+from server.definitions_file import Content, DefinitionsError, read_content
+
+
+def content(**document: Any) -> Content:
+    return read_content(json.dumps(document))
+
+
+QUEUE = {"vhost": "/", "name": "q", "durable": True, "auto_delete": False, "arguments": {}}
+POLICY = {"vhost": "/", "name": "p", "pattern": "^q", "definition": {"max-length": 1}}
+BINDING = {
+    "vhost": "/",
+    "source": "x",
+    "destination": "q",
+    "destination_type": "queue",
+    "routing_key": "",
+    "arguments": {},
+}
+
+
+def test_an_export_of_rabbitmq_is_read_whole() -> None:
+    found = content(
+        rabbit_version="3.10.8",
+        rabbitmq_version="3.10.8",
+        product_name="RabbitMQ",
+        product_version="3.10.8",
+        users=[
+            {
+                "name": "u",
+                "password_hash": "h",
+                "hashing_algorithm": "rabbit_password_hashing_sha512",
+                "tags": ["administrator"],
+                "limits": {"max-connections": 3},
+            }
+        ],
+        vhosts=[{"name": "/"}],
+        permissions=[{"user": "u", "vhost": "/", "configure": "c", "write": "w", "read": "r"}],
+        topic_permissions=[],
+        parameters=[
+            {
+                "component": "vhost-limits",
+                "name": "limits",
+                "value": {"max-queues": 7},
+                "vhost": "/",
+            },
+            {
+                "component": "operator_policy",
+                "name": "o",
+                "value": {
+                    "apply-to": "queues",
+                    "definition": {"expires": 1},
+                    "pattern": "",
+                    "priority": 2,
+                },
+                "vhost": "/",
+            },
+        ],
+        global_parameters=[{"name": "internal_cluster_id", "value": "x"}],
+        policies=[POLICY | {"apply-to": "streams", "priority": 1}],
+        queues=[QUEUE],
+        exchanges=[
+            {
+                "vhost": "/",
+                "name": "x",
+                "type": "topic",
+                "durable": True,
+                "auto_delete": False,
+                "internal": True,
+                "arguments": {},
+            }
+        ],
+        bindings=[BINDING],
+    )
+    assert found.skipped == []
+    account = found.users[0].account
+    assert (account.name, account.password_hash, account.tags) == ("u", "h", ("administrator",))
+    assert (account.max_connections, account.max_channels, account.vhosts) == (3, -1, ())
+    assert found.permissions[0].patterns == ("c", "w", "r")
+    assert found.limits[0].limits == {"max-queues": 7}
+    operator, policy = (each.policy for each in found.policies)
+    assert (operator.name, operator.is_operator, operator.priority) == ("o", True, 2)
+    assert (policy.apply_to, policy.is_operator, policy.comes_from_file) == ("streams", False, True)
+    assert found.exchanges[0].internal
+    assert found.queues[0].where == "queues[0]"
+    assert found.bindings[0].kind == "queue"
+
+
+def test_operator_policies_may_stand_in_a_list_of_their_own() -> None:
+    found = content(operator_policies=[POLICY])
+    assert found.policies[0].policy.is_operator
+
+
+def test_defaults() -> None:
+    found = content(queues=[{"vhost": "/", "name": "q"}], policies=[POLICY])
+    assert (found.queues[0].durable, found.queues[0].auto_delete) == (True, False)
+    assert (found.policies[0].policy.apply_to, found.policies[0].policy.priority) == ("all", 0)
+
+
+def test_types_of_arguments() -> None:
+    arguments = {
+        "i": 1,
+        "f": 1.5,
+        "s": "text",
+        "t": True,
+        "v": None,
+        "a": [1, "x"],
+        "o": {"x": -1},
+    }
+    table = content(queues=[QUEUE | {"arguments": arguments}]).queues[0].arguments
+    assert table == {
+        "i": Field("l", 1),
+        "f": Field("d", 1.5),
+        "s": longstr("text"),
+        "t": Field("t", True),
+        "v": Field("V", None),
+        "a": Field("A", (Field("l", 1), longstr("x"))),
+        "o": Field("F", {"x": Field("l", -1)}),
+    }
+
+
+def test_the_type_of_a_queue_may_stand_beside_its_arguments() -> None:
+    table = content(queues=[QUEUE | {"type": "quorum"}]).queues[0].arguments
+    assert table == {"x-queue-type": longstr("quorum")}
+    assert content(queues=[QUEUE | {"type": "classic"}]).queues[0].arguments == {}
+
+
+def test_tags_of_old_exports() -> None:
+    found = content(users=[{"name": "u", "tags": "administrator, monitoring"}])
+    assert found.users[0].account.tags == ("administrator", "monitoring")
+
+
+def test_what_this_broker_has_not_got_is_listed() -> None:
+    """HTTP-41."""
+    found = content(
+        topic_permissions=[{"user": "u"}],
+        parameters=[{"component": "shovel", "name": "s", "vhost": "/", "value": {}}],
+        global_parameters=[{"name": "mqtt_port_to_vhost_mapping", "value": {}}],
+        vhosts=[{"name": "v", "default_queue_type": "quorum", "limits": []}],
+        unheard_of=[1],
+        nothing_in_it=[],
+    )
+    assert found.skipped == [
+        "global_parameters[0] 'mqtt_port_to_vhost_mapping'",
+        "parameters[0] of component 'shovel'",
+        "topic_permissions",
+        "unheard_of",
+        "vhosts[0].default_queue_type",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ({"queues": {}}, "queues: expected a list, not an object"),
+        ({"queues": [1]}, "queues[0]: expected an object, not a number"),
+        ({"queues": [QUEUE, {"vhost": "/"}]}, "queues[1].name: missing"),
+        ({"queues": [QUEUE | {"name": 5}]}, "queues[0].name: expected a text, not a number"),
+        ({"queues": [QUEUE | {"name": ""}]}, "queues[0].name: must not be empty"),
+        (
+            {"queues": [QUEUE | {"name": "é" * 128}]},
+            "queues[0].name: expected at most 255 bytes, not 256",
+        ),
+        ({"queues": [QUEUE | {"name": "\nq"}]}, "queues[0].name: must not have line ends"),
+        ({"queues": [QUEUE | {"name": "\ud800"}]}, "queues[0].name: not a text of Unicode"),
+        (
+            {"queues": [QUEUE | {"durable": "yes"}]},
+            "queues[0].durable: expected true or false, not a text",
+        ),
+        (
+            {"queues": [QUEUE | {"arguments": {"a": {"b": [1 << 63]}}}]},
+            "queues[0].arguments.a.b[0]: 9223372036854775808 does not fit into 64 bits",
+        ),
+        (
+            {"policies": [POLICY | {"pattern": None}]},
+            "policies[0].pattern: expected a text, not null",
+        ),
+        (
+            {"policies": [POLICY | {"definition": "x"}]},
+            "policies[0].definition: expected an object, not a text",
+        ),
+        (
+            {"policies": [POLICY | {"priority": "1"}]},
+            "policies[0].priority: expected a number, not a text",
+        ),
+        (
+            {"parameters": [{"component": "operator_policy", "name": "o", "vhost": "/"}]},
+            "parameters[0].value: expected an object, not null",
+        ),
+        (
+            {
+                "parameters": [
+                    {"component": "vhost-limits", "vhost": "/", "value": {"max-queues": "1"}}
+                ]
+            },
+            "parameters[0].value.max-queues: expected an integer, not a text",
+        ),
+        (
+            {"bindings": [BINDING | {"destination_type": "topic"}]},
+            "bindings[0].destination_type: expected queue or exchange, not 'topic'",
+        ),
+        ({"users": [{"name": "u", "tags": [1]}]}, "users[0].tags: expected a list of texts"),
+    ],
+)
+def test_faults(document: dict[str, Any], text: str) -> None:
+    with pytest.raises(DefinitionsError) as refused:
+        content(**document)
+    assert str(refused.value) == text
+
+
+@pytest.mark.parametrize(
+    ("octets", "text"),
+    [
+        ("{", "not JSON: Expecting property name"),
+        ("[]", "expected an object, not a list"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"policies": [{"priority": NaN}]}', "not JSON: NaN is no number of JSON"),
+    ],
+)
+def test_no_document(octets: str, text: str) -> None:
+    with pytest.raises(DefinitionsError, match=text):
+        read_content(octets)
+
+
+def test_numbers_without_end() -> None:
+    text = json.dumps({"policies": [POLICY]}).replace('"^q",', '"^q", "priority": 1e999,')
+    with pytest.raises(DefinitionsError, match=r"^policies\[0\].priority: too large$"):
+        read_content(text)
+
+
+def test_arguments_nested_without_end() -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(50):
+        nested = {"a": nested}
+    with pytest.raises(DefinitionsError, match="nested too deeply"):
+        content(queues=[QUEUE | {"arguments": nested}])

@@ -1,0 +1,285 @@
+"""Definitions applied to a broker: all of a file or nothing, and what is exported again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from protocol.errors import AccessRefused, NotAllowed
+from server.auth import LoginError
+from server.broker.broker import Broker
+from server.definitions_export import exported
+from server.definitions_file import DefinitionsError, read_content
+from server.importing import Importer, Sketch, empty_sketch
+from tests.unit.server.in_memory import World, closes_channel
+from tests.unit.server.test_definitions_file import BINDING, POLICY, QUEUE
+from tests.unit.server.test_expiry import declare, publish
+from tests.unit.server.test_policies import lay_down
+
+EXCHANGE = {"vhost": "/", "name": "x", "type": "topic", "durable": True, "arguments": {}}
+
+
+@pytest.fixture
+def world() -> World:
+    """A broker."""
+    return World()
+
+
+def load(world: World, **document: Any) -> None:
+    """Apply a file to it."""
+    importer = Importer(world.broker, world.auth, world.admission)
+    importer.apply(read_content(json.dumps(document)))
+    world.sync()
+
+
+def test_everything_is_made(world: World) -> None:
+    load(
+        world,
+        vhosts=[{"name": "v"}],
+        policies=[POLICY],
+        exchanges=[EXCHANGE, EXCHANGE | {"vhost": "v", "name": "y"}],
+        queues=[QUEUE, QUEUE | {"vhost": "v", "arguments": {"x-max-priority": 3}}],
+        bindings=[BINDING, BINDING | {"destination_type": "exchange", "destination": "amq.topic"}],
+        parameters=[
+            {
+                "component": "vhost-limits",
+                "vhost": "v",
+                "value": {"max-queues": 1, "max-exchanges": 9},
+            }
+        ],
+    )
+    assert world.vhost.queues["q"].features.max_length == 1
+    other = world.broker.vhosts["v"]
+    assert other.queues["q"].features.highest_level == 3
+    assert (other.queue_limit, other.exchange_limit) == (1, 9)
+    assert "y" in other.exchanges
+    assert [each.destination for each in world.vhost.bindings] == ["q", "amq.topic"]
+
+
+def test_twice_is_as_good_as_once(world: World) -> None:
+    """HTTP-41: nothing is logged the second time."""
+    document = {"exchanges": [EXCHANGE], "queues": [QUEUE], "bindings": [BINDING]}
+    load(world, policies=[POLICY], **document)
+    records = list(world.journal.records)
+    load(world, policies=[POLICY], **document)
+    assert world.journal.records == records
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        (
+            {"policies": [POLICY | {"definition": {"max-length": -1}}]},
+            "policies[0]: -1 is not a valid maximum length",
+        ),
+        ({"policies": [POLICY | {"vhost": "w"}]}, "policies[0].vhost: no vhost 'w'"),
+        ({"exchanges": [EXCHANGE | {"type": "y"}]}, "exchanges[0]: unknown exchange type 'y'"),
+        (
+            {"exchanges": [EXCHANGE | {"name": "amq.x"}]},
+            "exchanges[0]: exchange name 'amq.x' contains reserved prefix 'amq.*'",
+        ),
+        (
+            {"exchanges": [EXCHANGE | {"name": "amq.topic", "type": "fanout"}]},
+            "exchanges[0]: inequivalent arg 'type' for exchange 'amq.topic' in vhost '/': "
+            "received 'fanout' but current is 'topic'",
+        ),
+        (
+            {"queues": [QUEUE | {"arguments": {"x-max-length": -1}}]},
+            "queues[0]: invalid arg 'x-max-length' for queue 'q' in vhost '/': {value_negative,-1}",
+        ),
+        (
+            {"queues": [QUEUE | {"name": "there"}]},
+            "queues[0]: inequivalent arg 'durable' for queue 'there' in vhost '/': "
+            "received 'true' but current is 'false'",
+        ),
+        (
+            {"queues": [QUEUE | {"name": "amq.gen-x"}]},
+            "queues[0]: queue name 'amq.gen-x' contains reserved prefix 'amq.*'",
+        ),
+        ({"bindings": [BINDING]}, "bindings[0]: no exchange 'x' in vhost '/'"),
+        (
+            {
+                "permissions": [
+                    {"user": "nobody", "vhost": "/", "configure": "", "write": "", "read": ""}
+                ]
+            },
+            "permissions[0].user: no user 'nobody'",
+        ),
+        (
+            {
+                "permissions": [
+                    {"user": "guest", "vhost": "/", "configure": "(", "write": "", "read": ""}
+                ]
+            },
+            "permissions[0]: '(' is not a regular expression: missing ) at position 1",
+        ),
+        (
+            {"users": [{"name": "u", "password_hash": "x"}]},
+            "users[0]: password_hash is not base64",
+        ),
+    ],
+)
+def test_a_fault_anywhere_changes_nothing(
+    world: World, document: dict[str, Any], text: str
+) -> None:
+    """HTTP-42."""
+    client = world.connect()
+    client.open()
+    declare(client, "there")
+    before = (list(world.journal.records), set(world.broker.vhosts), set(world.vhost.queues))
+    whole: dict[str, list[Any]] = {
+        "users": [{"name": "new", "password": "new"}],
+        "vhosts": [{"name": "v"}],
+        "policies": [POLICY | {"name": "fine"}],
+        "queues": [QUEUE | {"name": "fine"}],
+    }
+    for key, rows in document.items():
+        whole[key] = [*rows, *whole.get(key, [])]
+    with pytest.raises(DefinitionsError) as refused:
+        load(world, **whole)
+    assert str(refused.value) == text
+    assert not list(world.vhost.government.policies)
+    assert world.auth.find("new") is None
+    assert (
+        list(world.journal.records),
+        set(world.broker.vhosts),
+        set(world.vhost.queues),
+    ) == before
+
+
+class TestPoliciesOfTheFile:
+    """POLICY-04: the file is the word of an operator, who may take it back."""
+
+    def test_changed_and_taken_back(self, world: World) -> None:
+        client = world.connect()
+        client.open()
+        declare(client, "q")
+        publish(client, "q", b"a", b"b", b"c")
+        load(world, policies=[POLICY | {"definition": {"max-length": 2}}])
+        assert client.message_count("q") == 2
+        load(world, policies=[POLICY])
+        assert client.message_count("q") == 1
+        load(world)
+        assert not list(world.vhost.government.policies)
+        publish(client, "q", b"d")
+        assert client.message_count("q") == 2
+
+    def test_others_stay(self, world: World) -> None:
+        lay_down(world, "by hand", max_length=9)
+        load(world, policies=[POLICY], operator_policies=[POLICY])
+        load(world, operator_policies=[POLICY])
+        found = {(each.name, each.is_operator) for each in world.vhost.government.policies}
+        assert found == {("by hand", False), ("p", True)}
+
+    def test_nothing_else_is_deleted(self, world: World) -> None:
+        load(
+            world, queues=[QUEUE], exchanges=[EXCHANGE], bindings=[BINDING], vhosts=[{"name": "v"}]
+        )
+        load(world)
+        assert "q" in world.vhost.queues
+        assert "x" in world.vhost.exchanges
+        assert "v" in world.broker.vhosts
+        assert len(world.vhost.bindings) == 1
+
+
+class TestUsers:
+    """AUTH-02, AUTH-06, AUTH-07."""
+
+    def test_new_user(self, world: World) -> None:
+        row = {"name": "u", "password": "secret", "tags": ["impersonator"]}
+        permission = {"user": "u", "vhost": "/", "configure": "", "write": "^w", "read": ".*"}
+        load(world, users=[row], permissions=[permission])
+        user = world.auth.log_in("u", "secret", is_loopback=False)
+        assert user.is_impersonator
+        assert user.may("write", "well", "/")
+        assert not user.may("write", "ill", "/")
+        assert not user.may("configure", "well", "/")
+
+    def test_changed_password(self, world: World) -> None:
+        load(world, users=[{"name": "guest", "password": "other"}])
+        with pytest.raises(LoginError):
+            world.auth.log_in("guest", "guest", is_loopback=True)
+        assert world.auth.log_in("guest", "other", is_loopback=True).may_enter("/")
+
+    def test_permissions_change_for_those_who_are_logged_in(self, world: World) -> None:
+        client = world.connect()
+        client.open()
+        declare(client, "q")
+        publish(client, "q", b"a")
+        permission = {"user": "guest", "vhost": "/", "configure": "", "write": "^w", "read": ".*"}
+        load(world, permissions=[permission])
+        text = (
+            "ACCESS_REFUSED - write access to exchange 'amq.default' in vhost '/' refused for "
+            "user 'guest'"
+        )
+        with closes_channel(client, 403, text, (60, 40)):
+            publish(client, "q", b"b")
+
+    def test_without_a_password_nobody_gets_in(self, world: World) -> None:
+        load(world, users=[{"name": "u"}])
+        with pytest.raises(LoginError):
+            world.auth.log_in("u", "", is_loopback=True)
+
+    def test_limits_of_connections(self, world: World) -> None:
+        limits = {"component": "vhost-limits", "vhost": "/", "value": {"max-connections": 0}}
+        load(world, parameters=[limits])
+        with pytest.raises(NotAllowed):
+            world.admission.check_vhost("/", "guest")
+
+    def test_removed_default_user(self, world: World) -> None:
+        world.auth.remove("guest")
+        with pytest.raises(LoginError):
+            world.auth.log_in("guest", "guest", is_loopback=True)
+
+
+class TestExport:
+    """HTTP-40."""
+
+    def test_what_is_exported_makes_the_same_again(self, world: World) -> None:
+        load(
+            world,
+            vhosts=[{"name": "v"}],
+            policies=[POLICY],
+            operator_policies=[POLICY | {"definition": {"expires": 9}, "priority": 3}],
+            exchanges=[
+                EXCHANGE | {"arguments": {"alternate-exchange": "y"}, "auto_delete": True},
+                EXCHANGE | {"name": "later", "arguments": {"x-delayed-exchange": True}},
+            ],
+            queues=[QUEUE | {"arguments": {"x-queue-type": "quorum", "nested": {"a": [1, None]}}}],
+            bindings=[BINDING | {"arguments": {"n": 1.5}}],
+        )
+        client = world.connect()
+        client.open()
+        declare(client, "transient")
+        client.declare("mine", durable=True, exclusive=True)
+        text = exported(world.broker)
+        assert "transient" not in text
+        assert "mine" not in text
+        assert "delayed" not in text.replace("x-delayed-exchange", "")
+        copy = World()
+        load(copy, **json.loads(text))
+        assert exported(copy.broker) == text
+
+    def test_from_records(self, world: World) -> None:
+        """A data directory without a broker."""
+        load(world, queues=[QUEUE], policies=[POLICY])
+        sketch: Broker[Sketch] = empty_sketch()
+        sketch.restore(world.journal.records)
+        assert exported(sketch) == exported(world.broker)
+
+
+def test_a_sketch_refuses_nothing_that_a_queue_would_take() -> None:
+    vhost, _ = empty_sketch().create_vhost("/")
+    queue, _ = vhost.declare_queue(
+        "q", durable=True, exclusive_owner=None, auto_delete=False, arguments={}
+    )
+    queue.used()
+    assert queue.purge() == 0
+    with pytest.raises(AccessRefused):
+        vhost.declare_exchange(
+            "amq.x", "topic", durable=True, auto_delete=False, internal=False, arguments={}
+        )
+    vhost.delete_queue("q", None)
+    assert not vhost.queues
