@@ -373,6 +373,7 @@ class Connection:
     # Ends
 
     def fail_channel(self, number: int, error: SoftError) -> None:
+        """Close a channel with an error, whether a method of its client has made it or not."""
         last_tag = self.channels[number].next_tag - 1
         log.warning(
             "channel.closed",
