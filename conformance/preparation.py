@@ -1,7 +1,8 @@
 """What some cases need to find: users, virtual hosts and policies that no AMQP client can make.
 
 `prepared/definitions.json` is for any RabbitMQ (`rabbitmqctl import_definitions`),
-`prepared/vouchmq.toml` says the same to a VouchMQ (`--config`). Cases that miss them are skipped.
+`prepared/vouchmq.json` says the same and a little more to a VouchMQ (`--load-definitions`). Cases
+that miss them are skipped.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 The broker gets a free port and a data directory that is removed afterwards. In the command `{url}`
 stands for its amqp:// URL, `{restart}` for a command that restarts it and returns when it is
-ready again: ours is killed without warning, a RabbitMQ is asked to end. With a RabbitMQ `{control}`
-stands for its rabbitmqctl, `{tls_port}` and `{tls_files}` for where it speaks TLS and the folder
-with certificates for it. The exit code is that of the command, or 1 when the broker itself ends
-badly.
+ready again: ours is killed without warning, a RabbitMQ is asked to end. `{control}` stands for what
+an operator says, rabbitmqctl or tools/operate.py; with a RabbitMQ `{tls_port}` and `{tls_files}`
+for where it speaks TLS and the folder with certificates for it. The exit code is that of the
+command, or 1 when the broker itself ends badly.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Protocol
 
 PROJECT = Path(__file__).resolve().parents[1]
 REFEREE = PROJECT / "tools" / "referee.py"
+OPERATE = PROJECT / "tools" / "operate.py"
 CERTIFICATES = PROJECT / "tools" / "certificates.py"
 READY = re.compile(rb"^VouchMQ ready on \S+:(\d+)\s*$", re.MULTILINE)
 # Users, virtual hosts and policies that some cases need to find.
@@ -63,7 +64,10 @@ class Ours:
         self._output = directory / "output.log"
         self._data_dir = directory / "data"
         self._port = 0
-        self.words: dict[str, str] = {}
+        self._pid = directory / "pid"
+        self._definitions = directory / "definitions.json"
+        shutil.copy(PREPARED / "vouchmq.json", self._definitions)
+        self.words = {"{control}": shlex.join([sys.executable, str(OPERATE), str(directory), "--"])}
         self._process: subprocess.Popen[bytes]
 
     def start(self) -> str:
@@ -72,10 +76,11 @@ class Ours:
         command = [
             *(sys.executable, "-m", "server", "serve", "--port", str(self._port)),
             *("--data-dir", str(self._data_dir), "--log-level", "warning"),
-            *("--config", str(PREPARED / "vouchmq.toml")),
+            *("--load-definitions", str(self._definitions)),
         ]
         with self._output.open("ab") as stream:
             self._process = subprocess.Popen(command, cwd=PROJECT, stdout=stream, stderr=stream)
+        self._pid.write_text(str(self._process.pid))
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline and self._process.poll() is None:
             found = READY.search(self._output.read_bytes(), seen)
