@@ -3,10 +3,11 @@
     a segment is full, or a second has passed ─▶ look ─▶ step … step ─▶ nothing left to do
 
 A step is bounded by the time it takes: some tenths of a millisecond while anybody is served, more
-when nobody has been for a while. What publishers bring is owed threefold: for each octet of theirs
-so many of old segments are passed. Steps get longer when they fall behind with that, and only
-then, so that the disk does not fill faster than it is emptied. What a step moves is written with
-the next turn. While the disk refuses blocks there are no steps. Must not know segments or files.
+when nobody has been for a while. On a machine that is too busy to be in time steps get rarer. What
+publishers bring is owed threefold: for each octet of theirs so many of old segments are passed.
+Steps get longer when they fall behind with that, and only then, so that the disk does not fill
+faster than it is emptied. What a step moves is written with the next turn. While the disk refuses
+blocks there are no steps. Must not know segments or files.
 
 Spec: LIMIT-15
 """
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 # While somebody is served: a step, and the pause behind it. While nobody is.
 BUSY_STEP_S: Final = 0.0002
 BUSY_PAUSE_S: Final = 0.002
+# A pause is so many times as long as a step was late, if nothing much is owed.
+LATE_PAUSES: Final = 8
+LONGEST_PAUSE_S: Final = 0.02
 IDLE_STEP_S: Final = 0.001
 IDLE_PAUSE_S: Final = 0.001
 # A step that is far behind takes at most so long.
@@ -124,6 +128,7 @@ class Upkeep:
         self._turn_count = 0
         self._served_at = clock()
         self._owed = 0
+        self._due = 0.0
 
     def written(self) -> None:
         """The journal was written: if that began a segment, look at the others."""
@@ -141,6 +146,7 @@ class Upkeep:
 
     def _schedule(self, pause_s: float) -> None:
         self._is_scheduled = True
+        self._due = self._clock() + pause_s
         self._later(pause_s, self._step)
 
     def _may_write(self) -> bool:
@@ -161,16 +167,22 @@ class Upkeep:
         self._is_scheduled = False
         if not self._may_write():
             return
+        late_s = self._clock() - self._due
         steps = self._steps
         is_calm = self._is_calm()
         self._owe()
         passed = steps.passed_bytes
-        octets = min(MOST_OCTETS, max(LEAST_OCTETS, self._tail.tail_room_bytes // 2))
-        goes_on = steps.step(octets, self._limit_s(is_calm=is_calm))
+        goes_on = steps.step(self._most_octets(), self._limit_s(is_calm=is_calm))
         self._owed = max(0, self._owed - (steps.passed_bytes - passed)) if goes_on else 0
         if goes_on:
-            self._schedule(IDLE_PAUSE_S if is_calm else BUSY_PAUSE_S)
+            self._schedule(IDLE_PAUSE_S if is_calm else self._pause_s(late_s))
         self._turns.wake()
+
+    def _most_octets(self) -> int:
+        """Less where there is no room behind the tail's."""
+        if self._alarms.disk_free_octets >= self._segment_octets:
+            return MOST_OCTETS
+        return min(MOST_OCTETS, max(LEAST_OCTETS, self._tail.tail_room_bytes // 2))
 
     def _is_calm(self) -> bool:
         """Whether only turns of our own were run for a while."""
@@ -186,6 +198,12 @@ class Upkeep:
         brought = appended - self._appended - (moved - self._moved)
         self._appended, self._moved = appended, moved
         self._owed += OWED_PER_OCTET * max(0, brought)
+
+    def _pause_s(self, late_s: float) -> float:
+        """Longer when the last step came late: there is more to do than the machine can."""
+        if self._owed > LAG_SHARE * self._segment_octets:
+            return BUSY_PAUSE_S
+        return min(LONGEST_PAUSE_S, max(BUSY_PAUSE_S, LATE_PAUSES * late_s))
 
     def _limit_s(self, *, is_calm: bool) -> float:
         if is_calm:

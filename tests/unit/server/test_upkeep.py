@@ -13,6 +13,7 @@ from server.upkeep import (
     CALM_S,
     IDLE_PAUSE_S,
     IDLE_STEP_S,
+    LONGEST_PAUSE_S,
     LONGEST_STEP_S,
     ROOM_SHARE,
     Upkeep,
@@ -71,11 +72,13 @@ class Stage:
     def is_waiting(self) -> bool:
         return self._next is not None
 
-    def run(self, steps: int, *, turns: int = 0, brought: int = 0, moved: int = 0) -> None:
+    def run(
+        self, steps: int, *, turns: int = 0, brought: int = 0, moved: int = 0, late_s: float = 0.0
+    ) -> None:
         """Let so many steps happen; in each pause others have turns and bring something."""
         for _ in range(steps):
             assert self._next is not None
-            self.now += self.pauses[-1]
+            self.now += self.pauses[-1] + late_s
             self.count += turns
             self.appended_bytes += brought + moved
             self.moved_bytes += moved
@@ -140,6 +143,17 @@ def test_what_was_owed_is_forgotten_when_there_is_nothing_left_to_do(stage: Stag
     stage.upkeep.look()
     stage.run(1, turns=1)
     assert stage.limits[-1] == BUSY_STEP_S
+
+
+def test_steps_are_rarer_on_a_machine_that_cannot_be_in_time(stage: Stage) -> None:
+    stage.upkeep.look()
+    stage.run(5, turns=1, late_s=0.001)
+    assert stage.pauses[-1] == pytest.approx(0.008)
+    stage.run(5, turns=1, late_s=1.0)
+    assert stage.pauses[-1] == LONGEST_PAUSE_S
+    stage.run(300, turns=1, late_s=1.0, brought=1_000_000)
+    assert stage.pauses[-1] == BUSY_PAUSE_S, "the disk comes first"
+    assert stage.limits[-1] == LONGEST_STEP_S
 
 
 def test_a_new_segment_is_a_reason_to_look(stage: Stage) -> None:
