@@ -150,22 +150,7 @@ class Assembly:
         )
         self.upkeep = self._new_upkeep(settings, call_later)
         self._restore(recovered, settings)
-        self.node = Node(
-            self.broker,
-            self.journal,
-            self.turn,
-            limits_of(settings),
-            storing=self.storing,
-            equipment=self.equipment,
-            clock=clock,
-            random_token=random_token,
-            name=settings.node,
-            alarms=self.alarms,
-        )
-        self.node.hand_over = self.storage.hand_over
-        self.node.unsettle = self.journal.unsettle
-        # Whatever recovery has found is on disk: who waits for it waits no longer.
-        self.node.watermark = self.turn.watermark = recovered_lsn
+        self.node = self._new_node(settings, random_token, recovered_lsn)
         self.turn.wake()
 
     def _restore(self, recovered: Recovered, settings: Settings) -> None:
@@ -263,6 +248,27 @@ class Assembly:
         equipment.serve = self._serve
         equipment.expire = self._expire
         return equipment
+
+    def _new_node(
+        self, settings: Settings, random_token: Callable[[], str], recovered_lsn: int
+    ) -> Node:
+        node = Node(
+            self.broker,
+            self.journal,
+            self.turn,
+            limits_of(settings),
+            storing=self.storing,
+            equipment=self.equipment,
+            clock=self._clock,
+            random_token=random_token,
+            name=settings.node,
+            alarms=self.alarms,
+        )
+        node.hand_over = self.storage.hand_over
+        node.unsettle = self.journal.unsettle
+        # Whatever recovery has found is on disk: who waits for it waits no longer.
+        node.watermark = self.turn.watermark = recovered_lsn
+        return node
 
     def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
         return Broker(
