@@ -29,6 +29,7 @@ from server.accounts import (
     require_known_vhosts,
 )
 from server.amounts import parse_amount
+from server.options import from_text, from_value, option
 from server.startup import SettingsError
 
 if TYPE_CHECKING:
@@ -47,202 +48,186 @@ FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "VOUCHMQ_TEST_URL"})
 
 MIB: Final = 1024 * 1024
 DATA_DIR: Final = Path("vouchmq-data")
-_TRUE: Final = frozenset({"true", "on", "yes", "1"})
-_FALSE: Final = frozenset({"false", "off", "no", "0"})
-
-
-def _option(
-    default: object,
-    doc: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] = (),
-    is_secret: bool = False,
-) -> Any:
-    """A field: default, meaning, and what is allowed (bounds included)."""
-    metadata = {"doc": doc, "low": low, "high": high, "choices": choices}
-    return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 @dataclass(slots=True, frozen=True)
 class Settings:
     """Everything an operator has chosen."""
 
-    host: str = _option("127.0.0.1", "Address to listen on; `0.0.0.0` or `::` for every interface.")
-    port: int = _option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
+    host: str = option("127.0.0.1", "Address to listen on; `0.0.0.0` or `::` for every interface.")
+    port: int = option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
     # A Path is as immutable as a string, which the rule does not know.
-    data_dir: Path = _option(DATA_DIR, "Directory of the journal; made if missing.")  # noqa: RUF009
-    load_definitions: str = _option(
+    data_dir: Path = option(DATA_DIR, "Directory of the journal; made if missing.")  # noqa: RUF009
+    load_definitions: str = option(
         "",
         "JSON file in RabbitMQ's form with what is to exist: virtual hosts, users, policies, "
         "exchanges, queues, bindings; read at start and on SIGHUP (HTTP-43).",
     )
-    ready_file: str = _option(
+    ready_file: str = option(
         "", "File that gets host, port and process id as JSON while clients can connect."
     )
-    node: str = _option("vouchmq@localhost", "Name of this broker, told to clients and in the log.")
-    log_level: str = _option(
+    node: str = option("vouchmq@localhost", "Name of this broker, told to clients and in the log.")
+    log_level: str = option(
         "info",
         "Least severe event that is logged.",
         choices=("debug", "info", "warning", "error"),
     )
-    log_format: str = _option(
+    log_format: str = option(
         "auto",
         "`human`, `json`, or `auto`: human on a terminal, else JSON.",
         choices=("auto", "human", "json"),
     )
-    default_user: str = _option(
+    default_user: str = option(
         "guest", "The one user there is while the file has no `[[users]]` (AUTH-01)."
     )
-    default_pass: str = _option(
+    default_pass: str = option(
         "guest", "Password of `default_user`; an empty one never logs in.", is_secret=True
     )
-    default_vhost: str = _option("/", "Virtual host that always exists.")
-    loopback_users: tuple[str, ...] = _option(
+    default_vhost: str = option("/", "Virtual host that always exists.")
+    loopback_users: tuple[str, ...] = option(
         ("guest",), "Users who may log in from this machine only; `none` lifts it (AUTH-08)."
     )
-    handshake_timeout_s: float = _option(
+    handshake_timeout_s: float = option(
         10.0, "Longest time from accept to connection.open-ok (CONN-06).", low=0.1, high=3600
     )
-    auth_failure_delay_s: float = _option(
+    auth_failure_delay_s: float = option(
         3.0, "How long a connection whose login failed is kept waiting (CONN-23).", low=0, high=60
     )
-    channel_max: int = _option(
+    channel_max: int = option(
         2047, "Channels per connection offered to clients; 0: no limit.", low=0, high=65535
     )
-    frame_max: int = _option(
+    frame_max: int = option(
         131072, "Largest frame in bytes offered to clients; 0: no limit.", low=0, high=0x7FFF_FFFF
     )
-    initial_frame_max: int = _option(
+    initial_frame_max: int = option(
         8192, "Largest frame in bytes before tune-ok (CONN-34).", low=4096, high=1024 * 1024
     )
-    heartbeat_s: int = _option(
+    heartbeat_s: int = option(
         60, "Heartbeat interval offered to clients; 0: none.", low=0, high=65535
     )
-    connection_max: int = _option(
+    connection_max: int = option(
         -1, "Open connections of this broker; negative: no limit (CONN-40).", low=-1
     )
-    channel_max_per_node: int = _option(
+    channel_max_per_node: int = option(
         0, "Open channels of this broker; 0: no limit (CHAN-04).", low=0
     )
-    consumer_max_per_channel: int = _option(
+    consumer_max_per_channel: int = option(
         0, "Consumers per channel; 0: no limit (CONS-07).", low=0
     )
-    max_message_size_bytes: int = _option(
+    max_message_size_bytes: int = option(
         16 * MIB, "Largest message body (FRAME-38).", low=1, high=512 * MIB
     )
-    tx_max_bytes: int = _option(
+    tx_max_bytes: int = option(
         64 * MIB, "Uncommitted publishes per channel (TX-15).", low=1, high=64 * 1024 * MIB
     )
-    consumer_timeout_ms: int = _option(
+    consumer_timeout_ms: int = option(
         0,
         "Deliveries not settled within so many milliseconds cancel their consumer; 0: off "
         "(CONS-70).",
         low=0,
         high=315_360_000_000,
     )
-    delayed_max_messages: int = _option(
+    delayed_max_messages: int = option(
         0,
         "Messages that one delaying exchange holds, beyond which it refuses; 0: any (DELAY-21).",
         low=0,
     )
-    dlx_retry_interval_ms: int = _option(
+    dlx_retry_interval_ms: int = option(
         10_000,
         "Between two tries of a dead letter that nobody takes, at-least-once (DLX-09).",
         low=1,
         high=86_400_000,
     )
-    delivery_count_mode: str = _option(
+    delivery_count_mode: str = option(
         "returns",
         "What counts toward a delivery limit: all `returns`, or `failures` only (REDELIVER-11).",
         choices=("returns", "failures"),
     )
-    default_consumer_prefetch: int = _option(
+    default_consumer_prefetch: int = option(
         0,
         "Prefetch of consumers on channels that never called basic.qos; 0: no limit (QOS-11).",
         low=0,
         high=65535,
     )
-    qos_apply_to_existing_consumers: bool = _option(
+    qos_apply_to_existing_consumers: bool = option(
         False, "Let basic.qos with global=0 change running consumers too (QOS-05)."
     )
-    relaxed_redeclare: bool = _option(
+    relaxed_redeclare: bool = option(
         False, "Log differing arguments of a redeclared queue instead of refusing (QUEUE-25)."
     )
-    update_secret_verify: bool = _option(
+    update_secret_verify: bool = option(
         True, "Check the secret of connection.update-secret; off accepts any (CONN-71)."
     )
-    compat_product: str = _option(
+    compat_product: str = option(
         "VouchMQ", "`product` told to clients; some decide by it what they use (CONN-13)."
     )
-    compat_version: str = _option("", "`version` told to clients; empty: our own (CONN-13).")
-    compat_client_x_death: bool = _option(
+    compat_version: str = option("", "`version` told to clients; empty: our own (CONN-13).")
+    compat_client_x_death: bool = option(
         True, "Let counts go on from an x-death header that a client has published (DLX-22)."
     )
-    compat_reject_immediate: bool = _option(
+    compat_reject_immediate: bool = option(
         False, "Answer immediate=1 with 540, as RabbitMQ does, instead of obeying it."
     )
-    compat_reject_prefetch_size: bool = _option(
+    compat_reject_prefetch_size: bool = option(
         False, "Answer a prefetch size with 540, as RabbitMQ does, instead of obeying it."
     )
-    deliver_high_water_bytes: int = _option(
+    deliver_high_water_bytes: int = option(
         MIB,
         "Bytes waiting for a consumer's socket at which deliveries to it stop.",
         low=4096,
         high=1024 * MIB,
     )
-    unsynced_limit_bytes: int = _option(
+    unsynced_limit_bytes: int = option(
         32 * MIB,
         "Bytes waiting for the disk at which publishers are no longer read (LIMIT-20).",
         low=MIB,
         high=4096 * MIB,
     )
-    queue_memory_bytes: int = _option(
+    queue_memory_bytes: int = option(
         64 * MIB,
         "Memory that waiting messages of one queue may take; those behind stay on disk (LIMIT-21).",
         low=64 * 1024,
         high=1024 * 1024 * MIB,
     )
-    queues_memory_bytes: int = _option(
+    queues_memory_bytes: int = option(
         512 * MIB,
         "Memory that waiting messages of all queues together may take (LIMIT-21).",
         low=64 * 1024,
         high=1024 * 1024 * MIB,
     )
-    vm_memory_high_watermark: str = _option(
+    vm_memory_high_watermark: str = option(
         "0.6",
         "Memory in use at which publishers wait: a share of RAM or of the control group's limit, "
         "or an amount like 2GB (LIMIT-01).",
     )
-    disk_free_limit: str = _option(
+    disk_free_limit: str = option(
         "50MB",
         "Free disk space at which publishers wait: an amount, or a share of RAM like 1.5; "
         "0: none (LIMIT-01).",
     )
-    blocked_connection_log_after_s: float = _option(
+    blocked_connection_log_after_s: float = option(
         30.0, "A publisher that waits longer for an alarm is logged (LIMIT-16).", low=0.1
     )
-    segment_size_bytes: int = _option(
+    segment_size_bytes: int = option(
         64 * MIB, "Size of one preallocated file of the journal.", low=MIB, high=1024 * MIB
     )
-    recovery_read_bytes: int = _option(
+    recovery_read_bytes: int = option(
         256 * MIB,
         "So much of the journal, its newest part, is read and checked at each start; what is older "
         "is checked when it is read.",
         low=0,
         high=1 << 50,
     )
-    recovery_on_corruption: str = _option(
+    recovery_on_corruption: str = option(
         "quarantine",
         "Damage that is found at start: set it aside, report it and serve the rest, or refuse to "
         "start (DURABLE-14).",
         choices=("quarantine", "refuse"),
     )
-    durability_fsync: bool = _option(
+    durability_fsync: bool = option(
         True, "Off: confirms no longer mean anything; for tests and benchmarks (DURABLE-11)."
     )
-    shutdown_timeout_s: float = _option(
+    shutdown_timeout_s: float = option(
         4.0, "Longest wait for clients to answer when the broker stops.", low=0, high=600
     )
     users: tuple[UserAccount, ...] = field(
@@ -336,16 +321,16 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
     chosen: dict[str, Any] = _from_file(Path(file_name)) if file_name else {}
     for variable, name in RABBITMQ_VARIABLES.items():
         if variable in environment:
-            chosen[name] = _from_text(name, environment[variable], variable)
+            chosen[name] = from_text(type_of(name), _bounds(name), environment[variable], variable)
     for variable, text in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in FOREIGN_VARIABLES:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
             if name not in _scalar_names() or variable != environment_name(name):
                 raise SettingsError(f"environment variable {variable}: no such setting")
-            chosen[name] = _from_text(name, text, variable)
+            chosen[name] = from_text(type_of(name), _bounds(name), text, variable)
     for name, text in flags.items():
         if name != "config":
-            chosen[name] = _from_text(name, text, flag_name(name))
+            chosen[name] = from_text(type_of(name), _bounds(name), text, flag_name(name))
     settings = Settings(**chosen)
     _require_consistent(settings)
     return settings
@@ -374,7 +359,7 @@ def _from_file(path: Path) -> dict[str, Any]:
             raise SettingsError(f"{where}: {name}: no such setting")
         if name in chosen:
             raise SettingsError(f"{where}: {name}: given twice")
-        chosen[name] = _from_value(name, value, f"{where}: {name}")
+        chosen[name] = from_value(type_of(name), _bounds(name), value, f"{where}: {name}")
     return chosen
 
 
@@ -387,83 +372,8 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
             yield prefix + key, value
 
 
-def _from_text(name: str, text: str, source: str) -> object:
-    """A value as typed on a command line or exported."""
-    kind = type_of(name)
-    if kind is bool:
-        word = text.strip().lower()
-        if word not in _TRUE | _FALSE:
-            raise SettingsError(f"{source}: expected on or off, not {text!r}")
-        return word in _TRUE
-    if kind in {int, float}:
-        try:
-            return _checked(name, kind(text), source)
-        except ValueError:
-            raise SettingsError(f"{source}: expected {_called(kind)}, not {text!r}") from None
-    if kind is Path:
-        return _path(text, source)
-    if kind is str:
-        return _checked(name, text, source)
-    return _names([part.strip() for part in text.split(",") if part.strip()])
-
-
-def _from_value(name: str, value: object, source: str) -> object:
-    """A value as TOML gives it: its type is part of what is checked."""
-    kind = type_of(name)
-    if kind is Path and isinstance(value, str):
-        return _path(value, source)
-    if kind is float and type(value) is int:
-        value = float(value)
-    # bool is an int to isinstance, and must not pass for one here.
-    if kind in {bool, int, float, str} and type(value) is kind:
-        return _checked(name, value, source)
-    if kind == tuple[str, ...] and isinstance(value, list):
-        if not all(isinstance(each, str) for each in value):
-            raise SettingsError(f"{source}: expected a list of strings")
-        return _names(value)
-    raise SettingsError(f"{source}: expected {_called(kind)}, not {value!r}")
-
-
-def _called(kind: object) -> str:
-    """A type in the words of an operator."""
-    words: dict[object, str] = {
-        bool: "true or false",
-        int: "an integer",
-        float: "a number",
-        str: "a string",
-        Path: "a string",
-    }
-    return words.get(kind, "a list of strings")
-
-
-def _names(names: list[str]) -> tuple[str, ...]:
-    """RabbitMQ's word for an empty list is `none`."""
-    return () if names == ["none"] else tuple(names)
-
-
-def _path(text: str, source: str) -> Path:
-    if not text or "\0" in text:
-        raise SettingsError(f"{source}: expected a path, not {text!r}")
-    return Path(text).expanduser()
-
-
-def _checked(name: str, value: Any, source: str) -> Any:
-    """The value, if it lies within what its setting allows."""
-    metadata = Settings.__dataclass_fields__[name].metadata
-    low, high, choices = metadata["low"], metadata["high"], metadata["choices"]
-    if choices and value not in choices:
-        raise SettingsError(f"{source}: expected one of {', '.join(choices)}, not {value!r}")
-    # Written so that not-a-number fails as well.
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        raise SettingsError(f"{source}: {value} is not {allowed(low, high)}")
-    return value
-
-
-def allowed(low: float | None, high: float | None) -> str:
-    """A range in words."""
-    if high is None:
-        return f"at least {low}"
-    return f"between {low} and {high}"
+def _bounds(name: str) -> Mapping[str, Any]:
+    return Settings.__dataclass_fields__[name].metadata
 
 
 def _require_consistent(settings: Settings) -> None:
