@@ -125,7 +125,9 @@ def test_finds_a_settle_that_is_lost_with_its_segment(monkeypatch: pytest.Monkey
 def test_finds_a_settle_that_is_lost_in_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment leaves out of turn, and what it says about others is not logged again."""
     monkeypatch.setattr(journal.Journal, "relog", lambda self, queue_id, lsns: None)
-    assert "came back" in str(caught(MOST_SEEDS * 3))
+    found = str(caught(MOST_SEEDS * 3))
+    # What has been gone for long is not known any more as ever published.
+    assert "came back" in found or "not published yet" in found
 
 
 def test_finds_a_transaction_in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
