@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from bench import frames, process_tree, servers
@@ -41,6 +42,7 @@ READ_BYTES: Final = 1024 * 1024
 MIB: Final = 1024 * 1024
 START_LIMIT_S: Final = 600.0
 IN_MEMORY: Final = ("--queue-memory-bytes", "64000000000", "--queues-memory-bytes", "64000000000")
+BESIDE_RABBITMQ: Final = ("beside_rabbitmq", "tails")
 Row = dict[str, object]
 
 
@@ -280,18 +282,36 @@ def measure_recovery(directory: Path, counts: tuple[int, ...]) -> Row:
     return row
 
 
-def measure_rabbitmq(directory: Path, count: int) -> Row:
-    """The same fill and drain with RabbitMQ."""
-    row: Row = {"count": count}
-    with servers.rabbitmq("start", directory) as server:
+def measure_beside_rabbitmq(directory: Path, count: int, rounds: int) -> Row:
+    """Fill and drain by turns with RabbitMQ, and what a waiting message takes of memory."""
+    found: dict[str, dict[str, list[float]]] = {}
+    with running(directory / "data") as broker, servers.rabbitmq("start", directory) as server:
         assert server.pid is not None
-        idle = rss_mib(server.pid)
-        declare(server.address, ["q0000"])
-        row["fill_per_s"] = round(count / fill(server.address, ["q0000"], count))
-        row["rss_mib"] = rss_mib(server.pid)
-        row["octets_per_message"] = (rss_mib(server.pid) - idle) * MIB // count
-        row["drain_per_s"] = round(count / drain(server.address, ["q0000"], count))
+        both = {"vouchmq": (broker.address, broker.pid), "rabbitmq": (server.address, server.pid)}
+        for _ in range(rounds):
+            for name, (address, pid) in both.items():
+                values = found.setdefault(name, {})
+                idle = rss_mib(pid)
+                declare(address, ["q0000"])
+                fill_s = fill(address, ["q0000"], count)
+                octets = (rss_mib(pid) - idle) * MIB / count
+                drain_s = drain(address, ["q0000"], count)
+                values.setdefault("fill_per_s", []).append(round(count / fill_s))
+                values.setdefault("drain_per_s", []).append(round(count / drain_s))
+                values.setdefault("octets_per_message", []).append(round(octets))
+    row: Row = {"count": count, **found}
+    for name in ("fill_per_s", "drain_per_s"):
+        ratio = median(found["vouchmq"][name]) / median(found["rabbitmq"][name])
+        row[f"{name}_ratio"] = round(ratio, 2)
     return row
+
+
+def tails(directory: Path) -> Row:
+    """Confirms at a steady rate, beside RabbitMQ in the same run."""
+    # It builds on what stands here.
+    from bench.backlog_tails import measure_tails
+
+    return measure_tails(directory, 1_000_000, 300_000)
 
 
 def high_water_mib(pid: int) -> int:
@@ -328,13 +348,14 @@ SCENARIOS: Final[dict[str, Callable[[Path], Row]]] = {
     "recovery": lambda directory: measure_recovery(
         directory, (10_000, 100_000, 300_000, 1_000_000)
     ),
-    "rabbitmq": lambda directory: measure_rabbitmq(directory, 400_000),
+    "beside_rabbitmq": lambda directory: measure_beside_rabbitmq(directory, 200_000, 3),
+    "tails": lambda directory: tails(directory),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("scenarios", nargs="*", help="all but rabbitmq when none is named")
+    parser.add_argument("scenarios", nargs="*", help="default: all without RabbitMQ")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--directory", help="where data directories go; removed afterwards")
     parser.add_argument("--out", type=Path, help="JSON; rows of other scenarios in it are kept")
@@ -345,7 +366,7 @@ def main() -> None:
     rows: Row = {}
     if arguments.out and arguments.out.exists():
         rows = json.loads(arguments.out.read_text())
-    for name in arguments.scenarios or [each for each in SCENARIOS if each != "rabbitmq"]:
+    for name in arguments.scenarios or [each for each in SCENARIOS if each not in BESIDE_RABBITMQ]:
         with tempfile.TemporaryDirectory(prefix="backlog-", dir=arguments.directory) as directory:
             row = SCENARIOS[name](Path(directory))
         row["load_before_and_cpus"] = [round(os.getloadavg()[0], 1), os.cpu_count()]
