@@ -11,9 +11,12 @@ Notes are a row of entries: kind octet, u16 length, octets.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocol.runs import NOTES_FRAME, PROPERTIES_AT, SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 # Where in a raw content the high octet of the property flags stands, and which bit says that
 # there is an expiration, a priority, a headers table.
@@ -34,6 +37,23 @@ _NO_CHANNEL: Final = b"\x02\x00\x00"
 def property_block(raw: bytes) -> bytes:
     """The property part of a raw content."""
     return raw[PROPERTIES_AT : 7 + SIZE.unpack_from(raw, 3)[0]]
+
+
+def runs_of_alike(raws: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Contents that follow each other and have the same properties, together."""
+    alike: list[bytes] = []
+    block = b""
+    for raw in raws:
+        # A block says itself where it ends: one that begins like another is the same.
+        if alike and raw.startswith(block, PROPERTIES_AT):
+            alike.append(raw)
+            continue
+        if alike:
+            yield alike
+        alike = [raw]
+        block = property_block(raw)
+    if alike:
+        yield alike
 
 
 def with_properties(raw: bytes, block: bytes) -> bytes:

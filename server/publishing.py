@@ -20,6 +20,7 @@ from protocol.contents import (
     BLIND_COPY,
     HAS_EXPIRATION,
     property_block,
+    runs_of_alike,
     with_notes,
     with_properties,
 )
@@ -44,6 +45,8 @@ from server.broker.storing import Target
 from server.reply_to import PREFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from protocol.fields import Table
     from server.broker.exchange import Exchange
     from server.broker.message import Message
@@ -110,8 +113,7 @@ class Publisher:
             route = self._resolve(key)
         channel = self._channel
         if route.is_careful or mode & route.care or channel.transaction is not None:
-            for raw in raws:
-                self._publish_with_care(route, raw, mode)
+            self._publish_with_care(route, raws, mode)
             return
         if not route.queues and route.mandatory:
             for raw in raws:
@@ -180,6 +182,8 @@ class Publisher:
                 f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'",
                 ids=PUBLISH_IDS,
             )
+        if exchange.type == "topic":
+            channel.user.require_topic("write", routing_key, exchange_name, vhost.name)
         # Frame header 7, ids 4, ticket 2 before the two names; flags and frame end behind.
         route = Route(exchange_name, routing_key, key[13:-2])
         route.mandatory = bool(method.mandatory)  # type: ignore[attr-defined]
@@ -219,11 +223,48 @@ class Publisher:
                     self._onward |= exchange.reads
         return self._onward
 
-    def _publish_with_care(self, route: Route, raw: bytes, mode: int) -> None:
-        """One message by itself: properties checked, routed anew if they matter."""
+    def _publish_with_care(self, route: Route, raws: list[bytes], mode: int) -> None:
+        """Properties checked, routed anew if they matter; together what is alike."""
+        if not (mode & route.care or route.reads_properties):
+            self._publish_examined(route, raws, mode)
+            return
+        for alike in runs_of_alike(raws):
+            target, raw = self._examined(route, alike[0])
+            if raw is alike[0] and target.way is None:
+                self._publish_examined(target, alike, mode)
+                continue
+            self._publish_singly(target, raw, mode)
+            for other in alike[1:]:
+                self._publish_singly(*self._examined(route, other), mode)
+
+    def _publish_examined(self, route: Route, raws: list[bytes], mode: int) -> None:
+        """Messages with nothing between them that matters."""
         channel = self._channel
-        if mode & (CARE | HEADERS) or route.reads_properties:
-            route, raw = self._examined(route, raw)
+        is_reply = not route.exchange and route.routing_key.startswith(PREFIX)
+        has_one_way = not (route.immediate or is_reply or (route.mandatory and not route.queues))
+        if channel.transaction is not None or not has_one_way or not self._takes_all(route, raws):
+            for raw in raws:
+                self._publish_singly(route, raw, mode)
+            return
+        self._expect_expirations(route, raws[0])
+        lsn = self.store(route, raws, mode, max(map(len, raws)))
+        channel.confirm(len(raws), lsn)
+        if lsn and lsn <= channel.node.refused_lsn:
+            channel.connection.storage_refused(lsn)
+
+    def _takes_all(self, route: Route, raws: list[bytes]) -> bool:
+        return not route.is_gated or all(
+            queue.gate.takes_all(raws) for queue in route.queues if queue.gate is not None
+        )
+
+    def _expect_expirations(self, route: Route, raw: bytes) -> None:
+        if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+            for queue in route.queues:
+                self._channel.node.equipment.expect_expirations(queue)
+
+    def _publish_singly(self, route: Route, raw: bytes, mode: int) -> None:
+        """One message by itself, after its properties have been checked."""
+        channel = self._channel
         if channel.transaction is not None:
             channel.transaction.publish(route, raw, mode)
             return
@@ -263,9 +304,7 @@ class Publisher:
             return 0
         if not route.queues and route.mandatory:
             self.give_back(route, raw, NO_ROUTE)
-        if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
-            for queue in route.queues:
-                self._channel.node.equipment.expect_expirations(queue)
+        self._expect_expirations(route, raw)
         if not route.is_gated:
             return self.store(route, [raw], mode, len(raw))
         storing = self._channel.node.storing
@@ -288,6 +327,13 @@ class Publisher:
             passage.record(lsn, persistent=bool(mode & PERSISTENT))
         return lsn
 
+    def _check_topics(self, name: str, keys: Iterable[str]) -> None:
+        """Every key of a message to a topic exchange must be allowed (PERM-10)."""
+        channel = self._channel
+        if channel.vhost.exchanges[name].type == "topic":
+            for key in keys:
+                channel.user.require_topic("write", key, name, channel.vhost.name)
+
     def _examined(self, route: Route, raw: bytes) -> tuple[Route, bytes]:
         """Check the properties (CONS-62, PUB-05, PUB-10, PUB-06) and route by them."""
         channel = self._channel
@@ -299,6 +345,8 @@ class Publisher:
             check_expiration(properties.expiration)
         headers = properties.headers or {}
         keys = (route.routing_key, *copies(headers, "CC"), *copies(headers, "BCC"))
+        if len(keys) > 1:
+            self._check_topics(route.exchange, keys)
         if properties.user_id is not None:
             channel.check_user_id(properties.user_id)
         if "BCC" in headers:

@@ -22,7 +22,7 @@ from server.broker.gate import TAKES
 from server.broker.message import lsn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from server.broker.message import Message
     from server.broker.outlet import NoteLog
@@ -280,6 +280,18 @@ class Dedup:
             return TAKES
         self.dropped_count += 1
         return lsn
+
+    def takes_all(self, raws: Sequence[bytes]) -> bool:
+        """See `Gate`: no key that is known, and none twice."""
+        seen: set[bytes] = set()
+        for raw in raws:
+            key = self.key_of(raw)
+            if key is None:
+                continue
+            if key.octets in seen or self.window.find(key) is not None:
+                return False
+            seen.add(key.octets)
+        return True
 
     def has_room(self, count: int, octets: int) -> bool:
         """See `Gate`; keys need no room."""

@@ -5,7 +5,10 @@ A queue without such a say has no gate, and a target without such a queue asks n
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # What a queue says to a message; 0 and more: it is a duplicate, of one whose LSN this is
 # (0: that one waits for nothing).
@@ -18,6 +21,9 @@ class Gate(Protocol):
 
     def judge(self, raw: bytes) -> int:
         """TAKES, REFUSES, or the LSN that the confirm of a duplicate waits for."""
+
+    def takes_all(self, raws: Sequence[bytes]) -> bool:
+        """Whether it would surely take every one of these, asked one by one as they are stored."""
 
     def has_room(self, count: int, octets: int) -> bool:
         """Whether so many more messages with so many octets of bodies would all be taken."""
@@ -38,6 +44,10 @@ class Gates:
             if word != TAKES:
                 return word
         return TAKES
+
+    def takes_all(self, raws: Sequence[bytes]) -> bool:
+        """See `Gate`."""
+        return all(gate.takes_all(raws) for gate in self._gates)
 
     def has_room(self, count: int, octets: int) -> bool:
         """See `Gate`."""

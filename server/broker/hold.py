@@ -8,6 +8,7 @@ Spec: DELAY-13 … DELAY-19, DELAY-21
 
 from __future__ import annotations
 
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
@@ -91,6 +92,10 @@ class Hold(Queue):
         del raw
         return TAKES if self.has_room(1, 0) else REFUSES
 
+    def takes_all(self, raws: Sequence[bytes]) -> bool:
+        """See `Gate`."""
+        return self.has_room(len(raws), 0)
+
     def has_room(self, count: int, octets: int) -> bool:
         """See `Gate`."""
         del octets
@@ -138,6 +143,7 @@ class Hold(Queue):
             due.append(heappop(self._heap)[1])
         if due:
             self._release(self, held_for(self.spec.name) or "", self._read(due))
+            self._forget_when_empty()
         self._arm()
 
     def _read(self, seqs: list[int]) -> list[Message]:
@@ -202,4 +208,9 @@ class Hold(Queue):
 
 def delay_of(raw: bytes) -> int:
     """The delay that a stored message asks for."""
-    return delay_ms(Properties(property_block(raw)).headers)
+    return _delay_in(property_block(raw))
+
+
+@lru_cache(maxsize=4096)
+def _delay_in(block: bytes) -> int:
+    return delay_ms(Properties(block).headers)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.contents import HAS_PRIORITY, property_block
 from protocol.properties import Properties
+from protocol.runs import PROPERTIES_AT
 from server.broker.line import Line
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ ALWAYS: Final = 1 << 63
 
 
 @lru_cache(maxsize=4096)
-def _priority_in(block: bytes) -> int:
+def priority_in(block: bytes) -> int:
+    """The same of a property block."""
     priority = Properties(block).priority
     return ABSENT if priority is None else priority
 
@@ -40,7 +42,7 @@ def priority_of(raw: bytes) -> int:
     """The priority property of a content, ABSENT when it has none."""
     if not raw[HAS_PRIORITY[0]] & HAS_PRIORITY[1]:
         return ABSENT
-    return _priority_in(property_block(raw))
+    return priority_in(property_block(raw))
 
 
 class Levels:
@@ -82,6 +84,19 @@ class Levels:
         """Clamped to the levels there are (PRIO-02)."""
         return self._default if priority == ABSENT else min(priority, self._highest)
 
+    def runs_of(self, raws: list[bytes]) -> list[tuple[int, list[bytes]]]:
+        """Contents by their level, each level with a priority that leads to it."""
+        by_level: dict[int, tuple[int, list[bytes]]] = {}
+        block: bytes | None = None
+        some: list[bytes] = []
+        for raw in raws:
+            if block is None or not raw.startswith(block, PROPERTIES_AT):
+                block = property_block(raw)
+                priority = priority_in(block)
+                some = by_level.setdefault(self.level_of(priority), (priority, []))[1]
+            some.append(raw)
+        return list(by_level.values())
+
     def store_id_of(self, priority: int) -> int:
         """Under which the journal keeps copies of this priority."""
         return self._store_id + self.level_of(priority) if self._store_id else 0
@@ -111,8 +126,14 @@ class Levels:
     def sorted_out(self, messages: list[Message]) -> list[tuple[Line, list[Message]]]:
         """Messages by the lines they belong to."""
         by_level: dict[int, list[Message]] = defaultdict(list)
+        block: bytes | None = None
+        some: list[Message] = []
         for message in messages:
-            by_level[self.level_of(priority_of(message[0]))].append(message)
+            raw = message[0]
+            if block is None or not raw.startswith(block, PROPERTIES_AT):
+                block = property_block(raw)
+                some = by_level[self.level_of(priority_in(block))]
+            some.append(message)
         return [(self._line(level), some) for level, some in by_level.items()]
 
     def _line(self, level: int) -> Line:

@@ -19,7 +19,7 @@ from server.broker.fate import Reason
 from server.broker.gate import REFUSES, TAKES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from server.broker.features import Features
     from server.broker.line import Line
@@ -82,6 +82,11 @@ class Limit:
         if self.max_length != 0 and self._serve(self._queue) and self.has_room(1, octets):
             return TAKES
         return REFUSES
+
+    def takes_all(self, raws: Sequence[bytes]) -> bool:
+        """See `Gate`."""
+        octets = 0 if self.max_octets is None else sum(map(body_size, raws))
+        return self.has_room(len(raws), octets)
 
     def _let_expired_go(self) -> bool:
         """Have no publish refused for the sake of what nobody can have any more (TTL-06)."""

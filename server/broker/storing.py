@@ -125,10 +125,17 @@ class Storing:
         if not target.is_leveled:
             return self._store(target, target.queue_ids, raws, largest, persistent=persistent)
         lsn = 0
-        for priority, run in groupby(raws, priority_of):
-            some, ids = list(run), target.ids_of(priority)
+        for priority, some in self._by_priority(target, raws):
+            ids = target.ids_of(priority)
             lsn = self._store(target, ids, some, largest, persistent=persistent) or lsn
         return lsn
+
+    def _by_priority(self, target: Target, raws: list[bytes]) -> Iterable[tuple[int, list[bytes]]]:
+        levels = target.queues[0].levels
+        if len(target.queues) == 1 and levels is not None:
+            # Nobody can tell in which order messages of different levels came.
+            return levels.runs_of(raws)
+        return ((priority, list(run)) for priority, run in groupby(raws, priority_of))
 
     def _store(
         self,
