@@ -78,6 +78,8 @@ SYNC: Final = frozenset(
 )
 ROOMS: Final[dict[str, Room]] = {
     "protocol": Room(("protocol",), frozenset({"pamqp"})),
+    # For BytesIO, which is memory and no file.
+    "protocol.reader": Room(("protocol",), frozenset({"pamqp"}), frozenset({"io"})),
     "store": Room(("store",)),
     # For sys.byteorder and sys.maxsize, which are constants.
     "store.records": Room(("store",), world=frozenset({"sys"})),
