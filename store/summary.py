@@ -397,14 +397,13 @@ def read_summary(disk: ReadableDisk, generation: int) -> Found | None:
 
 
 def _bodies(octets: bytes, offset: int) -> Bodies:
-    bodies: Bodies = {}
+    parts: dict[int, list[bytes]] = {}
+    counts: dict[int, int] = {}
     while offset < len(octets):
         kind, count, length = records.read_section_header(octets, offset)
         offset += records.SECTION_SIZE
-        body = octets[offset : offset + length]
-        if kind in bodies:
-            before, section = bodies[kind]
-            body, count = before + body, section.item_count + count
-        bodies[kind] = (body, Section(count, 0, len(body)))
+        parts.setdefault(kind, []).append(octets[offset : offset + length])
+        counts[kind] = counts.get(kind, 0) + count
         offset += length
-    return bodies
+    bodies = {kind: b"".join(some) for kind, some in parts.items()}
+    return {kind: (body, Section(counts[kind], 0, len(body))) for kind, body in bodies.items()}
