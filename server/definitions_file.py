@@ -95,6 +95,18 @@ class PermissionEntry:
 
 
 @dataclass(slots=True, frozen=True)
+class TopicEntry:
+    """Which keys of a topic exchange a user may publish and bind with (PERM-10)."""
+
+    where: str
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(slots=True, frozen=True)
 class PolicyEntry:
     """A policy or operator policy."""
 
@@ -149,6 +161,7 @@ class Content:
     users: list[UserEntry] = field(default_factory=list)
     vhosts: list[VHostEntry] = field(default_factory=list)
     permissions: list[PermissionEntry] = field(default_factory=list)
+    topics: list[TopicEntry] = field(default_factory=list)
     limits: list[LimitsEntry] = field(default_factory=list)
     policies: list[PolicyEntry] = field(default_factory=list)
     exchanges: list[ExchangeEntry] = field(default_factory=list)
@@ -248,6 +261,7 @@ def read_content(text: str) -> Content:
         "users": _user,
         "vhosts": _vhost,
         "permissions": _permission,
+        "topic_permissions": _topic_permission,
         "parameters": _parameter,
         "operator_policies": _operator_policy,
         "policies": _policy,
@@ -315,6 +329,12 @@ def _permission(entry: Entry, content: Content) -> None:
     patterns = Patterns(entry.text("configure"), entry.text("write"), entry.text("read"))
     where, user, vhost = entry.where, entry.name("user"), entry.name("vhost")
     content.permissions.append(PermissionEntry(where, user, vhost, patterns))
+
+
+def _topic_permission(entry: Entry, content: Content) -> None:
+    where, user, vhost = entry.where, entry.name("user"), entry.name("vhost")
+    words = (entry.text(name) for name in ("exchange", "write", "read"))
+    content.topics.append(TopicEntry(where, user, vhost, *words))
 
 
 def _parameter(entry: Entry, content: Content) -> None:

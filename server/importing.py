@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from protocol.errors import AmqpError
-from server.auth import grant_of
+from server.auth import User, grant_of
 from server.broker.broker import Broker
 from server.broker.exchange import Exchange, check_type
 from server.broker.names import check_exchange_name, check_queue_name
 from server.broker.policy_keys import InvalidPolicy
-from server.definitions_file import DefinitionsError
+from server.definitions_file import DefinitionsError, TopicEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
     from server.broker.spec import QueueLike, QueueSpec
     from server.broker.vhost import VHost
-    from server.definitions_file import Content, ExchangeEntry, LimitsEntry
+    from server.definitions_file import Content, ExchangeEntry, LimitsEntry, PermissionEntry
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +119,8 @@ class Importer:
         _declare(self._broker, content)
         for entry in content.permissions:
             self._auth.permit(entry.user, entry.vhost, grant_of(*entry.patterns))
+        for each in content.topics:
+            self._auth.permit_topics(each.user, each.vhost, each.exchange, each.write, each.read)
         for vhost in self._broker.vhosts.values():
             # Routes are remembered together with the verdict on who may use them (AUTH-07).
             vhost.generation += 1
@@ -132,11 +134,15 @@ class Importer:
                 self._auth.check(user.account)
             except ValueError as error:
                 raise DefinitionsError(f"{user.where}: {error}") from None
-        for entry in content.permissions:
+        grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
+        for entry in grants:
             if entry.user not in names and self._auth.find(entry.user) is None:
                 raise DefinitionsError(f"{entry.where}.user: no user {entry.user!r}")
             try:
-                grant_of(*entry.patterns)
+                if isinstance(entry, TopicEntry):
+                    User(entry.user).permit_topics("", "", entry.write, entry.read)
+                else:
+                    grant_of(*entry.patterns)
             except ValueError as error:
                 raise DefinitionsError(f"{entry.where}: {error}") from None
 
@@ -163,7 +169,8 @@ def rehearse(content: Content, sketch: Broker[Sketch]) -> None:
         DefinitionsError: with its place
     """
     _make_vhosts(sketch, content)
-    for permission in content.permissions:
+    grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
+    for permission in grants:
         _vhost_of(sketch, permission.where, permission.vhost)
     for limits in content.limits:
         _vhost_of(sketch, limits.where, limits.vhost)

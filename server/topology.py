@@ -46,6 +46,7 @@ from server.broker.vhost import VHost
 from server.verbs import verb
 
 Permission = Literal["configure", "write", "read"]
+TopicPermission = Literal["write", "read"]
 # What permissions call the exchange without a name (PERM-01).
 DEFAULT_EXCHANGE_RESOURCE: Final = "amq.default"
 REPLY_NAME_PREFIX: Final = DIRECT_REPLY_TO + "."
@@ -56,6 +57,9 @@ class User(Protocol):
 
     def require(self, permission: Permission, kind: DestinationKind, name: str, vhost: str) -> None:
         """Need this permission on a queue or exchange."""
+
+    def require_topic(self, permission: TopicPermission, key: str, name: str, vhost: str) -> None:
+        """Need this permission on a key of a topic exchange (PERM-10)."""
 
     def require_any(self, kind: DestinationKind, name: str, vhost: str) -> None:
         """Need any of the three permissions, as a passive declare does."""
@@ -151,7 +155,9 @@ def bind_exchange(scope: Scope, method: commands.Exchange.Bind, arguments: Table
 
     Spec: EXCH-20, EXCH-21
     """
-    source, destination = _permitted_ends(scope, method.source, "exchange", method.destination)
+    source, destination = _permitted_ends(
+        scope, method.source, "exchange", method.destination, method.routing_key
+    )
     lsn = scope.vhost.bind(
         source, "exchange", destination, method.routing_key, arguments, scope.owner
     )
@@ -163,7 +169,9 @@ def unbind_exchange(scope: Scope, method: commands.Exchange.Unbind, arguments: T
 
     Spec: EXCH-20, EXCH-21
     """
-    source, destination = _permitted_ends(scope, method.source, "exchange", method.destination)
+    source, destination = _permitted_ends(
+        scope, method.source, "exchange", method.destination, method.routing_key
+    )
     lsn = scope.vhost.unbind(
         source, "exchange", destination, method.routing_key, arguments, scope.owner
     )
@@ -207,7 +215,7 @@ def bind_queue(scope: Scope, method: commands.Queue.Bind, arguments: Table) -> N
     Spec: EXCH-20 … EXCH-25
     """
     queue, routing_key = _shorthand(scope, method.queue, method.routing_key)
-    source, destination = _permitted_ends(scope, method.exchange, "queue", queue)
+    source, destination = _permitted_ends(scope, method.exchange, "queue", queue, routing_key)
     lsn = scope.vhost.bind(source, "queue", destination, routing_key, arguments, scope.owner)
     scope.reply(b"" if method.nowait else queue_bind_ok(scope.number), lsn)
 
@@ -218,7 +226,7 @@ def unbind_queue(scope: Scope, method: commands.Queue.Unbind, arguments: Table) 
     Spec: EXCH-20 … EXCH-25
     """
     queue, routing_key = _shorthand(scope, method.queue, method.routing_key)
-    source, destination = _permitted_ends(scope, method.exchange, "queue", queue)
+    source, destination = _permitted_ends(scope, method.exchange, "queue", queue, routing_key)
     lsn = scope.vhost.unbind(source, "queue", destination, routing_key, arguments, scope.owner)
     scope.reply(queue_unbind_ok(scope.number), lsn)
 
@@ -285,14 +293,14 @@ def _shorthand(scope: Scope, queue: str, routing_key: str = "") -> tuple[str, st
 
 
 def _permitted_ends(
-    scope: Scope, source: str, kind: DestinationKind, destination: str
+    scope: Scope, source: str, kind: DestinationKind, destination: str, routing_key: str
 ) -> tuple[str, str]:
     """Source and destination of a binding, cleaned, after all checks that ask no existence.
 
     Raises:
         AccessRefused: 403, no permission, the default exchange, or a reply name.
 
-    Spec: PERM-06, EXCH-03, EXCH-06, EXCH-25
+    Spec: PERM-06, PERM-10, EXCH-03, EXCH-06, EXCH-25
     """
     source, destination = strip_cr_lf(source), strip_cr_lf(destination)
     _require(scope, "write", kind, destination)
@@ -302,6 +310,9 @@ def _permitted_ends(
         raise AccessRefused("cannot bind or unbind to a volatile (direct reply-to) queue")
     check_not_default(source)
     _require(scope, "read", "exchange", source)
+    exchange = scope.vhost.exchanges.get(source)
+    if exchange is not None and exchange.type == "topic":
+        scope.user.require_topic("read", routing_key, source, scope.vhost.name)
     return source, destination
 
 

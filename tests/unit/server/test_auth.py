@@ -220,6 +220,41 @@ def test_any_permission_is_enough_to_look(permission: str) -> None:
         shop.require_any("queue", "yours", "/")
 
 
+def test_topic_permissions_judge_keys_of_their_exchange_only() -> None:
+    """PERM-10."""
+    user = auth.User("u")
+    user.permit_topics("/", "amq.topic", r"^open\.", "")
+    user.require_topic("write", "open.x", "amq.topic", "/")
+    user.require_topic("write", "closed", "amq.topic", "other vhost")
+    user.require_topic("write", "closed", "another", "/")
+    text = (
+        "ACCESS_REFUSED - write access to topic 'closed' in exchange 'amq.topic' in vhost '/' "
+        "refused for user 'u'"
+    )
+    with pytest.raises(AccessRefused) as refused:
+        user.require_topic("write", "closed", "amq.topic", "/")
+    assert refused.value.reply_text == text
+    with pytest.raises(AccessRefused, match=r"read access to topic 'open\.x'"):
+        user.require_topic("read", "open.x", "amq.topic", "/")
+
+
+def test_names_in_topic_patterns_are_taken_literally() -> None:
+    """PERM-10."""
+    user = auth.User("a.b")
+    user.permit_topics("v+", "t", r"^{username}\.{vhost}$", ".*")
+    user.require_topic("write", "a.b.v+", "t", "v+")
+    for key in ("axb.v+", "a.b.vv", "a.b.v+."):
+        with pytest.raises(AccessRefused):
+            user.require_topic("write", key, "t", "v+")
+
+
+def test_a_topic_pattern_that_is_none_changes_nothing() -> None:
+    user = auth.User("u")
+    with pytest.raises(ValueError, match="not a regular expression"):
+        user.permit_topics("/", "t", "(", ".*")
+    user.require_topic("write", "any", "t", "/")
+
+
 def test_verdicts_are_remembered_but_not_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "CACHE_SIZE", 8)
     shop = user(read="^even")

@@ -44,7 +44,9 @@ def test_an_export_of_rabbitmq_is_read_whole() -> None:
         ],
         vhosts=[{"name": "/"}],
         permissions=[{"user": "u", "vhost": "/", "configure": "c", "write": "w", "read": "r"}],
-        topic_permissions=[],
+        topic_permissions=[
+            {"user": "u", "vhost": "/", "exchange": "amq.topic", "write": "^w", "read": ""}
+        ],
         parameters=[
             {
                 "component": "vhost-limits",
@@ -141,7 +143,6 @@ def test_tags_of_old_exports() -> None:
 def test_what_this_broker_has_not_got_is_listed() -> None:
     """HTTP-41."""
     found = content(
-        topic_permissions=[{"user": "u"}],
         parameters=[{"component": "shovel", "name": "s", "vhost": "/", "value": {}}],
         global_parameters=[{"name": "mqtt_port_to_vhost_mapping", "value": {}}],
         vhosts=[{"name": "v", "default_queue_type": "quorum", "limits": []}],
@@ -151,7 +152,6 @@ def test_what_this_broker_has_not_got_is_listed() -> None:
     assert found.skipped == [
         "global_parameters[0] 'mqtt_port_to_vhost_mapping'",
         "parameters[0] of component 'shovel'",
-        "topic_permissions",
         "unheard_of",
         "vhosts[0].default_queue_type",
     ]

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from pamqp import commands
 
 from protocol.errors import AccessRefused, NotAllowed
 from server.auth import LoginError
@@ -13,6 +14,7 @@ from server.broker.broker import Broker
 from server.definitions_export import exported
 from server.definitions_file import DefinitionsError, read_content
 from server.importing import Importer, Sketch, empty_sketch
+from tests import wire
 from tests.unit.server.in_memory import World, closes_channel
 from tests.unit.server.test_definitions_file import BINDING, POLICY, QUEUE
 from tests.unit.server.test_expiry import declare, publish
@@ -216,6 +218,41 @@ class TestUsers:
         )
         with closes_channel(client, 403, text, (60, 40)):
             publish(client, "q", b"b")
+
+    def test_topic_permissions_are_in_force_for_those_who_are_logged_in(self, world: World) -> None:
+        """PERM-10: every key of a publish, and the keys of bindings."""
+        client = world.connect()
+        client.open()
+        declare(client, "q")
+        client.ask(1, commands.Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"))
+        client.send(wire.publish(1, "closed", b"a", exchange="amq.topic"))
+        topics = {"user": "guest", "vhost": "/", "exchange": "amq.topic"}
+        load(world, topic_permissions=[topics | {"write": "^open", "read": "^{username}$"}])
+        text = (
+            "ACCESS_REFUSED - {} access to topic '{}' in exchange 'amq.topic' in vhost '/' "
+            "refused for user 'guest'"
+        )
+        client.send(wire.publish(1, "open", b"b", exchange="amq.topic"))
+        client.ask(1, commands.Queue.Bind(queue="q", exchange="amq.topic", routing_key="guest"))
+        with closes_channel(client, 403, text.format("write", "closed"), (60, 40)):
+            client.send(wire.publish(1, "closed", b"c", exchange="amq.topic"))
+        client.open(2)
+        copied = commands.Basic.Properties(headers={"CC": ["closed.too"]})
+        with closes_channel(client, 403, text.format("write", "closed.too"), (60, 40), 2):
+            client.send(wire.publish(2, "open", b"d", copied, exchange="amq.topic"))
+        client.open(3)
+        for method, ids in ((commands.Queue.Bind, (50, 20)), (commands.Queue.Unbind, (50, 50))):
+            with closes_channel(client, 403, text.format("read", "#"), ids, 3):
+                client.method(3, method(queue="q", exchange="amq.topic", routing_key="#"))
+            client.open(3)
+
+    def test_topic_permissions_of_nobody_are_refused(self, world: World) -> None:
+        topics = {"user": "nx", "vhost": "/", "exchange": "", "write": "", "read": ""}
+        with pytest.raises(DefinitionsError, match=r"topic_permissions\[0\].user: no user 'nx'"):
+            load(world, topic_permissions=[topics])
+        bad = topics | {"user": "guest", "write": "("}
+        with pytest.raises(DefinitionsError, match=r"topic_permissions\[0\]: .*not a regular"):
+            load(world, topic_permissions=[bad])
 
     def test_without_a_password_nobody_gets_in(self, world: World) -> None:
         load(world, users=[{"name": "u"}])

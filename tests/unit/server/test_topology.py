@@ -23,7 +23,7 @@ from protocol.errors import AccessRefused, AmqpError
 from protocol.fields import Table, longstr
 from server.broker.bindings import DestinationKind
 from server.broker.vhost import VHost
-from server.topology import HANDLERS, Permission
+from server.topology import HANDLERS, Permission, TopicPermission
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
     QueueStandIn,
@@ -52,6 +52,9 @@ class UserStandIn:
 
     def require_any(self, kind: DestinationKind, name: str, vhost: str) -> None:
         self._check(f"any {kind} {name}")
+
+    def require_topic(self, permission: TopicPermission, key: str, name: str, vhost: str) -> None:
+        self._check(f"{permission} topic {key} {name}")
 
     def _check(self, check: str) -> None:
         self.asked.append(check)
