@@ -36,7 +36,10 @@ from server.handshake import Handshake, Offer
 from server.importing import Importer
 from server.logs import configure_logs
 from server.progress import RecoveryProgress
+from server.sasl import EXTERNAL, MECHANISMS, mechanisms_for
 from server.startup import StartupError
+from server.tls import server_context, user_name
+from server.tls_door import TlsDoor, Tunnel
 from server.transport import STOPPING, Door, Edge, listen, shown
 from server.version import VERSION
 from store.disk import FileDisk
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from server.definitions_file import Content
     from server.settings import Settings
+    from server.tls import Certificate
     from store.disk import Syncable
     from store.sync_worker import SyncWorker
 
@@ -150,6 +154,12 @@ class Server:
             settings.connection_max,
             {account.name: account.max_connections for account in settings.all_vhosts()},
         )
+        allowed = settings.auth_mechanisms
+        self._mechanisms = {name: one for name, one in MECHANISMS.items() if name in allowed}
+        self._allows_external = EXTERNAL in allowed
+        # Before anything is opened: a fault in these files shall cost no recovery.
+        self._tls_context = server_context(settings) if settings.tls_port else None
+        self._tls: TlsDoor | None = None
         self._memory = MemoryGauge()
         self._gave_back_at = 0.0
         self._assembly: Assembly
@@ -171,19 +181,33 @@ class Server:
             self._settings.deliver_high_water_bytes,
             raise_descriptor_limit(),
         )
-        server, port = await self._listen(door)
+        server, port = await self._listen(door, self._settings.port, lambda: Edge(door))
+        servers, tls_port = [server], 0
+        if self._tls_context is not None:
+            tls = self._tls = TlsDoor(door, self._tls_context, self._name_of)
+            server, tls_port = await self._listen(
+                door, self._settings.tls_port, lambda: Tunnel(tls)
+            )
+            servers.append(server)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, self._load_again)
         gc.collect()
         gc.freeze()
-        await server.start_serving()
-        await self._tell_ready(port)
+        for server in servers:
+            await server.start_serving()
+        await self._tell_ready(port, tls_port)
+        if tls_port:
+            sys.stdout.write(
+                f"VouchMQ TLS ready on {shown((self._settings.host or '*', tls_port))}\n"
+            )
+        # Last: who waits for this line waits for all.
         sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host or '*', port))}\n")
         sys.stdout.flush()
         await self._stopping.wait()
-        server.close()
+        for server in servers:
+            server.close()
         if self._settings.ready_file:
             with suppress(FileNotFoundError):
                 await aiofiles.os.remove(self._settings.ready_file)
@@ -208,13 +232,25 @@ class Server:
             self._auth.remove(default)
 
     def _load_again(self) -> None:
-        """SIGHUP: apply the definitions file as it is now."""
+        """SIGHUP: read certificates, and apply the definitions file, as they are now."""
+        self._load_certificates()
         if not self._settings.load_definitions:
             log.info("definitions.none", meaning="load_definitions is not set: nothing to read")
             return
         task = asyncio.get_running_loop().create_task(self._load_or_tell())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _load_certificates(self) -> None:
+        """Use the files as they are now for connections from now on (TLS-04)."""
+        if self._tls is None:
+            return
+        try:
+            self._tls.context = server_context(self._settings)
+        except StartupError as error:
+            log.error("tls.refused", reason=str(error), meaning="the certificates stay as they are")
+        else:
+            log.info("tls.loaded", path=self._settings.tls_cert_file)
 
     async def _load_or_tell(self) -> None:
         try:
@@ -237,12 +273,14 @@ class Server:
         log.info("definitions.loaded", path=path)
         return content
 
-    async def _tell_ready(self, port: int) -> None:
+    async def _tell_ready(self, port: int, tls_port: int) -> None:
         """Write the ready file, whole or not at all: who polls for it must not read half of it."""
         target = self._settings.ready_file
         if not target:
             return
         facts = {"host": self._settings.host, "port": port, "pid": os.getpid(), "version": VERSION}
+        if tls_port:
+            facts["tls_port"] = tls_port
         try:
             async with aiofiles.open(f"{target}.new", "w", encoding="utf-8") as file:
                 await file.write(json.dumps(facts) + "\n")
@@ -305,17 +343,24 @@ class Server:
         is_tight |= alarms.is_storage_failing
         loop.call_later(CHECK_FULL_DISK_S if is_tight else CHECK_S, self._check, loop)
 
-    async def _listen(self, door: Door) -> tuple[asyncio.Server, int]:
+    async def _listen(
+        self, door: Door, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[asyncio.Server, int]:
         settings = self._settings
         try:
-            return await listen(door, settings.host, settings.port)
+            return await listen(door, settings.host, port, protocol)
         except OSError as error:
-            why = "address already in use: stop what listens there or choose another --port"
+            option = "--port" if port == settings.port else "--tls-port"
+            why = f"address already in use: stop what listens there or choose another {option}"
             if error.errno != errno.EADDRINUSE:
                 why = error.strerror or str(error)
-            raise StartupError(
-                f"cannot listen on {settings.host}:{settings.port}: {why}"
-            ) from error
+            raise StartupError(f"cannot listen on {settings.host}:{port}: {why}") from error
+
+    def _name_of(self, certificate: Certificate) -> str:
+        settings = self._settings
+        return user_name(
+            certificate, settings.tls_login_from, settings.tls_san_type, settings.tls_san_index
+        )
 
     def _new_connection(self, edge: Edge, peer: str) -> Connection:
         handshake = Handshake(
@@ -325,6 +370,9 @@ class Server:
             self._admission,
             peer=edge.name,
             is_loopback=is_loopback(peer),
+            mechanisms=mechanisms_for(
+                self._mechanisms, edge.certified if self._allows_external else None
+            ),
         )
         return Connection(self._assembly.node, edge, handshake)
 

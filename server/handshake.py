@@ -35,7 +35,15 @@ from protocol.states import ConnectionEvent, ConnectionState, is_expected, next_
 from protocol.text import encode_text
 from server.admission import Admission
 from server.auth import Authenticator, LoginError, User
-from server.sasl import MECHANISMS, Challenge, MalformedResponse, Mechanism
+from server.sasl import (
+    MECHANISMS,
+    Challenge,
+    Credentials,
+    MalformedResponse,
+    Mechanism,
+    Mechanisms,
+    Proven,
+)
 
 if TYPE_CHECKING:
     from server.broker.queue import Queue
@@ -180,7 +188,7 @@ class Handshake:
         *,
         peer: str,
         is_loopback: bool,
-        mechanisms: Mapping[str, Callable[[], Mechanism]] = MECHANISMS,
+        mechanisms: Mechanisms = MECHANISMS,
     ) -> None:
         self.state = ConnectionState.STARTING
         self.client_properties: Table = {}
@@ -269,9 +277,7 @@ class Handshake:
             self._advance(ConnectionEvent.CHALLENGED)
             return connection_secure(result.octets)
         try:
-            self.user = self._auth.log_in(
-                result.name, result.password, is_loopback=self._is_loopback
-            )
+            self.user = self._user_of(result)
         except LoginError as error:
             log.warning("login.refused", connection=self._peer, reason=str(error))
             text = (
@@ -282,6 +288,11 @@ class Handshake:
         self._advance(ConnectionEvent.AUTHENTICATED)
         offer = self._offer
         return connection_tune(offer.channel_max, offer.frame_max, offer.heartbeat_s)
+
+    def _user_of(self, result: Credentials | Proven) -> User:
+        if isinstance(result, Proven):
+            return self._auth.admit(result.name, is_loopback=self._is_loopback)
+        return self._auth.log_in(result.name, result.password, is_loopback=self._is_loopback)
 
     def _told(self, failure: LoginFailure) -> LoginFailure:
         return failure.telling(FAILURE_CLOSE in self.capabilities)

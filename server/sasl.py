@@ -1,10 +1,10 @@
 """The ways in which a client may say who it is: octets of a SASL response → name and password.
 
 A mechanism is a callable that is fed the client's responses one after the other. It gives
-credentials, or a challenge when it wants to hear more (CONN-20). Must not know whether the
-credentials are right.
+credentials, or a challenge when it wants to hear more (CONN-20), or a name that is proven already.
+Must not know whether the credentials are right.
 
-Spec: CONN-16, CONN-17, CONN-20
+Spec: CONN-16, CONN-17, CONN-18, CONN-20
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ class Credentials(NamedTuple):
     password: str
 
 
+class Proven(NamedTuple):
+    """Who a client is, beyond doubt; "" when what proves it holds no name."""
+
+    name: str
+
+
 class Challenge(NamedTuple):
     """What the client shall answer next, by secure-ok."""
 
@@ -36,7 +42,9 @@ class MalformedResponse(ValueError):  # noqa: N818 - named for what it is
     """The response is not in the form of its mechanism (CONN-24)."""
 
 
-Mechanism = Callable[[bytes], Credentials | Challenge]
+Mechanism = Callable[[bytes], Credentials | Challenge | Proven]
+# Name → a fresh mechanism for one login, in the order in which they are offered (CONN-10).
+Mechanisms = Mapping[str, Callable[[], Mechanism]]
 
 
 def plain(response: bytes) -> Credentials:
@@ -74,8 +82,24 @@ def _text(field: Field | None) -> str:
     return decode_text(field.value)
 
 
-# Name → a fresh mechanism for one login, in the order in which they are offered (CONN-10).
-MECHANISMS: Final[Mapping[str, Callable[[], Mechanism]]] = {
+def external(name: str) -> Callable[[], Mechanism]:
+    """The mechanism of a client whose certificate holds this name, whatever it sends.
+
+    Spec: CONN-18, TLS-20
+    """
+    return lambda: lambda _: Proven(name)
+
+
+MECHANISMS: Final[Mechanisms] = {
     "PLAIN": lambda: plain,
     "AMQPLAIN": lambda: amqplain,
 }
+EXTERNAL: Final = "EXTERNAL"
+
+
+def mechanisms_for(allowed: Mechanisms, certified: str | None) -> Mechanisms:
+    """What a client may use that has a valid certificate with this name: EXTERNAL first.
+
+    Spec: CONN-10, TLS-20
+    """
+    return allowed if certified is None else {EXTERNAL: external(certified), **allowed}

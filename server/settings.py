@@ -46,6 +46,7 @@ CONFIG_VARIABLE: Final = "VOUCHMQ_CONFIG"
 # Points the project's own tests at another broker; it must not stop a broker that they start.
 FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "VOUCHMQ_TEST_URL"})
 
+MECHANISM_NAMES: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 MIB: Final = 1024 * 1024
 DATA_DIR: Final = Path("vouchmq-data")
 
@@ -56,6 +57,40 @@ class Settings:
 
     host: str = option("127.0.0.1", "Address to listen on; `0.0.0.0` or `::` for every interface.")
     port: int = option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
+    tls_port: int = option(
+        0, "TCP port for AMQP over TLS, usually 5671; 0: none (TLS-01).", low=0, high=65535
+    )
+    tls_cert_file: str = option(
+        "", "The broker's certificate in PEM, followed by those that lead to its authority."
+    )
+    tls_key_file: str = option("", "Key of `tls_cert_file` in PEM, without a passphrase.")
+    tls_ca_file: str = option("", "Authorities in PEM that may sign certificates of clients.")
+    tls_verify: str = option(
+        "verify_none",
+        "Whether clients are asked for a certificate; one that is not valid ends the handshake "
+        "(TLS-02).",
+        choices=("verify_none", "verify_peer"),
+    )
+    tls_fail_if_no_peer_cert: bool = option(
+        False, "With verify_peer: no connection without a certificate of the client (TLS-02)."
+    )
+    tls_login_from: str = option(
+        "distinguished_name",
+        "What of a client's certificate is the user name of EXTERNAL (TLS-20).",
+        choices=("distinguished_name", "common_name", "subject_alternative_name"),
+    )
+    tls_san_type: str = option(
+        "dns",
+        "Which alternative names count for `tls_login_from`.",
+        choices=("dns", "ip", "email", "uri"),
+    )
+    tls_san_index: int = option(
+        0, "Which of the alternative names of that type it is, from 0.", low=0
+    )
+    auth_mechanisms: tuple[str, ...] = option(
+        MECHANISM_NAMES,
+        "Ways to log in; EXTERNAL is offered to clients with a valid certificate only (CONN-10).",
+    )
     # A Path is as immutable as a string, which the rule does not know.
     data_dir: Path = option(DATA_DIR, "Directory of the journal; made if missing.")  # noqa: RUF009
     load_definitions: str = option(
@@ -389,4 +424,10 @@ def _require_consistent(settings: Settings) -> None:
             parse_amount(getattr(settings, name))
         except ValueError as error:
             raise SettingsError(f"{name}: {error}") from None
+    mechanisms = settings.auth_mechanisms
+    if not mechanisms or not set(mechanisms) <= set(MECHANISM_NAMES):
+        names = ", ".join(MECHANISM_NAMES)
+        raise SettingsError(f"auth_mechanisms: expected some of {names}, not {show(mechanisms)}")
+    if settings.tls_port and settings.tls_port == settings.port:
+        raise SettingsError(f"tls_port: {settings.tls_port} is port too")
     require_known_vhosts(settings.all_users(), settings.all_vhosts())

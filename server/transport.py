@@ -65,6 +65,8 @@ class Door:
         self.high_octets = high_octets
         self.buffer = memoryview(bytearray(RECEIVE_OCTETS))
         self.edges: set[Edge] = set()
+        # Sockets on which nobody can be heard yet: they shake hands.
+        self.greeted: set[object] = set()
         self._most_edges = max(1, descriptors - RESERVED_DESCRIPTORS)
         self._told_at = -TOLD_EVERY_S
         self._turn_began = 0.0
@@ -72,7 +74,7 @@ class Door:
 
     def is_full(self) -> bool:
         """True when another connection would take descriptors that files need (LIMIT-22)."""
-        if len(self.edges) < self._most_edges:
+        if len(self.edges) + len(self.greeted) < self._most_edges:
             return False
         now = self.loop.time()
         if now - self._told_at >= TOLD_EVERY_S:
@@ -104,8 +106,12 @@ class Door:
 class Edge(asyncio.BufferedProtocol):
     """One socket. It is the connection's `Wire`."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, certified: str | None = None) -> None:
+        """`certified`: the user name in the client's certificate, "" if it holds none, None when
+        there is no valid certificate (TLS-20).
+        """
         self._door = door
+        self.certified = certified
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._paused = 0
@@ -138,15 +144,23 @@ class Edge(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Octets have come."""
+        if not self.is_swallowing(nbytes):
+            self.receive(bytes(self._door.buffer[:nbytes]), is_full=nbytes == RECEIVE_OCTETS)
+
+    def is_swallowing(self, octets: int) -> bool:
+        """True when all has been said: what still comes is counted, and not read."""
         if self._is_finishing:
-            self._linger_octets -= nbytes
+            self._linger_octets -= octets
             if self._linger_octets < 0:
                 self.abort()
-            return
+        return self._is_finishing
+
+    def receive(self, data: bytes, *, is_full: bool) -> None:
+        """Give octets to the connection; `is_full` when more are likely to wait in the socket."""
         if self._connection is not None:
             over = self._door.over_budget()
-            self._connection.receive(bytes(self._door.buffer[:nbytes]))
-            if over and nbytes == RECEIVE_OCTETS:
+            self._connection.receive(data)
+            if over and is_full:
                 self._door.wait_for_turn(self)
 
     def eof_received(self) -> bool:
@@ -261,25 +275,35 @@ def shown(address: tuple[object, ...] | str | None) -> str:
     return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
 
 
-async def listen(door: Door, host: str, port: int) -> tuple[asyncio.Server, int]:
-    """Open the listener; returns it and the port it got.
+async def listen(
+    door: Door, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+) -> tuple[asyncio.Server, int]:
+    """Open a listener; returns it and the port it got.
+
+    Args:
+        door: whose loop
+        host: the address; "" for all
+        port: 0 for a free one
+        protocol: makes what stands behind each socket
 
     Raises:
         OSError: the address cannot be used
     """
-    server = await _open(door, host, port)
+    server = await _open(door, host, port, protocol)
     actual = int(server.sockets[0].getsockname()[1])
     if len({one.getsockname()[1] for one in server.sockets}) > 1:
         # Port 0 gives each address family a port of its own; one is what we print.
         server.close()
-        server = await _open(door, host, actual)
+        server = await _open(door, host, actual, protocol)
     for one in server.sockets:
         if one.family in {socket.AF_INET, socket.AF_INET6}:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return server, actual
 
 
-async def _open(door: Door, host: str, port: int) -> asyncio.Server:
+async def _open(
+    door: Door, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+) -> asyncio.Server:
     return await door.loop.create_server(
-        lambda: Edge(door), host, port, backlog=1024, reuse_address=True, start_serving=False
+        protocol, host, port, backlog=1024, reuse_address=True, start_serving=False
     )

@@ -43,7 +43,7 @@ WORLD: Final = frozenset(
 EDGES: Final = frozenset(
     {
         *("transport", "app", "assembly", "settings", "accounts", "gauges", "logs", "ping"),
-        *("store_report", "definitions_command", "__main__"),
+        *("store_report", "definitions_command", "options", "tls", "tls_door", "__main__"),
     }
 )
 ASYNC_ALLOWED: Final = frozenset({"server.transport", "server.app"})
