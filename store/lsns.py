@@ -89,7 +89,11 @@ class Settled:
 
     def add_range(self, first: int, count: int) -> None:
         """Note that `count` LSNs from `first` on are gone."""
-        self._fresh.append((first, first + count))
+        if count == 1:
+            # What a queue that shares a segment with others mostly has: spare it the sorting.
+            self._singles.add(first)
+        else:
+            self._fresh.append((first, first + count))
 
     def add_list(self, lsns: Sequence[int]) -> None:
         """Note that each of these LSNs is gone."""
@@ -99,9 +103,15 @@ class Settled:
         """Return those of `count` LSNs from `first` on that are not gone, in order."""
         if self._fresh:
             self._merge()
-        alive: Sequence[int] = self._outside_ranges(first, first + count)
-        if self._singles and alive:
-            alive = [lsn for lsn in alive if lsn not in self._singles]
+        singles = self._singles
+        if count == 1 and first in singles:
+            return ()
+        if not self._starts:
+            alive: Sequence[int] = range(first, first + count)
+        else:
+            alive = self._outside_ranges(first, first + count)
+        if count > 1 and alive and singles:
+            alive = [lsn for lsn in alive if lsn not in singles]
         return alive
 
     def _outside_ranges(self, first: int, end: int) -> Sequence[int]:

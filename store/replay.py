@@ -88,6 +88,15 @@ class Remains:
     queue_ids: set[int] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Moved:
+    """LSNs of one queue whose messages were met where they were moved to, and their bounds."""
+
+    low: int
+    high: int
+    lsns: set[int] = field(default_factory=set)
+
+
 class Replay:
     """The state as it grows while segments are replayed, newest first."""
 
@@ -98,7 +107,7 @@ class Replay:
         self._queues: dict[int, Lsns] = {}
         self.settled: dict[int, Settled] = {}
         self._dropped: set[int] = set()
-        self._moved_by_queue: dict[int, set[int]] = {}
+        self._moved_by_queue: dict[int, _Moved] = {}
         # The newest word about each key, None for what is forgotten.
         self._notes: dict[int, dict[bytes, bytes | None]] = {}
         self._has_snapshot = False
@@ -279,7 +288,7 @@ class Replay:
                 queue.add(lsns)
                 live[queue_id] = live.get(queue_id, 0) + len(lsns)
                 if kind == records.MOVES:
-                    self._moved_by_queue.setdefault(queue_id, set()).update(lsns)
+                    self._note_moved(queue_id, lsns)
                     self.moved.update(zip(lsns, repeat(segment)))
             if remains is not None and fates:
                 remains.runs += _remaining(fates, first, count, route[1])
@@ -292,9 +301,16 @@ class Replay:
         if settled is not None:
             lsns = settled.alive(first, count)
         moved = self._moved_by_queue.get(queue_id)
-        if moved:
-            lsns = [lsn for lsn in lsns if lsn not in moved]
+        if moved is not None and lsns and lsns[0] <= moved.high and moved.low <= lsns[-1]:
+            lsns = [lsn for lsn in lsns if lsn not in moved.lsns]
         return lsns
+
+    def _note_moved(self, queue_id: int, lsns: Sequence[int]) -> None:
+        moved = self._moved_by_queue.get(queue_id)
+        if moved is None:
+            moved = self._moved_by_queue[queue_id] = _Moved(lsns[0], lsns[-1])
+        moved.lsns.update(lsns)
+        moved.low, moved.high = min(moved.low, lsns[0]), max(moved.high, lsns[-1])
 
     def definitions(self) -> list[bytes]:
         """Return the newest snapshot and all later changes, in order."""
