@@ -188,6 +188,7 @@ class Queue:
             left -= self._serve_one(group[0], left) if len(group) == 1 else self._serve(group, left)
         if care is not None:
             care.after_dispatch()
+            self._forget_when_empty()
         if left <= 0:
             self.wake()
 
@@ -338,12 +339,14 @@ class Queue:
         self.unacked_count -= len(messages)
         if not self.is_deleted:
             self.drop(messages)
+            self._forget_when_empty()
 
     def discard(self, messages: list[Message], reason: Reason) -> None:
         """These deliveries are refused: they become dead letters or nothing (ACK-06)."""
         self.unacked_count -= len(messages)
         if not self.is_deleted:
             self.bury(messages, reason)
+            self._forget_when_empty()
 
     def requeue(self, messages: list[Message], fate: Fate) -> None:
         """Put deliveries back at their original places (ACK-10)."""
@@ -381,7 +384,6 @@ class Queue:
         if self.holds_stored:
             for store_id, lsns in self.stored_copies(messages):
                 self._log.settle(store_id, lsns)
-        self._forget_when_empty()
 
     def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
         """Those of some messages that the journal holds: LSNs by the id of their line."""
@@ -433,6 +435,7 @@ class Queue:
         return count
 
     def _forget_when_empty(self) -> None:
+        """Never while a batch is on its way: what is in no line then may still be settled."""
         if self.unacked_count or (self.care is not None and self.care.holds):
             return
         if all(line.is_empty for line in self.lines):
