@@ -72,6 +72,7 @@ class Equipment:
         # Deletes a queue whose lease has run out.
         self.expire: Callable[[Queue], None] = lambda _: None
         self.office = office
+        office.expect_expirations = self.expect_expirations
         self.letters_interval_ms = LETTERS_INTERVAL_MS
         self._unstored_count = 0  # queues with numbers that are not stored
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
 
-from protocol.contents import property_block
+from protocol.contents import HAS_EXPIRATION, property_block
 from protocol.fields import encode_shortstr
 from server.broker.death import Death, dead_letter
 from server.broker.dedup import Passage
@@ -151,6 +151,8 @@ class Office:
         storing.doubled = self.doubled
         self.dropped_count = 0
         self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
+        # Told of queues that get messages with a time to live of their own.
+        self.expect_expirations: Callable[[Queue], None] = lambda _: None
 
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
@@ -233,6 +235,9 @@ class Office:
             if not targets:
                 self.unrouted_count += 1
                 continue
+            if due.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+                for each in targets:
+                    self.expect_expirations(each)
             if run is None or not run.takes(message[1], targets, persistent=due.persistent):
                 self._store(hold, run)
                 run = Run(Target(message[1], targets), persistent=due.persistent)

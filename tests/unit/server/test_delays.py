@@ -186,3 +186,13 @@ def test_every_one_of_several_is_settled(client: Client) -> None:
     for done in (1, 2, 3):
         client.world.pass_time(0.1)
         assert len(client.world.journal.settled) == done
+
+
+def test_released_message_has_its_own_time_to_live(client: Client) -> None:
+    """TTL-01: it begins when the message reaches its queue."""
+    publish(client, b"x", 10, expiration="50")
+    client.world.pass_time(0.02)
+    queue = client.world.vhost.queues["q"]
+    assert queue.ready_count == 1
+    client.world.pass_time(0.06)
+    assert queue.ready_count == 0
