@@ -85,6 +85,8 @@ class Care:
     def entering(self, messages: Iterable[Message]) -> list[Message]:
         """A run is about to be appended."""
         run = list(messages)
+        if self.expiry is not None:
+            self.expiry.came(run)
         if self.dedup is not None:
             self.dedup.entering(run)
         return run

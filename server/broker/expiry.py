@@ -48,7 +48,10 @@ class Expiry:
         ttl_ms: of the queue, None when it has none
     """
 
-    __slots__ = ("_armed_ms", "_queue", "_timers", "has_own", "ttl_ms")
+    __slots__ = (
+        *("_armed_ms", "_came_seq", "_old_seq", "_queue", "_since_ms", "_timers"),
+        *("has_own", "ttl_ms"),
+    )
 
     def __init__(self, queue: Queue, timers: Timers, ttl_ms: int | None) -> None:
         self._queue = queue
@@ -56,6 +59,9 @@ class Expiry:
         self.ttl_ms = ttl_ms
         self.has_own = False  # messages may have a time to live of their own
         self._armed_ms = 0
+        self._came_seq = 0  # the newest that came
+        self._old_seq = 0  # what came in earlier turns
+        self._since_ms = timers.now_ms()  # what came before that was restored
 
     def deadline_ms(self, message: Message) -> int | None:
         """When this message expires, by the loop's clock; None: never (TTL-01)."""
@@ -75,7 +81,16 @@ class Expiry:
         deadline_ms = self.deadline_ms(message)
         if deadline_ms is None or deadline_ms > now_ms:
             return False
-        return at_once or deadline_ms > message[3]
+        # One that stood behind others when its turn ended is as late as any.
+        return at_once or deadline_ms > message[3] or self._is_old(message[2], message[3])
+
+    def came(self, messages: list[Message]) -> None:
+        """A run is about to be appended."""
+        self._came_seq = messages[-1][2]
+
+    def _is_old(self, seq: int, arrived_ms: int) -> bool:
+        """True when it came before the present turn."""
+        return seq <= self._old_seq or arrived_ms < self._since_ms
 
     def is_late(self, message: Message) -> bool:
         """True when its time is over."""
@@ -108,7 +123,8 @@ class Expiry:
         return left > 0
 
     def arm(self) -> None:
-        """Have the queue woken when its head expires (TTL-04)."""
+        """A turn ends: have the queue woken when its head expires (TTL-04)."""
+        self._old_seq = self._came_seq
         heads = [self._head_deadline_ms(line) for line in self._queue.lines]
         due_ms = min((head for head in heads if head is not None), default=None)
         if due_ms is None:

@@ -259,3 +259,28 @@ class TestLease:
         assert self.is_there(client)
         client.world.pass_time(0.02)
         assert not self.is_there(client)
+
+
+def test_what_stood_behind_others_when_its_turn_ended_is_late(client: Client) -> None:
+    """TTL-02, TTL-06: no time at all is none later, also for one that becomes the head only then."""
+    declare(client, "q")
+    publish(client, "q", b"first")
+    publish(client, "q", b"second", expiration="0")
+    assert bodies(client, "q") == [b"first"]
+
+
+def test_settles_are_logged_behind_one_that_expired(client: Client) -> None:
+    """What expires of a batch leaves the queue looking empty while the rest is on its way."""
+    client.ask(1, commands.Queue.Declare(queue="q", durable=True))
+    client.send(
+        wire.publish(1, "q", b"kept", wire.persistent()),
+        wire.publish(1, "q", b"late", wire.persistent(expiration="10")),
+    )
+    client.world.run_turns()
+    client.world.pass_time(0.02)
+    client.ask(1, commands.Basic.Qos(prefetch_count=10))
+    client.ask(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+    client.world.run_turns()
+    client.method(1, commands.Basic.Ack(1))
+    client.world.run_turns()
+    assert len(client.world.journal.settled) == 2
