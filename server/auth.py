@@ -30,6 +30,7 @@ from server.startup import SettingsError
 
 Permission = Literal["configure", "write", "read"]
 ResourceKind = Literal["exchange", "queue"]
+TopicPermission = Literal["write", "read"]
 
 SALT_SIZE: Final = 4
 DIGESTS: Final[dict[str, str]] = {
@@ -128,10 +129,25 @@ def grant_of(configure: str, write: str, read: str) -> Grant:
     return Grant(compile_pattern(configure), compile_pattern(write), compile_pattern(read))
 
 
+class TopicGrant(NamedTuple):
+    """Which keys of one exchange may be published with, and bound with (PERM-10)."""
+
+    write: regex.Pattern[str]
+    read: regex.Pattern[str]
+
+
 class User:
     """A user who has logged in, or could: tags, and permissions per virtual host."""
 
-    __slots__ = ("_grants", "_verdicts", "max_channels", "max_connections", "name", "tags")
+    __slots__ = (
+        "_grants",
+        "_topics",
+        "_verdicts",
+        "max_channels",
+        "max_connections",
+        "name",
+        "tags",
+    )
 
     def __init__(
         self,
@@ -148,6 +164,8 @@ class User:
         self.max_connections = max_connections
         self.max_channels = max_channels
         self._grants = grants or {}
+        # By virtual host and exchange.
+        self._topics: dict[tuple[str, str], TopicGrant] = {}
         self._verdicts: dict[tuple[str, str, str], bool] = {}
 
     @property
@@ -177,6 +195,23 @@ class User:
         self._grants[vhost_name] = grant
         self._verdicts.clear()
 
+    def permit_topics(self, vhost_name: str, exchange: str, write: str, read: str) -> None:
+        """Have these patterns for the keys of a topic exchange from now on.
+
+        `{username}` and `{vhost}` in them stand for the names, taken literally.
+
+        Raises:
+            ValueError: one is not a regular expression, and nothing has changed.
+
+        Spec: PERM-10
+        """
+        names = {"{username}": regex.escape(self.name), "{vhost}": regex.escape(vhost_name)}
+        for word, meaning in names.items():
+            write, read = write.replace(word, meaning), read.replace(word, meaning)
+        self._topics[vhost_name, exchange] = TopicGrant(
+            compile_pattern(write), compile_pattern(read)
+        )
+
     def become(self, other: User) -> None:
         """Have the tags and limits of another, and what that one may where this one may nothing."""
         self.tags = other.tags
@@ -190,10 +225,7 @@ class User:
         if grant is None:
             return False
         pattern: regex.Pattern[str] = getattr(grant, permission)
-        try:
-            return pattern.search(name, timeout=MATCH_LIMIT_S) is not None
-        except (TimeoutError, regex.error):
-            return False
+        return _finds(pattern, name)
 
     def require(self, permission: Permission, kind: ResourceKind, name: str, vhost: str) -> None:
         """Pass if the user has this permission on the resource.
@@ -209,6 +241,22 @@ class User:
                 f"refused for user '{self.name}'"
             )
 
+    def require_topic(self, permission: TopicPermission, key: str, name: str, vhost: str) -> None:
+        """Pass if the user may use this key at the topic exchange of that name.
+
+        Raises:
+            AccessRefused: 403, there are topic permissions for it, and none allows the key.
+
+        Spec: PERM-10
+        """
+        grant = self._topics.get((vhost, name))
+        if grant is None or _finds(grant.write if permission == "write" else grant.read, key):
+            return
+        raise AccessRefused(
+            f"{permission} access to topic '{key}' in exchange '{name}' in vhost '{vhost}' "
+            f"refused for user '{self.name}'"
+        )
+
     def require_any(self, kind: ResourceKind, name: str, vhost: str) -> None:
         """Pass if the user has any of the three permissions on the resource (passive declares).
 
@@ -220,6 +268,14 @@ class User:
         if self.may("read", name, vhost) or self.may("write", name, vhost):
             return
         self.require("configure", kind, name, vhost)
+
+
+def _finds(pattern: regex.Pattern[str], text: str) -> bool:
+    """Whether the pattern is found in time."""
+    try:
+        return pattern.search(text, timeout=MATCH_LIMIT_S) is not None
+    except (TimeoutError, regex.error):
+        return False
 
 
 class _Login(NamedTuple):
@@ -285,6 +341,10 @@ class Authenticator:
     def permit(self, name: str, vhost: str, grant: Grant) -> None:
         """Give a user these permissions in a virtual host, in place of what there was (AUTH-07)."""
         self._logins[name].user.permit(vhost, grant)
+
+    def permit_topics(self, name: str, vhost: str, exchange: str, write: str, read: str) -> None:
+        """Give a user these patterns for the keys of an exchange (PERM-10)."""
+        self._logins[name].user.permit_topics(vhost, exchange, write, read)
 
     def find(self, name: str) -> User | None:
         """The user of that name, whoever asks."""
