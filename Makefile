@@ -54,7 +54,8 @@ types: .venv/dev.stamp ## mypy --strict
 	@$(PY) -m mypy
 
 conformance: .venv/dev.stamp ## every rule against a broker of ours
-	@$(PY) tools/with_broker.py -- $(PY) -m conformance --url '{url}' --restart-command '{restart}' --control-command '{control}' $(ARGS)
+	@$(PY) tools/with_broker.py -- $(PY) -m conformance --url '{url}' \
+		--restart-command '{restart}' --control-command '{control}' --tls '{tls_port}' '{tls_files}' $(ARGS)
 
 referee: .venv/dev.stamp ## the rules that RabbitMQ keeps too, against Debian's rabbitmq-server
 	@$(PY) tools/with_broker.py --referee -- $(PY) -m conformance --referee --url '{url}' \

@@ -3,9 +3,9 @@
 The broker gets a free port and a data directory that is removed afterwards. In the command `{url}`
 stands for its amqp:// URL, `{restart}` for a command that restarts it and returns when it is
 ready again: ours is killed without warning, a RabbitMQ is asked to end. `{control}` stands for what
-an operator says, rabbitmqctl or tools/operate.py; with a RabbitMQ `{tls_port}` and `{tls_files}`
-for where it speaks TLS and the folder with certificates for it. The exit code is that of the
-command, or 1 when the broker itself ends badly.
+an operator says, rabbitmqctl or tools/operate.py, `{tls_port}` and `{tls_files}` for where it
+speaks TLS and the folder with certificates for it. The exit code is that of the command, or 1 when
+the broker itself ends badly.
 """
 
 from __future__ import annotations
@@ -57,8 +57,27 @@ class Broker(Protocol):
         """End it and start it again on the same port and data."""
 
 
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def make_certificates(directory: Path) -> Path:
+    """A folder with certificates for trying TLS.
+
+    Raises:
+        BrokerError: they could not be made.
+    """
+    files = directory / "certificates"
+    if subprocess.run([sys.executable, str(CERTIFICATES), str(files)], check=False).returncode:
+        raise BrokerError("no certificates for the broker")
+    return files
+
+
 class Ours:
-    """A VouchMQ with default settings and the prepared users."""
+    """A VouchMQ with default settings, TLS and the prepared users."""
 
     def __init__(self, directory: Path) -> None:
         self._output = directory / "output.log"
@@ -67,7 +86,18 @@ class Ours:
         self._pid = directory / "pid"
         self._definitions = directory / "definitions.json"
         shutil.copy(PREPARED / "vouchmq.json", self._definitions)
-        self.words = {"{control}": shlex.join([sys.executable, str(OPERATE), str(directory), "--"])}
+        files, tls_port = make_certificates(directory), free_port()
+        self._tls = [
+            *("--tls-port", str(tls_port), "--tls-verify", "verify_peer"),
+            *("--tls-cert-file", str(files / "server.pem")),
+            *("--tls-key-file", str(files / "server.key")),
+            *("--tls-ca-file", str(files / "ca.pem")),
+        ]
+        self.words = {
+            "{control}": shlex.join([sys.executable, str(OPERATE), str(directory), "--"]),
+            "{tls_port}": str(tls_port),
+            "{tls_files}": str(files),
+        }
         self._process: subprocess.Popen[bytes]
 
     def start(self) -> str:
@@ -76,7 +106,7 @@ class Ours:
         command = [
             *(sys.executable, "-m", "server", "serve", "--port", str(self._port)),
             *("--data-dir", str(self._data_dir), "--log-level", "warning"),
-            *("--load-definitions", str(self._definitions)),
+            *("--load-definitions", str(self._definitions), *self._tls),
         ]
         with self._output.open("ab") as stream:
             self._process = subprocess.Popen(command, cwd=PROJECT, stdout=stream, stderr=stream)
@@ -119,15 +149,10 @@ class Referee:
     """A private RabbitMQ."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            # The node's distribution port lies 20000 above.
-            port = free.getsockname()[1] % 20000 + 20000
+        # The node's distribution port lies 20000 above.
+        port = free_port() % 20000 + 20000
         node = ["--port", str(port), "--dir", str(directory)]
-        files = directory / "certificates"
-        made = subprocess.run([sys.executable, str(CERTIFICATES), str(files)], check=False)
-        if made.returncode:
-            raise BrokerError("no certificates for the referee")
+        files = make_certificates(directory)
         plugins = [word for plugin in PLUGINS for word in ("--enable", plugin)]
         self._options = [*node, *plugins, "--tls", str(files)]
         self.words = {
