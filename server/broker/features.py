@@ -9,6 +9,7 @@ Spec: QUEUE-41 … QUEUE-54, POLICY-05, POLICY-06
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 from protocol.fields import as_integer, as_text
@@ -70,7 +71,13 @@ class Features:
     @property
     def is_plain(self) -> bool:
         """True when the queue needs no care at all."""
-        return self == Features(type=self.type)
+        return self == plain_of(self.type)
+
+
+@cache
+def plain_of(queue_type: str) -> Features:
+    """What a queue of a type has that asks for nothing."""
+    return Features(type=queue_type)
 
 
 PLAIN: Final = Features()
@@ -112,6 +119,16 @@ class Given:
 
 def features_of(arguments: Table, ruling: Ruling = NO_RULING) -> Features:
     """The features that arguments and policies ask for; all of them passed their checks."""
+    # What most queues ask for is worked out once for all of them.
+    return _without_arguments(ruling) if not arguments else _worked_out(arguments, ruling)
+
+
+@lru_cache(maxsize=64)
+def _without_arguments(ruling: Ruling) -> Features:
+    return _worked_out({}, ruling)
+
+
+def _worked_out(arguments: Table, ruling: Ruling) -> Features:
     queue_type = queue_type_of(arguments)
     highest_level, default_level = levels_of(arguments)
     given = Given(arguments, ruling)

@@ -90,9 +90,12 @@ class Policy:
         """What is smallest among those that match governs (POLICY-02)."""
         return -self.priority, self.name
 
-    def applies_to(self, kind: str) -> bool:
-        """Whether it is for objects of this kind: a value of QUEUE_KINDS, or EXCHANGES."""
-        return self.apply_to in {ALL, kind} or (self.apply_to == QUEUES and kind != EXCHANGES)
+    @property
+    def kinds(self) -> frozenset[str]:
+        """What it is for: values of QUEUE_KINDS, and EXCHANGES."""
+        queues = frozenset(QUEUE_KINDS.values())
+        some = {ALL: queues | {EXCHANGES}, QUEUES: queues}
+        return some.get(self.apply_to, frozenset({self.apply_to}))
 
 
 class Ruling(NamedTuple):
@@ -136,14 +139,15 @@ def compile_pattern(pattern: str) -> regex.Pattern[str]:
 class _Ranked:
     """A policy with its pattern made ready."""
 
-    __slots__ = ("_pattern", "policy")
+    __slots__ = ("_kinds", "_pattern", "policy")
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self._kinds = policy.kinds
         self._pattern: regex.Pattern[str] | None = compile_pattern(policy.pattern)
 
     def matches(self, kind: str, name: str) -> bool:
-        if self._pattern is None or not self.policy.applies_to(kind):
+        if self._pattern is None or kind not in self._kinds:
             return False
         try:
             return self._pattern.search(name, timeout=MATCH_LIMIT_S) is not None
@@ -202,7 +206,8 @@ class Policies:
     def of_queue(self, name: str, queue_type: str) -> Ruling:
         """What governs a queue of this name and type."""
         kind = QUEUE_KINDS[queue_type]
-        return Ruling(*(_first(ranked, kind, name) for ranked in self._lists))
+        policies, operator_policies = self._lists
+        return Ruling(_first(policies, kind, name), _first(operator_policies, kind, name))
 
     def of_exchange(self, name: str) -> Ruling:
         """What governs an exchange of this name; operator policies are for queues."""
@@ -210,4 +215,7 @@ class Policies:
 
 
 def _first(ranked: Mapping[str, _Ranked], kind: str, name: str) -> Policy | None:
-    return next((each.policy for each in ranked.values() if each.matches(kind, name)), None)
+    for each in ranked.values():
+        if each.matches(kind, name):
+            return each.policy
+    return None
