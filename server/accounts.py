@@ -31,6 +31,21 @@ class VHostAccount:
     max_exchanges: int = UNLIMITED
 
 
+@dataclass(slots=True, frozen=True)
+class TopicAccount:
+    """Which keys of one topic exchange a user may publish with (write) and bind with (read).
+
+    In the patterns `{username}` and `{vhost}` stand for the names.
+
+    Spec: PERM-10
+    """
+
+    exchange: str = ""
+    vhost: str = "/"
+    write: str = ".*"
+    read: str = ".*"
+
+
 @dataclass(slots=True, frozen=True, repr=False)
 class UserAccount:
     """A user: how to prove it, and what it may do in each of its virtual hosts.
@@ -52,6 +67,7 @@ class UserAccount:
     read: str = ".*"
     max_connections: int = UNLIMITED
     max_channels: int = UNLIMITED
+    topic_permissions: tuple[TopicAccount, ...] = ()
 
     def __repr__(self) -> str:
         """Without secrets: a traceback or a log line may show it."""
@@ -64,8 +80,13 @@ def read_users(rows: object, where: str) -> tuple[UserAccount, ...]:
     Raises:
         SettingsError: an unknown key, a wrong type, a missing or doubled name, two passwords.
     """
-    users = tuple(UserAccount(**row) for row in _rows(rows, UserAccount, where))
-    for row in _tables(rows, where):
+    tables = _tables(rows, where)
+    plain = [{key: row[key] for key in row if key != "topic_permissions"} for row in tables]
+    users = tuple(
+        UserAccount(**checked, topic_permissions=_topics(row, f"{where}: {row['name']!r}"))
+        for checked, row in zip(_rows(plain, UserAccount, where), tables, strict=True)
+    )
+    for row in tables:
         if "password" in row and "password_hash" in row:
             name = row.get("name")
             raise SettingsError(f"{where}: {name!r} has both a password and a password_hash")
@@ -95,6 +116,11 @@ def require_known_vhosts(users: Iterable[UserAccount], vhosts: Iterable[VHostAcc
         for name in user.vhosts:
             if name not in names:
                 raise SettingsError(f"users: {user.name!r} may enter {name!r}: no such vhost")
+        for topic in user.topic_permissions:
+            if topic.vhost not in user.vhosts:
+                raise SettingsError(
+                    f"users: {user.name!r}: topic_permissions: it may not enter {topic.vhost!r}"
+                )
 
 
 def _tables(rows: object, where: str) -> list[dict[str, Any]]:
@@ -118,6 +144,24 @@ def _rows(
                 raise SettingsError(f"{where}: {name!r}: {key}: no such key")
         checked.append({key: _value(row, key, known, f"{where}: {name!r}") for key in row})
     return checked
+
+
+def _topics(user: Mapping[str, Any], where: str) -> tuple[TopicAccount, ...]:
+    """`[[users.topic_permissions]]` of one user."""
+    rows, where = user.get("topic_permissions", []), f"{where}: topic_permissions"
+    known = {name: each.default for name, each in TopicAccount.__dataclass_fields__.items()}
+    topics = []
+    for row in _tables(rows, where):
+        for key in row:
+            if key not in known:
+                raise SettingsError(f"{where}: {key}: no such key")
+        values: dict[str, Any] = {key: _value(row, key, known, where) for key in row}
+        topic = TopicAccount(**values)
+        if not topic.exchange:
+            raise SettingsError(f"{where}: each needs an exchange")
+        topics.append(topic)
+    _require_distinct((f"{each.exchange} in {each.vhost}" for each in topics), where)
+    return tuple(topics)
 
 
 def _value(row: Mapping[str, Any], key: str, known: Mapping[str, object], where: str) -> object:

@@ -218,6 +218,7 @@ class User:
         self.max_connections = other.max_connections
         self.max_channels = other.max_channels
         self._grants = other._grants | self._grants
+        self._topics = other._topics | self._topics
         self._verdicts.clear()
 
     def _search(self, permission: Permission, name: str, vhost_name: str) -> bool:
@@ -241,6 +242,14 @@ class User:
                 f"refused for user '{self.name}'"
             )
 
+    def may_topic(self, permission: TopicPermission, key: str, name: str, vhost: str) -> bool:
+        """True when the user may use this key at the topic exchange of that name.
+
+        Spec: PERM-10
+        """
+        grant = self._topics.get((vhost, name))
+        return grant is None or _finds(grant.write if permission == "write" else grant.read, key)
+
     def require_topic(self, permission: TopicPermission, key: str, name: str, vhost: str) -> None:
         """Pass if the user may use this key at the topic exchange of that name.
 
@@ -249,8 +258,7 @@ class User:
 
         Spec: PERM-10
         """
-        grant = self._topics.get((vhost, name))
-        if grant is None or _finds(grant.write if permission == "write" else grant.read, key):
+        if self.may_topic(permission, key, name, vhost):
             return
         raise AccessRefused(
             f"{permission} access to topic '{key}' in exchange '{name}' in vhost '{vhost}' "
@@ -409,6 +417,8 @@ def _login_of(account: UserAccount, random_octets: Callable[[int], bytes]) -> _L
         max_connections=account.max_connections,
         max_channels=account.max_channels,
     )
+    for topic in account.topic_permissions:
+        user.permit_topics(topic.vhost, topic.exchange, topic.write, topic.read)
     if account.password_hash:
         return _Login(user, decode_hash(account.password_hash, account.hashing_algorithm))
     if account.hashing_algorithm not in DIGESTS:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from protocol.fields import Table
+    from server.broker.dedup import Window
     from server.broker.exchange import Exchange
     from server.broker.message import Message
     from server.channel import Channel
@@ -70,11 +71,13 @@ class Route(Target):
         "generation",
         "immediate",
         "is_careful",
+        "is_refused",
         "mandatory",
         "reads_keys",
         "reads_properties",
         "routing_key",
         "way",
+        "window",
     )
 
     def __init__(self, exchange: str, routing_key: str, tail: bytes) -> None:
@@ -84,9 +87,12 @@ class Route(Target):
         self.mandatory = False
         self.immediate = False
         self.is_careful = False
+        self.is_refused = False
         self.reads_keys = False
         self.reads_properties = False
         self.way: tuple[Exchange, tuple[str, ...], Table] | None = None
+        # Of the exchange, when nothing else on the way reads more than routing keys.
+        self.window: Window | None = None
         self.care = CARE
         self.generation = -1
 
@@ -182,8 +188,6 @@ class Publisher:
                 f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'",
                 ids=PUBLISH_IDS,
             )
-        if exchange.type == "topic":
-            channel.user.require_topic("write", routing_key, exchange_name, vhost.name)
         # Frame header 7, ids 4, ticket 2 before the two names; flags and frame end behind.
         route = Route(exchange_name, routing_key, key[13:-2])
         route.mandatory = bool(method.mandatory)  # type: ignore[attr-defined]
@@ -196,10 +200,17 @@ class Publisher:
         if reads & READS_HEADERS:
             route.care = CARE | HEADERS
         route.reads_keys = bool(reads & READS_KEYS)
+        if not self._onward and not exchange.reads_beyond_keys:
+            route.window = vhost.window_of(exchange)
         if reads & READS_PROPERTIES:
             route.reads_properties = route.is_careful = True
         route.leads_to(vhost.route(exchange, (routing_key,), {}))
         route.is_careful |= route.is_gated
+        if exchange.type == "topic":
+            may = channel.user.may_topic("write", routing_key, exchange_name, vhost.name)
+            # Not said at once: faults of a message's properties come before (PUB-01).
+            route.is_refused = not may
+            route.is_careful |= route.is_refused
         route.generation = vhost.generation
         if len(self._routes) >= ROUTES_KEPT:
             self._routes.clear()
@@ -225,10 +236,13 @@ class Publisher:
 
     def _publish_with_care(self, route: Route, raws: list[bytes], mode: int) -> None:
         """Properties checked, routed anew if they matter; together what is alike."""
-        if not (mode & route.care or route.reads_properties):
+        if not (mode & route.care or route.reads_properties or route.is_refused):
             self._publish_examined(route, raws, mode)
             return
-        for alike in runs_of_alike(raws):
+        is_new = (
+            route.window is not None and not mode & CARE and self._publish_new(route, raws, mode)
+        )
+        for alike in () if is_new else runs_of_alike(raws):
             target, raw = self._examined(route, alike[0])
             if raw is alike[0] and target.way is None:
                 self._publish_examined(target, alike, mode)
@@ -251,6 +265,23 @@ class Publisher:
         channel.confirm(len(raws), lsn)
         if lsn and lsn <= channel.node.refused_lsn:
             channel.connection.storage_refused(lsn)
+
+    def _publish_new(self, route: Route, raws: list[bytes], mode: int) -> bool:
+        """Messages through a de-duplicating exchange, if all are new there (DUP-07, DUP-08)."""
+        window, channel = route.window, self._channel
+        has_one_way = bool(route.queues) and not (route.immediate or route.is_leveled)
+        if window is None or channel.transaction is not None or not has_one_way:
+            return False
+        keys = None if route.is_refused else window.new_keys(raws)
+        if keys is None or not self._takes_all(route, raws):
+            return False
+        lsn = self.store(route, raws, mode, max(map(len, raws)))
+        seq = (lsn - len(raws) + 1) * 2 + 1 if lsn else 0
+        window.record_run(keys, seq, persistent=bool(mode & PERSISTENT))
+        channel.confirm(len(raws), lsn)
+        if lsn and lsn <= channel.node.refused_lsn:
+            channel.connection.storage_refused(lsn)
+        return True
 
     def _takes_all(self, route: Route, raws: list[bytes]) -> bool:
         return not route.is_gated or all(
@@ -335,7 +366,7 @@ class Publisher:
                 channel.user.require_topic("write", key, name, channel.vhost.name)
 
     def _examined(self, route: Route, raw: bytes) -> tuple[Route, bytes]:
-        """Check the properties (CONS-62, PUB-05, PUB-10, PUB-06) and route by them."""
+        """Check the properties (CONS-62, PUB-05, PUB-10, PERM-10, PUB-06) and route by them."""
         channel = self._channel
         original = block = property_block(raw)
         properties = Properties(block)
@@ -345,7 +376,7 @@ class Publisher:
             check_expiration(properties.expiration)
         headers = properties.headers or {}
         keys = (route.routing_key, *copies(headers, "CC"), *copies(headers, "BCC"))
-        if len(keys) > 1:
+        if len(keys) > 1 or route.is_refused:
             self._check_topics(route.exchange, keys)
         if properties.user_id is not None:
             channel.check_user_id(properties.user_id)
