@@ -14,7 +14,9 @@ import structlog
 
 from server.broker import line, pager
 from store.errors import StoreError
-from tests.simulation import actions
+from tests.simulation import actions, feature_world
+from tests.simulation.feature_queues import watched_queues
+from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
 from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
@@ -96,6 +98,38 @@ def run(
             outcome.failure = bugs[0] if bugs else error
     outcome.states, outcome.crashes = world.states, world.crashes
     count(world, outcome)
+    return outcome
+
+
+def run_features(
+    seed: int,
+    steps: int = STEPS,
+    *,
+    crash_rate: float = 0.5,
+    trace: Callable[[str], None] | None = None,
+) -> Outcome:
+    """The same for a broker with every feature in use."""
+    outcome = Outcome(seed, 0)
+    bugs: list[BaseException] = []
+    with quiet_logs(bugs), ExitStack() as around:
+        around.enter_context(watched_queues())
+        if seed % 2:
+            around.enter_context(small_pages())
+        world = FeatureWorld(seed, bugs, crash_rate=crash_rate)
+        world.trace = trace
+        try:
+            for number in range(steps):
+                outcome.steps = number + 1
+                try:
+                    feature_world.step(world)
+                except PowerCut:
+                    world.crash(is_cut=True)
+            if steps >= STEPS:
+                feature_world.end(world)
+        except BROKEN as error:
+            outcome.failure = bugs[0] if bugs else error
+    outcome.states, outcome.crashes = world.states, world.crashes
+    outcome.deliveries, outcome.confirms = world.deliveries, world.confirms
     return outcome
 
 

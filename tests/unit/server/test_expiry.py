@@ -279,8 +279,7 @@ def test_settles_are_logged_behind_one_that_expired(client: Client) -> None:
     client.world.run_turns()
     client.world.pass_time(0.02)
     client.ask(1, commands.Basic.Qos(prefetch_count=10))
-    client.ask(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
-    client.world.run_turns()
+    client.consume("q", "c")
     client.method(1, commands.Basic.Ack(1))
     client.world.run_turns()
     assert len(client.world.journal.settled) == 2

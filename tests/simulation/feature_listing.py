@@ -1,0 +1,190 @@
+"""What a broker has in its queues, read off its own structures: for the books and after a crash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from server.broker import definitions as d
+from server.broker.hold import Hold
+from server.broker.pager import StoredSpan
+from server.broker.stuck import note_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from server.assembly import Assembly
+    from server.broker.line import Line
+    from server.broker.message import Message
+    from server.broker.queue import Queue
+    from server.connection import Connection
+
+Place = tuple[str, int]  # a queue and a seq
+
+
+class Kept(NamedTuple):
+    """A stored copy: what must be known of it after a crash."""
+
+    returns: int  # -1: nobody counts
+    due_ms: int
+    stuck: bytes | None
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What is stored when a block is written, or has been recovered."""
+
+    definitions: frozenset[bytes]
+    queues: frozenset[str]  # by `label_of`
+    copies: dict[Place, Kept] = field(default_factory=dict)  # by label and LSN
+    handed: set[Place] = field(default_factory=set)
+    out: set[Place] = field(default_factory=set)  # with consumers
+    begins_segment: bool = False
+
+
+@dataclass(slots=True)
+class Listing:
+    """Where every message is, queue by queue."""
+
+    ready: dict[str, list[int]] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)  # in scratch pages, not told one by one
+    aside: dict[str, list[int]] = field(default_factory=dict)  # delayed, stuck, held
+    unacked: dict[str, list[int]] = field(default_factory=dict)
+    kept: dict[str, list[int]] = field(default_factory=dict)  # dead letters the disk refused
+
+    def places(self) -> set[Place]:
+        """All of it; some messages are in two of these at once."""
+        piles = (self.ready, self.aside, self.unacked, self.kept)
+        return {(name, seq) for pile in piles for name, seqs in pile.items() for seq in seqs}
+
+
+@lru_cache(maxsize=4096)
+def is_lasting(record: bytes) -> bool:
+    """Ids that were reserved may be more after a crash; nobody sees that."""
+    return not isinstance(d.decode(record), d.QueueIdsReserved)
+
+
+def line_seqs(line: Line) -> tuple[list[int], int]:
+    """Seqs in a line in order, and how many more lie in scratch pages."""
+    seqs = [message[2] for message in line.ready]
+    unread = 0
+    if line.backlog is not None:
+        for span in line.backlog._spans:
+            if isinstance(span, StoredSpan):
+                seqs += [lsn * 2 + 1 for lsn in span.lsns]
+            else:
+                seqs += [lsn * 2 + 1 for lsn in span.lsns]
+                unread += span.count - len(span.lsns)
+        seqs += [message[2] for message in line.backlog.tail]
+    return seqs, unread
+
+
+def listing_of(assembly: Assembly, connections: Iterable[Connection]) -> Listing:
+    """Everything that is anywhere."""
+    found = Listing()
+    for queue in assembly.broker.vhosts["/"].queues.values():
+        name = queue.spec.name
+        found.unacked[name] = []
+        found.kept[name] = []
+        if isinstance(queue, Hold):
+            found.ready[name], found.unread[name] = [], 0
+            found.aside[name] = [seq for _, seq in queue._heap]
+            continue
+        lines = [line_seqs(line) for line in queue.lines]
+        found.ready[name] = [seq for seqs, _ in lines for seq in seqs]
+        found.unread[name] = sum(unread for _, unread in lines)
+        found.aside[name] = aside_of(queue)
+    for connection in connections:
+        for channel in connection.channels.values():
+            entries = channel.unacked.live()
+            if channel.transaction is not None:
+                entries = entries + [e for s in channel.transaction.settlements for e in s.entries]
+            for entry in entries:
+                if not entry.queue.is_deleted:
+                    found.unacked[entry.queue.spec.name] += [m[2] for m in entry.messages]
+    for sent in assembly.office._kept:
+        if not sent.queue.is_deleted:
+            found.kept[sent.queue.spec.name] += [m[2] for m in sent.messages if m[2] & 1]
+    return found
+
+
+def aside_of(queue: Queue) -> list[int]:
+    """What is delayed or stuck."""
+    care, found = queue.care, []
+    if care is not None and care.returns is not None:
+        found += [message[2] for message in care.returns.aside.messages()]
+    if care is not None and care.letters is not None and care.letters.stuck is not None:
+        found += [message[2] for message in care.letters.stuck.messages()]
+    return found
+
+
+def stuck_of(queue: Queue) -> set[int]:
+    care = queue.care
+    if care is None or care.letters is None or care.letters.stuck is None:
+        return set()
+    return set(care.letters.stuck._tries)
+
+
+def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None) -> Snapshot:
+    """The stored part of it; `handed` None: as the marks of a recovered broker say."""
+    queues = assembly.broker.vhosts["/"].queues
+    found = Snapshot(
+        frozenset(filter(is_lasting, assembly.broker.definitions())),
+        frozenset(label_of(queue) for queue in queues.values() if queue.stored),
+    )
+    for name, queue in queues.items():
+        if not queue.stored:
+            continue
+        label = label_of(queue)
+        out = set(listing.unacked[name])
+        for pile in (listing.ready, listing.aside, listing.unacked, listing.kept):
+            for seq in pile[name]:
+                if seq & 1:
+                    found.copies[label, seq >> 1] = kept_of(queue, seq)
+                    if seq in out:
+                        found.out.add((label, seq >> 1))
+                    if handed is not None and (name, seq) in handed:
+                        found.handed.add((label, seq >> 1))
+        if handed is None and not isinstance(queue, Hold):
+            for line in queue.lines:
+                seqs = line_seqs(line)[0]
+                found.handed |= {(label, seq >> 1) for seq in seqs if seq <= line.mark}
+    return found
+
+
+def label_of(queue: Queue) -> str:
+    """A queue of this name, and no later one of the same name."""
+    return f"{queue.spec.name}#{queue.spec.queue_id}"
+
+
+def kept_of(queue: Queue, seq: int) -> Kept:
+    """What rooms know of one copy."""
+    care = queue.care
+    returns = care.returns if care is not None else None
+    counts = returns._counts.get(seq) if returns is not None else None
+    stuck = care.letters.stuck if care is not None and care.letters is not None else None
+    note = stuck.recall(note_key(seq)) if stuck is not None else None
+    if counts is None:
+        return Kept(-1 if returns is None else 0, 0, note)
+    return Kept(counts.returns, counts.due_ms, note)
+
+
+def messages_of(queue: Queue) -> list[Message]:
+    """Messages of a recovered queue, read from the disk without taking them."""
+    if isinstance(queue, Hold):
+        lsns = sorted(seq >> 1 for _, seq in queue._heap)
+        store = queue._pages
+    else:
+        lsns = sorted(seq >> 1 for line in queue.lines for seq in line_seqs(line)[0])
+        store = queue.line._pager.store
+    found: list[Message] = []
+    while len(found) < len(lsns):
+        for first, tail, raws, arrived_ms in store.fetch_runs(lsns[len(found) :], 1 << 30):
+            found += [(raw, tail, lsn * 2 + 1, arrived_ms) for lsn, raw in enumerate(raws, first)]
+    care = queue.care
+    if care is not None and care.returns is not None:
+        found += care.returns.aside.messages()
+    if care is not None and care.letters is not None and care.letters.stuck is not None:
+        found += care.letters.stuck.messages()
+    return found

@@ -1,0 +1,157 @@
+"""Queues that write everything that happens to them into the books of the world they are in.
+
+They are the broker's own, watched from outside: what comes in, what goes out and why. Without
+books (while a copy of a crashed disk is being looked at) they are nothing but queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import server.assembly
+from server.broker.hold import Hold
+from server.broker.queue import Queue
+
+if TYPE_CHECKING:
+    from server.broker.fate import Fate, Reason
+    from server.broker.line import Line, RunSize
+    from server.broker.message import Message
+    from server.broker.outlet import Outlet
+    from tests.simulation.feature_books import Books
+
+
+class Desk:
+    """Whose books are open."""
+
+    books: Books | None = None
+
+
+class WatchedQueue(Queue):
+    """A queue that writes into the books."""
+
+    __slots__ = ()
+
+    def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
+        some = list(messages)
+        super().enqueue(some, size, stored=stored)
+        if Desk.books is not None:
+            Desk.books.came(self, some)
+
+    def settle(self, messages: list[Message]) -> None:
+        if Desk.books is not None:
+            Desk.books.settled(self, messages)
+        super().settle(messages)
+
+    def discard(self, messages: list[Message], reason: Reason) -> None:
+        if Desk.books is not None:
+            Desk.books.discarded(self, messages)
+        super().discard(messages, reason)
+
+    def requeue(self, messages: list[Message], fate: Fate) -> None:
+        if Desk.books is not None:
+            Desk.books.requeued(self, messages, fate)
+        super().requeue(messages, fate)
+
+    def bury(self, messages: list[Message], reason: Reason) -> None:
+        if Desk.books is None:
+            super().bury(messages, reason)
+            return
+        with Desk.books.burying(self, messages, reason):
+            super().bury(messages, reason)
+
+    def unsettle(self, messages: list[Message]) -> None:
+        if Desk.books is not None:
+            Desk.books.came_back(self, messages)
+        super().unsettle(messages)
+
+    def forget_refused(self, first_lsn: int) -> None:
+        if Desk.books is not None:
+            Desk.books.forgotten(self, first_lsn)
+        super().forget_refused(first_lsn)
+
+    def purge(self) -> int:
+        if Desk.books is None:
+            return super().purge()
+        if self.care is not None:
+            self.care.tidy()
+        Desk.books.purging(self)
+        return super().purge()
+
+    def deleted(self) -> None:
+        if Desk.books is not None:
+            Desk.books.deleted(self)
+        super().deleted()
+
+    def dispatch(self) -> None:
+        if Desk.books is None:
+            super().dispatch()
+            return
+        with Desk.books.trying(self):
+            super().dispatch()
+
+    def get(self, *, no_ack: bool) -> tuple[Message, Message, bool] | None:
+        found = super().get(no_ack=no_ack)
+        if Desk.books is not None and found is not None:
+            Desk.books.got(self, found[0], found[2])
+        return found
+
+    def _take(self, line: Line, count: int) -> list[Message]:
+        batch = super()._take(line, count)
+        if Desk.books is not None:
+            Desk.books.taken(self, line, batch)
+        return batch
+
+    def _hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
+        if Desk.books is not None:
+            Desk.books.handed_out(self, outlet, batch, line.mark if mark < 0 else mark)
+        return super()._hand_out(outlet, line, batch, mark)
+
+
+class WatchedHold(Hold):
+    """A hold that writes into the books."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, *around: Any, release: Callable[[Queue, str, list[Message]], None], **more: Any
+    ) -> None:
+        def watched(hold: Queue, exchange: str, messages: list[Message]) -> None:
+            if Desk.books is None:
+                release(hold, exchange, messages)
+                return
+            with Desk.books.releasing(self, exchange, messages):
+                release(hold, exchange, messages)
+
+        super().__init__(*around, release=watched, **more)
+
+    def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
+        some = list(messages)
+        super().enqueue(some, size, stored=stored)
+        if Desk.books is not None:
+            Desk.books.came(self, some)
+
+    def forget_refused(self, first_lsn: int) -> None:
+        if Desk.books is not None:
+            Desk.books.forgotten(self, first_lsn)
+        super().forget_refused(first_lsn)
+
+    def deleted(self) -> None:
+        if Desk.books is not None:
+            Desk.books.deleted(self)
+        super().deleted()
+
+
+@contextmanager
+def watched_queues() -> Iterator[None]:
+    """Every queue that is made is one of these."""
+    with (
+        patch.object(server.assembly, "Queue", WatchedQueue),
+        patch.object(server.assembly, "Hold", WatchedHold),
+    ):
+        try:
+            yield
+        finally:
+            Desk.books = None

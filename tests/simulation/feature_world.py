@@ -1,0 +1,498 @@
+"""A world whose broker has every feature in use, judged by books and by snapshots.
+
+Like `world.py`, but replies are not predicted: see `feature_books.py` for what a running broker
+may do with messages, and `feature_states.py` for what it must have after a crash.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import TYPE_CHECKING, cast
+
+from server.admission import Admission
+from server.assembly import DISK_FULL, Assembly
+from server.broker.hold import Hold
+from server.connection import Connection
+from server.handshake import Handshake
+from store.errors import StoreError, WriteFailed
+from store.sync_worker import SyncInline
+from tests.simulation import crashes, feature_client
+from tests.simulation.feature_books import Books
+from tests.simulation.feature_client import FeatureClient
+from tests.simulation.feature_listing import (
+    Listing,
+    Snapshot,
+    aside_of,
+    label_of,
+    line_seqs,
+    listing_of,
+    messages_of,
+    snapshot_of,
+)
+from tests.simulation.feature_queues import Desk
+from tests.simulation.feature_states import States
+from tests.simulation.feature_topology import Topology
+from tests.simulation.ledger import Violation
+from tests.simulation.sim_disk import PowerCut, SimDisk
+from tests.simulation.world import (
+    AUTH,
+    OFFER,
+    ROOM_STEPS,
+    SETTINGS,
+    WALL_MS,
+    FakeWire,
+    Loop,
+    SimWorker,
+    World,
+    WorldDisk,
+    ignore,
+)
+
+if TYPE_CHECKING:
+    from server.broker.queue import Queue
+    from server.broker.vhost import VHost
+    from server.node import Node
+
+SETTLE_S = 0.02
+LAST_S = 3.0
+
+
+class Judge:
+    """What `World` and its worker ask of a model, without predictions."""
+
+    def __init__(self, world: FeatureWorld, states: States) -> None:
+        self._world = world
+        self.ledger = states
+        self.has_failed = False
+
+    def turn_ended(self) -> None:
+        self._world.turn_ended()
+
+
+class FeatureWorld(World):
+    """One history of a broker with every feature."""
+
+    model: Judge  # type: ignore[assignment]
+    draw: random.Random
+
+    def __init__(self, seed: int, bugs: list[BaseException], *, crash_rate: float = 0.5) -> None:
+        self.draw = random.Random(seed)
+        self.settings = replace(
+            self.draw.choice(SETTINGS),
+            dlx_retry_interval_ms=self.draw.choice((5, 30, 200)),
+            delivery_count_mode=self.draw.choice(("all", "failures")),
+        )
+        self.topology = Topology.drawn(self.draw)
+        self.disk = WorldDisk(seed, is_strict=True)
+        self.loop = Loop()
+        self.base_ms = WALL_MS
+        self.books = Books(self)
+        self.clients = {}
+        self.trace: Callable[[str], None] | None = None
+        self.states = self.crashes = self.deliveries = self.confirms = 0
+        self.bugs = bugs
+        self._crash_rate = crash_rate
+        self._messages = 0
+        self._numbers = 0
+        self.start()
+
+    @property
+    def vhost(self) -> VHost[Queue]:
+        return self.assembly.broker.vhosts["/"]
+
+    @property
+    def states_of(self) -> States:
+        return self.model.ledger
+
+    def wall_ms(self) -> int:
+        return self.base_ms + int(1000 * self.loop.now)
+
+    def wall_of(self, loop_ms: int) -> int:
+        return self.base_ms + loop_ms
+
+    # The broker
+
+    def start(self) -> None:
+        """Recover what is there and open new books."""
+        self.disk.watcher = None
+        Desk.books = None
+        self.base_ms = self.wall_ms() + self.draw.choice((0, 0, 5, 100))
+        self.loop = Loop()
+        self.clients = {}
+        # Nothing is synced by a start that the books would have to know of.
+        self.worker = SimWorker(self)
+        self.model = Judge(self, States(Snapshot(frozenset(), frozenset())))
+        self.assembly = self.assemble(self.disk, self.worker, self.loop)
+        listing = self.listing()
+        self.model.ledger = States(snapshot_of(self.assembly, listing, None))
+        old, self.books = self.books, Books(self)
+        books = self.books
+        books.messages, books.acks = old.messages, old.acks
+        books.rejections, books.no_ack = old.rejections, old.no_ack
+        books._came, books.taken_back = old._came, old.taken_back
+        books.turned_away = old.turned_away
+        books.has_timeouts = any(
+            "x-consumer-timeout" in plan.arguments for plan in self.topology.queues.values()
+        )
+        for queue in self.vhost.queues.values():
+            marks = [line for line in queue.lines for _ in (0,)]
+            handed = {seq for line in marks for seq in line_seqs(line)[0] if seq <= line.mark}
+            handed |= set(aside_of(queue))
+            for message in sorted(messages_of(queue), key=lambda one: one[2]):
+                books.recovered(old, queue, message, message[2] in handed)
+        Desk.books = books
+        self._watch_office()
+        self._watch_journal()
+        self.disk.watcher = self._look
+        self.admission = Admission()
+
+    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> Assembly:
+        tokens = count()
+        base_ms = self.base_ms if disk is self.disk else self.wall_ms()
+        return Assembly(
+            self.settings,
+            disk,
+            worker,
+            call_soon=loop.call_soon,
+            call_later=loop.call_later,
+            clock=lambda: loop.now,
+            wall_ms=lambda: base_ms + int(1000 * loop.now),
+            random_token=lambda: f"{next(tokens):022}",
+            fatal=self._fatal if disk is self.disk else ignore,
+        )
+
+    def listing(self) -> Listing:
+        return listing_of(self.assembly, [wire.connection for wire in self.clients.values()])
+
+    def snapshot(self) -> Snapshot:
+        """What a crash must leave if it comes now; it is in balance."""
+        listing = self.listing()
+        if not self.books.is_open:
+            self.books.balance(listing)
+        else:
+            raise Violation("a block is written while messages are being moved (DLX-08)")
+        handed = {place for place, copy in self.books.copies.items() if copy.handed}
+        return snapshot_of(self.assembly, listing, handed)
+
+    def _watch_journal(self) -> None:
+        journal, write = self.assembly.journal, self.assembly.journal.write
+
+        def watched() -> int:
+            states, calls = self.states_of, self.disk.calls
+            snapshot = self.snapshot()
+            states.candidate = snapshot
+            files = calls["create"] + calls["rename"]
+            try:
+                lsn = write()
+            except WriteFailed as error:
+                states.failed.append((states.written, snapshot))
+                states.candidate = None
+                self.model.has_failed |= error.errno not in DISK_FULL
+                raise
+            states.candidate = None
+            snapshot.begins_segment = calls["create"] + calls["rename"] > files
+            states.records.append(snapshot)
+            self.books.written()
+            return lsn
+
+        storage, refused = self.assembly.storage, self.assembly.storage.refused
+
+        def watched_refusal(node: Node, first_lsn: int, last_lsn: int) -> None:
+            refused(node, first_lsn, last_lsn)
+            for client, wire in list(self.clients.items()):
+                client.see_closes(wire.connection)
+
+        journal.write = watched  # type: ignore[method-assign]
+        storage.refused = watched_refusal  # type: ignore[method-assign]
+
+    def _watch_office(self) -> None:
+        office, storing = self.assembly.office, self.assembly.storing
+        written, refused, turned_away = office.written, office.refused, storing.refused
+
+        def watched_written() -> None:
+            with self.books.sending_again():
+                written()
+
+        def watched_refused() -> None:
+            refused()
+            self.books.kept()
+
+        def watched_turned_away(queue: Queue, message: tuple[bytes, bytes, int, int]) -> None:
+            self.books.turned_away.add(crashes.number_in(message[0]))
+            turned_away(queue, message)
+
+        office.written = watched_written  # type: ignore[method-assign]
+        office.refused = watched_refused  # type: ignore[method-assign]
+        storing.refused = watched_turned_away
+        new_queue = self.vhost.register_queue
+
+        def watched_register(spec: object) -> Queue:
+            queue = new_queue(spec)  # type: ignore[arg-type]
+            if queue.stored:
+                self.books.born[queue.spec.name] = self.states_of.pending
+            return queue
+
+        self.vhost.register_queue = watched_register  # type: ignore[method-assign]
+
+    def _fatal(self, reason: str) -> None:
+        del reason
+        self.model.has_failed = True
+
+    # Clients
+
+    def connect(self) -> FeatureClient:
+        self._numbers += 1
+        client = FeatureClient(self, self._numbers)
+        wire = self.clients[client] = FakeWire(self, client)
+        handshake = Handshake(
+            OFFER,
+            AUTH,
+            self.assembly.broker.vhosts.get,
+            self.admission,
+            peer=wire.name,
+            is_loopback=True,
+        )
+        wire.connection = Connection(self.assembly.node, wire, handshake)
+        return client
+
+    # What holds after each turn
+
+    def turn_ended(self) -> None:
+        """The books are in balance, and no queue is over its limit."""
+        if self.model.has_failed:
+            return
+        self.books.balance(self.listing())
+        unacked: dict[int, int] = {}
+        for wire in self.clients.values():
+            for channel in wire.connection.channels.values():
+                entries = channel.unacked.live()
+                if channel.transaction is not None:
+                    entries = entries + [
+                        e for s in channel.transaction.settlements for e in s.entries
+                    ]
+                for entry in entries:
+                    key = id(entry.queue)
+                    unacked[key] = unacked.get(key, 0) + len(entry.messages)
+        for queue in self.vhost.queues.values():
+            if not isinstance(queue, Hold):
+                self._check_queue(queue, unacked.get(id(queue), 0))
+
+    def _check_queue(self, queue: Queue, unacked: int) -> None:
+        name, features = queue.spec.name, queue.features
+        if queue.unacked_count != unacked:
+            raise Violation(f"{name} counts {queue.unacked_count} unacked, not {unacked}")
+        there = {queue.spec.name: {place for place in self.books.copies if place[0] == name}}[name]
+        ready = {(name, seq) for line in queue.lines for seq in line_seqs(line)[0]}
+        if queue.tally is not None and all(
+            line.backlog is None or not line_seqs(line)[1] for line in queue.lines
+        ):
+            octets = sum(self.books.copies[place].octets for place in ready & there)
+            if queue.tally.octets != octets:
+                raise Violation(f"{name} counts {queue.tally.octets} octets, not {octets} (LEN-01)")
+        if queue.is_dirty:
+            return
+        limit = queue.care.limit if queue.care is not None else None
+        if limit is None or limit.rejects:
+            return
+        if features.max_length is not None and queue.held_count > max(
+            features.max_length, len(aside_of(queue))
+        ):
+            raise Violation(f"{name} has {queue.held_count}, more than {features.max_length}")
+        most = features.max_length_octets
+        if most is not None and queue.ready_count and queue.held_octets > most:
+            raise Violation(f"{name} has {queue.held_octets} octets, more than {most}")
+
+    # Rest
+
+    def settle_down(self) -> None:
+        """Let everything happen that is under way; then nothing may be left undone."""
+        for wire in self.clients.values():
+            wire.connection.outbox.release()
+        for _ in range(ROOM_STEPS):
+            if self.model.has_failed:
+                return
+            able = any(c.out and not wire.paused for c, wire in self.clients.items())
+            if not (able or self.loop.ready or self.worker.has_work):
+                if not self.assembly.alarms.is_raised:
+                    break
+                self.check()
+            self.carry()
+            self.turn()
+            self.worker.work(self.draw)
+        else:
+            raise Violation("the broker never comes to rest")
+        if any(client.out for client in self.clients):
+            raise Violation("a connection is never read again")
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        for client in self.clients:
+            for ch in client.channels.values():
+                talk = cast(FeatureClient, client).talks[ch.number]
+                if not ch.is_closed and (talk.unconfirmed or talk.committing or talk.gets):
+                    raise Violation(f"channel {ch.number} of {client.number} waits for {talk}")
+        office = self.assembly.office
+        if office._unwritten or office._kept:
+            raise Violation("dead letters were never written")
+        if sum(line.octets for q in self.vhost.queues.values() for line in q.lines) != (
+            self.assembly.pager.total
+        ):
+            raise Violation("the pager counts what is not there")
+        now_ms = self.wall_ms()
+        for queue in self.vhost.queues.values():
+            if isinstance(queue, Hold):
+                continue
+            for line in queue.lines:
+                head = line_seqs(line)[0][:1]
+                copy = self.books.copies.get((queue.spec.name, head[0])) if head else None
+                deadline = self.books.deadline_ms(queue, copy) if copy is not None else None
+                if deadline is not None and deadline + 1 < now_ms:
+                    raise Violation(f"{copy} expired, and stays (TTL-04)")
+
+    def drain(self) -> None:
+        """Time passes, clients take everything: then nothing may be left or counted."""
+        client = self.connect()
+        ch = client.open_channel("")
+        for name, queue in sorted(self.vhost.queues.items()):
+            if queue.spec.exclusive_owner is None and name in self.topology.queues:
+                client.consume_from(ch, name, no_ack=True, priority=0)
+        passed = 0.0
+        while passed < LAST_S and not self.model.has_failed:
+            self.settle_down()
+            if not self.books.copies:
+                break
+            step = SETTLE_S if passed < 0.5 else 0.3
+            self.loop.advance(step)
+            passed += step
+        if self.model.has_failed:
+            return
+        for name, queue in self.vhost.queues.items():
+            stuck = queue.care.held_count if queue.care is not None else 0
+            left = [copy for place, copy in self.books.copies.items() if place[0] == name]
+            if queue.ready_count or len(left) != stuck or (left and not left[0].dying):
+                raise Violation(f"{name} keeps {queue.ready_count}, {stuck} aside: {left[:2]}")
+            if queue.unacked_count or queue.held_octets:
+                raise Violation(f"{name} counts {queue.unacked_count}, {queue.held_octets} octets")
+        if self.assembly.pager.total:
+            raise Violation(f"{self.assembly.pager.total} octets are counted, and none is there")
+
+    # Crashes
+
+    def look_at_crash(self) -> None:
+        """Crash a copy of the disk and judge what is recovered from it."""
+        books, Desk.books = Desk.books, None
+        try:
+            self._judge(crashes.fork(self.disk), is_kill=self.draw.random() < 0.15)
+        finally:
+            Desk.books = books
+
+    def crash(self, *, is_cut: bool = False) -> None:
+        """The broker is no more; then start again from what is left."""
+        is_kill = not is_cut and self.draw.random() < 0.3
+        self.disk.watcher = None
+        Desk.books = None
+        self.crashes += 1
+        self.tell("the process is killed" if is_kill else "the power is cut")
+        self._judge(self.disk, is_kill=is_kill)
+        self.start()
+
+    def _judge(self, disk: SimDisk, *, is_kill: bool) -> None:
+        draw = self.draw
+        disk.kill() if is_kill else disk.crash(draw.getrandbits(32))
+        if draw.random() < 0.2:
+            self._interrupt(disk, is_kill=is_kill)
+        found = self._recover(disk)
+        self.states_of.judge(found, is_killed=is_kill)
+        self.states += 1
+        if draw.random() < 0.2:
+            disk.kill() if draw.random() < 0.5 else disk.crash(draw.getrandbits(32))
+            again = self._recover(disk)
+            self.states += 1
+            if (again.copies, again.definitions) != (found.copies, found.definitions):
+                raise Violation(f"recovered twice, to different states: {found} and {again}")
+
+    def _interrupt(self, disk: SimDisk, *, is_kill: bool) -> None:
+        if self.draw.random() < 0.7:
+            disk.crash_after = self.draw.randrange(14)
+        else:
+            verb = self.draw.choice(("write", "sync", "create", "unlink", "truncate", "read"))
+            disk.fail_next(verb)
+        with suppress(PowerCut, OSError, StoreError):
+            self.assemble(disk, SyncInline(), self.new_loop())
+        disk.kill() if is_kill else disk.crash(self.draw.getrandbits(32))
+
+    def _recover(self, disk: SimDisk) -> Snapshot:
+        assembly = self.assemble(disk, SyncInline(), self.new_loop())
+        report = assembly.report
+        if report.damaged or report.unroutable_messages:
+            raise Violation(f"a crash was taken for damage: {report}")
+        for queue in assembly.broker.vhosts["/"].queues.values():
+            if not queue.spec.durable:
+                raise Violation(f"{queue.spec.name} was not durable, but is back")
+        found = snapshot_of(assembly, listing_of(assembly, ()), None)
+        for queue in assembly.broker.vhosts["/"].queues.values():
+            found.handed |= {(label_of(queue), seq >> 1) for seq in aside_of(queue)}
+            if isinstance(queue, Hold):
+                found.handed |= {place for place in found.copies if place[0] == label_of(queue)}
+        self.check_bugs()
+        return found
+
+
+def step(world: FeatureWorld) -> None:
+    """A little of everything, in an order that nobody has chosen."""
+    draw = world.draw
+    chance = draw.random()
+    if world.model.has_failed:
+        for _ in range(draw.randrange(6)):
+            world.turn()
+        world.crash()
+    elif chance < 0.008:
+        world.crash()
+    elif chance < 0.012:
+        world.cut_soon()
+    elif chance < 0.02:
+        world.fault()
+    elif chance < 0.03:
+        world.settle_down()
+    elif chance < 0.045 and world.clients:
+        client = draw.choice(list(world.clients))
+        if draw.random() < 0.6:
+            world.lose(client)
+        elif not client.is_leaving:
+            client.leave()
+    elif chance < 0.06 and world.clients:
+        outbox = world.clients[draw.choice(list(world.clients))].connection.outbox
+        outbox.hold() if draw.random() < 0.3 else outbox.release()
+    elif len(world.clients) < 2 or (len(world.clients) < 5 and chance < 0.08):
+        feature_client.set_up(world.connect(), draw)
+    else:
+        move(world, draw)
+
+
+def move(world: FeatureWorld, draw: random.Random) -> None:
+    """Clients act, the network carries, the loop turns, the disk works, time passes."""
+    for _ in range(draw.choice((0, 1, 1, 2, 3))):
+        client = draw.choice(list(world.clients))
+        if not client.is_leaving:
+            feature_client.act(cast(FeatureClient, client), draw)
+    for _ in range(draw.choice((0, 1, 2, 3))):
+        world.carry()
+    for _ in range(draw.choice((0, 1, 1, 2))):
+        world.turn()
+    for _ in range(draw.choice((0, 0, 1, 1, 2))):
+        world.worker.work(draw)
+    if draw.random() < 0.03:
+        world.check()
+    world.loop.advance(draw.choice((0.0, 0.0, 0.001, 0.003, 0.02)))
+
+
+def end(world: FeatureWorld) -> None:
+    """Come to rest, crash once more, and let clients fetch what is there."""
+    world.disk.crash_after = None
+    world.settle_down()
+    world.crash()
+    world.drain()
