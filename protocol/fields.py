@@ -93,6 +93,9 @@ _FIXED: Final[dict[str, struct.Struct]] = {
     "T": struct.Struct(">Q"),
 }
 _SIZE: Final[dict[str, int]] = {kind: fixed.size for kind, fixed in _FIXED.items()}
+# The same by the octet of the type.
+_OCTETS: Final[dict[int, int]] = {ord(kind): size for kind, size in _SIZE.items()}
+_TEXT: Final = ord("S")
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -105,6 +108,34 @@ def decode_table(body: bytes) -> Table:
     Spec: FRAME-15, FRAME-36, FRAME-54
     """
     return _decode_entries(body, 0, len(body), 0)
+
+
+def has_entry(body: bytes, names: frozenset[bytes]) -> bool:
+    """Whether a table without its length has an entry of one of these names.
+
+    It is walked to its end and judged as `decode_table` does it, but next to nothing is decoded.
+
+    Raises:
+        FrameError: 501, as `decode_table`.
+    """
+    offset, end, found = 0, len(body), False
+    while offset < end:
+        start = offset + 1
+        at = start + body[offset]
+        if at >= end:
+            raise cannot_decode(body)
+        if body[start:at] in names:
+            found = True
+        size = _OCTETS.get(body[at])
+        if size is not None:
+            offset = at + 1 + size
+        elif body[at] == _TEXT:
+            offset = at + 5 + int.from_bytes(body[at + 1 : at + 5], "big")
+        else:
+            _, offset = decode_field(body, at, end)
+        if offset > end:
+            raise cannot_decode(body)
+    return found
 
 
 def decode_table_at(data: bytes, offset: int) -> tuple[Table, int]:

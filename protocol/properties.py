@@ -18,7 +18,14 @@ from typing import Final, NamedTuple, NoReturn
 
 from protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTENT_DELIVERY_MODE
 from protocol.errors import FrameError, cannot_decode
-from protocol.fields import Table, decode_field, decode_table, encode_shortstr, encode_table
+from protocol.fields import (
+    Table,
+    decode_field,
+    decode_table,
+    encode_shortstr,
+    encode_table,
+    has_entry,
+)
 from protocol.text import decode_text
 
 # Bits of a message's mode, as `classify` gives it.
@@ -49,7 +56,9 @@ _TIMESTAMP_VALUE: Final = struct.Struct(">Q")
 _NEEDS_CARE: Final = _EXPIRATION | _USER_ID
 _TAIL: Final = _MESSAGE_ID | _TIMESTAMP | _TYPE | _USER_ID | _APP_ID | _CLUSTER_ID
 _OCTET_FLAGS: Final = _DELIVERY_MODE | _PRIORITY
-_REMEMBERED_SIZE: Final = 1024
+# A smaller table is read as fast as it is looked up, a larger one is not kept.
+_REMEMBERED: Final = range(100, 1025)
+_COPIES: Final = frozenset({b"CC", b"BCC"})
 _IN_ORDER: Final = tuple(0x8000 >> index for index in range(14))
 _DIRECT_REPLY_TO: Final = encode_shortstr(DIRECT_REPLY_TO)
 
@@ -92,7 +101,7 @@ def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
                 _refuse(block)
             table = block[start:offset]
             try:
-                if (_remembers_copies if len(table) <= _REMEMBERED_SIZE else _has_copies)(table):
+                if (_remembers_copies if len(table) in _REMEMBERED else _has_copies)(table):
                     mode |= CARE
             except FrameError:
                 _refuse(block)
@@ -139,8 +148,7 @@ def _skip_tail(block: bytes, offset: int, flags: int) -> int:
 
 def _has_copies(body: bytes) -> bool:
     """Whether a headers table, without its length, has CC or BCC (PUB-10)."""
-    table = decode_table(body)
-    return "CC" in table or "BCC" in table
+    return has_entry(body, _COPIES)
 
 
 _remembers_copies = lru_cache(maxsize=1024)(_has_copies)

@@ -15,8 +15,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.contents import DEATH, HAS_HEADERS, notes_of, property_block
-from protocol.fields import Field, Table, as_integer, as_text
-from protocol.properties import Properties
+from protocol.fields import Field, Table, as_integer, as_text, encode_shortstr
+from protocol.properties import Properties, header_spot
+from protocol.runs import PROPERTIES_AT
 from protocol.text import encode_text
 from server.broker.gate import TAKES
 from server.broker.message import lsn_of
@@ -41,6 +42,8 @@ MESSAGE_ID: Final = "message-id"
 DEFAULT_SIZE: Final = 10_000
 # Longer texts are known by their hash (DUP-01).
 LONGEST_KEY_OCTETS: Final = 1024
+# So many keys, less one, are read the long way before it is looked anew where they stand.
+LOOK_AGAIN: Final = 15
 SWEEP_MS: Final = 1000
 # The first octet of the keys of these notes (see `care.py`).
 KEYS: Final = b"d"
@@ -124,6 +127,62 @@ def _octets(field: Field | None) -> bytes | None:
     return None
 
 
+class KeyReader:
+    """Reads the keys of messages of which most look alike.
+
+    Where the last key was found, between octets that are the same again, the next one is, too:
+    properties are read from the front, and a text of the same length leads nowhere else.
+
+    Args:
+        header: which one holds keys, or MESSAGE_ID
+    """
+
+    __slots__ = ("_before", "_behind", "_end", "_header", "_miss_count", "_start", "_ttl_ms")
+
+    def __init__(self, header: str) -> None:
+        self._header = header
+        self._before = self._behind = b""
+        self._start = self._end = 0
+        self._ttl_ms: int | None = None
+        self._miss_count = 0
+
+    def key_of(self, raw: bytes) -> Key | None:
+        """The key of a content."""
+        if self._before and raw.startswith(self._before, PROPERTIES_AT):
+            if raw.startswith(self._behind, self._end):
+                self._miss_count = 0
+                return Key(b"s" + raw[self._start : self._end], self._ttl_ms)
+        elif self._header != MESSAGE_ID and not raw[HAS_HEADERS[0]] & HAS_HEADERS[1]:
+            return None
+        block = property_block(raw)
+        key = key_in(block, self._header)
+        if key is not None and key.octets[:1] == b"s":
+            self._miss_count += 1
+            # To look where it is costs more than to read it: not for ever new shapes.
+            if self._miss_count & LOOK_AGAIN == 1:
+                self._look(block, key)
+        return key
+
+    def _look(self, block: bytes, key: Key) -> None:
+        text = key.octets[1:]
+        if self._header == MESSAGE_ID:
+            lead, end = bytes((len(text),)), 0
+        else:
+            lead = encode_shortstr(self._header) + b"S" + struct.pack(">I", len(text))
+            end = header_spot(block).end
+        start = block.find(lead + text) + len(lead)
+        if start < len(lead) or not text:
+            return
+        stop = start + len(text)
+        other = bytes(octet ^ 1 for octet in text)
+        found = key_in(block[:start] + other + block[stop:], self._header)
+        if found != Key(b"s" + other, key.ttl_ms):
+            return  # the same octets stand somewhere else, too
+        self._before, self._behind = block[:start], block[stop:end]
+        self._start, self._end = PROPERTIES_AT + start, PROPERTIES_AT + stop
+        self._ttl_ms = key.ttl_ms
+
+
 class Window:
     """Keys that have been seen.
 
@@ -138,7 +197,9 @@ class Window:
         clock: tells the journal's clock from the loop's
     """
 
-    __slots__ = ("_clock", "_entries", "_is_sweeping", "_log", "_scope_id", "_timers", "keys")
+    __slots__ = (
+        *("_clock", "_entries", "_is_sweeping", "_log", "_scope_id", "_timers", "key_of", "keys"),
+    )
 
     def __init__(
         self,
@@ -153,6 +214,7 @@ class Window:
         self._timers = timers
         self._log = log
         self._clock = clock
+        self.key_of = KeyReader(keys.header).key_of
         self._entries: dict[bytes, int] = {}  # key: due << 64 | seq; due 0: for ever
         self._is_sweeping = False
 
@@ -171,6 +233,16 @@ class Window:
         seq = entry & _LOW
         return lsn_of(seq) if seq & 1 else 0
 
+    def new_keys(self, raws: Sequence[bytes]) -> list[Key | None] | None:
+        """The keys of these contents; None when one is known or there twice."""
+        keys = list(map(self.key_of, raws))
+        named = [key for key in keys if key is not None]
+        if len({key.octets for key in named}) < len(named):
+            return None
+        if any(key.octets in self._entries and self.find(key) is not None for key in named):
+            return None
+        return keys
+
     def record(self, key: Key, seq: int, *, persistent: bool) -> None:
         """A message with this key is taken (DUP-08)."""
         ttl_ms = self.keys.ttl_ms if key.ttl_ms is None else key.ttl_ms
@@ -180,6 +252,14 @@ class Window:
         self._enter(key.octets, due_ms, seq)
         if persistent and self._scope_id and self.keys.persists and not self.keys.follows_messages:
             self._log().note(self._scope_id, KEYS + key.octets, self._packed(due_ms, seq))
+
+    def record_run(self, keys: list[Key | None], seq: int, *, persistent: bool) -> None:
+        """The same for a run whose first message has this seq; 0: none is stored."""
+        step = 2 if seq else 0
+        for key in keys:
+            if key is not None:
+                self.record(key, seq, persistent=persistent)
+            seq += step
 
     def free(self, key: Key, seq: int) -> None:
         """The message with this key has left its queue, if it was this one."""
@@ -282,16 +362,8 @@ class Dedup:
         return lsn
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
-        """See `Gate`: no key that is known, and none twice."""
-        seen: set[bytes] = set()
-        for raw in raws:
-            key = self.key_of(raw)
-            if key is None:
-                continue
-            if key.octets in seen or self.window.find(key) is not None:
-                return False
-            seen.add(key.octets)
-        return True
+        """See `Gate`."""
+        return self.window.new_keys(raws) is not None
 
     def has_room(self, count: int, octets: int) -> bool:
         """See `Gate`; keys need no room."""
@@ -327,10 +399,7 @@ class Dedup:
 
     def key_of(self, raw: bytes) -> Key | None:
         """The key of a content."""
-        header = self.window.keys.header
-        if header != MESSAGE_ID and not raw[HAS_HEADERS[0]] & HAS_HEADERS[1]:
-            return None
-        return key_in(property_block(raw), header)
+        return self.window.key_of(raw)
 
     def _comes_back(self, raw: bytes) -> bool:
         """A dead letter of this very queue is no duplicate here (DUP-12)."""

@@ -147,6 +147,11 @@ class Exchange:
             self.reads |= READS_PROPERTIES if named == MESSAGE_ID else READS_HEADERS
 
     @property
+    def reads_beyond_keys(self) -> bool:
+        """Whether more than routing keys and de-duplication decides where a message goes."""
+        return self.delays or self.routed_type in {HEADERS_TYPE, HASH_TYPE}
+
+    @property
     def dedup_arguments(self) -> Table | None:
         """The arguments of its window, None when it has none (DUP-02, DUP-03)."""
         asked = self.arguments.get(X_DEDUPLICATION)
