@@ -201,10 +201,10 @@ class Entry:
         return value
 
     def object(self, key: str) -> dict[str, object]:
-        """An object; a missing one is empty, and so is the empty list that old exports write."""
+        """An object; a missing one is empty. RabbitMQ 3.10 writes limits as a list of pairs."""
         value = self.values.get(key, {})
-        if value == []:
-            return {}
+        if isinstance(value, list) and all(is_pair(each) for each in value):
+            value = dict(value)
         if not isinstance(value, dict):
             raise DefinitionsError(f"{self.at(key)}: expected an object, not {kind_of(value)}")
         return value
@@ -483,6 +483,11 @@ def _field(value: object, where: str, depth: int) -> Field:
         items = (_field(each, f"{where}[{at}]", depth + 1) for at, each in enumerate(value))
         return Field("A", tuple(items))
     return Field("V", None)
+
+
+def is_pair(value: object) -> bool:
+    """Whether it is a list of a name and a value."""
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
 
 
 def kind_of(value: object) -> str:

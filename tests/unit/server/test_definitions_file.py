@@ -96,6 +96,16 @@ def test_an_export_of_rabbitmq_is_read_whole() -> None:
     assert found.bindings[0].kind == "queue"
 
 
+def test_limits_as_rabbitmq_3_10_writes_them() -> None:
+    found = content(vhosts=[{"name": "v", "limits": [["max-queues", 5], ["max-connections", 2]]}])
+    assert found.limits[0].limits == {"max-queues": 5, "max-connections": 2}
+    assert found.limits[0].where == "vhosts[0].limits"
+    with pytest.raises(
+        DefinitionsError, match=r"^vhosts\[0\].limits: expected an object, not a list"
+    ):
+        content(vhosts=[{"name": "v", "limits": [5]}])
+
+
 def test_operator_policies_may_stand_in_a_list_of_their_own() -> None:
     found = content(operator_policies=[POLICY])
     assert found.policies[0].policy.is_operator
