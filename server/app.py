@@ -32,7 +32,7 @@ from server.auth import Authenticator, is_loopback
 from server.connection import Connection
 from server.definitions_file import DefinitionsError, read_content
 from server.gauges import MemoryGauge, give_back_memory
-from server.handshake import Handshake, Offer
+from server.handshake import IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from server.importing import Importer
 from server.logs import configure_logs
 from server.progress import RecoveryProgress
@@ -149,6 +149,14 @@ class Server:
             frame_max=settings.frame_max,
             heartbeat_s=settings.heartbeat_s,
             update_secret_verify=settings.update_secret_verify,
+            lacks=frozenset(
+                name
+                for name, is_off in (
+                    (IMMEDIATE, settings.compat_reject_immediate),
+                    (PREFETCH_SIZE, settings.compat_reject_prefetch_size),
+                )
+                if is_off
+            ),
         )
         self._admission = Admission(
             settings.connection_max,

@@ -63,6 +63,9 @@ _MISTAKES: Final[tuple[tuple[bytes, str], ...]] = (
     (b"AMQP\x03\x01", "AMQP 1.0 client"),
     (b"AMQP", "unsupported version of AMQP"),
 )
+# RabbitMQ's own, and then what clients cannot expect of every broker (CONN-12).
+IMMEDIATE: Final = "basic.publish.immediate"
+PREFETCH_SIZE: Final = "basic.qos.prefetch_size"
 CAPABILITIES: Final = (
     "publisher_confirms",
     "exchange_exchange_bindings",
@@ -73,6 +76,12 @@ CAPABILITIES: Final = (
     "authentication_failure_close",
     "per_consumer_qos",
     "direct_reply_to",
+    IMMEDIATE,
+    PREFETCH_SIZE,
+    "channel.flow",
+    "delayed_exchange",
+    "delayed_retry",
+    "message_deduplication",
     "queue_sequence",
 )
 # What the client must be able to do before its refused login is told to it (CONN-23).
@@ -130,7 +139,9 @@ class InvalidResponse(LoginFailure, errors.SyntaxRefused):
 class Offer:
     """What the broker says of itself and proposes; sizes in octets, 0 is no limit.
 
-    Spec: CONN-11, CONN-13, CONN-30
+    `lacks`: capabilities that the operator has switched off.
+
+    Spec: CONN-11, CONN-12, CONN-13, CONN-30
     """
 
     node: str
@@ -141,13 +152,14 @@ class Offer:
     frame_max: int = 131072
     heartbeat_s: int = 60
     update_secret_verify: bool = True
+    lacks: frozenset[str] = frozenset()
 
     def server_properties(self) -> Table:
         """The table of connection.start.
 
         Spec: CONN-11, CONN-12
         """
-        can: Table = {name: boolean(True) for name in CAPABILITIES}
+        can: Table = {name: boolean(True) for name in CAPABILITIES if name not in self.lacks}
         return {
             "capabilities": Field("F", can),
             "product": longstr(self.product),
