@@ -36,6 +36,7 @@ _REST: Final = struct.Struct("<HHQQQQQQQQ")
 _SECTION: Final = struct.Struct("<IIQ")
 _ROUTE: Final = struct.Struct("<QII")
 _NOTE: Final = struct.Struct("<QII")
+_NUMBER: Final = struct.Struct("<Q")
 _WRITTEN: Final = struct.Struct("<IIQQ")
 HEADER_SIZE: Final = _LEAD.size + _REST.size
 SECTION_SIZE: Final = _SECTION.size
@@ -326,7 +327,10 @@ def unpack_routes(buffer: bytes, section: Section) -> Iterator[tuple[int, tuple[
         number, queue_count, tail_size = _ROUTE.unpack_from(buffer, offset)
         offset += _ROUTE.size
         stop = offset + 8 * queue_count
-        queue_ids = tuple(unpack_numbers(buffer, Section(queue_count, offset, stop)))
+        if queue_count == 1:
+            queue_ids: tuple[int, ...] = _NUMBER.unpack_from(buffer, offset)
+        else:
+            queue_ids = tuple(unpack_numbers(buffer, Section(queue_count, offset, stop)))
         yield number, queue_ids, buffer[stop : stop + tail_size]
         offset = stop + tail_size
 
