@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from protocol.errors import AmqpError
 from server.broker import definitions as d
 from server.broker.broker import Broker
+from server.broker.policies import Policy
 from server.broker.vhost import VHost
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
@@ -30,6 +31,10 @@ changes = st.one_of(
     st.tuples(st.just("delete exchange"), names),
     st.tuples(st.just("bind"), st.sampled_from(["a", "b", "amq.topic"]), flags, names, keys),
     st.tuples(st.just("unbind"), st.sampled_from(["a", "b", "amq.topic"]), flags, names, keys),
+    st.tuples(
+        st.just("policy"), names, st.sampled_from(["", "^a", "b$"]), flags, st.integers(0, 2)
+    ),
+    st.tuples(st.just("clear"), names, flags),
 )
 
 
@@ -47,6 +52,13 @@ def change(vhost: VHost[QueueStandIn], step: tuple[object, ...]) -> None:
             vhost.bind(source, "queue" if to_queue else "exchange", name, key, {}, ME)
         case ("unbind", str(source), bool(to_queue), str(name), str(key)):
             vhost.unbind(source, "queue" if to_queue else "exchange", name, key, {}, ME)
+        case ("policy", str(name), str(pattern), bool(is_operator), int(number)):
+            # An exchange that delays by policy has a queue, which is a definition, too.
+            keys = {"max-length": number} if is_operator else {"delayed-message": number > 0}
+            policy = Policy(name, pattern, keys, priority=number, is_operator=is_operator)
+            vhost.government.set_policy(policy)
+        case ("clear", str(name), bool(is_operator)):
+            vhost.government.delete_policy(name, is_operator=is_operator)
 
 
 def restored(records: list[bytes]) -> Broker[QueueStandIn]:
