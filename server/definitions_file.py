@@ -201,7 +201,7 @@ class Entry:
         return value
 
     def object(self, key: str) -> dict[str, object]:
-        """An object; a missing one is empty. RabbitMQ 3.10 writes limits as a list of pairs."""
+        """An object; a missing one is empty. RabbitMQ 3.10 writes some as lists of pairs."""
         value = self.values.get(key, {})
         if isinstance(value, list) and all(is_pair(each) for each in value):
             value = dict(value)
@@ -374,12 +374,9 @@ def _policy(entry: Entry, content: Content) -> None:
 
 
 def _policy_of(entry: Entry, name: str, *, is_operator: bool) -> Policy:
-    definition = entry.values.get("definition")
-    # Exports of RabbitMQ before 3.0 have it as a text.
-    if not isinstance(definition, dict):
-        raise DefinitionsError(
-            f"{entry.at('definition')}: expected an object, not {kind_of(definition)}"
-        )
+    if "definition" not in entry.values:
+        raise DefinitionsError(f"{entry.at('definition')}: missing")
+    definition = entry.object("definition")
     return Policy(
         name,
         entry.text("pattern"),

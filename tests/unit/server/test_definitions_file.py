@@ -106,6 +106,14 @@ def test_limits_as_rabbitmq_3_10_writes_them() -> None:
         content(vhosts=[{"name": "v", "limits": [5]}])
 
 
+def test_operator_policies_as_rabbitmq_3_10_writes_them() -> None:
+    value = {"pattern": "", "definition": [["max-length", 7]]}
+    row = {"component": "operator_policy", "name": "o", "vhost": "/", "value": value}
+    assert content(parameters=[row]).policies[0].policy.definition == {"max-length": 7}
+    with pytest.raises(DefinitionsError, match=r"value.definition: missing$"):
+        content(parameters=[row | {"value": {"pattern": ""}}])
+
+
 def test_operator_policies_may_stand_in_a_list_of_their_own() -> None:
     found = content(operator_policies=[POLICY])
     assert found.policies[0].policy.is_operator
