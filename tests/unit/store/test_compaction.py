@@ -265,3 +265,50 @@ def test_a_settle_is_logged_again_once_and_only_while_its_message_is_there() -> 
     assert compactor.counters.rounds > 20
     assert compactor.counters.relogged < settled
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == live
+
+
+def test_a_segment_of_settles_that_others_need_is_left_alone() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    lsns: list[int] = []
+    for _ in range(200):
+        first = journal.append_run((1,), b"", [b"m" * 20] * 100)
+        lsns += range(first, first + 100)
+        sync(journal)
+    gone = random.Random(2).sample(lsns, len(lsns) * 4 // 10)
+    for at in range(0, len(gone), 50):
+        journal.settle(1, gone[at : at + 50])
+        sync(journal)
+    journal.append_run((2,), b"", [RAW])
+    sync(journal)
+    assert any(not segment.live_count for segment in journal.chain.resting)
+    compactor, spoiled = compact(journal)
+    assert spoiled == []
+    assert compactor.counters.relogged < 2 * len(gone)
+    left = sorted(set(lsns).difference(gone))
+    assert lsns_of(open_on(disk, size=SIZE)[1], 1) == left
+    # When the messages have gone, it goes as well.
+    journal.settle(1, left)
+    sync(journal)
+    journal.barrier()
+    sync(journal)
+    compact(journal)
+    assert len(segments_on(disk)) <= 3
+
+
+def test_definitions_near_the_size_of_a_segment_do_not_keep_compaction_busy() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, definitions=[b"d" * 3000])
+    lsns = []
+    for _ in range(50):
+        lsns += publish(journal, 1, b"m" * 100)
+        journal.settle(2, [])
+        passing = publish(journal, 2, b"m" * 100)
+        journal.settle(2, passing)
+        sync(journal)
+    kept = lsns[::10]
+    journal.settle(1, sorted(set(lsns).difference(kept)))
+    sync(journal)
+    compact(journal)
+    assert lsns_of(open_on(disk)[1], 1) == kept
+    assert len(segments_on(disk)) <= 3
