@@ -32,6 +32,7 @@ from server.broker.queue import Queue
 from server.broker.vhost import VHost
 from server.handshake import (
     CAPABILITIES,
+    IMMEDIATE,
     Handshake,
     InvalidResponse,
     LoginFailure,
@@ -205,6 +206,15 @@ def test_start_offers_what_the_broker_can() -> None:
     assert table["copyright"].kind == table["information"].kind == "S"
 
 
+def test_what_the_operator_switched_off_is_not_offered() -> None:
+    """CONN-12."""
+    offer = Offer("n@h", "p", "1", "x", lacks=frozenset({IMMEDIATE}))
+    table = offer.server_properties()["capabilities"].value
+    assert isinstance(table, dict)
+    assert IMMEDIATE not in table
+    assert "channel.flow" in table
+
+
 def test_product_and_version_may_be_others() -> None:
     offer = Offer(node="n", product="RabbitMQ", version="3.13.7", platform="p")
     assert offer.server_properties()["product"] == longstr("RabbitMQ")
@@ -363,6 +373,54 @@ def test_a_wrong_answer_to_a_challenge_is_a_refused_login() -> None:
     error = refused(handshake, secure_ok(b"wrong"))
     assert isinstance(error, LoginRefused)
     assert error.notify
+
+
+# --- EXTERNAL ---
+
+
+def certified(name: str | None, *, is_loopback: bool = True) -> Handshake:
+    """A handshake over TLS with a client whose certificate holds this name; None: has none."""
+    offered = sasl.mechanisms_for(sasl.MECHANISMS, name)
+    return make(is_loopback=is_loopback, mechanisms=offered)
+
+
+def test_external_is_offered_first_and_with_a_certificate_only() -> None:
+    """CONN-10, TLS-20."""
+    assert b"EXTERNAL PLAIN AMQPLAIN" in certified("shop").start()
+    assert b"EXTERNAL PLAIN AMQPLAIN" in certified("").start()
+    assert b"EXTERNAL" not in certified(None).start()
+
+
+@pytest.mark.parametrize("response", [b"", b"guest", PLAIN_GUEST])
+def test_external_takes_the_user_of_the_certificate_whatever_is_sent(response: bytes) -> None:
+    """CONN-18."""
+    handshake = certified("shop")
+    handshake.handle(start_ok(response, "EXTERNAL"))
+    assert handshake.user.name == "shop"
+    assert handshake.mechanism == "EXTERNAL"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_loopback"), [("nobody", True), ("", True), ("guest", False), ("Shop", True)]
+)
+def test_a_certificate_of_nobody_is_a_refused_login(name: str, is_loopback: bool) -> None:
+    """TLS-20, CONN-22, AUTH-08."""
+    error = refused(certified(name, is_loopback=is_loopback), start_ok(b"", "EXTERNAL", NOTIFIABLE))
+    assert isinstance(error, LoginRefused)
+    assert error.notify
+    assert error.reply_text == (
+        "ACCESS_REFUSED - Login was refused using authentication mechanism EXTERNAL. "
+        "For details see the broker logfile."
+    )
+
+
+def test_external_without_a_certificate_was_not_offered() -> None:
+    error = refused(certified(None), start_ok(b"", "EXTERNAL", NOTIFIABLE))
+    assert isinstance(error, UnknownMechanism)
+
+
+def test_plain_counts_beside_a_certificate() -> None:
+    assert authenticated(certified("shop")).user.name == "guest"
 
 
 # --- tune-ok ---
