@@ -28,6 +28,8 @@ HAS_HEADERS: Final = (PROPERTIES_AT, 0x20)
 DEATH: Final = 1  # reason and queue of a death, newest first (DLX-21)
 BLIND_COPY: Final = 2  # a routing key of the BCC header, which is gone (DLX-06)
 
+LONGEST_NOTE_OCTETS: Final = 0xFFFF
+
 Note = tuple[int, bytes]
 
 _ENTRY: Final = Struct(">BH")
@@ -61,6 +63,20 @@ def with_properties(raw: bytes, block: bytes) -> bytes:
     header_end = 7 + SIZE.unpack_from(raw, 3)[0]
     size = SIZE.pack(len(block) + 12)
     return b"".join((raw[:3], size, raw[7:PROPERTIES_AT], block, raw[header_end:]))
+
+
+def made_alike(old: bytes, new: bytes, raws: Iterable[bytes]) -> list[bytes]:
+    """Make of contents what was made of `old`: other properties, and notes.
+
+    All have the properties of `old`, and neither it nor they have notes.
+    """
+    header_end = 7 + SIZE.unpack_from(old, 3)[0]
+    size, block, notes = new[3:7], property_block(new), new[_notes_at(new) :]
+    channel = b"" if new[1] or new[2] else _NO_CHANNEL
+    return [
+        b"".join((channel or raw[:3], size, raw[7:PROPERTIES_AT], block, raw[header_end:], notes))
+        for raw in raws
+    ]
 
 
 def notes_of(raw: bytes) -> list[Note]:

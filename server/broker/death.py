@@ -16,6 +16,7 @@ from protocol.contents import (
     BLIND_COPY,
     DEATH,
     Note,
+    made_alike,
     notes_of,
     property_block,
     with_notes,
@@ -42,6 +43,7 @@ X_DEATH: Final = "x-death"
 FIRST: Final = "x-first-death-"
 LAST: Final = "x-last-death-"
 _REMEMBERED: Final = 1024
+_MOST: Final = (1 << 63) - 1  # what a client says may be that much already
 _REASONS: Final = tuple(Reason)
 _NOTHING: Final[frozenset[str]] = frozenset()
 
@@ -89,6 +91,15 @@ def dead_letter(message: Message, death: Death) -> DeadLetter:
     else:
         keys = (routing_key, *look.copies, *(decode_text(key) for _, key in blind))
     return DeadLetter(letter, keys, look.headers, _seen(history, death), look.persistent)
+
+
+def dead_letters(same: list[Message], death: Death) -> tuple[DeadLetter, list[bytes]]:
+    """The dead letter of the first of messages that are the same (`runs_of_same`), and of all."""
+    letter = dead_letter(same[0], death)
+    raws = [letter.raw]
+    if len(same) > 1:
+        raws += made_alike(same[0][0], letter.raw, (message[0] for message in same[1:]))
+    return letter, raws
 
 
 class _Look(NamedTuple):
@@ -147,7 +158,7 @@ def _x_death(
         if same_queue and as_text(table.get("reason")) == death.reason.value:
             events.remove(event)
             count = as_integer(table.get("count")) or 0
-            again = Field("F", {**table, "count": long_int(count + 1)})
+            again = Field("F", {**table, "count": long_int(min(count + 1, _MOST))})
             return Field("A", (again, *events))
     keys = tuple(longstr(key) for key in (routing_key, *_copies(headers)))
     table = {} if expiration is None else {"original-expiration": longstr(expiration)}

@@ -20,11 +20,12 @@ import structlog
 
 from protocol.contents import HAS_EXPIRATION, property_block
 from protocol.fields import encode_shortstr
-from server.broker.death import Death, dead_letter
+from server.broker.death import Death, dead_letter, dead_letters
 from server.broker.dedup import Passage
 from server.broker.exchange import READS_KEYS
 from server.broker.fate import Reason
-from server.broker.released import released
+from server.broker.message import runs_of_same
+from server.broker.released import all_released
 from server.broker.storing import Storing, Target
 from server.broker.stuck import Try
 
@@ -159,16 +160,22 @@ class Office:
         death = self._death(queue, letters, Try(reason, self._wall_ms() // 1000))
         was_gathering = self._begin()
         run: Run | None = None
-        for message in messages:
-            letter = dead_letter(message, death)
+        pending = self._parted(queue, letters, messages)
+        while pending:
+            some = pending.popleft()
+            letter, raws = dead_letters(some, death)
             targets = self._targets(queue, letters, letter)
             open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
             if not open_to:
-                self._dropped(queue, letters, reason, "cycle" if targets else "no route")
+                why = "cycle" if targets else "no route"
+                self._dropped(queue, letters, reason, why, len(some))
                 continue
             tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
             if any(each.gate is not None for each in open_to):
                 # Asked one by one: what was taken before counts.
+                if len(some) > 1:
+                    pending.extendleft([one] for one in reversed(some))
+                    continue
                 self._store(queue, run)
                 run = None
                 admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
@@ -180,7 +187,7 @@ class Office:
             if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
                 self._store(queue, run)
                 run = Run(Target(tail, open_to), persistent=letter.persistent)
-            run.add(message, letter.raw)
+            run.add(some, raws)
         self._store(queue, run)
         queue.log_settled(messages)
         self._end(was_gathering)
@@ -208,7 +215,7 @@ class Office:
         is_done = bool(wanted) and all(each.spec.name in taken_by for each in wanted)
         if admitted.queues:
             run = Run(admitted, persistent=letter.persistent)
-            run.add(message, letter.raw)
+            run.add([message], [letter.raw])
             self._store(queue, run, settles=is_done)
         if is_done:
             letters.stuck.done(message)
@@ -223,25 +230,31 @@ class Office:
         exchange = domain.exchanges.get(exchange_name) if domain is not None else None
         was_gathering = self._begin()
         run: Run | None = None
-        for message in messages:
-            due = released(message)
+        pending = deque(runs_of_same(messages))
+        while pending:
+            some = pending.popleft()
+            tail = some[0][1]
+            due, raws = all_released(some)
             targets: tuple[Queue, ...] = ()
             if domain is not None and exchange is not None:
                 targets = domain.route(exchange, due.keys, due.headers)
             if any(each.gate is not None for each in targets):
+                if len(some) > 1:
+                    pending.extendleft([one] for one in reversed(some))
+                    continue
                 self._store(hold, run)
                 run = None
-                targets = self._storing.admit(Target(message[1], targets), due.raw)[0].queues
+                targets = self._storing.admit(Target(tail, targets), due.raw)[0].queues
             if not targets:
-                self.unrouted_count += 1
+                self.unrouted_count += len(some)
                 continue
             if due.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
                 for each in targets:
                     self.expect_expirations(each)
-            if run is None or not run.takes(message[1], targets, persistent=due.persistent):
+            if run is None or not run.takes(tail, targets, persistent=due.persistent):
                 self._store(hold, run)
-                run = Run(Target(message[1], targets), persistent=due.persistent)
-            run.add(message, due.raw)
+                run = Run(Target(tail, targets), persistent=due.persistent)
+            run.add(some, raws)
         self._store(hold, run)
         hold.log_settled(messages)
         self._end(was_gathering)
@@ -250,6 +263,16 @@ class Office:
         """Grows with every change of the topology around a queue."""
         domain = self._domain(queue.spec.vhost)
         return domain.generation if domain is not None else -1
+
+    def _parted(
+        self, queue: Queue, letters: Letters, messages: list[Message]
+    ) -> deque[list[Message]]:
+        """Messages that become the same letters; each alone where its key is looked at."""
+        domain = self._domain(queue.spec.vhost)
+        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
+        if exchange is not None and exchange.reads & READS_KEYS:
+            return deque([message] for message in messages)
+        return deque(runs_of_same(messages))
 
     def _death(self, queue: Queue, letters: Letters, one: Try) -> Death:
         return Death(
@@ -316,8 +339,10 @@ class Office:
         if self._storing.store(target, raws, max(map(len, raws)), persistent=run.persistent):
             self._unwritten.append(Sent(queue, run.messages, target, raws, settles))
 
-    def _dropped(self, queue: Queue, letters: Letters, reason: Reason, why: str) -> None:
-        self.dropped_count += 1
+    def _dropped(
+        self, queue: Queue, letters: Letters, reason: Reason, why: str, count: int = 1
+    ) -> None:
+        self.dropped_count += count
         if (why, reason) not in letters.told:
             letters.told.add((why, reason))
             log.warning(
@@ -393,7 +418,7 @@ class Run:
         is_same = self.target.tail == tail and self.target.queues == queues
         return is_same and self.persistent == persistent
 
-    def add(self, message: Message, raw: bytes) -> None:
-        """One more: the message that died, and its letter."""
-        self.messages.append(message)
-        self.raws.append(raw)
+    def add(self, messages: list[Message], raws: list[bytes]) -> None:
+        """More of them: messages that died, and their letters."""
+        self.messages += messages
+        self.raws += raws

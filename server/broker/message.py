@@ -14,9 +14,15 @@ a million of them cost no pause. Rarer facts stand beside the queue, by seq.
 
 from __future__ import annotations
 
-from protocol.runs import Message
+from typing import TYPE_CHECKING
 
-__all__ = ["Message", "lsn_of", "lsns_of"]
+from protocol.contents import property_block
+from protocol.runs import PROPERTIES_AT, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["Message", "lsn_of", "lsns_of", "runs_of_same"]
 
 
 def lsn_of(seq: int) -> int:
@@ -27,3 +33,22 @@ def lsn_of(seq: int) -> int:
 def lsns_of(messages: list[Message]) -> list[int]:
     """LSNs of those messages that the journal holds."""
     return [message[2] >> 1 for message in messages if message[2] & 1]
+
+
+def runs_of_same(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """Messages that follow each other, published alike and with nothing noted, together."""
+    same: list[Message] = []
+    block, tail = b"", b""
+    for message in messages:
+        raw = message[0]
+        is_plain = bool(raw[1] or raw[2])
+        if same and is_plain and message[1] == tail and raw.startswith(block, PROPERTIES_AT):
+            same.append(message)
+            continue
+        if same:
+            yield same
+        same = [message]
+        # What has notes is like no other.
+        block, tail = property_block(raw), message[1] if is_plain else b""
+    if same:
+        yield same

@@ -8,7 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from protocol.constants import PERSISTENT_DELIVERY_MODE
-from protocol.contents import BLIND_COPY, notes_of, property_block, with_properties
+from protocol.contents import (
+    BLIND_COPY,
+    made_alike,
+    notes_of,
+    property_block,
+    with_properties,
+)
 from protocol.fields import Table, as_text, decode_shortstr, long_int
 from protocol.properties import Properties, with_headers
 from protocol.text import decode_text
@@ -25,6 +31,15 @@ class Released(NamedTuple):
     keys: tuple[str, ...]
     headers: Table
     persistent: bool
+
+
+def all_released(same: list[Message]) -> tuple[Released, list[bytes]]:
+    """The first of messages that are the same (`runs_of_same`) as it leaves, and all of them."""
+    due = released(same[0])
+    raws = [due.raw]
+    if len(same) > 1:
+        raws += made_alike(same[0][0], due.raw, (message[0] for message in same[1:]))
+    return due, raws
 
 
 def released(message: Message) -> Released:
