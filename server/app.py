@@ -176,6 +176,8 @@ class Server:
     async def serve(self) -> int:
         """Recover, listen, wait for the end, drain."""
         loop = asyncio.get_running_loop()
+        # Before a recovery that may take its time, for by default this signal ends a process.
+        loop.add_signal_handler(signal.SIGHUP, self._load_again)
         self._assembly = assembly = self._open(loop)
         loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
         # With this sync those segments go of which nothing is left: starts without any traffic
@@ -200,7 +202,6 @@ class Server:
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
-        loop.add_signal_handler(signal.SIGHUP, self._load_again)
         gc.collect()
         gc.freeze()
         for server in servers:
@@ -241,6 +242,8 @@ class Server:
 
     def _load_again(self) -> None:
         """SIGHUP: read certificates, and apply the definitions file, as they are now."""
+        if self._stopping.is_set():
+            return
         self._load_certificates()
         if not self._settings.load_definitions:
             log.info("definitions.none", meaning="load_definitions is not set: nothing to read")
