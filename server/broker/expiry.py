@@ -10,13 +10,18 @@ Spec: TTL-01 … TTL-09
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import compress, islice, takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from protocol.contents import HAS_EXPIRATION, property_block
 from protocol.properties import Properties
+from protocol.runs import PROPERTIES_AT
 from server.broker.fate import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from server.broker.line import Line
     from server.broker.message import Message
     from server.broker.queue import Queue
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 TURN_EXPIRIES: Final = 4096
 # Those that are looked at in one go.
 BATCH_MESSAGES: Final = 512
+_arrived_ms: Final = itemgetter(3)
 
 
 @lru_cache(maxsize=4096)
@@ -65,12 +71,17 @@ class Expiry:
 
     def deadline_ms(self, message: Message) -> int | None:
         """When this message expires, by the loop's clock; None: never (TTL-01)."""
-        ttl_ms = self.ttl_ms
-        if message[0][HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
-            own_ms = own_ttl_ms(property_block(message[0]))
-            if own_ms >= 0 and (ttl_ms is None or own_ms < ttl_ms):
-                ttl_ms = own_ms
+        ttl_ms = self._ttl_ms(message[0])
         return None if ttl_ms is None else message[3] + ttl_ms
+
+    def _ttl_ms(self, raw: bytes) -> int | None:
+        """How long a content may stay."""
+        ttl_ms = self.ttl_ms
+        if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+            own_ms = own_ttl_ms(property_block(raw))
+            if own_ms >= 0 and (ttl_ms is None or own_ms < ttl_ms):
+                return own_ms
+        return ttl_ms
 
     def is_expired(self, message: Message, now_ms: int, *, at_once: bool) -> bool:
         """True when it may not be handed out any more.
@@ -146,16 +157,29 @@ class Expiry:
     def _expired_at_head(self, line: Line, now_ms: int, most: int, *, at_once: bool) -> int:
         if not (line.ready or line.refill(at_once=True)):
             return 0
-        count = 0
-        for message in line.ready:
-            if count == most or not self.is_expired(message, now_ms, at_once=at_once):
-                break
-            count += 1
-        return count
+        heads = islice(line.ready, most)
+        return sum(1 for _ in takewhile(bool, self._judged(heads, now_ms, at_once=at_once)))
+
+    def _judged(self, messages: Iterable[Message], now_ms: int, *, at_once: bool) -> Iterator[bool]:
+        """As `is_expired`, for each of them; properties are looked at where they change."""
+        block: bytes | None = None
+        ttl_ms: int | None = None
+        for raw, _, seq, arrived_ms in messages:
+            if block is None or not raw.startswith(block, PROPERTIES_AT):
+                block = property_block(raw)
+                ttl_ms = self._ttl_ms(raw)
+            is_over = ttl_ms is not None and arrived_ms + ttl_ms <= now_ms
+            yield is_over and (at_once or bool(ttl_ms) or self._is_old(seq, arrived_ms))
 
     def _sorted_out(self, messages: list[Message], *, at_once: bool) -> list[Message]:
         now_ms = self._timers.now_ms()
-        dead = [one for one in messages if self.is_expired(one, now_ms, at_once=at_once)]
+        if (
+            self.ttl_ms
+            and not self.has_own
+            and min(map(_arrived_ms, messages), default=0) + self.ttl_ms > now_ms
+        ):
+            return messages
+        dead = list(compress(messages, self._judged(messages, now_ms, at_once=at_once)))
         if not dead:
             return messages
         self._queue.bury(dead, Reason.EXPIRED)
