@@ -8,6 +8,7 @@ already there; tests that must restart or inspect the process are skipped then.
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ import pika.exceptions
 import pytest
 
 from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroker
+from tools.certificates import make as make_certificates
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +50,16 @@ def referee_url(request: pytest.FixtureRequest) -> str | None:
     """The URL given on the command line, or None when VouchMQ is under test."""
     url: str | None = request.config.getoption("--referee")
     return url
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the certificates of tools/certificates.py."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl program is not installed")
+    directory = tmp_path_factory.mktemp("certificates")
+    make_certificates(directory)
+    return directory
 
 
 @pytest.fixture(scope="module")

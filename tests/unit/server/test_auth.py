@@ -11,7 +11,7 @@ import pytest
 
 from protocol.errors import AccessRefused
 from server import auth
-from server.accounts import UserAccount
+from server.accounts import TopicAccount, UserAccount
 from server.auth import Authenticator, LoginError, User
 from server.startup import SettingsError
 
@@ -246,6 +246,37 @@ def test_names_in_topic_patterns_are_taken_literally() -> None:
     for key in ("axb.v+", "a.b.vv", "a.b.v+."):
         with pytest.raises(AccessRefused):
             user.require_topic("write", key, "t", "v+")
+
+
+def test_topic_permissions_of_an_account_are_in_force() -> None:
+    """PERM-10."""
+    topic = TopicAccount(exchange="t", write=r"^{username}\.")
+    found = authenticator(UserAccount("u", topic_permissions=(topic,))).find("u")
+    assert found is not None
+    assert found.may_topic("write", "u.x", "t", "/")
+    assert not found.may_topic("write", "x", "t", "/")
+    assert found.may_topic("read", "x", "t", "/")
+    assert found.may_topic("write", "x", "another", "/")
+
+
+def test_a_topic_pattern_of_an_account_that_is_none_is_one_line() -> None:
+    account = UserAccount("u", topic_permissions=(TopicAccount(exchange="t", read="("),))
+    with pytest.raises(SettingsError, match=r"users: 'u': '\(' is not a regular expression"):
+        authenticator(account)
+
+
+def test_whom_a_certificate_proves_needs_no_password() -> None:
+    """CONN-18, TLS-20, AUTH-08."""
+    known = authenticator(UserAccount("u"), UserAccount("here"), loopback_users=("here",))
+    assert known.admit("u", is_loopback=False).name == "u"
+    assert known.admit("here", is_loopback=True).name == "here"
+    for name, reason in (
+        ("", "the certificate holds no name"),
+        ("nobody", "no user 'nobody'"),
+        ("here", "from this machine only"),
+    ):
+        with pytest.raises(LoginError, match=reason):
+            known.admit(name, is_loopback=False)
 
 
 def test_a_topic_pattern_that_is_none_changes_nothing() -> None:

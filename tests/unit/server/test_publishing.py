@@ -420,3 +420,34 @@ def publish_with_text(flag: int, text: str) -> bytes:
     octets = text.encode()
     head = b"\x00\x3c\x00\x00" + bytes(8) + flag.to_bytes(2, "big") + bytes((len(octets),)) + octets
     return key + wire.frame(2, 1, head)
+
+
+def test_a_forbidden_topic_is_refused_behind_faults_of_properties_and_before_the_user_id(
+    world: World,
+) -> None:
+    """PUB-01, PERM-10."""
+    client = prepared(world)
+    user = world.auth.find("guest")
+    assert user is not None
+    user.permit_topics("/", "amq.topic", "^open", ".*")
+    text = (
+        "ACCESS_REFUSED - write access to topic 'closed' in exchange 'amq.topic' in vhost '/' "
+        "refused for user 'guest'"
+    )
+    bad = commands.Basic.Properties(expiration="never")
+    fault = "PRECONDITION_FAILED - invalid expiration 'never': no_integer"
+    with closes_channel(client, 406, fault, (60, 40)):
+        client.send(wire.publish(1, "closed", b"a", bad, exchange="amq.topic"))
+    client.open(2)
+    foreign = commands.Basic.Properties(user_id="somebody")
+    with closes_channel(client, 403, text, (60, 40), 2):
+        client.send(wire.publish(2, "closed", b"b", foreign, exchange="amq.topic"))
+    client.open(3)
+    client.send(wire.publish(3, "open", b"c", exchange="amq.topic"))
+    with closes_channel(client, 403, text, (60, 40), 3):
+        client.send(wire.publish(3, "closed", b"d", exchange="amq.topic") * 2)
+    client.open(4)
+    client.method(4, commands.Tx.Select())
+    client.hear()
+    with closes_channel(client, 403, text, (60, 40), 4):
+        client.send(wire.publish(4, "closed", b"e", exchange="amq.topic"))

@@ -119,6 +119,13 @@ def test_names_are_a_list_in_the_file(tmp_path: Path) -> None:
         ({"frame_max": "100"}, "frame_max: 100 is not 0 and not at least 4096"),
         ({"default_vhost": ""}, "default_vhost: expected 1 to 255 bytes, not 0"),
         ({"default_user": "é" * 128}, "default_user: expected 1 to 255 bytes, not 256"),
+        ({"tls_verify": "always"}, "--tls-verify: expected one of verify_none, verify_peer"),
+        ({"tls_port": "5672"}, "tls_port: 5672 is port too"),
+        ({"auth_mechanisms": "none"}, "auth_mechanisms: expected some of PLAIN, AMQPLAIN, "),
+        (
+            {"auth_mechanisms": "PLAIN,SCRAM"},
+            "auth_mechanisms: expected some of PLAIN, AMQPLAIN, EXTERNAL, not PLAIN,SCRAM",
+        ),
     ],
 )
 def test_a_bad_flag_is_one_clear_line(flags: dict[str, str], line: str) -> None:
@@ -170,6 +177,30 @@ def test_an_unknown_variable_is_refused(variable: str) -> None:
             "users: 'a' has both a password and a password_hash",
         ),
         ('[[users]]\nname = "a"\nvhosts = ["b"]', "users: 'a' may enter 'b': no such vhost"),
+        (
+            '[[users]]\nname = "a"\ntopic_permissions = ["t"]',
+            "users: 'a': topic_permissions: expected tables, [[topic_permissions]]",
+        ),
+        (
+            '[[users]]\nname = "a"\n[[users.topic_permissions]]\nwrite = "x"',
+            "users: 'a': topic_permissions: each needs an exchange",
+        ),
+        (
+            '[[users]]\nname = "a"\n[[users.topic_permissions]]\nexchange = "t"\nkey = "x"',
+            "users: 'a': topic_permissions: key: no such key",
+        ),
+        (
+            '[[users]]\nname = "a"\n[[users.topic_permissions]]\nexchange = 1',
+            "users: 'a': topic_permissions: exchange: expected a string",
+        ),
+        (
+            '[[users]]\nname = "a"\n' + '[[users.topic_permissions]]\nexchange = "t"\n' * 2,
+            "users: 'a': topic_permissions: 't in /' is there twice",
+        ),
+        (
+            '[[users]]\nname = "a"\n[[users.topic_permissions]]\nexchange = "t"\nvhost = "b"',
+            "users: 'a': topic_permissions: it may not enter 'b'",
+        ),
     ],
 )
 def test_a_bad_file_is_one_clear_line(tmp_path: Path, text: str, line: str) -> None:
@@ -214,6 +245,31 @@ def test_users_and_vhosts_come_from_tables(tmp_path: Path) -> None:
         ("/", -1),
         ("shop", 10),
     ]
+
+
+def test_topic_permissions_come_from_tables_of_their_user(tmp_path: Path) -> None:
+    """PERM-10."""
+    text = """
+        [[users]]
+        name = "shop"
+        [[users.topic_permissions]]
+        exchange = "amq.topic"
+        write = "^{username}\\\\."
+        [[users.topic_permissions]]
+        exchange = "other"
+        [[users]]
+        name = "second"
+    """
+    first, second = load(write(tmp_path, text), {}).all_users()
+    assert [(each.vhost, each.exchange) for each in first.topic_permissions] == [
+        ("/", "amq.topic"),
+        ("/", "other"),
+    ]
+    assert (first.topic_permissions[0].write, first.topic_permissions[0].read) == (
+        r"^{username}\.",
+        ".*",
+    )
+    assert not second.topic_permissions
 
 
 def test_the_default_vhost_is_not_listed_twice(tmp_path: Path) -> None:

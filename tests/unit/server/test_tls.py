@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import ssl
 from pathlib import Path
 
@@ -10,16 +11,17 @@ import pytest
 from server.settings import Settings
 from server.startup import SettingsError
 from server.tls import distinguished_name, server_context, user_name
-from tools import certificates
+from tools.certificates import openssl
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates for trying."""
+def made(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Certificates, and files that are none."""
     directory = tmp_path_factory.mktemp("certificates")
-    certificates.make(directory)
+    for file in certificates.iterdir():
+        shutil.copy(file, directory)
     locked = ["-passout", "pass:hush", "-aes128", "-out", str(directory / "locked.key")]
-    certificates.openssl("ec", "-in", str(directory / "server.key"), *locked)
+    openssl("ec", "-in", str(directory / "server.key"), *locked)
     (directory / "broken.pem").write_text(
         "-----BEGIN CERTIFICATE-----\nnothing\n-----END CERTIFICATE-----\n"
     )

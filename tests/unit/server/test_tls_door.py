@@ -16,15 +16,6 @@ from server.settings import Settings
 from server.tls import server_context, user_name
 from server.tls_door import HANDSHAKE_S, TlsDoor, Tunnel
 from server.transport import LINGER_OCTETS, LINGER_S, RECEIVE_OCTETS, Door, Edge
-from tools import certificates
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates for trying."""
-    directory = tmp_path_factory.mktemp("certificates")
-    certificates.make(directory)
-    return directory
 
 
 class Timer:
@@ -120,7 +111,7 @@ class Wire:
 
     def __init__(
         self,
-        made: Path,
+        certificates: Path,
         certificate: str = "",
         *,
         version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
@@ -136,9 +127,9 @@ class Wire:
         )
         settings = Settings(
             tls_port=5671,
-            tls_cert_file=str(made / "server.pem"),
-            tls_key_file=str(made / "server.key"),
-            tls_ca_file=str(made / "ca.pem"),
+            tls_cert_file=str(certificates / "server.pem"),
+            tls_key_file=str(certificates / "server.key"),
+            tls_ca_file=str(certificates / "ca.pem"),
             tls_verify="verify_peer",
             tls_fail_if_no_peer_cert=is_needed,
         )
@@ -148,11 +139,11 @@ class Wire:
             lambda certificate: user_name(certificate, "distinguished_name"),
         )
         context = self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(made / "ca.pem")
+        context.load_verify_locations(certificates / "ca.pem")
         context.minimum_version = context.maximum_version = version
         context.set_alpn_protocols(["amqp"])
         if certificate:
-            context.load_cert_chain(made / f"{certificate}.pem")
+            context.load_cert_chain(certificates / f"{certificate}.pem")
         self.dial()
 
     def dial(self) -> None:
@@ -214,10 +205,10 @@ class Wire:
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize("piece_octets", [1, 1000, 1 << 20])
 def test_octets_come_through_however_they_are_cut(
-    made: Path, version: ssl.TLSVersion, piece_octets: int
+    certificates: Path, version: ssl.TLSVersion, piece_octets: int
 ) -> None:
     """TLS-01."""
-    wire = Wire(made, version=version, piece_octets=piece_octets).shake_hands()
+    wire = Wire(certificates, version=version, piece_octets=piece_octets).shake_hands()
     assert wire.client.selected_alpn_protocol() == "amqp"
     assert wire.client.compression() is None
     assert wire.say(b"one") == b"one"
@@ -225,8 +216,8 @@ def test_octets_come_through_however_they_are_cut(
     assert bytes(wire.connection.heard) == b"one" + b"two" * 20
 
 
-def test_more_than_a_record_comes_through(made: Path) -> None:
-    wire = Wire(made).shake_hands()
+def test_more_than_a_record_comes_through(certificates: Path) -> None:
+    wire = Wire(certificates).shake_hands()
     octets = bytes(range(256)) * 2000
     view, heard = memoryview(octets), bytearray()
     while view:
@@ -244,15 +235,15 @@ def test_more_than_a_record_comes_through(made: Path) -> None:
     ("certificate", "name"), [("", None), ("client", "CN=conformance,O=client")]
 )
 def test_the_edge_knows_whom_the_certificate_names(
-    made: Path, certificate: str, name: str | None
+    certificates: Path, certificate: str, name: str | None
 ) -> None:
     """TLS-20."""
-    wire = Wire(made, certificate).shake_hands()
+    wire = Wire(certificates, certificate).shake_hands()
     assert wire.connection.edge.certified == name
 
 
-def test_nobody_is_made_a_connection_before_the_handshake_is_done(made: Path) -> None:
-    wire = Wire(made)
+def test_nobody_is_made_a_connection_before_the_handshake_is_done(certificates: Path) -> None:
+    wire = Wire(certificates)
     assert not wire.connections
     assert wire.tunnel in wire.door.greeted
     wire.shake_hands()
@@ -273,9 +264,11 @@ def reasons(captured: Iterable[Mapping[str, object]]) -> list[object]:
         (b"\x00", "no TLS handshake"),
     ],
 )
-def test_who_begins_no_handshake_is_told_by_the_log(made: Path, octets: bytes, reason: str) -> None:
+def test_who_begins_no_handshake_is_told_by_the_log(
+    certificates: Path, octets: bytes, reason: str
+) -> None:
     """TLS-03."""
-    wire = Wire(made)
+    wire = Wire(certificates)
     with capture_logs() as captured:
         wire.hand_in(octets)
         wire.tunnel.connection_lost(None)
@@ -287,9 +280,9 @@ def test_who_begins_no_handshake_is_told_by_the_log(made: Path, octets: bytes, r
     assert not wire.connections
 
 
-def test_a_certificate_of_another_authority_is_refused_with_an_alert(made: Path) -> None:
+def test_a_certificate_of_another_authority_is_refused_with_an_alert(certificates: Path) -> None:
     """TLS-02."""
-    wire = Wire(made, "stranger", version=ssl.TLSVersion.TLSv1_2)
+    wire = Wire(certificates, "stranger", version=ssl.TLSVersion.TLSv1_2)
     with capture_logs() as captured, pytest.raises(ssl.SSLError, match="UNKNOWN_CA"):
         wire.shake_hands()
     (reason,) = reasons(captured)
@@ -303,8 +296,8 @@ def test_a_certificate_of_another_authority_is_refused_with_an_alert(made: Path)
     assert wire.socket.is_aborted
 
 
-def test_who_has_been_refused_is_not_waited_for(made: Path) -> None:
-    wire = Wire(made)
+def test_who_has_been_refused_is_not_waited_for(certificates: Path) -> None:
+    wire = Wire(certificates)
     wire.hand_in(b"AMQP")
     (timer,) = wire.loop.pending()
     assert timer.delay_s == LINGER_S
@@ -315,16 +308,16 @@ def test_who_has_been_refused_is_not_waited_for(made: Path) -> None:
     assert not captured
 
 
-def test_a_missing_certificate_is_refused_where_one_is_needed(made: Path) -> None:
-    wire = Wire(made, version=ssl.TLSVersion.TLSv1_2, is_needed=True)
+def test_a_missing_certificate_is_refused_where_one_is_needed(certificates: Path) -> None:
+    wire = Wire(certificates, version=ssl.TLSVersion.TLSv1_2, is_needed=True)
     with capture_logs() as captured, pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
         wire.shake_hands()
     assert reasons(captured) == ["peer did not return a certificate"]
 
 
-def test_who_says_nothing_is_hung_up_on(made: Path) -> None:
+def test_who_says_nothing_is_hung_up_on(certificates: Path) -> None:
     """TLS-03."""
-    wire = Wire(made)
+    wire = Wire(certificates)
     (timer,) = wire.loop.pending()
     assert timer.delay_s == HANDSHAKE_S == 5.0
     assert timer.callback is not None
@@ -335,8 +328,8 @@ def test_who_says_nothing_is_hung_up_on(made: Path) -> None:
     assert wire.socket.is_aborted
 
 
-def test_who_hangs_up_within_the_handshake_is_told_by_the_log(made: Path) -> None:
-    wire = Wire(made)
+def test_who_hangs_up_within_the_handshake_is_told_by_the_log(certificates: Path) -> None:
+    wire = Wire(certificates)
     with pytest.raises(ssl.SSLWantReadError):
         wire.client.do_handshake()
     wire.exchange()
@@ -346,17 +339,17 @@ def test_who_hangs_up_within_the_handshake_is_told_by_the_log(made: Path) -> Non
     assert not wire.door.greeted
 
 
-def test_who_only_looks_whether_somebody_listens_is_not_told(made: Path) -> None:
-    wire = Wire(made)
+def test_who_only_looks_whether_somebody_listens_is_not_told(certificates: Path) -> None:
+    wire = Wire(certificates)
     with capture_logs() as captured:
         wire.tunnel.connection_lost(None)
     assert not captured
     assert not wire.loop.pending()
 
 
-def test_too_many_connections_are_turned_away_at_once(made: Path) -> None:
+def test_too_many_connections_are_turned_away_at_once(certificates: Path) -> None:
     """LIMIT-22: those who shake hands count as well."""
-    wire = Wire(made, descriptors=1)
+    wire = Wire(certificates, descriptors=1)
     assert wire.tunnel in wire.door.greeted
     second = Socket()
     with capture_logs() as captured:
@@ -365,11 +358,13 @@ def test_too_many_connections_are_turned_away_at_once(made: Path) -> None:
     assert captured[0]["event"] == "connection.refused"
 
 
-def test_a_new_context_counts_for_new_connections(made: Path) -> None:
+def test_a_new_context_counts_for_new_connections(certificates: Path) -> None:
     """TLS-04."""
-    wire = Wire(made).shake_hands()
+    wire = Wire(certificates).shake_hands()
     settings = Settings(
-        tls_port=5671, tls_cert_file=str(made / "other.pem"), tls_key_file=str(made / "other.key")
+        tls_port=5671,
+        tls_cert_file=str(certificates / "other.pem"),
+        tls_key_file=str(certificates / "other.key"),
     )
     wire.tls.context = server_context(settings)
     assert wire.say(b"still there") == b"still there"
@@ -378,9 +373,9 @@ def test_a_new_context_counts_for_new_connections(made: Path) -> None:
         wire.shake_hands()
 
 
-def test_the_last_words_are_followed_by_close_notify_and_the_end(made: Path) -> None:
+def test_the_last_words_are_followed_by_close_notify_and_the_end(certificates: Path) -> None:
     """CONN-07: no reset while the client may still be talking."""
-    wire = Wire(made).shake_hands()
+    wire = Wire(certificates).shake_hands()
     edge = wire.connection.edge
     edge.write(b"last words")
     edge.finish()
@@ -397,15 +392,15 @@ def test_the_last_words_are_followed_by_close_notify_and_the_end(made: Path) -> 
     assert wire.socket.is_aborted
 
 
-def test_a_flood_after_the_last_words_ends_it(made: Path) -> None:
-    wire = Wire(made).shake_hands()
+def test_a_flood_after_the_last_words_ends_it(certificates: Path) -> None:
+    wire = Wire(certificates).shake_hands()
     wire.connection.edge.finish()
     wire.hand_in(b"x" * (LINGER_OCTETS + 1))
     assert wire.socket.is_aborted
 
 
-def test_close_notify_of_the_client_is_the_end(made: Path) -> None:
-    wire = Wire(made).shake_hands()
+def test_close_notify_of_the_client_is_the_end(certificates: Path) -> None:
+    wire = Wire(certificates).shake_hands()
     wire.client.write(b"bye")
     with pytest.raises(ssl.SSLWantReadError):
         wire.client.unwrap()
@@ -419,8 +414,8 @@ def test_close_notify_of_the_client_is_the_end(made: Path) -> None:
     assert not wire.door.edges
 
 
-def test_a_broken_record_ends_it_and_is_told_by_the_log(made: Path) -> None:
-    wire = Wire(made).shake_hands()
+def test_a_broken_record_ends_it_and_is_told_by_the_log(certificates: Path) -> None:
+    wire = Wire(certificates).shake_hands()
     with capture_logs() as captured:
         wire.hand_in(b"\x17\x03\x03\x00\x20" + bytes(32))
     assert len(reasons(captured)) == 1
@@ -428,8 +423,8 @@ def test_a_broken_record_ends_it_and_is_told_by_the_log(made: Path) -> None:
     assert not wire.connection.heard
 
 
-def test_pauses_of_the_edge_reach_the_socket_and_the_other_way_round(made: Path) -> None:
-    wire = Wire(made).shake_hands()
+def test_pauses_of_the_edge_reach_the_socket_and_the_other_way_round(certificates: Path) -> None:
+    wire = Wire(certificates).shake_hands()
     edge = wire.connection.edge
     edge.pause(1)
     was_paused = wire.socket.is_paused
