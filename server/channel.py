@@ -288,7 +288,7 @@ class Channel:
         transaction = self._needs_transaction()
         settlements = transaction.settlements
         storing = self.node.storing
-        if storing.refuses_any((held.route, held.raws) for held in transaction.publishes):
+        if storing.refuses_any(map(self._publisher.target_of, transaction.publishes)):
             raise refused_commit()
         storing.is_gathering = True
         try:

@@ -19,6 +19,7 @@ from protocol.constants import DIRECT_REPLY_TO
 from protocol.contents import (
     BLIND_COPY,
     HAS_EXPIRATION,
+    LONGEST_NOTE_OCTETS,
     property_block,
     runs_of_alike,
     with_notes,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from server.broker.exchange import Exchange
     from server.broker.message import Message
     from server.channel import Channel
+    from server.transactions import HeldPublish
 
 PUBLISH_IDS: Final = (60, 40)
 NO_ROUTE: Final = (312, "NO_ROUTE")
@@ -346,17 +348,28 @@ class Publisher:
 
     def _settle_keyed(self, route: Route, raw: bytes, mode: int) -> int:
         """The same for a message that de-duplicating exchanges look at (DUP-07, DUP-11)."""
-        way, route.way = route.way, None
-        if way is None:
-            return 0
-        passage = Passage(property_block(raw))
-        route.leads_to(self._channel.vhost.route(*way, passage))
-        if not route.queues and passage.is_duplicate:
+        passage = self._passage(route, raw)
+        route.way = None
+        if passage is not None and not route.queues and passage.is_duplicate:
             return passage.lsn
         lsn = self.settle_route(route, raw, mode)
-        if route.queues and lsn != REFUSES:
+        if passage is not None and route.queues and lsn != REFUSES:
             passage.record(lsn, persistent=bool(mode & PERSISTENT))
         return lsn
+
+    def _passage(self, route: Route, raw: bytes) -> Passage | None:
+        """Lead a route to where its message would go now; None: as it was routed (TX-04)."""
+        way, vhost = route.way, self._channel.vhost
+        if way is None or vhost.exchanges.get(way[0].name) is not way[0]:
+            return None
+        passage = Passage(property_block(raw))
+        route.leads_to(vhost.route(*way, passage))
+        return passage
+
+    def target_of(self, held: HeldPublish) -> tuple[Target, list[bytes]]:
+        """Where what a transaction holds would go, were it stored now (TX-09, DUP-09)."""
+        self._passage(held.route, held.raws[0])
+        return held.route, held.raws
 
     def _check_topics(self, name: str, keys: Iterable[str]) -> None:
         """Every key of a message to a topic exchange must be allowed (PERM-10)."""
@@ -386,8 +399,7 @@ class Publisher:
             raw = with_properties(raw, block)
         blind = copies(headers, "BCC")
         if blind:
-            # Dead letters go by all keys the message was published with (DLX-06).
-            raw = with_notes(raw, [(BLIND_COPY, encode_text(key)) for key in blind])
+            raw = with_blind_copies(raw, blind)
         if len(keys) == 1 and not route.care & HEADERS and not route.reads_properties:
             return route, raw
         exact = Route(route.exchange, route.routing_key, route.tail)
@@ -403,9 +415,19 @@ class Publisher:
             # Whether it is a duplicate is looked at when it is stored (DUP-09).
             exact.reads_keys = True
             exact.way = (exchange, keys, headers)
-        else:
+        if not route.reads_keys or channel.transaction is not None:
             exact.leads_to(channel.vhost.route(exchange, keys, headers))
         return exact, raw
+
+
+def with_blind_copies(raw: bytes, keys: list[str]) -> bytes:
+    """A content with the keys of its BCC header noted, which is gone.
+
+    Dead letters go by all keys the message was published with (DLX-06), but for those that no
+    note has room for.
+    """
+    notes = [(BLIND_COPY, encode_text(key)) for key in keys]
+    return with_notes(raw, [note for note in notes if len(note[1]) <= LONGEST_NOTE_OCTETS])
 
 
 def as_headers(properties: Properties) -> Table:

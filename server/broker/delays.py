@@ -28,7 +28,9 @@ MOST_DELAY_MS: Final = 315_360_000_000
 # Line feeds are stripped from the names that clients give, so no queue of theirs is called that.
 HOLD_PREFIX: Final = "\ndelayed\n"
 FILTER_PREFIX: Final = "\nkeys\n"
-_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)(\.[0-9]*)?")
+# Texts with more digits than this are too large anyway, and slow to read.
+_MOST_DIGITS: Final = 40
 
 
 def hold_name(exchange: str) -> str:
@@ -83,5 +85,5 @@ def _number(field: Field | None) -> int:
         return number
     if isinstance(field.value, float):
         return int(field.value) if math.isfinite(field.value) else 0
-    text = as_text(field)
-    return int(float(text)) if text is not None and _NUMBER.fullmatch(text) else 0
+    match = _NUMBER.fullmatch(as_text(field) or "")
+    return int(match[1] + match[2][:_MOST_DIGITS]) if match is not None else 0

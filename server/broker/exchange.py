@@ -7,6 +7,7 @@ Spec: EXCH-01 … EXCH-10
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -51,6 +52,8 @@ from server.broker.routing.topic import TopicRouter
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 DELAYED_MESSAGE: Final = "delayed-message"  # in policies only
+# A whole number of at most 63 bits.
+DIGITS: Final = re.compile(r"0*[0-9]{1,18}")
 # Arguments of a de-duplicating exchange's window.
 WINDOW: Final = (X_CACHE_SIZE, X_CACHE_TTL, X_CACHE_PERSISTENCE, X_HEADER)
 READS_HEADERS: Final = 1
@@ -232,7 +235,7 @@ def whole_number(field: Field | None) -> int | None:
     """An integer, or a text that is one, as de-duplicating exchanges take them (DUP-02)."""
     number = as_integer(field)
     text = as_text(field)
-    if number is None and text is not None and text.isascii() and text.isdecimal():
+    if number is None and text is not None and DIGITS.fullmatch(text):
         return int(text)
     return number
 

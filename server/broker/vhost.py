@@ -270,7 +270,7 @@ class VHost(Generic[Q_co]):
         Spec: QUEUE-30
         """
         queue = self.queues.get(name)
-        if queue is None:
+        if queue is None or is_hidden(name):
             raise NotFound(f"no {queue_text(name, self.name)}")
         queue.spec.require_access(owner)
         return queue

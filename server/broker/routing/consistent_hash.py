@@ -9,6 +9,7 @@ Spec: REDELIVER-52
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -23,6 +24,9 @@ HASH_PROPERTY: Final = "hash-property"
 PROPERTIES: Final = ("message_id", "correlation_id", "timestamp")
 # Points on the ring for each unit of weight: shares of equal weights then differ by some percent.
 POINTS: Final = 40
+# More would keep the broker from its work while it puts them on the ring (LIMIT-23).
+MOST_WEIGHT: Final = 1000
+WEIGHT: Final = re.compile(r"[+-]?[0-9]+")
 # Where the publisher puts properties among the headers, for those who route by them.
 PROPERTY_PREFIX: Final = "\n"
 
@@ -51,11 +55,13 @@ class ConsistentHashRouter:
             PreconditionFailed: 406
         """
         del arguments
-        if not routing_key.lstrip("+-").isdecimal() or not routing_key.isascii():
+        if not WEIGHT.fullmatch(routing_key):
             shown = f'<<"{routing_key}">>' if routing_key else "<<>>"
             raise PreconditionFailed(f"The binding key must be an integer: {shown}")
         if int(routing_key) < 1:
             raise PreconditionFailed("The binding key must be greater than 0")
+        if int(routing_key) > MOST_WEIGHT:
+            raise PreconditionFailed(f"The binding key must not be greater than {MOST_WEIGHT}")
 
     def add(self, binding: Binding) -> None:
         """Take in a binding that is not in yet."""
