@@ -397,9 +397,7 @@ class Publisher:
             block = without_headers(block, {"BCC"})
         if block != original:
             raw = with_properties(raw, block)
-        blind = copies(headers, "BCC")
-        if blind:
-            raw = with_blind_copies(raw, blind)
+        raw = with_blind_copies(raw, copies(headers, "BCC"))
         if len(keys) == 1 and not route.care & HEADERS and not route.reads_properties:
             return route, raw
         exact = Route(route.exchange, route.routing_key, route.tail)
@@ -426,6 +424,8 @@ def with_blind_copies(raw: bytes, keys: list[str]) -> bytes:
     Dead letters go by all keys the message was published with (DLX-06), but for those that no
     note has room for.
     """
+    if not keys:
+        return raw
     notes = [(BLIND_COPY, encode_text(key)) for key in keys]
     return with_notes(raw, [note for note in notes if len(note[1]) <= LONGEST_NOTE_OCTETS])
 
