@@ -137,10 +137,12 @@ def channel_close(channel: int = 1) -> bytes:
     return method(channel, CHANNEL_CLOSE, struct.pack(">H", 200) + shortstr("done") + bytes(4))
 
 
-def exchange_declare(name: str, kind: str, arguments: bytes = b"") -> bytes:
-    """Encode exchange.declare of a transient exchange; `arguments` are table entries."""
-    names = shortstr(name) + shortstr(kind)
-    return method(1, (40, 10), b"\0\0" + names + b"\0" + longstr(arguments))
+def exchange_declare(
+    name: str, kind: str, arguments: bytes = b"", *, durable: bool = False
+) -> bytes:
+    """Encode exchange.declare; `arguments` are table entries."""
+    names = shortstr(name) + shortstr(kind) + bytes((durable << 1,))
+    return method(1, (40, 10), b"\0\0" + names + longstr(arguments))
 
 
 def exchange_delete(name: str) -> bytes:
@@ -197,6 +199,11 @@ def consume(queue: str, tag: str, *, no_ack: bool) -> bytes:
     """Encode basic.consume."""
     names = shortstr(queue) + shortstr(tag)
     return method(1, (60, 20), b"\0\0" + names + bytes((no_ack << 1,)) + longstr(b""))
+
+
+def get(queue: str, *, no_ack: bool) -> bytes:
+    """Encode basic.get."""
+    return method(1, (60, 70), b"\0\0" + shortstr(queue) + bytes((no_ack,)))
 
 
 def confirm_select() -> bytes:

@@ -1,0 +1,58 @@
+"""The broker with a clock in its loop: a tick every millisecond that writes down when it is late.
+
+    python -m bench.loop_clock FILE serve --port 0 --data-dir DIR
+
+Each line of FILE is a pause of the loop of 5 ms and more: when it ended (CLOCK_MONOTONIC, seconds),
+how long it was, and how much of that the loop itself was running, both in milliseconds. On a
+machine that others use as well a pause may be theirs; the processor time is the loop's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from server.__main__ import main
+
+TICK_S: Final = 0.001
+LEAST_PAUSE_S: Final = 0.005
+
+
+def watch(loop: asyncio.AbstractEventLoop, path: Path) -> None:
+    """Have the loop watched from now on."""
+    notes = path.open("w", buffering=1)
+    last_s, last_cpu_s = time.monotonic(), time.thread_time()
+
+    def tick() -> None:
+        nonlocal last_s, last_cpu_s
+        now_s, cpu_s = time.monotonic(), time.thread_time()
+        pause_s = now_s - last_s - TICK_S
+        if pause_s >= LEAST_PAUSE_S:
+            used_s = min(cpu_s - last_cpu_s, pause_s)
+            notes.write(f"{now_s:.6f} {pause_s * 1000:.3f} {used_s * 1000:.3f}\n")
+        last_s, last_cpu_s = time.monotonic(), cpu_s
+        loop.call_later(TICK_S, tick)
+
+    loop.call_soon(tick)
+
+
+def run(path: Path, arguments: list[str]) -> int:
+    """Run the broker with these arguments, its loop watched."""
+    made = uvloop.new_event_loop
+
+    def new_event_loop() -> uvloop.Loop:
+        loop = made()
+        watch(loop, path)
+        return loop
+
+    uvloop.new_event_loop = new_event_loop
+    return main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(run(Path(sys.argv[1]), sys.argv[2:]))
