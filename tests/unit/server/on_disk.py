@@ -17,11 +17,18 @@ SETTINGS = Settings(segment_size_bytes=65536, disk_free_limit="0")
 
 
 class DiskWorld(World):
-    """One broker with the real journal; `disk.fail` makes what it writes fail."""
+    """One broker with the real journal; `disk.fail` makes what it writes fail.
 
-    def __init__(self, disk: SimDisk | None = None) -> None:
+    Timers ring only with `rings`: without them compaction takes a step in every turn.
+    """
+
+    def __init__(
+        self, disk: SimDisk | None = None, *, now: float = 1000.0, rings: bool = False
+    ) -> None:
         self.disk = disk if disk is not None else SimDisk()
-        self.now = 1000.0
+        self.now = now
+        self.alarms = []
+        self._rings = rings
         self.scheduled = []
         self.bugs = []
         self.fatal: list[str] = []
@@ -35,6 +42,7 @@ class DiskWorld(World):
             wall_ms=lambda: int(1000 * self.now),
             random_token=lambda: f"token{next(self._numbers):017d}",
             fatal=self.fatal.append,
+            call_later=self.call_later if rings else None,
         )
         self.turn = self.assembly.turn
         self.broker = self.assembly.broker
@@ -60,4 +68,4 @@ class DiskWorld(World):
     def after_power_cut(self, seed: int = 0) -> DiskWorld:
         """What is there when the power comes back: nothing that was not synced, or parts of it."""
         self.disk.crash(seed)
-        return DiskWorld(self.disk)
+        return DiskWorld(self.disk, now=self.now, rings=self._rings)
