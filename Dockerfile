@@ -31,7 +31,8 @@ RUN python -m compileall -q protocol store server \
 ENV VOUCHMQ_HOST=0.0.0.0 VOUCHMQ_DATA_DIR=/var/lib/vouchmq VOUCHMQ_LOOPBACK_USERS=none
 USER 5672:5672
 VOLUME /var/lib/vouchmq
-EXPOSE 5672
+# 5671 is for TLS, once VOUCHMQ_TLS_PORT says so.
+EXPOSE 5671 5672
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["python", "-m", "server", "ping"]
 ENTRYPOINT ["python", "-m", "server"]

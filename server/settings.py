@@ -99,7 +99,7 @@ class Settings:
         "exchanges, queues, bindings; read at start and on SIGHUP (HTTP-43).",
     )
     ready_file: str = option(
-        "", "File that gets host, port and process id as JSON while clients can connect."
+        "", "File that gets host, ports and process id as JSON while clients can connect."
     )
     node: str = option("vouchmq@localhost", "Name of this broker, told to clients and in the log.")
     log_level: str = option(
