@@ -155,8 +155,8 @@ class Tunnel(asyncio.BufferedProtocol):
         """The name in the client's certificate; None without a valid one."""
         try:
             certificate = self._tunnel.getpeercert()
-        except ValueError:
-            # A name in it is no text.
+        except (ValueError, ssl.SSLError):
+            # A name in it is no text, or not what it says it is.
             return ""
         return self._tls.name_of(certificate) if certificate else None
 
@@ -224,10 +224,18 @@ class Tunnel(asyncio.BufferedProtocol):
     # The edge's calls
 
     def write(self, data: bytes | memoryview) -> None:
-        """Encrypt and send octets."""
+        """Encrypt and send octets; nothing once the tunnel is broken."""
+        if self._socket.is_closing():
+            return
         view = memoryview(data)
-        while view:
-            view = view[self._tunnel.write(view) :]
+        try:
+            while view:
+                view = view[self._tunnel.write(view) :]
+        except ssl.SSLError as error:
+            # A turn writes for many connections: it must not end because of one.
+            self._tell(_reason(error))
+            self._socket.abort()
+            return
         self._flush()
 
     def can_write_eof(self) -> bool:

@@ -172,9 +172,13 @@ class Wire:
             self.tunnel.get_buffer(-1)[: len(piece)] = piece
             self.tunnel.buffer_updated(len(piece))
 
+    def said(self) -> bytes:
+        """What the client has written since."""
+        return self._from_client.read()
+
     def exchange(self) -> None:
         """Everything that was written on either side goes to the other."""
-        self.hand_in(self._from_client.read())
+        self.hand_in(self.said())
         self._to_client.write(bytes(self.socket.written))
         self.socket.written.clear()
 
@@ -421,6 +425,19 @@ def test_a_broken_record_ends_it_and_is_told_by_the_log(certificates: Path) -> N
     assert len(reasons(captured)) == 1
     assert wire.socket.is_closed
     assert not wire.connection.heard
+    # Deliveries may be on their way yet.
+    wire.connection.edge.write(b"nobody hears this")
+
+
+def test_an_answer_to_octets_in_front_of_a_broken_record_breaks_nothing_else(
+    certificates: Path,
+) -> None:
+    wire = Wire(certificates).shake_hands()
+    wire.client.write(b"hello")
+    with capture_logs():
+        wire.hand_in(wire.said() + b"\x17\x03\x03\x00\x20" + bytes(32))
+    assert bytes(wire.connection.heard) == b"hello"
+    assert wire.socket.is_closed
 
 
 def test_pauses_of_the_edge_reach_the_socket_and_the_other_way_round(certificates: Path) -> None:
