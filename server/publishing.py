@@ -157,6 +157,7 @@ class Publisher:
             return -1
         only = Route(route.exchange, route.routing_key, route.tail)
         only.leads_to(takers)
+        self._expect_expirations(only, raw)
         channel = self._channel
         lsn = self.store(only, [raw], mode, len(raw))
         # A commit is one block: what it stores is delivered behind it, in the turn (TX-08).
