@@ -313,7 +313,7 @@ class Office:
     def turned_away(self, queue: Queue, message: Message) -> None:
         """A queue has refused a message, which may make it a dead letter (LEN-24).
 
-        It is one of nobody's queue. While dead letters are being sent it waits for their end, so
+        It is one of nobody's queue, so no queue keeps it if nobody takes it. While dead letters are being sent it waits for their end, so
         that queues full in a row never recurse.
         """
         care = queue.care
@@ -322,7 +322,7 @@ class Office:
         if self._depth:
             self._refused.append((queue, message))
         else:
-            care.letters.send(queue, [message], Reason.MAXLEN)
+            self.send(queue, care.letters, [message], Reason.MAXLEN)
 
     def doubled(self, queue: Queue, message: Message) -> None:
         """A queue has dropped a duplicate, which may make it a dead letter (DUP-16)."""
@@ -330,7 +330,7 @@ class Office:
         if care is None or care.letters is None or care.dedup is None:
             return
         if care.dedup.sends_letters and not self._depth:
-            care.letters.send(queue, [message], Reason.REJECTED)
+            self.send(queue, care.letters, [message], Reason.REJECTED)
 
     def _store(self, queue: Queue, run: Run | None, *, settles: bool = True) -> None:
         if run is None:

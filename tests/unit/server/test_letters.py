@@ -306,3 +306,17 @@ class TestSafely:
         reject(client, "safe")
         publish(client, "safe", b"y")
         assert got(client, "safe") is None
+
+
+def test_what_is_refused_is_kept_by_nobody(client: Client) -> None:
+    """LEN-24: it was in no queue, and its publisher knows that it was refused."""
+    declare(
+        client,
+        "full",
+        dead_letter_exchange="nowhere",
+        dead_letter_strategy="at-least-once",
+        max_length=0,
+        overflow="reject-publish-dlx",
+    )
+    publish(client, "full", b"a", b"b")
+    assert client.world.vhost.queues["full"].held_count == 0
