@@ -163,7 +163,9 @@ class Journal:
 
         Spec: DURABLE-12
         """
-        if lsn > self._all_marks.get(queue_id, 0):
+        before = self._all_marks.get(queue_id, 0)
+        if lsn > before:
+            self._turn.marks_before.setdefault(queue_id, before)
             self._all_marks[queue_id] = self._turn.marks[queue_id] = lsn
 
     def define(self, record: bytes) -> int:
@@ -335,9 +337,9 @@ class Journal:
     def _begin_segment(
         self, need: int, definitions: list[bytes], *, brings_new: bool = False
     ) -> None:
-        # Not beyond what is written: should the block behind this head be lost, its LSNs are
-        # given again, and to messages that nobody has seen.
-        marks = {q: min(lsn, self.written_lsn) for q, lsn in self._all_marks.items()}
+        # As they are without the block behind this head: should it be lost, nobody has seen what
+        # it hands out, and its LSNs are given again.
+        marks = self._all_marks | self._turn.marks_before
         chain = self._chain
         vacated = chain.vacated
         head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, vacated)

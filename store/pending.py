@@ -34,6 +34,7 @@ class Pending:
         "drops",
         "has_barrier",
         "marks",
+        "marks_before",
         "moved_raws",
         "moves",
         "raws",
@@ -60,6 +61,7 @@ class Pending:
         self.drops: list[int] = []
         self.dropped_again: list[int] = []
         self.marks: dict[int, int] = {}
+        self.marks_before: dict[int, int] = {}  # of the same queues, as the disk knows them
         self.has_barrier = False
 
     @property
@@ -128,7 +130,7 @@ class Pending:
         left.relogs = self.relogs
         left.vacated = self.vacated
         left.dropped_again = self.dropped_again
-        left.marks = self.marks
+        left.marks, left.marks_before = self.marks, self.marks_before
         return left
 
     def encode(self, routes: Sequence[bytes], notes: Sequence[bytes]) -> tuple[list[bytes], int]:
