@@ -381,7 +381,7 @@ class Assembly:
             if error.errno not in DISK_FULL:
                 self._storage_failed(str(error))
                 return
-            self.office.refused()
+            self.office.refused(error.first_lsn)
             self.storage.refused(self.node, error.first_lsn, error.last_lsn)
         except Exception as error:
             # Nobody can say what the journal holds after a bug in it: no word of ours would count.

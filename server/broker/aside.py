@@ -58,6 +58,10 @@ class Aside:
         self._arm()
         return taken
 
+    def forget(self, seq: int) -> None:
+        """One of them, if it is there, is somewhere else."""
+        self._messages.pop(seq, None)
+
     def take_all(self) -> list[Message]:
         """Take everything, due or not."""
         taken = [message for message, _ in self._messages.values()]

@@ -126,11 +126,17 @@ class Care:
             self.sequence.back(messages)
         if self.letters is not None:
             self.letters.withdraw(self._queue, messages)
+            if self.letters.stuck is not None:
+                self.letters.stuck.forget(messages)
 
     def recount(self, first_lsn: int) -> None:
         """Stored messages from this LSN on have been taken out of its lines (CONF-12)."""
         if self.dedup is not None:
             self.dedup.window.forget_refused(first_lsn)
+        if self.letters is not None and self.letters.stuck is not None:
+            self.letters.stuck.forget_refused(first_lsn)
+        if self.expiry is not None:
+            self.expiry.is_noted = False
         if self.sequence is not None:
             self.sequence.recount()
 
@@ -210,11 +216,12 @@ class Care:
         """What had been noted of this queue before a restart; its messages are in place."""
         if self.sequence is not None:
             self.sequence.restore(notes)
-        if self.dedup is not None:
-            self.dedup.restore(notes)
-        # What is stuck is in no line any more when it is looked who had been handed out.
+        # What is stuck is in no line any more when it is looked who had been handed out, and what
+        # keys there are: it has left as far as they are concerned.
         if self.letters is not None and self.letters.stuck is not None:
             self.letters.stuck.restore(notes)
+        if self.dedup is not None:
+            self.dedup.restore(notes)
         if self.returns is not None:
             self.returns.restore(notes, self._queue.handed_before())
 

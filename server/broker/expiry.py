@@ -56,7 +56,7 @@ class Expiry:
 
     __slots__ = (
         *("_armed_ms", "_came_seq", "_old_seq", "_queue", "_since_ms", "_timers"),
-        *("has_own", "ttl_ms"),
+        *("has_own", "is_noted", "ttl_ms"),
     )
 
     def __init__(self, queue: Queue, timers: Timers, ttl_ms: int | None) -> None:
@@ -64,6 +64,7 @@ class Expiry:
         self._timers = timers
         self.ttl_ms = ttl_ms
         self.has_own = False  # messages may have a time to live of their own
+        self.is_noted = False  # the journal knows that
         self._armed_ms = 0
         self._came_seq = 0  # the newest that came
         self._old_seq = 0  # what came in earlier turns

@@ -14,6 +14,7 @@ Spec: DLX-06 … DLX-12, DLX-20
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import structlog
@@ -30,7 +31,7 @@ from server.broker.storing import Storing, Target
 from server.broker.stuck import Try
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from protocol.fields import Table
     from server.broker.death import DeadLetter
@@ -72,7 +73,9 @@ class Sent(NamedTuple):
     messages: list[Message]
     target: Target
     raws: list[bytes]
-    settles: bool = True
+    persistent: bool
+    # What was known of a dead letter that its queue keeps until everybody has it.
+    one: Try | None = None
 
 
 class Letters:
@@ -158,39 +161,38 @@ class Office:
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
         death = self._death(queue, letters, Try(reason, self._wall_ms() // 1000))
-        was_gathering = self._begin()
-        run: Run | None = None
-        pending = self._parted(queue, letters, messages)
-        while pending:
-            some = pending.popleft()
-            letter, raws = dead_letters(some, death)
-            targets = self._targets(queue, letters, letter)
-            open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
-            if not open_to:
-                why = "cycle" if targets else "no route"
-                self._dropped(queue, letters, reason, why, len(some))
-                continue
-            tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
-            if any(each.gate is not None for each in open_to):
-                # Asked one by one: what was taken before counts.
-                if len(some) > 1:
-                    pending.extendleft([one] for one in reversed(some))
-                    continue
-                self._store(queue, run)
-                run = None
-                admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
-                open_to = admitted.queues
+        with self._one_block():
+            run: Run | None = None
+            pending = self._parted(queue, letters, messages)
+            while pending:
+                some = pending.popleft()
+                letter, raws = dead_letters(some, death)
+                targets = self._targets(queue, letters, letter)
+                open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
                 if not open_to:
-                    if verdict.is_refused and not any(goes_on(each) for each in targets):
-                        self._dropped(queue, letters, reason, "target full")
+                    why = "cycle" if targets else "no route"
+                    self._dropped(queue, letters, reason, why, len(some))
                     continue
-            if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
-                self._store(queue, run)
-                run = Run(Target(tail, open_to), persistent=letter.persistent)
-            run.add(some, raws)
-        self._store(queue, run)
-        queue.log_settled(messages)
-        self._end(was_gathering)
+                tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+                if any(each.gate is not None for each in open_to):
+                    # Asked one by one: what was taken before counts.
+                    if len(some) > 1:
+                        pending.extendleft([one] for one in reversed(some))
+                        continue
+                    self._store(queue, run)
+                    run = None
+                    admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+                    open_to = admitted.queues
+                    if not open_to:
+                        if verdict.is_refused and not any(goes_on(each) for each in targets):
+                            self._dropped(queue, letters, reason, "target full")
+                        continue
+                if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
+                    self._store(queue, run)
+                    run = Run(Target(tail, open_to), persistent=letter.persistent)
+                run.add(some, raws)
+            self._store(queue, run)
+            queue.log_settled(messages)
 
     def send_safely(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
         """The same for a queue that keeps what is not taken everywhere (DLX-09)."""
@@ -204,60 +206,62 @@ class Office:
         if letters is None or letters.stuck is None:
             queue.drop([message])
             return
-        was_gathering = self._begin()
-        letter = dead_letter(message, self._death(queue, letters, one))
-        targets = self._targets(queue, letters, letter)
-        wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
-        open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
-        tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
-        admitted, _ = self._storing.admit(Target(tail, open_to), letter.raw)
-        taken_by = one.taken_by | {each.spec.name for each in admitted.queues}
-        is_done = bool(wanted) and all(each.spec.name in taken_by for each in wanted)
-        if admitted.queues:
-            run = Run(admitted, persistent=letter.persistent)
-            run.add([message], [letter.raw])
-            self._store(queue, run, settles=is_done)
-        if is_done:
-            letters.stuck.done(message)
-            queue.log_settled([message])
-        else:
-            letters.stuck.keep(message, one._replace(taken_by=taken_by))
-        self._end(was_gathering)
+        with self._one_block():
+            letter = dead_letter(message, self._death(queue, letters, one))
+            # Its key has been looked at when it was tried first.
+            is_new = not letters.stuck.knows(message)
+            targets = self._targets(queue, letters, letter, is_new=is_new)
+            wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
+            open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
+            tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+            admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+            # Who drops it as a duplicate has it.
+            took = admitted.queues if verdict.is_refused else open_to
+            taken_by = one.taken_by | {each.spec.name for each in took}
+            is_done = bool(wanted) and all(each.spec.name in taken_by for each in wanted)
+            if admitted.queues:
+                run = Run(admitted, persistent=letter.persistent)
+                run.add([message], [letter.raw])
+                self._store(queue, run, one)
+            if is_done:
+                letters.stuck.done(message)
+                queue.log_settled([message])
+            else:
+                letters.stuck.keep(message, one._replace(taken_by=taken_by))
 
     def release(self, hold: Queue, exchange_name: str, messages: list[Message]) -> None:
         """Publish delayed messages whose time has come, as they leave their hold (DELAY-13)."""
         domain = self._domain(hold.spec.vhost)
         exchange = domain.exchanges.get(exchange_name) if domain is not None else None
-        was_gathering = self._begin()
-        run: Run | None = None
-        pending = deque(runs_of_same(messages))
-        while pending:
-            some = pending.popleft()
-            tail = some[0][1]
-            due, raws = all_released(some)
-            targets: tuple[Queue, ...] = ()
-            if domain is not None and exchange is not None:
-                targets = domain.route(exchange, due.keys, due.headers)
-            if any(each.gate is not None for each in targets):
-                if len(some) > 1:
-                    pending.extendleft([one] for one in reversed(some))
+        with self._one_block():
+            run: Run | None = None
+            pending = deque(runs_of_same(messages))
+            while pending:
+                some = pending.popleft()
+                tail = some[0][1]
+                due, raws = all_released(some)
+                targets: tuple[Queue, ...] = ()
+                if domain is not None and exchange is not None:
+                    targets = domain.route(exchange, due.keys, due.headers)
+                if any(each.gate is not None for each in targets):
+                    if len(some) > 1:
+                        pending.extendleft([one] for one in reversed(some))
+                        continue
+                    self._store(hold, run)
+                    run = None
+                    targets = self._storing.admit(Target(tail, targets), due.raw)[0].queues
+                if not targets:
+                    self.unrouted_count += len(some)
                     continue
-                self._store(hold, run)
-                run = None
-                targets = self._storing.admit(Target(tail, targets), due.raw)[0].queues
-            if not targets:
-                self.unrouted_count += len(some)
-                continue
-            if due.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
-                for each in targets:
-                    self.expect_expirations(each)
-            if run is None or not run.takes(tail, targets, persistent=due.persistent):
-                self._store(hold, run)
-                run = Run(Target(tail, targets), persistent=due.persistent)
-            run.add(some, raws)
-        self._store(hold, run)
-        hold.log_settled(messages)
-        self._end(was_gathering)
+                if due.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+                    for each in targets:
+                        self.expect_expirations(each)
+                if run is None or not run.takes(tail, targets, persistent=due.persistent):
+                    self._store(hold, run)
+                    run = Run(Target(tail, targets), persistent=due.persistent)
+                run.add(some, raws)
+            self._store(hold, run)
+            hold.log_settled(messages)
 
     def generation(self, queue: Queue) -> int:
         """Grows with every change of the topology around a queue."""
@@ -284,12 +288,14 @@ class Office:
             self._heeds_clients,
         )
 
-    def _targets(self, queue: Queue, letters: Letters, letter: DeadLetter) -> tuple[Queue, ...]:
+    def _targets(
+        self, queue: Queue, letters: Letters, letter: DeadLetter, *, is_new: bool = True
+    ) -> tuple[Queue, ...]:
         domain = self._domain(queue.spec.vhost)
         exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
         if domain is None or exchange is None:
             return ()
-        if not exchange.reads & READS_KEYS:
+        if not (exchange.reads & READS_KEYS and is_new):
             return domain.route(exchange, letter.keys, letter.headers)
         passage = Passage(property_block(letter.raw))
         targets = domain.route(exchange, letter.keys, letter.headers, passage)
@@ -297,15 +303,17 @@ class Office:
             passage.record(0, persistent=letter.persistent)
         return targets
 
-    def _begin(self) -> bool:
-        """What follows stands in one block: nobody is served until the end of it (DLX-08)."""
+    @contextmanager
+    def _one_block(self) -> Iterator[None]:
+        """What is done within stands in one block: nobody is served meanwhile (DLX-08)."""
         self._depth += 1
         was_gathering, self._storing.is_gathering = self._storing.is_gathering, True
-        return was_gathering
-
-    def _end(self, was_gathering: bool) -> None:
-        self._storing.is_gathering = was_gathering
-        self._depth -= 1
+        try:
+            yield
+        finally:
+            # Whatever happens, or no transaction and no limit would ever be itself again.
+            self._storing.is_gathering = was_gathering
+            self._depth -= 1
         while self._refused and not self._depth:
             target, message = self._refused.popleft()
             self.turned_away(target, message)
@@ -322,6 +330,7 @@ class Office:
         if self._depth:
             self._refused.append((queue, message))
         else:
+            # Kept it is not: the queue never had it, and its publisher knows.
             self.send(queue, care.letters, [message], Reason.MAXLEN)
 
     def doubled(self, queue: Queue, message: Message) -> None:
@@ -332,12 +341,12 @@ class Office:
         if care.dedup.sends_letters and not self._depth:
             self.send(queue, care.letters, [message], Reason.REJECTED)
 
-    def _store(self, queue: Queue, run: Run | None, *, settles: bool = True) -> None:
+    def _store(self, queue: Queue, run: Run | None, one: Try | None = None) -> None:
         if run is None:
             return
-        target, raws = run.target, run.raws
-        if self._storing.store(target, raws, max(map(len, raws)), persistent=run.persistent):
-            self._unwritten.append(Sent(queue, run.messages, target, raws, settles))
+        target, raws, persistent = run.target, run.raws, run.persistent
+        if self._storing.store(target, raws, max(map(len, raws)), persistent=persistent):
+            self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, one))
 
     def _dropped(
         self, queue: Queue, letters: Letters, reason: Reason, why: str, count: int = 1
@@ -362,39 +371,53 @@ class Office:
         if not self._kept:
             return
         kept, self._kept = self._kept, []
-        for queue, messages, target, raws, settles in kept:
-            # Their transient copies are where they went already.
-            target.leads_to(tuple(q for q in target.queues if q.stored and not q.is_deleted))
-            if self._storing.store(target, raws, max(map(len, raws)), persistent=True):
-                self._unwritten.append(Sent(queue, messages, target, raws, settles))
-            if settles and not queue.is_deleted:
+        for sent in kept:
+            queue, messages, target, raws, persistent, _ = sent
+            # Transient copies are where they went already, those of stored runs went with them.
+            alive = (each for each in target.queues if not each.is_deleted)
+            target.leads_to(tuple(each for each in alive if persistent or each.keeps_all))
+            if self._storing.store(target, raws, max(map(len, raws)), persistent=persistent):
+                self._unwritten.append(sent)
+            if not queue.is_deleted:
                 queue.keeps(messages)
                 queue.log_settled(messages)
         self._wake()
 
-    def refused(self) -> None:
-        """The disk took nothing of what was buffered: no target has them, the source still does."""
+    def refused(self, first_lsn: int) -> None:
+        """The disk took nothing from this LSN on: no target has them, the source still does.
+
+        But for what it got from there on itself: that is gone like any message (CONF-12).
+        """
         unwritten, self._unwritten = self._unwritten, []
-        for sent in unwritten:
-            if not sent.queue.is_deleted:
-                for store_id, lsns in sent.queue.stored_copies(sent.messages):
-                    self._journal().unsettle(store_id, lsns)
-        self._kept += unwritten
+        kept: list[Sent] = []
+        for sent in reversed(unwritten):
+            queue = sent.queue
+            for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
+                self._journal().unsettle(store_id, lsns)
+            stuck = queue.care.letters.stuck if queue.care and queue.care.letters else None
+            if sent.one is not None and stuck is not None:
+                stuck.keep_again(sent.messages[0], sent.one)
+            else:
+                kept.append(sent)
+        self._kept += reversed(kept)
+        self._forget(lambda _, message: bool(message[2] & 1) and message[2] >= first_lsn * 2)
 
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
         """These are unacked again, after a commit that was refused (TX-09)."""
         seqs = {message[2] for message in messages}
+        self._forget(lambda source, message: source is queue and message[2] in seqs)
+
+    def _forget(self, is_gone: Callable[[Queue, Message], bool]) -> None:
+        """Send some of what was refused not again."""
         kept, self._kept = self._kept, []
         for sent in kept:
-            if sent.queue is queue and any(message[2] in seqs for message in sent.messages):
-                pairs = zip(sent.messages, sent.raws, strict=True)
-                rest = [pair for pair in pairs if pair[0][2] not in seqs]
-                if not rest:
-                    continue
+            pairs = zip(sent.messages, sent.raws, strict=True)
+            rest = [pair for pair in pairs if not is_gone(sent.queue, pair[0])]
+            if len(rest) == len(sent.messages):
+                self._kept.append(sent)
+            elif rest:
                 left, raws = [pair[0] for pair in rest], [pair[1] for pair in rest]
                 self._kept.append(sent._replace(messages=left, raws=raws))
-            else:
-                self._kept.append(sent)
 
 
 def goes_on(queue: Queue) -> bool:

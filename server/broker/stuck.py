@@ -61,6 +61,7 @@ class Stuck:
         "_aside",
         "_generation",
         "_interval_ms",
+        "_is_looking",
         "_log",
         "_office",
         "_queue",
@@ -84,6 +85,7 @@ class Stuck:
         self._tries: dict[int, Try] = {}
         self._aside = Aside(timers, queue.wake)
         self._generation = -1
+        self._is_looking = False
 
     def __len__(self) -> int:
         return len(self._tries)
@@ -96,12 +98,38 @@ class Stuck:
         """A dead letter could not go everywhere."""
         if not self._tries:
             self._generation = self._office.generation(self._queue)
-            self._timers.at(self._timers.now_ms() + LOOK_MS, self._look)
+        self._look_later()
         before = self._tries.get(message[2])
         self._tries[message[2]] = one
         self._aside.put(message, self._timers.now_ms() + self._interval_ms)
         if message[2] & 1 and self._queue.stored and before != one:
             self._log().note(self._queue.spec.queue_id, note_key(message[2]), packed(one))
+
+    def knows(self, message: Message) -> bool:
+        """Whether it has been tried before."""
+        return message[2] in self._tries
+
+    def keep_again(self, message: Message, one: Try) -> None:
+        """The disk has refused what became of a try: it is as before, and tried again later."""
+        self._tries.pop(message[2], None)
+        self.keep(message, one)
+
+    def forget(self, messages: list[Message]) -> None:
+        """These are unacked again, after a commit that was refused (TX-09)."""
+        for message in messages:
+            self._aside.forget(message[2])
+            self.done(message)
+
+    def forget_refused(self, first_lsn: int) -> None:
+        """The disk took nothing from this LSN on, of messages and of notes (CONF-12)."""
+        for seq, one in list(self._tries.items()):
+            if not seq & 1:
+                continue
+            if seq >= first_lsn * 2:
+                self._aside.forget(seq)
+                del self._tries[seq]
+            elif self._queue.stored:
+                self._log().note(self._queue.spec.queue_id, note_key(seq), packed(one))
 
     def run(self) -> None:
         """Try again what is due."""
@@ -122,6 +150,7 @@ class Stuck:
 
     def _look(self) -> None:
         """Whether the topology has changed: then all are tried now."""
+        self._is_looking = False
         if not self._tries or self._queue.is_deleted:
             return
         generation = self._office.generation(self._queue)
@@ -131,7 +160,12 @@ class Stuck:
             for message in self._aside.take_all():
                 self._aside.put(message, now_ms)
             self._queue.wake()
-        self._timers.at(self._timers.now_ms() + LOOK_MS, self._look)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            self._timers.at(self._timers.now_ms() + LOOK_MS, self._look)
 
     # Restart
 

@@ -455,7 +455,7 @@ class Books:
         yield
         self._stack.pop()
         for sent in kept:
-            if not sent.settles or sent.queue.is_deleted:
+            if sent.queue.is_deleted:
                 continue
             for message in sent.messages:
                 place = (sent.queue.spec.name, message[2])

@@ -217,8 +217,8 @@ class FeatureWorld(World):
             with self.books.sending_again():
                 written()
 
-        def watched_refused() -> None:
-            refused()
+        def watched_refused(first_lsn: int) -> None:
+            refused(first_lsn)
             self.books.kept()
 
         def watched_turned_away(queue: Queue, message: tuple[bytes, bytes, int, int]) -> None:
