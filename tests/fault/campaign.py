@@ -30,7 +30,16 @@ from typing import Final
 import pamqp.commands as amqp
 import psutil
 
-from tests.fault.clients import MARKS, QUEUES, ConfirmingChannel, Scene, declare_all, load
+from tests.fault.clients import (
+    MARKS,
+    QUEUES,
+    Client,
+    ConfirmingChannel,
+    Scene,
+    declare_all,
+    everybody,
+    load,
+)
 from tests.fault.ledger import End, Ledger, name_of
 from tests.fault.loop_disk import (
     LOG_FLUSHED,
@@ -42,6 +51,7 @@ from tests.fault.loop_disk import (
     stop_whole,
     why_not,
 )
+from tests.fault.special_clients import Specials, declare_specials
 from tests.integration.broker_process import PROJECT, BrokerProcess, StartError
 from tests.integration.raw_client import RawClient, method
 
@@ -68,15 +78,27 @@ class Outcome:
     judged: int = 0
     transactions: int = 0
     definitions: int = 0
+    dead_letters: int = 0
+    delayed: int = 0
+    repeats: int = 0
+    stream_offsets: int = 0
     violations: list[str] = field(default_factory=list)
 
 
 class Campaign:
     """One broker, its ledger, and the rounds they go through."""
 
-    def __init__(self, broker: BrokerProcess, ledger: Ledger, seed: int, end: End) -> None:
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        ledger: Ledger,
+        seed: int,
+        end: End,
+        specials: Specials | None = None,
+    ) -> None:
         self.broker = broker
         self.ledger = ledger
+        self.specials = specials
         self.outcome = Outcome()
         self._seed = seed
         self._end = end
@@ -90,19 +112,36 @@ class Campaign:
         number = self.outcome.rounds
         chance = random.Random(f"{self._seed}:{number}")
         declare_all(self.broker.url)
+        if self.specials is not None:
+            declare_specials(self.broker.url)
         scene = Scene(
             self.broker.url, self.ledger, str(number), self._seed, stopping=threading.Event()
         )
         before = self.ledger.confirmed_count
-        with load(scene):
+        with load(scene, self._everybody):
             time.sleep(chance.uniform(0.15, 0.9))
             strike(chance)
         self._start(chance)
         self.outcome.rounds += 1
         self.outcome.confirmed += self.ledger.confirmed_count - before
         self.outcome.transactions += len(self.ledger.groups)
-        violations = [f"round {number}: {what}" for what in self.judge(chance)]
+        found = self.judge(chance)
+        if self.specials is not None:
+            found += self._judge_specials(self.specials, chance)
+        violations = [f"round {number}: {what}" for what in found]
         self.outcome.violations += violations
+        return violations
+
+    def _everybody(self, scene: Scene) -> tuple[Client, ...]:
+        more = () if self.specials is None else self.specials.clients(scene)
+        return (*everybody(scene), *more)
+
+    def _judge_specials(self, specials: Specials, chance: random.Random) -> list[str]:
+        violations = specials.judge(self.broker.url, chance)
+        self.outcome.dead_letters = specials.letters.died
+        self.outcome.delayed = len(specials.delays.gone)
+        self.outcome.repeats = specials.keys.repeats
+        self.outcome.stream_offsets = len(specials.offsets.names)
         return violations
 
     def _start(self, chance: random.Random) -> None:
@@ -209,10 +248,12 @@ def campaign(
         broker.data_dir = data_dir
     with Ledger(directory / "ledger.log") as ledger:
         broker.start(START_LIMIT_S)
+        specials = Specials(directory)
         try:
-            yield Campaign(broker, ledger, seed, end)
+            yield Campaign(broker, ledger, seed, end, specials)
         finally:
             broker.kill9()
+            specials.close()
 
 
 @contextmanager
@@ -327,8 +368,8 @@ def main() -> int:
 def keep(place: Path) -> None:
     """Save the clients' record and the broker's output from being removed."""
     target = Path(tempfile.mkdtemp(prefix="vouchmq-violation-"))
-    for name in ("ledger.log", "output.log"):
-        shutil.copy(place / name, target)
+    for record in place.glob("*.log"):
+        shutil.copy(record, target)
     if (place / "data").exists():
         shutil.copytree(place / "data", target / "data")
     sys.stdout.write(f"evidence: {target}\n")
