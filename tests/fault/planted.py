@@ -14,6 +14,11 @@ from typing import Final
 
 import server.app
 from server.__main__ import main
+from server.broker.dedup import Window
+from server.broker.fate import Reason
+from server.broker.hold import Hold
+from server.broker.message import Message
+from server.broker.queue import Queue
 from store.group_commit import GroupCommit
 from store.journal import Journal, SyncTicket
 
@@ -98,6 +103,26 @@ def split_turns() -> None:
     Journal.append_run = impatient  # type: ignore[method-assign]
 
 
+def forget_keys() -> None:
+    """The keys of a window do not survive a restart."""
+    Window.restore = lambda self, notes: None  # type: ignore[method-assign]
+
+
+def forget_delayed() -> None:
+    """What a delaying exchange holds does not survive a restart."""
+    Hold.restore = lambda self, store_id, spans, delivered_lsn: None  # type: ignore[method-assign]
+
+
+def lose_letters() -> None:
+    """What dies is gone."""
+
+    def bury(self: Queue, messages: list[Message], reason: Reason) -> None:
+        del reason
+        self.drop(messages)
+
+    Queue.bury = bury  # type: ignore[method-assign]
+
+
 BUGS: Final[dict[str, Callable[[], None]]] = {
     "no-sync": no_sync,
     "confirm-before-sync": confirm_before_sync,
@@ -106,6 +131,9 @@ BUGS: Final[dict[str, Callable[[], None]]] = {
     "forget-deliveries": forget_deliveries,
     "forget-acks": forget_acks,
     "split-turns": split_turns,
+    "forget-keys": forget_keys,
+    "forget-delayed": forget_delayed,
+    "lose-letters": lose_letters,
 }
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ def test_no_kill_breaks_a_promise(tmp_path: Path) -> None:
     assert one.outcome.judged > 500
     assert one.outcome.transactions > 20
     assert one.outcome.definitions > 20
+    assert one.outcome.dead_letters > 5
+    assert one.outcome.delayed > 50
+    assert one.outcome.repeats > 20
+    assert one.outcome.stream_offsets > 50
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,9 @@ def test_no_kill_breaks_a_promise(tmp_path: Path) -> None:
         ("confirm-before-write", "promised messages are gone"),
         ("forget-deliveries", "delivered before and not told"),
         ("forget-acks", "that had gone or never were to last"),
+        ("forget-keys", "keys: "),
+        ("forget-delayed", "have not arrived"),
+        ("lose-letters", "are in neither queue"),
     ],
 )
 def test_a_planted_bug_is_caught(
