@@ -207,8 +207,10 @@ class Notes:
         """Take note that the disk refused the block: its notes never were.
 
         That keys have no value any more stays buffered, as settles do. So does what is to be said
-        again: that is looked up anew, as it may have been one of those notes.
+        again: that is looked up anew, as it may have been one of those notes. They are looked up
+        themselves, too: one that was about something older than the block is still true.
         """
+        self._again.update(((s, key), None) for s, noted in self._noted.items() for key in noted)
         self._noted = {}
         self._said = []
         self._piece = None
