@@ -292,7 +292,7 @@ def test_immediate_message_that_comes_back_has_its_own_time_to_live(client: Clie
     block = commands.Basic.Properties(expiration="10")
     client.send(wire.publish(1, "q", b"a", block, immediate=True))
     client.world.pass_time(0.02)
-    client.ask(1, commands.Basic.Cancel("t"))
+    client.method(1, commands.Basic.Cancel("t"))
     client.method(1, commands.Basic.Nack(1))
     client.world.run_turns()
     assert client.world.vhost.queues["q"].ready_count == 0
