@@ -4,7 +4,7 @@ The same idea as in `ledger`, for promises that are not about one queue alone: e
 written by one client at a time, before it acts, and is judged after a restart from what is found.
 It knows nothing of how the broker works.
 
-Spec: DLX-08, REDELIVER-10, DELAY-16, DELAY-17, DUP-08, DUP-10, STREAM-06, DURABLE-16
+Spec: DLX-08, REDELIVER-10, DELAY-16, DELAY-17, DUP-08, DUP-10, STREAM-02, STREAM-03, DURABLE-16
 """
 
 from __future__ import annotations
