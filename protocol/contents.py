@@ -10,13 +10,14 @@ Notes are a row of entries: kind octet, u16 length, octets.
 
 from __future__ import annotations
 
+from functools import lru_cache, wraps
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from protocol.runs import NOTES_FRAME, PROPERTIES_AT, SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 # Where in a raw content the high octet of the property flags stands, and which bit says that
 # there is an expiration, a priority, a headers table.
@@ -34,6 +35,29 @@ Note = tuple[int, bytes]
 
 _ENTRY: Final = Struct(">BH")
 _NO_CHANNEL: Final = b"\x02\x00\x00"
+
+
+# Of larger property blocks nothing is remembered: some thousand of them are much memory.
+REMEMBERED_OCTETS: Final = 1024
+REMEMBERED: Final = 4096
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def remembered(
+    function: Callable[Concatenate[bytes, P], R],
+) -> Callable[Concatenate[bytes, P], R]:
+    """Remember what was found in small property blocks, of which many are the same."""
+    looked_up = lru_cache(maxsize=REMEMBERED)(function)
+
+    @wraps(function)
+    def found(block: bytes, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if len(block) > REMEMBERED_OCTETS:
+            return function(block, *args, **kwargs)
+        return looked_up(block, *args, **kwargs)  # type: ignore[arg-type]
+
+    return found
 
 
 def property_block(raw: bytes) -> bytes:

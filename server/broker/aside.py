@@ -39,6 +39,9 @@ class Aside:
     def __len__(self) -> int:
         return len(self._messages)
 
+    def __contains__(self, seq: int) -> bool:
+        return seq in self._messages
+
     def put(self, message: Message, due_ms: int) -> None:
         """Keep a message until then, by the loop's clock."""
         self._messages[message[2]] = (message, due_ms)
@@ -79,8 +82,7 @@ class Aside:
         now_ms = self._timers.now_ms()
         due_ms = max(self._heap[0][0], now_ms + 1)
         if not now_ms < self._armed_ms <= due_ms:
-            self._armed_ms = due_ms
-            self._timers.at(due_ms, self._ring)
+            self._armed_ms = self._timers.at(due_ms, self._ring)
 
     def _ring(self) -> None:
         if self._heap:

@@ -135,8 +135,6 @@ class Care:
             self.dedup.window.forget_refused(first_lsn)
         if self.letters is not None and self.letters.stuck is not None:
             self.letters.stuck.forget_refused(first_lsn)
-        if self.expiry is not None:
-            self.expiry.is_noted = False
         if self.sequence is not None:
             self.sequence.recount()
 
@@ -144,6 +142,8 @@ class Care:
         """Nothing is ready any more."""
         if self.dedup is not None:
             self.dedup.purged()
+        if self.returns is not None:
+            self.returns.purged()
         if self._queue.tally is not None:
             self._queue.tally.octets = 0
         if self.sequence is not None:
@@ -226,4 +226,10 @@ class Care:
             self.returns.restore(notes, self._queue.handed_before())
 
     def closed(self) -> None:
-        """The queue is deleted."""
+        """The queue is deleted: nothing waits for a deadline any more."""
+        if self.dedup is not None:
+            self.dedup.window.clear()
+        if self.returns is not None:
+            self.returns.aside.take_all()
+        if self.letters is not None and self.letters.stuck is not None:
+            self.letters.stuck.clear()

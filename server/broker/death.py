@@ -8,7 +8,6 @@ Spec: DLX-06, DLX-13 … DLX-22
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.constants import PERSISTENT_DELIVERY_MODE
@@ -19,6 +18,7 @@ from protocol.contents import (
     made_alike,
     notes_of,
     property_block,
+    remembered,
     with_notes,
     with_properties,
 )
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 X_DEATH: Final = "x-death"
 FIRST: Final = "x-first-death-"
 LAST: Final = "x-last-death-"
-_REMEMBERED: Final = 1024
 _MOST: Final = (1 << 63) - 1  # what a client says may be that much already
 _REASONS: Final = tuple(Reason)
 _NOTHING: Final[frozenset[str]] = frozenset()
@@ -128,7 +127,7 @@ def _seen(history: list[Note], death: Death) -> frozenset[str]:
     return frozenset(decode_text(name) for name in seen)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@remembered
 def _rewritten(block: bytes, death: Death, exchange: str, routing_key: str) -> _Look:
     """The property block of a dead letter, and what is to be known of it."""
     properties = Properties(block)

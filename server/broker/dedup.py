@@ -10,11 +10,10 @@ Spec: DUP-01 … DUP-16
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from protocol.contents import DEATH, HAS_HEADERS, notes_of, property_block
+from protocol.contents import DEATH, HAS_HEADERS, notes_of, property_block, remembered
 from protocol.fields import Field, Table, as_integer, as_text, encode_shortstr
 from protocol.properties import Properties, header_spot
 from protocol.runs import PROPERTIES_AT
@@ -91,7 +90,7 @@ class Key(NamedTuple):
     ttl_ms: int | None
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def key_in(block: bytes, header: str) -> Key | None:
     """The key in a property block, None when the message has none (DUP-01, DUP-14)."""
     properties = Properties(block)
@@ -198,7 +197,8 @@ class Window:
     """
 
     __slots__ = (
-        *("_clock", "_entries", "_is_sweeping", "_log", "_scope_id", "_timers", "key_of", "keys"),
+        *("_clock", "_entries", "_is_ordered", "_is_sweeping", "_log", "_newest_ms"),
+        *("_scope_id", "_timers", "key_of", "keys"),
     )
 
     def __init__(
@@ -217,6 +217,8 @@ class Window:
         self.key_of = KeyReader(keys.header).key_of
         self._entries: dict[bytes, int] = {}  # key: due << 64 | seq; due 0: for ever
         self._is_sweeping = False
+        # Keys stand in the order in which they are due, the newest of them then.
+        self._is_ordered, self._newest_ms = True, 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -287,16 +289,25 @@ class Window:
         if size is not None and len(entries) >= size:
             del entries[next(iter(entries))]  # the oldest one (DUP-06)
         entries[octets] = due_ms << 64 | seq
+        self._is_ordered &= due_ms >= self._newest_ms and bool(due_ms)
+        self._newest_ms = due_ms
         if due_ms and not self._is_sweeping:
             self._is_sweeping = True
             self._timers.at(self._timers.now_ms() + SWEEP_MS, self._sweep)
 
     def _sweep(self) -> None:
         now_ms = self._timers.now_ms()
-        gone = [key for key, entry in self._entries.items() if 0 < entry >> 64 <= now_ms]
+        entries, gone = self._entries, []
+        for key, entry in entries.items():
+            if 0 < entry >> 64 <= now_ms:
+                gone.append(key)
+            elif self._is_ordered:
+                break  # all others are due later
         for key in gone:
-            del self._entries[key]
-        self._is_sweeping = any(entry >> 64 for entry in self._entries.values())
+            del entries[key]
+        if not entries:
+            self._is_ordered, self._newest_ms = True, 0
+        self._is_sweeping = any(entry >> 64 for entry in entries.values())
         if self._is_sweeping:
             self._timers.at(now_ms + SWEEP_MS, self._sweep)
 

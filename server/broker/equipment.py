@@ -198,8 +198,8 @@ class Equipment:
             queue.care = Care(queue, self.timers.now_ms)
         if queue.care.expiry is None:
             queue.care.expiry = Expiry(queue, self.timers, None)
-        if not queue.care.expiry.is_noted:
-            queue.care.expiry.has_own = queue.care.expiry.is_noted = True
+        if not queue.care.expiry.has_own:
+            queue.care.expiry.has_own = True
             if queue.stored:
                 self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
 

@@ -9,12 +9,11 @@ Spec: TTL-01 … TTL-09
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import compress, islice, takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from protocol.contents import HAS_EXPIRATION, property_block
+from protocol.contents import HAS_EXPIRATION, property_block, remembered
 from protocol.properties import Properties
 from protocol.runs import PROPERTIES_AT
 from server.broker.fate import Reason
@@ -34,7 +33,7 @@ BATCH_MESSAGES: Final = 512
 _arrived_ms: Final = itemgetter(3)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def own_ttl_ms(block: bytes) -> int:
     """What the expiration property of a property block says; it was checked at publish."""
     expiration = Properties(block).expiration
@@ -56,7 +55,7 @@ class Expiry:
 
     __slots__ = (
         *("_armed_ms", "_came_seq", "_old_seq", "_queue", "_since_ms", "_timers"),
-        *("has_own", "is_noted", "ttl_ms"),
+        *("has_own", "ttl_ms"),
     )
 
     def __init__(self, queue: Queue, timers: Timers, ttl_ms: int | None) -> None:
@@ -64,7 +63,6 @@ class Expiry:
         self._timers = timers
         self.ttl_ms = ttl_ms
         self.has_own = False  # messages may have a time to live of their own
-        self.is_noted = False  # the journal knows that
         self._armed_ms = 0
         self._came_seq = 0  # the newest that came
         self._old_seq = 0  # what came in earlier turns
@@ -143,8 +141,7 @@ class Expiry:
             return
         now_ms = self._timers.now_ms()
         if self._armed_ms <= now_ms or due_ms < self._armed_ms:
-            self._armed_ms = max(due_ms, now_ms + 1)
-            self._timers.at(self._armed_ms, self._ring)
+            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._ring)
 
     def _head_deadline_ms(self, line: Line) -> int | None:
         if not (line.ready or line.refill(at_once=True)):

@@ -8,12 +8,11 @@ Spec: DELAY-13 … DELAY-19, DELAY-21
 
 from __future__ import annotations
 
-from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
-from protocol.contents import property_block
+from protocol.contents import property_block, remembered
 from protocol.properties import Properties
 from server.broker.delays import delay_ms, held_for
 from server.broker.gate import REFUSES, TAKES
@@ -198,8 +197,7 @@ class Hold(Queue):
         if self._heap[0][0] <= now_ms:
             self.wake()
         elif not now_ms < self._armed_ms <= due_ms:
-            self._armed_ms = due_ms
-            self._timers.at(due_ms, self._ring)
+            self._armed_ms = self._timers.at(due_ms, self._ring)
 
     def _ring(self) -> None:
         if not self.is_deleted:
@@ -211,6 +209,6 @@ def delay_of(raw: bytes) -> int:
     return _delay_in(property_block(raw))
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _delay_in(block: bytes) -> int:
     return delay_ms(Properties(block).headers)

@@ -55,8 +55,7 @@ class Lease:
         now_ms = self._timers.now_ms()
         # One that rings too early looks and waits on, so that using a queue costs nothing.
         if not now_ms < self._armed_ms <= due_ms:
-            self._armed_ms = max(due_ms, now_ms + 1)
-            self._timers.at(self._armed_ms, self._ring)
+            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._ring)
 
     def _ring(self) -> None:
         queue = self._queue

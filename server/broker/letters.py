@@ -321,8 +321,8 @@ class Office:
     def turned_away(self, queue: Queue, message: Message) -> None:
         """A queue has refused a message, which may make it a dead letter (LEN-24).
 
-        It is one of nobody's queue, so no queue keeps it if nobody takes it. While dead letters are being sent it waits for their end, so
-        that queues full in a row never recurse.
+        It is one of nobody's queue, so no queue keeps it if nobody takes it. While dead letters
+        are being sent it waits for their end, so that queues full in a row never recurse.
         """
         care = queue.care
         if care is None or care.letters is None or not goes_on(queue):

@@ -12,10 +12,9 @@ Spec: PRIO-01 … PRIO-08
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from protocol.contents import HAS_PRIORITY, property_block
+from protocol.contents import HAS_PRIORITY, property_block, remembered
 from protocol.properties import Properties
 from protocol.runs import PROPERTIES_AT
 from server.broker.line import Line
@@ -31,7 +30,7 @@ ABSENT: Final = -1
 ALWAYS: Final = 1 << 63
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def priority_in(block: bytes) -> int:
     """The same of a property block."""
     priority = Properties(block).priority

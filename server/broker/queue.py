@@ -423,7 +423,8 @@ class Queue:
             self.care.tidy()
         count = self.ready_count
         for line in self.lines:
-            if self.levels is not None and not line.store_id:
+            if self.stored and not line.store_id:
+                # What came back lies before all levels, and is of any of them.
                 self.log_settled(line.take(line.count))
                 continue
             for lsns in line.drop_all():

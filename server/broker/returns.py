@@ -163,8 +163,17 @@ class Returns:
         if not self._counts:
             return
         for message in messages:
-            if self._counts.pop(message[2], None) is not None and message[2] & 1:
+            is_counted = self._counts.pop(message[2], None) is not None
+            if is_counted and message[2] & 1 and self._queue.stored:
                 self._log().unnote(self._queue.spec.queue_id, note_key(message[2]))
+
+    def purged(self) -> None:
+        """Nothing is ready any more: what is not out and not aside is gone."""
+        for seq, counts in list(self._counts.items()):
+            if not counts.is_out and seq not in self.aside:
+                del self._counts[seq]
+                if seq & 1 and self._queue.stored:
+                    self._log().unnote(self._queue.spec.queue_id, note_key(seq))
 
     def shown(self, batch: list[Message]) -> list[Message] | None:
         """The batch with its counts in the headers, None when there is none to show."""

@@ -8,11 +8,10 @@ Spec: STREAM-02, STREAM-22, LIMIT-21
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
-from protocol.contents import HAS_HEADERS, property_block
+from protocol.contents import HAS_HEADERS, property_block, remembered
 from protocol.fields import Field
 from protocol.properties import Properties
 from server.broker.pager import (
@@ -36,7 +35,7 @@ RECENT_OCTETS: Final = 4 * 1024 * 1024
 FILTER_VALUE: Final = "x-stream-filter-value"
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def filter_values(block: bytes) -> frozenset[bytes]:
     """The filter values of a property block; none: it is unfiltered (STREAM-22)."""
     headers = Properties(block).headers or {}

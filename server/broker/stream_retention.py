@@ -145,8 +145,7 @@ class Retention:
         due_ms = segment[-1].last_ms + self._max_age_ms + 1
         now_ms = self._timers.now_ms()
         if due_ms > now_ms and self._armed_ms <= now_ms:
-            self._armed_ms = due_ms
-            self._timers.at(due_ms, self._wake)
+            self._armed_ms = self._timers.at(due_ms, self._wake)
         return due_ms <= now_ms
 
     def _settle(self) -> bool:

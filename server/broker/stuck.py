@@ -121,15 +121,11 @@ class Stuck:
             self.done(message)
 
     def forget_refused(self, first_lsn: int) -> None:
-        """The disk took nothing from this LSN on, of messages and of notes (CONF-12)."""
-        for seq, one in list(self._tries.items()):
-            if not seq & 1:
-                continue
-            if seq >= first_lsn * 2:
+        """The disk took nothing from this LSN on (CONF-12)."""
+        for seq in list(self._tries):
+            if seq & 1 and seq >= first_lsn * 2:
                 self._aside.forget(seq)
                 del self._tries[seq]
-            elif self._queue.stored:
-                self._log().note(self._queue.spec.queue_id, note_key(seq), packed(one))
 
     def run(self) -> None:
         """Try again what is due."""
@@ -147,6 +143,11 @@ class Stuck:
         for message in messages:
             self.done(message)
         return messages
+
+    def clear(self) -> None:
+        """The queue is gone."""
+        self._aside.take_all()
+        self._tries.clear()
 
     def _look(self) -> None:
         """Whether the topology has changed: then all are tried now."""

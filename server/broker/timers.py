@@ -6,6 +6,7 @@ wanted. Must not know what the jobs do.
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 # The loop's timers are no finer than this, and a late job is better than a second timer.
 GRAIN_MS: Final = 1
+# Nobody is waited for longer than this: jobs that are not wanted any more are gone by then.
+MOST_MS: Final = 60_000
 
 
 class Timers:
@@ -37,11 +40,17 @@ class Timers:
         self._count = 0
         self._armed_ms = 0  # when the loop calls next, 0: not at all
 
-    def at(self, due_ms: int, job: Callable[[], None]) -> None:
-        """Run `job` once the clock shows `due_ms`, in a call of its own even if that is past."""
+    def at(self, due_ms: int, job: Callable[[], None]) -> int:
+        """Run `job` once the clock shows `due_ms`, in a call of its own even if that is past.
+
+        Returns:
+            when it is run: a minute from now if it is due later, so that it has to look again
+        """
         self._count += 1
+        due_ms = min(due_ms, self.now_ms() + MOST_MS)
         heappush(self._heap, (due_ms, self._count, job))
         self._arm()
+        return due_ms
 
     def _arm(self) -> None:
         due_ms = self._heap[0][0]
@@ -55,10 +64,15 @@ class Timers:
         # A call that was armed for later than a newer one rings as well; it finds nothing due.
         self._armed_ms = 0
         now_ms = self.now_ms()
-        due: list[Callable[[], None]] = []
+        due: deque[Callable[[], None]] = deque()
         while self._heap and self._heap[0][0] <= now_ms:
             due.append(heappop(self._heap)[2])
-        for job in due:
-            job()
-        if self._heap and not self._armed_ms:
-            self._arm()
+        try:
+            while due:
+                due.popleft()()
+        finally:
+            # A bug in one job must not stop the others.
+            for job in due:
+                self.at(now_ms, job)
+            if self._heap and not self._armed_ms:
+                self._arm()
