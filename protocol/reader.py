@@ -40,6 +40,7 @@ METHOD: Final = 2  # (kind, channel, payload)
 PUBLISH_BEGUN: Final = 3  # (kind, channel): its content is still to come
 TOO_LARGE: Final = 4  # (kind, channel, key, body_octets): refused at the header (FRAME-38)
 HEARTBEAT: Final = 5  # (kind, 0)
+REJECTS: Final = 6  # (kind, channel, ranges): rejects that put nothing back
 
 PublishesEvent = tuple[int, int, bytes, list[bytes], int, int]
 Event = (
@@ -51,7 +52,9 @@ Event = (
 )
 
 PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
-ACK_METHOD: Final = b"\x00\x3c\x00\x50"
+# basic.ack and basic.reject look alike: a bit that says multiple there says requeue here, and a
+# method with that bit set is in no run.
+SETTLES: Final = {b"\x00\x3c\x00\x50": ACKS, b"\x00\x3c\x00\x5a": REJECTS}
 # channel.open (an error then), close and close-ok: what counts on a channel being closed.
 CLOSE_METHODS: Final = (b"\x00\x14\x00\x0a", b"\x00\x14\x00\x28", b"\x00\x14\x00\x29")
 PUBLISH_IDS: Final = (60, 40)
@@ -182,11 +185,11 @@ class Reader:
                         pos = stop
                         yield (PUBLISH_BEGUN, channel)
                     continue
-                if method == ACK_METHOD and size + 8 == ACK_FRAME_OCTETS:
+                if method in SETTLES and size + 8 == ACK_FRAME_OCTETS:
                     ack_end, ranges = parse_acks(data, pos)
                     if ranges:
                         pos = ack_end
-                        yield (ACKS, channel, ranges)
+                        yield (SETTLES[method], channel, ranges)
                         continue
             pos = stop
             event = self._frame(kind, channel, data, stop - size - 8, stop)

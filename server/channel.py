@@ -192,6 +192,18 @@ class Channel:
             if unknown or not first:
                 raise unknown_tag(unknown, (60, 80))
 
+    def reject_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """The same for rejects that put nothing back (ACK-06)."""
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 90))
+        for first, last in ranges:
+            taken, unknown = self.unacked.take_range(first, last)
+            if taken:
+                refuse_nack(self, taken, (60, 90))
+                self._settle_or_hold(taken, Fate.DISCARDED)
+            if unknown or not first:
+                raise unknown_tag(unknown, (60, 90))
+
     def settle_tag(self, tag: int, fate: Fate, ids: tuple[int, int], *, multiple: bool) -> None:
         """basic.ack, nack or reject of one tag, or of all up to it (ACK-03…06)."""
         if not multiple:

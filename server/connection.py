@@ -33,7 +33,7 @@ from protocol.errors import (
     SoftError,
     UnexpectedFrame,
 )
-from protocol.reader import ACKS, METHOD, PUBLISH_BEGUN, PUBLISHES, TOO_LARGE, Reader
+from protocol.reader import ACKS, METHOD, PUBLISH_BEGUN, PUBLISHES, REJECTS, TOO_LARGE, Reader
 from protocol.reader import HEARTBEAT as HEARTBEAT_EVENT
 from protocol.states import (
     ConnectionEvent,
@@ -185,11 +185,12 @@ class Connection:
                 self._has_published = True
                 _, _, key, raws, mode, largest = event  # type: ignore[misc]
                 channel.publish(key, raws, mode, largest)
-        elif kind == ACKS:
-            self._ids = (60, 80)
+        elif kind in {ACKS, REJECTS}:
+            self._ids = (60, 80) if kind == ACKS else (60, 90)
             channel = self._open_channel(number)
             if channel is not None:
-                channel.ack_ranges(event[2])  # type: ignore[misc, arg-type]
+                take = channel.ack_ranges if kind == ACKS else channel.reject_ranges
+                take(event[2])  # type: ignore[misc, arg-type]
         elif kind == METHOD:
             self._method(number, event[2])  # type: ignore[misc, arg-type]
         elif kind == PUBLISH_BEGUN:
