@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from server.broker.timers import Timers
 
 # Messages that one queue lets go in one turn (DLX-12, LIMIT-23).
-TURN_EXPIRIES: Final = 4096
+TURN_EXPIRIES: Final = 512
 # Those that are looked at in one go.
-BATCH_MESSAGES: Final = 512
+BATCH_MESSAGES: Final = 256
 _arrived_ms: Final = itemgetter(3)
 
 
