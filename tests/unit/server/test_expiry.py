@@ -262,7 +262,7 @@ class TestLease:
 
 
 def test_what_stood_behind_others_when_its_turn_ended_is_late(client: Client) -> None:
-    """TTL-02, TTL-06: no time at all is none later, also for one that becomes the head only then."""
+    """TTL-02, TTL-06: no time is none later, also for one that is the head only then."""
     declare(client, "q")
     publish(client, "q", b"first")
     publish(client, "q", b"second", expiration="0")
