@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from server.broker.timers import Timers
 
 # Released in one turn; stored ones that are not in memory are read back so many at a time.
-TURN_MESSAGES: Final = 256
+TURN_MESSAGES: Final = 1024
 # Octets of stored messages that are kept in memory all the same.
 MEMORY_OCTETS: Final = 64 * 1024 * 1024
 READ_MESSAGES: Final = 1024
@@ -121,7 +121,8 @@ class Hold(Queue):
         del size
         for message in messages:
             heappush(self._heap, (message[3] + delay_of(message[0]), message[2]))
-            if not message[2] & 1 or self._memory_octets < MEMORY_OCTETS:
+            is_stored = self.stored and message[2] & 1
+            if not is_stored or self._memory_octets < MEMORY_OCTETS:
                 self._in_memory[message[2]] = message
                 self._memory_octets += len(message[0])
         self.holds_stored |= stored and self.stored

@@ -253,7 +253,7 @@ class Line:
         if not moved:
             return
         moved.reverse()
-        behind = backlog or Backlog(self._pager.store)
+        behind = backlog or Backlog(self._pager.store, is_stored=self.store_id != 0)
         try:
             behind.page_in_front(moved)
         except OSError as error:

@@ -115,12 +115,21 @@ class Piece(NamedTuple):
 
 
 class Backlog:
-    """The part of one queue that lies behind its head: spans, then a tail still in memory."""
+    """The part of one queue that lies behind its head: spans, then a tail still in memory.
 
-    __slots__ = ("_ahead", "_spans", "_store", "count", "octets", "paged_count", "tail")
+    Args:
+        store: journal and scratch files
+        is_stored: the journal holds copies for this queue, and not for others of theirs alone
+    """
 
-    def __init__(self, store: PagedStore) -> None:
+    __slots__ = (
+        *("_ahead", "_is_stored", "_spans", "_store", "count", "octets", "paged_count"),
+        "tail",
+    )
+
+    def __init__(self, store: PagedStore, *, is_stored: bool = True) -> None:
         self._store = store
+        self._is_stored = is_stored
         self._spans: deque[StoredSpan | ScratchSpan] = deque()
         self._ahead = FIRST_REFILL_MESSAGES
         self.tail: deque[Message] = deque()
@@ -267,7 +276,7 @@ class Backlog:
         try:
             while at < len(messages):
                 some = messages[at : at + SPAN_MESSAGES]
-                if not all(message[2] & 1 for message in some):
+                if not (self._is_stored and all(message[2] & 1 for message in some)):
                     ends = accumulate(len(message[0]) for message in some)
                     some = some[: 1 + sum(end <= PAGE_OCTETS for end in ends)]
                 spans.append(self._span(some))
@@ -281,7 +290,7 @@ class Backlog:
 
     def _span(self, messages: list[Message]) -> StoredSpan | ScratchSpan:
         lsns = [message[2] >> 1 for message in messages if message[2] & 1]
-        if len(lsns) == len(messages):
+        if self._is_stored and len(lsns) == len(messages):
             return StoredSpan(lsns)
         return ScratchSpan(self._store.page_out(messages), len(messages), lsns)
 

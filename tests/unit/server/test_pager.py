@@ -6,9 +6,11 @@ import errno
 from collections.abc import Sequence
 
 import pytest
+from pamqp import commands
 from structlog.testing import capture_logs
 
 from server.assembly import TELL_S
+from server.broker import hold
 from server.broker.message import Message
 from server.broker.paged_store import DiskPages, JournalClock
 from server.broker.pager import (
@@ -26,7 +28,10 @@ from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
 from store.errors import ReadFailed
 from store.scratch import Scratch
+from tests import wire
 from tests.simulation.sim_disk import SimDisk
+from tests.unit.server import test_expiry as expiry
+from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.paging import FakePagedStore
 from tests.unit.server.queues import QUEUE_ID, TAIL, Stage
@@ -216,3 +221,69 @@ class TestDiskPages:
         told = [line for line in lines if line["event"] == "pager.refused"]
         assert [line["count"] for line in told] == [1, 2]
         assert "No space left" in told[0]["reason"]
+
+
+class TestCopiesThatTheJournalHoldsForOthers:
+    """What a transient queue has goes to no disk as the copy of a durable one beside it."""
+
+    @pytest.fixture
+    def world(self) -> DiskWorld:
+        """A broker whose timers ring."""
+        return DiskWorld(rings=True)
+
+    @pytest.fixture
+    def client(self, world: DiskWorld) -> Client:
+        """A client with the durable queue d and the transient queue t, both on amq.fanout."""
+        client = world.connect()
+        client.open()
+        client.declare("d", durable=True)
+        client.declare("t")
+        for queue in "dt":
+            client.ask(1, commands.Queue.Bind(queue=queue, exchange="amq.fanout"))
+        return client
+
+    def publish(self, client: Client, **headers: int) -> list[bytes]:
+        """Publish persistent messages of several segments, and take them from the durable queue."""
+        bodies = [b"%03d" % number + b"x" * 1000 for number in range(200)]
+        properties = wire.persistent(headers=headers)
+        for body in bodies:
+            client.send(wire.publish(1, "t", body, properties, exchange="amq.fanout"))
+        client.world.sync()
+        for queue in client.world.vhost.queues.values():
+            queue.line.page_out(1)
+        return bodies
+
+    def forget(self, client: Client) -> None:
+        """The durable queue has had its copies, and the journal drops them."""
+        expiry.bodies(client, "d")
+        for _ in range(20):
+            client.send(wire.publish(1, "d", b"x" * 4000, wire.persistent()))
+            client.world.sync()
+            client.world.pass_time(1.0)
+            expiry.bodies(client, "d")
+
+    def test_backlog(self, world: DiskWorld, client: Client) -> None:
+        published = self.publish(client)
+        self.forget(client)
+        assert expiry.bodies(client, "t") == published
+        assert not world.fatal
+
+    def test_delayed_ones(
+        self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(hold, "MEMORY_OCTETS", 0)
+        what = commands.Exchange.Declare(
+            exchange="later",
+            exchange_type="x-delayed-message",
+            arguments={"x-delayed-type": "fanout"},
+        )
+        client.ask(1, what)
+        client.ask(1, commands.Queue.Unbind(queue="t", exchange="amq.fanout"))
+        client.ask(1, commands.Queue.Bind(queue="t", exchange="later"))
+        client.ask(1, commands.Exchange.Bind(destination="later", source="amq.fanout"))
+        published = self.publish(client, **{"x-delay": 100_000})
+        self.forget(client)
+        for _ in range(10):
+            world.pass_time(10.0)
+        assert expiry.bodies(client, "t") == published
+        assert not world.fatal
