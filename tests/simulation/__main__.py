@@ -6,8 +6,8 @@
     --jobs J             processes (default: one per core)
 
 Every other share of the time goes to the store alone (`store_model.run_random`), whose
-histories are shorter. Prints crash states per second and totals; exit code 1 after a failure,
-with the line that brings it back.
+histories are shorter; half of the broker's have every feature in use (`--features`). Prints crash
+states per second and totals; exit code 1 after a failure, with the line that brings it back.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Totals:
         self.failures += other.failures
 
 
-def live_broker(seed: int, totals: Totals) -> None:
+def live_broker(seed: int, totals: Totals, *, has_features: bool) -> None:
     began = time.perf_counter()
-    outcome = history.run(seed)
+    outcome = history.run_features(seed) if has_features else history.run(seed)
     totals.broker_seconds += time.perf_counter() - began
     totals.histories += 1
     totals.broker_states += outcome.states
@@ -63,8 +63,8 @@ def live_broker(seed: int, totals: Totals) -> None:
     if outcome.failure is not None:
         kind = type(outcome.failure).__name__
         totals.failures.append(
-            f"python -m tests.simulation --seed {seed} --steps {outcome.steps}"
-            f"  # {kind}: {outcome.failure}"
+            f"python -m tests.simulation {'--features ' if has_features else ''}--seed {seed}"
+            f" --steps {outcome.steps}  # {kind}: {outcome.failure}"
         )
 
 
@@ -92,7 +92,8 @@ def live(first_seed: int, seconds: float, states: int) -> Totals:
         if totals.store_seconds < STORE_SHARE * spent:
             live_store(seed, totals)
         else:
-            live_broker(seed, totals)
+            # Every other history of the broker has all features in use.
+            live_broker(seed, totals, has_features=totals.histories % 2 == 0)
         seed += 1
     return totals
 
@@ -124,10 +125,11 @@ def live_all(first_seed: int, seconds: float, states: int, jobs: int) -> Totals:
     return totals
 
 
-def show(seed: int, steps: int) -> int:
+def show(seed: int, steps: int, *, has_features: bool) -> int:
     """One history again, with what led to its end."""
     lines: deque[str] = deque(maxlen=SHOWN_STEPS)
-    outcome = history.run(seed, steps, trace=lines.append)
+    run = history.run_features if has_features else history.run
+    outcome = run(seed, steps, trace=lines.append)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     if outcome.failure is None:
         sys.stdout.write(f"seed {seed}: {outcome.steps} steps, {outcome.states} states, fine\n")
@@ -154,10 +156,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--steps", type=int, default=history.STEPS)
     parser.add_argument("--store", action="store_true", help="with --seed: a history of the store")
+    parser.add_argument("--features", action="store_true", help="with --seed: with all features")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     chosen = parser.parse_args()
     if chosen.seed is not None and not (chosen.seconds or chosen.states):
-        return show_store(chosen.seed) if chosen.store else show(chosen.seed, chosen.steps)
+        if chosen.store:
+            return show_store(chosen.seed)
+        return show(chosen.seed, chosen.steps, has_features=chosen.features)
     fresh = random.SystemRandom().randrange(1 << 40)
     first_seed = chosen.seed if chosen.seed is not None else fresh
     began = time.perf_counter()

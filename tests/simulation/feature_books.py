@@ -88,6 +88,7 @@ class Books:
         self.no_ack: set[str] = set()
         self.needs: dict[int, int] = {}  # the record that a message is in
         self.taken_back: set[int] = set()
+        self.unstored: set[Place] = set()
         self.turned_away: set[int] = set()
         self.born: dict[str, int] = {}
         self.has_timeouts = False
@@ -132,7 +133,9 @@ class Books:
 
     def declared(self, name: str) -> None:
         """declare-ok of a queue."""
-        self._world.states_of.promise(self.born.get(name, 0), f"declare-ok of {name}")
+        # It may be an older one of the same name that this is about.
+        if self.born.get(name, 0) <= self._world.states_of.written:
+            self._world.states_of.promise(self.born.get(name, 0), f"declare-ok of {name}")
 
     def heard(self, queue: str, number: int) -> None:
         """A delivery."""
@@ -177,7 +180,9 @@ class Books:
                 self._came_on(queue, copy, frame)
         limit = queue.care.limit if queue.care is not None else None
         most = limit.max_length if limit is not None and limit.rejects else None
-        if most is not None and queue.held_count > most:
+        is_kept = bool(self._stack) and self._stack[-1].kind == "kept"  # it had been admitted
+        # A dead letter may come between the question and the answer.
+        if most is not None and queue.held_count > most + 1 and not is_kept:
             raise Violation(f"{name} took more than {most} (LEN-20)")
 
     def _came_new(self, queue: Queue, copy: Copy) -> None:
@@ -195,6 +200,8 @@ class Books:
 
     def _came_on(self, queue: Queue, copy: Copy, frame: Frame) -> None:
         number, name = copy.number, copy.place[0]
+        if number not in frame.sources and frame.kind == "kept" and number in self.turned_away:
+            return  # a dead letter of a message that was in no queue
         if number not in frame.sources:
             raise Violation(f"{number} came to {name} out of nowhere ({frame.kind})")
         frame.credits[number].append(name)
@@ -267,7 +274,10 @@ class Books:
         """A commit was taken back: unacked again."""
         for message in messages if not queue.is_deleted else ():
             place = (queue.spec.name, message[2])
-            self.copies[place] = self.archive[place]
+            copy = self.copies[place] = self.archive[place]
+            returns = queue.care.returns if queue.care is not None else None
+            if returns is not None:
+                copy.returns = returns._of(message).returns
 
     def written(self) -> None:
         """A block was written with all there is."""
@@ -277,10 +287,13 @@ class Books:
 
     def forgotten(self, queue: Queue, first_lsn: int) -> None:
         """The disk has refused these."""
+        out = set(self._world.listing().unacked[queue.spec.name])
         for place in [p for p in self.copies if p[0] == queue.spec.name]:
             if place[1] & 1 and place[1] >= first_lsn * 2:
-                copy = self._pop(place)
-                if copy.is_published:
+                # What somebody got in that very turn is theirs, but no journal has it.
+                self.unstored.add(place)
+                copy = self.copies[place] if place[1] in out else self._pop(place)
+                if copy.is_published and queue.stored:
                     self.taken_back.add(copy.number)
 
     def purging(self, queue: Queue) -> None:
@@ -455,7 +468,7 @@ class Books:
         yield
         self._stack.pop()
         for sent in kept:
-            if sent.queue.is_deleted:
+            if not sent.settles or sent.queue.is_deleted:
                 continue
             for message in sent.messages:
                 place = (sent.queue.spec.name, message[2])
@@ -494,11 +507,19 @@ class Books:
             raise Violation(f"{name} hands out {seqs}")
         if is_ordered and seqs and line.ready and line.ready[0][2] < seqs[-1]:
             raise Violation(f"{name} hands out {seqs} before {line.ready[0][2]}")
-        for other in queue.lines:
+        if batch and queue.levels is not None and is_ordered:
+            self._check_level(queue, line)
+
+    @staticmethod
+    def _check_level(queue: Queue, line: Line) -> None:
+        assert queue.levels is not None
+        by_level = sorted(queue.levels._by_level.items(), reverse=True)
+        first = queue.levels._returned
+        for other in ([] if first is None else [first]) + [each for _, each in by_level]:
             if other is line:
                 break
-            if other.count and batch:
-                raise Violation(f"{name} has something of a higher level (PRIO-08)")
+            if other.count:
+                raise Violation(f"{queue.spec.name} has something of a higher level (PRIO-08)")
 
     def handed_out(self, queue: Queue, outlet: Outlet, batch: list[Message], mark: int) -> None:
         """A batch goes to a consumer."""

@@ -232,7 +232,7 @@ class FeatureClient(Client):
             return
         ch, talk = self._channel(number), self.talks[number]
         if isinstance(what, commands.Channel.Close):
-            self._close_is_due(what, talk)
+            self._close_is_due(what, ch)
             ch.is_closed = not ch.is_closing
             self.out += method(number, commands.Channel.CloseOk())
         elif isinstance(what, commands.Tx.CommitOk):
@@ -247,11 +247,11 @@ class FeatureClient(Client):
         elif isinstance(what, commands.Queue.DeclareOk):
             self.world.books.declared(str(what.queue))
 
-    def _close_is_due(self, what: commands.Channel.Close, talk: Talk) -> None:
+    def _close_is_due(self, what: commands.Channel.Close, ch: ClientChannel) -> None:
         text = what.reply_text or ""
         if what.reply_code not in REFUSALS:
             raise Violation(f"channel closed: {what.reply_code} {text}")
-        if "partial tx" in text and not talk.committing:
+        if "partial tx" in text and not ch.is_waiting:
             raise Violation(f"no commit was asked for: {text}")
         if "unknown delivery tag" in text and not self.world.books.has_timeouts:
             raise Violation(f"the tag had been delivered: {text}")

@@ -31,6 +31,10 @@ class Kept(NamedTuple):
     stuck: bytes | None
 
 
+# What was known of a dead letter that the disk refused is known no more.
+UNKNOWN = Kept(-2, 0, None)
+
+
 @dataclass(slots=True)
 class Snapshot:
     """What is stored when a block is written, or has been recovered."""
@@ -138,10 +142,11 @@ def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None)
             continue
         label = label_of(queue)
         out = set(listing.unacked[name])
-        for pile in (listing.ready, listing.aside, listing.unacked, listing.kept):
+        for pile in (listing.kept, listing.ready, listing.aside, listing.unacked):
             for seq in pile[name]:
                 if seq & 1:
-                    found.copies[label, seq >> 1] = kept_of(queue, seq)
+                    is_unknown = pile is listing.kept
+                    found.copies[label, seq >> 1] = UNKNOWN if is_unknown else kept_of(queue, seq)
                     if seq in out:
                         found.out.add((label, seq >> 1))
                     if handed is not None and (name, seq) in handed:

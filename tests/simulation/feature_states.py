@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.simulation.feature_listing import Kept, Place, Snapshot
+from tests.simulation.feature_listing import UNKNOWN, Kept, Place, Snapshot
 from tests.simulation.ledger import Violation, shown
 
 
@@ -73,7 +73,7 @@ class States:
             reasons.append(f"record {number}: {difference(found, state)}")
         raise Violation(
             f"recovered is no state from {least} (of {self.floor} … {self.written}) on; "
-            f"against {min(reasons, key=len, default='')}; last promise: {self.promises}"
+            f"against {' | '.join(sorted(reasons, key=len)[:3])}; last promise: {self.promises}"
         )
 
     def _states(self) -> Iterator[tuple[int, Snapshot]]:
@@ -114,7 +114,12 @@ def fits(found: Snapshot, state: Snapshot) -> bool:
         return False
     if not {place for place in state.handed if place in found.copies} <= found.handed:
         return False
-    return all(kept == after_crash(state, place) for place, kept in found.copies.items())
+    return all(is_true(kept, state, place) for place, kept in found.copies.items())
+
+
+def is_true(kept: Kept, state: Snapshot, place: Place) -> bool:
+    """Whether that is what must be known of a copy."""
+    return state.copies[place] is UNKNOWN or kept == after_crash(state, place)
 
 
 def after_crash(state: Snapshot, place: Place) -> Kept:
@@ -144,7 +149,7 @@ def difference(found: Snapshot, state: Snapshot) -> str:
     changed = {
         place: (after_crash(state, place), kept)
         for place, kept in found.copies.items()
-        if place in state.copies and kept != after_crash(state, place)
+        if place in state.copies and not is_true(kept, state, place)
     }
     if changed:
         parts.append(f"known differently: {shown(changed.items())}")

@@ -65,7 +65,7 @@ def draw_queue(name: str, draw: random.Random) -> QueuePlan:
     elif name == PRIVATE:
         plan.exclusive = draw.random() < 0.5
         plan.auto_delete = draw.random() < 0.3
-    if draw.random() < 0.25:
+    if not is_quorum and draw.random() < 0.3:
         arguments["x-max-priority"] = draw.choice((1, 3, 10))
     if draw.random() < 0.3:
         arguments["x-message-ttl"] = draw.choice((0, 3, 20, 60, 200))

@@ -176,7 +176,12 @@ class FeatureWorld(World):
         else:
             raise Violation("a block is written while messages are being moved (DLX-08)")
         handed = {place for place, copy in self.books.copies.items() if copy.handed}
-        return snapshot_of(self.assembly, listing, handed)
+        found = snapshot_of(self.assembly, listing, handed)
+        for queue in self.vhost.queues.values():
+            for name, seq in self.books.unstored:
+                if name == queue.spec.name:
+                    found.copies.pop((label_of(queue), seq >> 1), None)
+        return found
 
     def _watch_journal(self) -> None:
         journal, write = self.assembly.journal, self.assembly.journal.write
@@ -217,8 +222,8 @@ class FeatureWorld(World):
             with self.books.sending_again():
                 written()
 
-        def watched_refused(first_lsn: int) -> None:
-            refused(first_lsn)
+        def watched_refused() -> None:
+            refused()
             self.books.kept()
 
         def watched_turned_away(queue: Queue, message: tuple[bytes, bytes, int, int]) -> None:

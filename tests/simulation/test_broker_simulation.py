@@ -22,10 +22,11 @@ def known_seeds() -> list[dict[str, Any]]:
     return seeds
 
 
-def live(seed: int) -> history.Outcome:
-    outcome = history.run(seed)
+def live(seed: int, *, has_features: bool = False) -> history.Outcome:
+    outcome = history.run_features(seed) if has_features else history.run(seed)
     if outcome.failure is not None:
-        line = f"python -m tests.simulation --seed {seed} --steps {outcome.steps}"
+        what = "--features --seed" if has_features else "--seed"
+        line = f"python -m tests.simulation {what} {seed} --steps {outcome.steps}"
         raise AssertionError(line) from outcome.failure
     return outcome
 
@@ -53,10 +54,10 @@ def test_seeds_that_once_failed(known: dict[str, Any]) -> None:
     if known["of"] == "store":
         store_model.run_random(known["seed"])
     else:
-        live(known["seed"])
+        live(known["seed"], has_features=known["of"] == "features")
 
 
 def test_seeds_say_what_they_found() -> None:
     for known in known_seeds():
-        assert known["of"] in {"broker", "store"}
+        assert known["of"] in {"broker", "features", "store"}
         assert known["cause"]

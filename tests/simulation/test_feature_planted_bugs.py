@@ -1,0 +1,182 @@
+"""The feature harness itself: bugs planted into the rooms of the features must be found.
+
+As in `test_planted_bugs.py`: each test takes seeds from 0 on until a history fails.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from server.broker import hold, letters, levels, returns
+from server.broker.expiry import Expiry
+from server.broker.fate import Reason
+from server.broker.hold import Hold
+from server.broker.limits import Limit
+from server.broker.line import Line
+from server.broker.message import Message
+from server.broker.queue import Queue
+from server.broker.single_active import SingleActive
+from server.broker.stuck import Stuck
+from server.broker.tally import Tally
+from tests.simulation import history
+
+# Many histories at once on a busy machine.
+pytestmark = pytest.mark.timeout(120)
+
+# As many histories as a planted bug may survive.
+MOST_SEEDS = 40
+
+
+def caught(most: int = MOST_SEEDS) -> str:
+    """The failure of the first history that finds something."""
+    for seed in range(200, 200 + most):
+        failure = history.run_features(seed, 300).failure
+        if failure is not None:
+            # A plant that no longer fits into its bed proves nothing.
+            cause = failure.__cause__ or failure
+            assert not isinstance(cause, TypeError | AttributeError | NameError), failure
+            return str(failure)
+    raise AssertionError(f"{most} histories have not found the bug")
+
+
+def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DLX-08: the source lets go, a block is written, and only then the targets get it."""
+    send = letters.Office.send
+
+    def split(
+        self: letters.Office,
+        queue: Queue,
+        settings: letters.Letters,
+        messages: list[Message],
+        reason: Reason,
+    ) -> None:
+        queue.log_settled(messages)
+        self._journal().write()  # type: ignore[attr-defined]
+        log_settled = Queue.log_settled
+        monkeypatch.setattr(Queue, "log_settled", lambda self, messages: None)
+        send(self, queue, settings, messages, reason)
+        monkeypatch.setattr(Queue, "log_settled", log_settled)
+
+    monkeypatch.setattr(letters.Office, "send", split)
+    assert "while messages are being moved" in caught()
+
+
+def test_finds_a_dead_letter_that_leaves_no_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DLX-08: it is in its source and in its targets."""
+    monkeypatch.setattr(Queue, "log_settled", lambda self, messages: None)
+    assert "came back" in caught()
+
+
+def test_finds_a_dead_letter_that_misses_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = letters.Office._targets
+
+    def first_only(self: letters.Office, *what: Any) -> tuple[Queue, ...]:
+        return targets(self, *what)[:1]
+
+    monkeypatch.setattr(letters.Office, "_targets", first_only)
+    assert "DLX-0" in caught()
+
+
+def test_finds_counts_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """REDELIVER-13."""
+    monkeypatch.setattr(returns.Returns, "_count_lsn", lambda self, lsn, counts: None)
+    assert "known differently" in caught()
+
+
+def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PRIO-05: each level has a mark of its own."""
+    handed = Queue._handed
+
+    def confused(self: Queue, line: Line, last_seq: int, *, no_ack: bool) -> None:
+        handed(self, self.lines[-1], last_seq, no_ack=no_ack)
+
+    monkeypatch.setattr(Queue, "_handed", confused)
+    assert "redelivered" in caught()
+
+
+def test_finds_levels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = levels.Levels.lines
+    monkeypatch.setattr(levels.Levels, "lines", lambda self: lines(self)[::-1])
+    assert "PRIO-08" in caught()
+
+
+def test_finds_a_hold_that_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DELAY-17: delayed messages come once."""
+    log_settled = Queue.log_settled
+
+    def not_for_holds(self: Queue, messages: list[Message]) -> None:
+        if not isinstance(self, Hold):
+            log_settled(self, messages)
+
+    monkeypatch.setattr(Queue, "log_settled", not_for_holds)
+    assert "came back" in caught()
+
+
+def test_finds_a_hold_that_lets_go_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    delay_of = hold.delay_of
+    monkeypatch.setattr(hold, "delay_of", lambda raw: delay_of(raw) * 9 // 10)
+    assert "DELAY-14" in caught()
+
+
+def test_finds_a_tally_that_misses_what_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_back, came = Line.put_back, Tally.came
+
+    def uncounted(self: Line, messages: list[Message]) -> None:
+        monkeypatch.setattr(Tally, "came", lambda self, messages: None)
+        put_back(self, messages)
+        monkeypatch.setattr(Tally, "came", came)
+
+    monkeypatch.setattr(Line, "put_back", uncounted)
+    assert "LEN-01" in caught()
+
+
+def test_finds_a_limit_that_is_one_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
+    excess = Limit._excess
+    monkeypatch.setattr(
+        Limit, "_excess", lambda self, line, most: max(0, excess(self, line, most) - 1)
+    )
+    assert "more than" in caught()
+
+
+def test_finds_a_stuck_letter_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DLX-09: after a restart it would be ready again."""
+    run = Stuck.keep
+
+    def unnoted(self: Stuck, message: Message, one: Any) -> None:
+        self._tries[message[2]] = one
+        run(self, message, one)
+
+    monkeypatch.setattr(Stuck, "keep", unnoted)
+    assert "known differently" in caught(MOST_SEEDS * 2)
+
+
+def test_finds_two_active_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SingleActive, "add", lambda self, outlet: True)
+    assert "CONS-30" in caught(MOST_SEEDS * 2)
+
+
+def test_finds_an_expired_one_that_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Expiry, "fresh", lambda self, batch: batch)
+    monkeypatch.setattr(Expiry, "run", lambda self, at_once=False: True)
+    found = caught()
+    assert "TTL-0" in found
+
+
+def test_finds_settles_forgotten_while_a_batch_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the simulation found first: an empty-looking queue stopped logging."""
+    log_settled = Queue.log_settled
+
+    def forgets(self: Queue, messages: list[Message]) -> None:
+        log_settled(self, messages)
+        self._forget_when_empty()
+
+    monkeypatch.setattr(Queue, "log_settled", forgets)
+    assert "came back" in caught(MOST_SEEDS * 2)
+
+
+def test_finds_nothing_where_nothing_is_planted() -> None:
+    assert all(history.run_features(seed).failure is None for seed in range(100, 104))
