@@ -387,6 +387,8 @@ class Queue:
 
     def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
         """Those of some messages that the journal holds: LSNs by the id of their line."""
+        if not self.stored:
+            return []
         if self.levels is None:
             lsns = lsns_of(messages)
             return [(self.line.store_id, lsns)] if lsns else []
@@ -404,7 +406,7 @@ class Queue:
 
     def keeps(self, messages: list[Message]) -> None:
         """These are in the queue again, somewhere."""
-        self.holds_stored |= any(message[2] & 1 for message in messages)
+        self.holds_stored |= self.stored and any(message[2] & 1 for message in messages)
 
     def forget_refused(self, first_lsn: int) -> None:
         """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).

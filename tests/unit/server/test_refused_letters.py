@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.unit.server.in_memory import content
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.test_expiry import bodies
 from tests.unit.server.test_storage import refuse
@@ -36,9 +37,11 @@ def client(world: DiskWorld) -> Client:
     return client
 
 
-def declare(client: Client, name: str, *, durable: bool = True, **arguments: object) -> None:
+def declare(
+    client: Client, name: str, arguments: dict[str, Any] | None = None, *, durable: bool = True
+) -> None:
     """Declare a queue with arguments in full."""
-    what = commands.Queue.Declare(queue=name, durable=durable, arguments=arguments)  # type: ignore[arg-type]
+    what = commands.Queue.Declare(queue=name, durable=durable, arguments=arguments)
     client.ask(1, what)
 
 
@@ -58,12 +61,13 @@ def refuse_head(client: Client, queue: str, *, is_full: bool = False) -> None:
     """Get the head of a queue and refuse it; `is_full`: the disk has no room for that."""
     client.method(1, commands.Basic.Get(queue=queue))
     ((_, what),) = client.hear()
-    assert isinstance(what, wire.Content)
+    got = content(what).method
+    assert isinstance(got, commands.Basic.GetOk)
     client.world.sync()
     if is_full:
         assert isinstance(client.world, DiskWorld)
         refuse(client.world)
-    client.send(wire.nack(1, what.method.delivery_tag, requeue=False))
+    client.send(wire.nack(1, got.delivery_tag or 0, requeue=False))
     client.world.run_turns()
 
 
@@ -74,7 +78,7 @@ class TestAtMostOnce:
         self, world: DiskWorld, client: Client
     ) -> None:
         """It had gone with the others, for it has the number of a stored one."""
-        declare(client, "work", **{"x-dead-letter-exchange": "amq.fanout"})
+        declare(client, "work", {"x-dead-letter-exchange": "amq.fanout"})
         declare(client, "kept")
         declare(client, "passing", durable=False)
         bind(client, "kept", "passing")
@@ -84,11 +88,26 @@ class TestAtMostOnce:
         assert bodies(client, "kept") == [b"x"]
         assert bodies(client, "passing") == [b"x"]
 
+    def test_source_that_is_not_stored(self, world: DiskWorld, client: Client) -> None:
+        """The journal holds its messages for another queue, and hears nothing of their end."""
+        declare(client, "passing", {"x-dead-letter-exchange": "amq.fanout"}, durable=False)
+        declare(client, "other")
+        declare(client, "kept")
+        for queue in ("passing", "other"):
+            bound = commands.Queue.Bind(queue=queue, exchange="amq.direct", routing_key="k")
+            client.ask(1, bound)
+        bind(client, "kept")
+        client.send(wire.publish(1, "k", b"x", wire.persistent(), exchange="amq.direct"))
+        refuse_head(client, "passing", is_full=True)
+        world.check()
+        assert bodies(client, "kept") == [b"x"]
+        assert not world.vhost.queues["passing"].holds_stored
+
     def test_letter_of_a_message_that_was_refused_itself(
         self, world: DiskWorld, client: Client
     ) -> None:
         """CONF-12: its publisher was told that it is nowhere."""
-        declare(client, "work", **{"x-dead-letter-exchange": "amq.fanout"})
+        declare(client, "work", {"x-dead-letter-exchange": "amq.fanout"})
         declare(client, "kept")
         bind(client, "kept")
         client.ask(1, commands.Confirm.Select())
@@ -108,7 +127,7 @@ class TestAtLeastOnce:
     """DLX-09, DLX-10."""
 
     def test_target_deleted_while_the_disk_is_full(self, world: DiskWorld, client: Client) -> None:
-        declare(client, "work", **SAFE)
+        declare(client, "work", SAFE)
         declare(client, "first")
         bind(client, "first")
         put(client, "work")
@@ -124,10 +143,10 @@ class TestAtLeastOnce:
 
     def test_who_had_it_not_is_noted_so(self, world: DiskWorld, client: Client) -> None:
         """One target takes it and the disk does not: after a restart it must get it still."""
-        declare(client, "work", **SAFE)
+        declare(client, "work", SAFE)
         declare(client, "other")
         declare(client, "open")
-        declare(client, "full", **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        declare(client, "full", {"x-max-length": 1, "x-overflow": "reject-publish"})
         put(client, "full")
         bind(client, "open", "full")
         put(client, "work")
@@ -145,7 +164,7 @@ class TestAtLeastOnce:
 
     def test_commit_that_is_refused(self, world: DiskWorld, client: Client) -> None:
         """TX-09: what was kept by it is unacked again, and nothing else."""
-        declare(client, "work", **SAFE)
+        declare(client, "work", SAFE)
         put(client, "work")
         client.ask(1, commands.Tx.Select())
         refuse_head(client, "work")
@@ -161,7 +180,7 @@ class TestAtLeastOnce:
         self, world: DiskWorld, client: Client
     ) -> None:
         """DUP-04."""
-        declare(client, "work", **SAFE, **{"x-message-deduplication": True})
+        declare(client, "work", {**SAFE, "x-message-deduplication": True})
         put(client, "work", headers={"x-deduplication-header": "a"})
         refuse_head(client, "work")
         declare(client, "other")
@@ -175,7 +194,7 @@ class TestAtLeastOnce:
     def test_duplicates_that_may_be_letters_are_not_kept(self, client: Client) -> None:
         """DUP-16: the queue never had them."""
         arguments = {"x-message-deduplication": True, "x-deduplication-dead-letter": True}
-        declare(client, "work", **SAFE, **arguments)
+        declare(client, "work", {**SAFE, **arguments})
         for _ in range(3):
             put(client, "work", headers={"x-deduplication-header": "a"})
         queue = client.world.vhost.queues["work"]
@@ -187,8 +206,8 @@ class TestAtLeastOnce:
             exchange="once", exchange_type="fanout", arguments={"x-message-deduplication": True}
         )
         client.ask(1, once)
-        declare(client, "work", **{**SAFE, "x-dead-letter-exchange": "once"})
-        declare(client, "full", **{"x-max-length": 1, "x-overflow": "reject-publish"})
+        declare(client, "work", {**SAFE, "x-dead-letter-exchange": "once"})
+        declare(client, "full", {"x-max-length": 1, "x-overflow": "reject-publish"})
         put(client, "full", b"first")
         client.ask(1, commands.Queue.Bind(queue="full", exchange="once"))
         put(client, "work", headers={"x-deduplication-header": "a"})
@@ -199,8 +218,8 @@ class TestAtLeastOnce:
 
     def test_duplicate_at_its_target_is_taken(self, world: DiskWorld, client: Client) -> None:
         """DUP-07."""
-        declare(client, "work", **SAFE)
-        declare(client, "dead", **{"x-message-deduplication": True})
+        declare(client, "work", SAFE)
+        declare(client, "dead", {"x-message-deduplication": True})
         bind(client, "dead")
         headers = {"x-deduplication-header": "a"}
         put(client, "dead", headers=headers)
