@@ -167,7 +167,7 @@ class Office:
             while pending:
                 some = pending.popleft()
                 letter, raws = dead_letters(some, death)
-                targets = self._targets(queue, letters, letter)
+                targets, passage = self._targets(queue, letters, letter)
                 open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
                 if not open_to:
                     why = "cycle" if targets else "no route"
@@ -191,6 +191,8 @@ class Office:
                     self._store(queue, run)
                     run = Run(Target(tail, open_to), persistent=letter.persistent)
                 run.add(some, raws)
+                if passage is not None:
+                    passage.record(0, persistent=letter.persistent)
             self._store(queue, run)
             queue.log_settled(messages)
 
@@ -210,7 +212,9 @@ class Office:
             letter = dead_letter(message, self._death(queue, letters, one))
             # Its key has been looked at when it was tried first.
             is_new = not letters.stuck.knows(message)
-            targets = self._targets(queue, letters, letter, is_new=is_new)
+            targets, passage = self._targets(queue, letters, letter, is_new=is_new)
+            if targets and passage is not None:
+                passage.record(0, persistent=letter.persistent)
             wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
             open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
             tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
@@ -290,18 +294,16 @@ class Office:
 
     def _targets(
         self, queue: Queue, letters: Letters, letter: DeadLetter, *, is_new: bool = True
-    ) -> tuple[Queue, ...]:
+    ) -> tuple[tuple[Queue, ...], Passage | None]:
+        """Where a letter goes, and by which keys, if those are looked at."""
         domain = self._domain(queue.spec.vhost)
         exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
         if domain is None or exchange is None:
-            return ()
+            return (), None
         if not (exchange.reads & READS_KEYS and is_new):
-            return domain.route(exchange, letter.keys, letter.headers)
+            return domain.route(exchange, letter.keys, letter.headers), None
         passage = Passage(property_block(letter.raw))
-        targets = domain.route(exchange, letter.keys, letter.headers, passage)
-        if targets:
-            passage.record(0, persistent=letter.persistent)
-        return targets
+        return domain.route(exchange, letter.keys, letter.headers, passage), passage
 
     @contextmanager
     def _one_block(self) -> Iterator[None]:

@@ -123,6 +123,23 @@ class TestAtMostOnce:
         assert bodies(client, "kept") == []
 
 
+def test_letter_that_nobody_took_leaves_no_key(client: Client) -> None:
+    """DUP-08: a message with the same key is no duplicate of it."""
+    arguments: dict[str, Any] = {"x-message-deduplication": True}
+    once = commands.Exchange.Declare(exchange="once", exchange_type="fanout", arguments=arguments)
+    client.ask(1, once)
+    declare(client, "work", {"x-dead-letter-exchange": "once"})
+    declare(client, "full", {"x-max-length": 1, "x-overflow": "reject-publish"})
+    put(client, "full", b"first")
+    client.ask(1, commands.Queue.Bind(queue="full", exchange="once"))
+    headers = {"x-deduplication-header": "a"}
+    put(client, "work", headers=headers)
+    refuse_head(client, "work")
+    assert bodies(client, "full") == [b"first"]
+    client.send(wire.publish(1, "", b"second", wire.persistent(headers=headers), exchange="once"))
+    assert bodies(client, "full") == [b"second"]
+
+
 class TestAtLeastOnce:
     """DLX-09, DLX-10."""
 
