@@ -51,7 +51,8 @@ from tests.fault.loop_disk import (
     stop_whole,
     why_not,
 )
-from tests.fault.special_clients import Specials, declare_specials
+from tests.fault.special_clients import declare_specials
+from tests.fault.special_judge import Specials
 from tests.integration.broker_process import PROJECT, BrokerProcess, StartError
 from tests.integration.raw_client import RawClient, method
 
@@ -138,7 +139,7 @@ class Campaign:
 
     def _judge_specials(self, specials: Specials, chance: random.Random) -> list[str]:
         violations = specials.judge(self.broker.url, chance)
-        self.outcome.dead_letters = specials.letters.died
+        self.outcome.dead_letters = sum(each.died for each in specials.letters.values())
         self.outcome.delayed = len(specials.delays.gone)
         self.outcome.repeats = specials.keys.repeats
         self.outcome.stream_offsets = len(specials.offsets.names)

@@ -1,4 +1,4 @@
-"""Clients of dead letters, delays, de-duplication and streams, and the judge who reads after them.
+"""Clients of dead letters, delays, de-duplication and streams.
 
 They run beside those of `clients` and hold the same rules: one thread and one connection each,
 every act is noted first, whatever is no end of the connection is a complaint.
@@ -9,10 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pamqp.body
@@ -21,13 +18,22 @@ import pamqp.frame
 import pamqp.header
 from pamqp.common import FieldTable
 
-from tests.fault.clients import Client, Scene, padded
+from tests.fault.clients import Scene, padded
 from tests.fault.ledger import name_of
 from tests.fault.special_ledger import Delays, Keys, Letters, Offsets, Record
 from tests.integration.raw_client import RawClient, method
 
-WORK: Final = "special.work"
-DEAD: Final = "special.dead"
+# Queues whose messages die, by their names; the dead of each are in NAME.dead.
+MORTAL: Final[dict[str, FieldTable]] = {
+    "special.plain": {"x-delivery-limit": 2},
+    "special.levels": {
+        "x-delivery-limit": 2,
+        "x-max-priority": 4,
+        "x-dead-letter-strategy": "at-least-once",
+    },
+    "special.quorum": {"x-queue-type": "quorum", "x-delivery-limit": 2},
+    "special.short": {"x-delivery-limit": 2, "x-message-ttl": 3000},
+}
 LATER: Final = "special.later"
 LATER_QUEUE: Final = "special.later.queue"
 KEYS: Final = "special.keys"
@@ -35,16 +41,10 @@ STREAM: Final = "special.stream"
 # Publishes that only make sure what was said before them on the same channel.
 FENCE: Final = "special.fence"
 FENCE_NAME: Final = b"fence"
-DELIVERY_LIMIT: Final = 2
 WINDOW_KEYS: Final = 100_000
 PREFETCH: Final = 20
 PACE_S: Final = 0.004
 DELAYS_MS: Final = (1, 20, 100, 300, 1000, 2500)
-LATE_S: Final = 5.0
-READ_LIMIT_S: Final = 20.0
-# So much of a stream is read again that was judged before.
-OVERLAP: Final = 300
-DRAINED_BEYOND: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,20 @@ class Line:
         client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
 
     def publish(
-        self, exchange: str, key: str, name: bytes, headers: FieldTable | None = None
+        self,
+        exchange: str,
+        key: str,
+        name: bytes,
+        headers: FieldTable | None = None,
+        *,
+        priority: int | None = None,
     ) -> bytes:
         """The octets of a persistent publish, which the record knows of already."""
         self._seqno += 1
         self.pending[self._seqno] = name
         body = padded(name, self._chance)
-        header = pamqp.header.ContentHeader(
-            body_size=len(body), properties=amqp.Basic.Properties(headers=headers, delivery_mode=2)
-        )
+        properties = amqp.Basic.Properties(headers=headers, delivery_mode=2, priority=priority)
+        header = pamqp.header.ContentHeader(body_size=len(body), properties=properties)
         pieces = [
             method(1, amqp.Basic.Publish(exchange=exchange, routing_key=key)),
             pamqp.frame.marshal(header, 1),
@@ -213,17 +218,20 @@ class Rejector(Special):
     kind = "rej"
     _record: Letters
 
+    def __init__(self, scene: Scene, record: Letters, queue: str) -> None:
+        super().__init__(scene, record)
+        self._queue = queue
+
     def begin(self, line: Line, chance: random.Random) -> None:
         """Consume."""
         del chance
-        line.consume(WORK)
+        line.consume(self._queue)
 
     def publish(self, line: Line, chance: random.Random) -> bytes:
         """To the work queue."""
-        del chance
         name = self.fresh()
         self._record.sending(name)
-        return line.publish("", WORK, name)
+        return line.publish("", self._queue, name, priority=chance.choice((None, 0, 1, 4)))
 
     def on_delivery(self, line: Line, delivery: Delivery, chance: random.Random) -> None:
         """One in ten is held."""
@@ -317,15 +325,22 @@ def repeat(line: Line, names: list[bytes], record: Record) -> None:
     line.settle()
 
 
+def dead_of(queue: str) -> str:
+    """Where the dead letters of a queue are."""
+    return f"{queue}.dead"
+
+
 def declare_specials(url: str) -> None:
     """Make what these clients use."""
-    queues: dict[str, FieldTable] = {
-        WORK: {
-            "x-delivery-limit": DELIVERY_LIMIT,
+    queues: dict[str, FieldTable] = {}
+    for queue, limits in MORTAL.items():
+        dead: FieldTable = {
             "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": DEAD,
-        },
-        DEAD: {},
+            "x-dead-letter-routing-key": dead_of(queue),
+        }
+        queues[queue] = {**limits, **dead, "x-overflow": "reject-publish"}
+        queues[dead_of(queue)] = {}
+    queues |= {
         LATER_QUEUE: {},
         KEYS: {"x-message-deduplication": True, "x-cache-size": WINDOW_KEYS},
         STREAM: {"x-queue-type": "stream"},
@@ -344,131 +359,3 @@ def declare_specials(url: str) -> None:
         )
         client.call(1, later, amqp.Exchange.DeclareOk)
         client.call(1, amqp.Queue.Bind(queue=LATER_QUEUE, exchange=LATER), amqp.Queue.BindOk)
-
-
-@contextmanager
-def opened(url: str, record: Record, chance: random.Random) -> Iterator[Line]:
-    """A line of the judge's own."""
-    with RawClient(url, limit_s=20).handshake() as client:
-        yield Line(client, record, chance)
-
-
-def all_of(line: Line, queue: str) -> list[Delivery]:
-    """Everything that a queue hands out, in order, left unacked.
-
-    Its count alone does not tell how much that is: what has come back too often by a restart dies
-    when its turn to be handed out comes, and counts as ready until then.
-    """
-    line.consume(queue, prefetch=0)
-    deadline = time.monotonic() + READ_LIMIT_S
-    quiet = 0
-    while quiet < 2:
-        before = len(line.arrived)
-        line.drain(0)
-        is_still = line.ready_count(queue) == 0 and len(line.arrived) == before
-        quiet = quiet + 1 if is_still else 0
-        assert time.monotonic() < deadline, f"{queue} does not hand out what it has"
-    return line.take_deliveries(0)
-
-
-class Specials:
-    """The four records, over all rounds of a campaign, and their judge."""
-
-    def __init__(self, directory: Path) -> None:
-        self.letters = Letters(directory / "letters.log")
-        self.delays = Delays(directory / "delays.log")
-        self.keys = Keys(directory / "keys.log")
-        self.offsets = Offsets(directory / "offsets.log")
-
-    def close(self) -> None:
-        """Close the records."""
-        for record in (self.letters, self.delays, self.keys, self.offsets):
-            record.close()
-
-    def clients(self, scene: Scene) -> tuple[Client, ...]:
-        """One for each feature."""
-        return (
-            Rejector(scene, self.letters),
-            Delayer(scene, self.delays),
-            Repeater(scene, self.keys),
-            Streamer(scene, self.offsets),
-        )
-
-    def judge(self, url: str, chance: random.Random) -> list[str]:
-        """Read everything after a restart and compare; one line for each violation."""
-        judges: tuple[Callable[[str, random.Random], list[str]], ...] = (
-            self._judge_letters,
-            self._judge_keys,
-            self._judge_stream,
-            self._judge_delays,
-        )
-        return [what for judge in judges for what in judge(url, chance)]
-
-    def _judge_letters(self, url: str, chance: random.Random) -> list[str]:
-        record = self.letters
-        with opened(url, record, chance) as line, opened(url, record, chance) as grave:
-            # What is out cannot die meanwhile: the living are taken first, and held.
-            work = [one.name for one in all_of(line, WORK)]
-            found = all_of(grave, DEAD)
-            dead = {one.name: str(one.headers["x-death"][0]["reason"]) for one in found}
-            violations = record.judge(work, dead)
-            if len(dead) < len(found):
-                violations.append(f"dead letters: {len(found) - len(dead)} are there twice")
-            drained = not violations and (len(dead) > DRAINED_BEYOND or chance.random() < 0.3)
-            if drained:
-                grave.drain()
-            record.turn_page(work, dead, drained=drained)
-        return violations
-
-    def _judge_keys(self, url: str, chance: random.Random) -> list[str]:
-        record = self.keys
-        with opened(url, record, chance) as line:
-            some = list(record.sent)[-1000:]
-            repeat(line, record.unsettled() + chance.sample(some, min(20, len(some))), record)
-            found = [one.name for one in all_of(line, KEYS)]
-            violations = record.judge(found)
-            drained = not violations and (len(found) > DRAINED_BEYOND or chance.random() < 0.3)
-            if drained:
-                line.drain()
-            record.turn_page(found, drained=drained)
-        return violations
-
-    def _judge_stream(self, url: str, chance: random.Random) -> list[str]:
-        record = self.offsets
-        start = max(0, len(record.names) - OVERLAP)
-        with opened(url, record, chance) as line:
-            count = line.ready_count(STREAM) - start
-            if count < len(record.names) - start:
-                return [f"stream: {len(record.names) - start - count} offsets are gone"]
-            if count:
-                line.consume(STREAM, {"x-stream-offset": start}, prefetch=60_000)
-            read = line.take_deliveries(count)
-            found = [(int(one.headers["x-stream-offset"]), one.name) for one in read]
-            violations = record.judge(start, found)
-            record.turn_page(start, found)
-        return violations
-
-    def _judge_delays(self, url: str, chance: random.Random) -> list[str]:
-        record = self.delays
-        record.crashed()
-        with opened(url, record, chance) as line:
-            line.consume(LATER_QUEUE, prefetch=0)
-            now = time.time()
-            found: list[bytes] = []
-            line.client.wait_at_most(LATE_S)
-            try:
-                while record.awaited(now) - set(found):
-                    line.take()
-                    while line.arrived:
-                        self._note_arrival(line.arrived.popleft(), found)
-            except TimeoutError:
-                pass
-            violations = record.judge(found, now)
-            # What comes from now on stays unacked, and comes again.
-            line.drain()
-            record.turn_page(found)
-        return violations
-
-    def _note_arrival(self, delivery: Delivery, found: list[bytes]) -> None:
-        self.delays.received(delivery.name, time.time(), redelivered=delivery.redelivered)
-        found.append(delivery.name)

@@ -121,6 +121,8 @@ class Letters(Record):
             "are dead and were never delivered": buried - self.ever_received,
         }
         if isinstance(dead, Mapping):
+            expired = {name for name, reason in dead.items() if reason == "expired"}
+            wrong["are dead and were never delivered"] -= expired
             blamed = {name for name, reason in dead.items() if reason == "rejected"}
             wrong["are said to be rejected"] = blamed - self.ever_rejected
         found += [f"dead letters: {len(n)} {what}: {some(n)}" for what, n in wrong.items() if n]

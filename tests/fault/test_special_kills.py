@@ -17,7 +17,8 @@ from tests.fault.campaign import FLAGS
 from tests.fault.clients import Client, Scene, load
 from tests.fault.ledger import Ledger
 from tests.fault.planted import VARIABLE
-from tests.fault.special_clients import Rejector, Specials, declare_specials
+from tests.fault.special_clients import declare_specials
+from tests.fault.special_judge import Specials
 from tests.fault.test_strace_injection import START_LIMIT_S, WRITES, some_or_all
 from tests.integration.broker_process import BrokerProcess
 
@@ -50,13 +51,17 @@ def killed_at_write(
     specials = Specials(place)
 
     def who(scene: Scene) -> tuple[Client, ...]:
-        return (Rejector(scene, specials.letters),) if only_letters else specials.clients(scene)
+        return (
+            (specials.rejector(scene, "special.plain"),)
+            if only_letters
+            else specials.clients(scene)
+        )
 
     try:
         with Ledger(place / "ledger.log") as ledger:
             struck.start(START_LIMIT_S)
             declare_specials(struck.url)
-            with load(Scene(struck.url, ledger, "0", when, threading.Event()), who):
+            with load(Scene(struck.url, ledger, str(when), when, threading.Event()), who):
                 assert struck.wait(20) == -signal.SIGKILL
             healthy.start(START_LIMIT_S)
             return ledger.complaints + specials.judge(healthy.url, random.Random(when))

@@ -94,6 +94,9 @@ def test_reasons_of_death_and_settled_letters(letters: Letters) -> None:
     assert any("said to be rejected: p:5" in what for what in letters.judge(names(7), reasons))
     reasons[b"p:5"] = "delivery_limit"
     assert letters.judge(names(7), reasons) == []
+    # Who has never been delivered may be old, but cannot have come back.
+    assert letters.judge([], {**reasons, b"p:7": "expired"}) == []
+    assert any("never" in what for what in letters.judge([], {**reasons, b"p:7": "rejected"}))
     letters.received(b"p:3")
     assert any("after it was settled" in what for what in letters.judge(names(7), reasons))
     letters.refused([b"p:6"])
