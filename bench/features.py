@@ -35,7 +35,7 @@ EXCHANGE: Final = "bench-exchange"
 HOUR_MS: Final = 3_600_000
 PREFETCH: Final = 500
 BACKLOG: Final = 20_000
-DURATION_MS: Final = 1_200
+DURATION_MS: Final = 800
 WINDOWS: Final = {1024: 500, 100: 1000}
 """Unconfirmed messages at most, by the octets of a body."""
 LEAST_SHARE: Final = 0.5
@@ -56,6 +56,18 @@ class Feature:
     exchange: bytes = b""
     is_stream: bool = False
     rejects: bool = False
+    beside_same: bool = False
+    """The plain queue beside it gets the same messages: only what is done with them is judged."""
+
+    def plain(self, size: int) -> Shape:
+        """What it is held against."""
+        made = plain(size)
+        if not self.beside_same:
+            return made
+        publisher = replace(
+            made.publishers[0], properties=self.blocks, has_numbers=self.has_numbers
+        )
+        return replace(made, publishers=(publisher,))
 
     def shape(self, size: int) -> Shape:
         """The work queue with it."""
@@ -151,6 +163,7 @@ FEATURES: Final = (
         "queue with x-max-priority 5, another priority with every message",
         number_entry("x-max-priority", 5),
         tuple(properties(priority=number) for number in range(5)),
+        beside_same=True,
     ),
     Feature(
         "max_length",
@@ -179,6 +192,7 @@ FEATURES: Final = (
         DEDUP,
         (HEADER,),
         has_numbers=True,
+        beside_same=True,
     ),
     Feature(
         "dedup_queue_window",
@@ -186,6 +200,7 @@ FEATURES: Final = (
         DEDUP + number_entry("x-cache-size", 100_000),
         (HEADER,),
         has_numbers=True,
+        beside_same=True,
     ),
     Feature(
         "dedup_exchange",
@@ -194,6 +209,7 @@ FEATURES: Final = (
         has_numbers=True,
         exchange_kind="fanout",
         exchange=DEDUP + number_entry("x-cache-size", 100_000),
+        beside_same=True,
     ),
     Feature("delivery_limit", "queue with x-delivery-limit", number_entry("x-delivery-limit", 5)),
     Feature("single_active", "single active consumer", true_entry("x-single-active-consumer")),
@@ -240,9 +256,9 @@ def measured(server: Server, feature: Feature, size: int, round_count: int) -> R
     for number in range(round_count):
         if number % 2:
             with_it = played(server, feature.shape(size))
-            pairs.append((played(server, plain(size)), with_it))
+            pairs.append((played(server, feature.plain(size)), with_it))
         else:
-            without = played(server, plain(size))
+            without = played(server, feature.plain(size))
             pairs.append((without, played(server, feature.shape(size))))
     shares = [with_it.rate_per_s / without.rate_per_s for without, with_it in pairs]
     cpu_shares = [without.cpu_us / with_it.cpu_us for without, with_it in pairs if with_it.cpu_us]
@@ -251,6 +267,8 @@ def measured(server: Server, feature: Feature, size: int, round_count: int) -> R
         "what": feature.what,
         "body_octets": size,
         "window": WINDOWS[size],
+        "rounds": round_count,
+        "beside": "plain queue, same messages" if feature.beside_same else "plain queue",
         "share": round(statistics.median(shares), 2),
         "share_low_high": [round(min(shares), 2), round(max(shares), 2)],
         "plain_per_s": round(statistics.median(one.rate_per_s for one, _ in pairs)),
@@ -272,7 +290,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--size", nargs="+", type=int, choices=WINDOWS, default=list(WINDOWS))
     made.add_argument("--rounds", type=int, default=5, help="pairs of rounds of each (5)")
     made.add_argument("--vouchmq", default=DEFAULT_VOUCHMQ, metavar="CMD-or-URL")
-    made.add_argument("--out", type=Path, metavar="FILE", help="write the results there, as JSON")
+    made.add_argument("--out", type=Path, metavar="FILE", help="JSON; other rows in it are kept")
     made.add_argument("--gate", action="store_true", help="exit 1 when a share is below 0.5")
     return made
 
@@ -318,10 +336,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             where = conditions(work_dir)
     if options.out:
         command = "python -m bench.features " + " ".join(given)
-        results = {"command": command, "rounds": options.rounds, "conditions": where}
-        options.out.write_text(json.dumps({**results, "features": rows}, indent=1) + "\n")
+        before = json.loads(options.out.read_text())["features"] if options.out.exists() else []
+        results = {"command": command, "conditions": where, "features": merged(before, rows)}
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
     failed |= options.gate and any(is_missed(row) for row in rows)
     return int(failed)
+
+
+def merged(before: list[Row], rows: list[Row]) -> list[Row]:
+    """New rows in the place of older ones of the same name and size; the others are kept."""
+    found = {(row["name"], row.get("body_octets")): row for row in before}
+    found |= {(row["name"], row.get("body_octets")): row for row in rows}
+    return list(found.values())
 
 
 def is_missed(row: Row) -> bool:

@@ -198,7 +198,7 @@ class Window:
 
     __slots__ = (
         *("_clock", "_entries", "_is_ordered", "_is_sweeping", "_log", "_newest_ms"),
-        *("_scope_id", "_timers", "key_of", "keys"),
+        *("_follows_messages", "_scope_id", "_timers", "key_of", "keys"),
     )
 
     def __init__(
@@ -210,6 +210,7 @@ class Window:
         clock: JournalClock,
     ) -> None:
         self.keys = keys
+        self._follows_messages = keys.follows_messages
         self._scope_id = scope_id
         self._timers = timers
         self._log = log
@@ -247,12 +248,13 @@ class Window:
 
     def record(self, key: Key, seq: int, *, persistent: bool) -> None:
         """A message with this key is taken (DUP-08)."""
+        if self._follows_messages:
+            self._entries[key.octets] = seq
+            return
         ttl_ms = self.keys.ttl_ms if key.ttl_ms is None else key.ttl_ms
-        if self.keys.follows_messages:
-            ttl_ms = None
         due_ms = self._timers.now_ms() + ttl_ms if ttl_ms is not None else 0
         self._enter(key.octets, due_ms, seq)
-        if persistent and self._scope_id and self.keys.persists and not self.keys.follows_messages:
+        if persistent and self._scope_id and self.keys.persists:
             self._log().note(self._scope_id, KEYS + key.octets, self._packed(due_ms, seq))
 
     def record_run(self, keys: list[Key | None], seq: int, *, persistent: bool) -> None:
