@@ -274,10 +274,7 @@ class Books:
         """A commit was taken back: unacked again."""
         for message in messages if not queue.is_deleted else ():
             place = (queue.spec.name, message[2])
-            copy = self.copies[place] = self.archive[place]
-            returns = queue.care.returns if queue.care is not None else None
-            if returns is not None:
-                copy.returns = returns._of(message).returns
+            self.copies[place] = self.archive[place]
 
     def written(self) -> None:
         """A block was written with all there is."""
@@ -468,20 +465,24 @@ class Books:
         yield
         self._stack.pop()
         for sent in kept:
-            if not sent.settles or sent.queue.is_deleted:
-                continue
-            for message in sent.messages:
+            for message in sent.messages if not sent.queue.is_deleted else ():
                 place = (sent.queue.spec.name, message[2])
                 if message[2] & 1 and place in self.copies:
                     self._pop(place)
 
     def kept(self) -> None:
-        """The office keeps what it could not send: their sources have it."""
+        """What could not be sent is kept, by the office or by its queue: sources have it."""
         for sent in self._world.assembly.office._kept:
             for message in sent.messages if not sent.queue.is_deleted else ():
                 place = (sent.queue.spec.name, message[2])
-                if message[2] & 1 and place not in self.copies:
+                if message[2] & 1 and place not in self.copies and place in self.archive:
                     self.copies[place] = self.archive[place]
+        for name, queue in self._world.vhost.queues.items():
+            for seq, taken_by in stuck_of(queue).items():
+                place = (name, seq)
+                if place not in self.copies:
+                    self.copies[place] = self.archive[place]
+                self.copies[place].taken_by = set(taken_by)
 
     # Handing out
 

@@ -123,11 +123,12 @@ def aside_of(queue: Queue) -> list[int]:
     return found
 
 
-def stuck_of(queue: Queue) -> set[int]:
+def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
+    """Dead letters that the queue keeps, and who has taken each."""
     care = queue.care
     if care is None or care.letters is None or care.letters.stuck is None:
-        return set()
-    return set(care.letters.stuck._tries)
+        return {}
+    return {seq: one.taken_by for seq, one in care.letters.stuck._tries.items()}
 
 
 def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None) -> Snapshot:

@@ -222,8 +222,8 @@ class FeatureWorld(World):
             with self.books.sending_again():
                 written()
 
-        def watched_refused() -> None:
-            refused()
+        def watched_refused(*what: int) -> None:
+            refused(*what)
             self.books.kept()
 
         def watched_turned_away(queue: Queue, message: tuple[bytes, bytes, int, int]) -> None:
