@@ -7,6 +7,7 @@ Must not know how a feature works.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from server.broker.dedup import KEYS
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from server.broker.dedup import Dedup
     from server.broker.expiry import Expiry
-    from server.broker.fate import Fate
+    from server.broker.fate import Fate, Reason
     from server.broker.lease import Lease
     from server.broker.letters import Letters
     from server.broker.limits import Limit
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from server.broker.returns import Returns
     from server.broker.sequence import Sequence
 
+
+# Refused deliveries that become dead letters at once; of more so many at a time, for so long in one
+# turn (LIMIT-23).
+FEW_DEATHS: Final = 64
+TURN_DEATHS: Final = 4096
+TURN_DEATHS_MS: Final = 10
 
 # Whose a note in the journal is: the first octet of its key.
 OWN_EXPIRATIONS: Final = b"x"  # the whole key: messages may have a time to live of their own
@@ -42,12 +49,13 @@ class Care:
     """
 
     __slots__ = (
-        *("_queue", "dedup", "expiry", "lease", "letters", "limit", "now_ms", "returns"),
+        *("_dying", "_queue", "dedup", "expiry", "lease", "letters", "limit", "now_ms", "returns"),
         "sequence",
     )
 
     def __init__(self, queue: Queue, now_ms: Callable[[], int]) -> None:
         self._queue = queue
+        self._dying: deque[tuple[list[Message], Reason]] = deque()
         self.now_ms = now_ms
         self.letters: Letters | None = None
         self.expiry: Expiry | None = None
@@ -67,13 +75,15 @@ class Care:
         """Messages neither ready nor unacked, which count toward length limits (REDELIVER-20)."""
         delayed = len(self.returns.aside) if self.returns is not None else 0
         stuck = self.letters.stuck if self.letters is not None else None
-        return delayed + (len(stuck) if stuck is not None else 0)
+        dying = sum(len(messages) for messages, _ in self._dying)
+        return delayed + dying + (len(stuck) if stuck is not None else 0)
 
     @property
     def is_idle(self) -> bool:
         """True when there is nothing to be cared for."""
         rooms = (self.letters, self.expiry, self.limit, self.lease, self.returns)
-        return not any(room is not None for room in (*rooms, self.dedup, self.sequence))
+        has_room = any(room is not None for room in (*rooms, self.dedup, self.sequence))
+        return not has_room and not self._dying
 
     @property
     def sends_refused(self) -> bool:
@@ -110,6 +120,32 @@ class Care:
         if self.limit is not None:
             self.limit.returned()
         return messages
+
+    def put_off(self, messages: list[Message], reason: Reason) -> bool:
+        """Whether it takes too long to make dead letters of these at once: it is done by and by.
+
+        Not of what stands in a transaction, which is one block (TX-08).
+        """
+        if self.letters is None or self.letters.is_gathering:
+            return False
+        if len(messages) <= FEW_DEATHS and not self._dying:
+            return False
+        self._dying.append((messages, reason))
+        self._queue.wake()
+        return True
+
+    def _let_die(self) -> None:
+        """Go on with what was put off."""
+        end_ms, left = self.now_ms() + TURN_DEATHS_MS, TURN_DEATHS
+        while self._dying and left > 0 and self.now_ms() < end_ms:
+            messages, reason = self._dying.popleft()
+            some, rest = messages[:FEW_DEATHS], messages[FEW_DEATHS:]
+            if rest:
+                self._dying.appendleft((rest, reason))
+            left -= len(some)
+            self._queue.bury(some, reason)
+        if self._dying:
+            self._queue.wake()
 
     def gone(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
@@ -168,6 +204,8 @@ class Care:
 
     def before_dispatch(self) -> bool:
         """Have dead heads gone before anybody is served; False when there is more to do first."""
+        if self._dying:
+            self._let_die()
         if self.returns is not None:
             self.returns.let_in()
         if self.letters is not None and self.letters.stuck is not None:
@@ -227,6 +265,7 @@ class Care:
 
     def closed(self) -> None:
         """The queue is deleted: nothing waits for a deadline any more."""
+        self._dying.clear()
         if self.dedup is not None:
             self.dedup.window.clear()
         if self.returns is not None:

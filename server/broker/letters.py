@@ -114,6 +114,11 @@ class Letters:
         else:
             self._office.send_safely(queue, messages, reason)
 
+    @property
+    def is_gathering(self) -> bool:
+        """True while what is done must stand in one block."""
+        return self._office.is_gathering
+
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
         """What made them dead letters could not be stored: they are none (TX-09)."""
         self._office.withdraw(queue, messages)
@@ -157,6 +162,11 @@ class Office:
         self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
         # Told of queues that get messages with a time to live of their own.
         self.expect_expirations: Callable[[Queue], None] = lambda _: None
+
+    @property
+    def is_gathering(self) -> bool:
+        """See `Letters`."""
+        return self._storing.is_gathering
 
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""

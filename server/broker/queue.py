@@ -344,9 +344,10 @@ class Queue:
     def discard(self, messages: list[Message], reason: Reason) -> None:
         """These deliveries are refused: they become dead letters or nothing (ACK-06)."""
         self.unacked_count -= len(messages)
-        if not self.is_deleted:
-            self.bury(messages, reason)
-            self._forget_when_empty()
+        if self.is_deleted or (self.care is not None and self.care.put_off(messages, reason)):
+            return
+        self.bury(messages, reason)
+        self._forget_when_empty()
 
     def requeue(self, messages: list[Message], fate: Fate) -> None:
         """Put deliveries back at their original places (ACK-10)."""

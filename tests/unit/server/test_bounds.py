@@ -8,6 +8,7 @@ import pytest
 from pamqp import commands
 
 from protocol.contents import REMEMBERED_OCTETS, remembered
+from server.broker import care
 from server.broker.timers import MOST_MS
 from tests import wire
 from tests.unit.server.in_memory import World
@@ -123,6 +124,53 @@ class TestPurge:
         assert len(notes) == 1
         client.send(wire.nack(1, out.method.delivery_tag))
         assert got(client, "q").properties.headers["x-delivery-count"] == 2
+
+
+class TestManyDeaths:
+    """A client that refuses thousands of deliveries at once (LIMIT-23)."""
+
+    COUNT = 500
+
+    @pytest.fixture
+    def client(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
+        """With channel 2 in a transaction; a turn may make 100 dead letters, or one batch more."""
+        monkeypatch.setattr(care, "TURN_DEATHS", 100)
+        declare(client, "dead")
+        arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        what = commands.Queue.Declare(queue="q", durable=True, arguments=arguments)  # type: ignore[arg-type]
+        client.ask(1, what)
+        publish(client, "q", *(b"%d" % n for n in range(self.COUNT)), delivery_mode=2)
+        client.open(2)
+        client.ask(2, commands.Tx.Select())
+        return client
+
+    def test_in_several_turns(self, world: World, client: Client) -> None:
+        client.consume("q", "c")
+        client.send(wire.nack(1, 0, multiple=True, requeue=False))
+        queue, dead = world.vhost.queues["q"], world.vhost.queues["dead"]
+        assert (dead.ready_count, queue.unacked_count, queue.held_count) == (0, 0, self.COUNT)
+        assert queue.holds_stored
+        (job,), world.scheduled[:] = list(world.scheduled), []
+        job()
+        assert 100 <= dead.ready_count < 200
+        world.run_turns()
+        assert (dead.ready_count, queue.held_count) == (self.COUNT, 0)
+        assert bodies(client, "dead") == [b"%d" % n for n in range(self.COUNT)]
+        assert sum(len(lsns) for _, lsns in world.journal.settled) == self.COUNT
+
+    def test_commit_is_one_block(self, world: World, client: Client) -> None:
+        """TX-08."""
+        client.consume("q", "c", channel=2)
+        client.send(wire.nack(2, 0, multiple=True, requeue=False))
+        client.method(2, commands.Tx.Commit())
+        assert world.vhost.queues["dead"].ready_count == self.COUNT
+
+    def test_deleted_meanwhile(self, world: World, client: Client) -> None:
+        client.consume("q", "c")
+        client.send(wire.nack(1, 0, multiple=True, requeue=False))
+        client.method(1, commands.Queue.Delete(queue="q"))
+        client.hear()
+        assert world.vhost.queues["dead"].ready_count == 0
 
 
 class TestKeys:
