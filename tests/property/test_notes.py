@@ -29,6 +29,8 @@ class NotesMachine(RuleBasedStateMachine):
         self.scopes = {n: n for n in range(1, 5)}  # ids of those that live now
         self.next_scope = 5
         self.waiting: list[int] = []
+        # Fills before the last sync and since: a file goes when two syncs have said that it may.
+        self.fills = [0, 0]
         self.open()
 
     def open(self) -> dict[int, dict[bytes, bytes]]:
@@ -72,6 +74,7 @@ class NotesMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 6), keeps_one=st.booleans())
     def fill(self, count: int, keeps_one: bool) -> None:
+        self.fills[1] += 1
         first = self.journal.append_run((1000,), b"tail", [b"x" * 900] * count)
         lsns = list(range(first, first + count))
         self.journal.write()
@@ -89,6 +92,7 @@ class NotesMachine(RuleBasedStateMachine):
 
     @rule()
     def sync(self) -> None:
+        self.fills = [self.fills[1], 0]
         self.journal.write()
         self.commit.request()
         while not self.commit.is_idle:
@@ -107,7 +111,7 @@ class NotesMachine(RuleBasedStateMachine):
     @invariant()
     def files_are_few(self) -> None:
         if hasattr(self, "disk"):
-            assert len(self.journal.chain.generations) < 40
+            assert len(self.journal.chain.generations) - sum(self.fills) < 40
 
     def teardown(self) -> None:
         if hasattr(self, "disk"):
