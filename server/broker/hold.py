@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from server.broker.timers import Timers
 
 # Released in one turn; stored ones that are not in memory are read back so many at a time.
-TURN_MESSAGES: Final = 1024
+TURN_MESSAGES: Final = 256
 # Octets of stored messages that are kept in memory all the same.
 MEMORY_OCTETS: Final = 64 * 1024 * 1024
 READ_MESSAGES: Final = 1024
