@@ -10,14 +10,13 @@ machine that others use as well a pause may be theirs; the processor time is the
 from __future__ import annotations
 
 import asyncio
+import runpy
 import sys
 import time
 from pathlib import Path
 from typing import Final
 
 import uvloop
-
-from server.__main__ import main
 
 TICK_S: Final = 0.001
 LEAST_PAUSE_S: Final = 0.005
@@ -41,8 +40,8 @@ def watch(loop: asyncio.AbstractEventLoop, path: Path) -> None:
     loop.call_soon(tick)
 
 
-def run(path: Path, arguments: list[str]) -> int:
-    """Run the broker with these arguments, its loop watched."""
+def run(path: Path, arguments: list[str]) -> None:
+    """Run the broker with these arguments, as `python -m server` does, its loop watched."""
     made = uvloop.new_event_loop
 
     def new_event_loop() -> uvloop.Loop:
@@ -51,8 +50,9 @@ def run(path: Path, arguments: list[str]) -> int:
         return loop
 
     uvloop.new_event_loop = new_event_loop
-    return main(arguments)
+    sys.argv = ["server", *arguments]
+    runpy.run_module("server", run_name="__main__")
 
 
 if __name__ == "__main__":
-    sys.exit(run(Path(sys.argv[1]), sys.argv[2:]))
+    run(Path(sys.argv[1]), sys.argv[2:])
