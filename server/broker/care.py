@@ -252,6 +252,8 @@ class Care:
 
     def restore(self, notes: dict[bytes, bytes]) -> None:
         """What had been noted of this queue before a restart; its messages are in place."""
+        if self.expiry is not None:
+            self.expiry.restored()
         if self.sequence is not None:
             self.sequence.restore(notes)
         # What is stuck is in no line any more when it is looked who had been handed out, and what

@@ -98,6 +98,13 @@ class Expiry:
         """A run is about to be appended."""
         self._came_seq = messages[-1][2]
 
+    def restored(self) -> None:
+        """What is there came before the present turn, however short the restart was."""
+        backlogs = [line.backlog for line in self._queue.lines if line.backlog is not None]
+        self._came_seq = self._old_seq = max(
+            (each.newest_lsn * 2 + 1 for each in backlogs), default=0
+        )
+
     def _is_old(self, seq: int, arrived_ms: int) -> bool:
         """True when it came before the present turn."""
         return seq <= self._old_seq or arrived_ms < self._since_ms

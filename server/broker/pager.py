@@ -161,6 +161,11 @@ class Backlog:
             self.count += len(lsns)
             self.paged_count += len(lsns)
 
+    @property
+    def newest_lsn(self) -> int:
+        """Of what has just been restored; 0: nothing."""
+        return self._spans[-1].lsns[-1] if self._spans else 0
+
     def page_tail(self) -> int:
         """Turn the tail into spans; returns the octets of memory that this freed.
 

@@ -9,6 +9,7 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.in_memory import World, delivery
+from tests.unit.server.on_disk import DiskWorld
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
@@ -296,3 +297,27 @@ def test_immediate_message_that_comes_back_has_its_own_time_to_live(client: Clie
     client.method(1, commands.Basic.Nack(1))
     client.world.run_turns()
     assert client.world.vhost.queues["q"].ready_count == 0
+
+
+def test_no_time_at_all_and_a_restart_in_the_same_millisecond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TTL-02, TTL-06: what was there before is late."""
+    world = DiskWorld()
+    client = world.connect()
+    client.open()
+    arguments = {"x-message-ttl": 0}
+    client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=arguments))  # type: ignore[arg-type]
+    client.send(wire.publish(1, "q", b"x", wire.persistent()))
+    world.assembly.journal.write()
+    world.assembly.commit.request()
+    while not world.assembly.commit.is_idle:
+        world.assembly.commit.on_readable()
+    monkeypatch.setattr(DiskWorld, "sync", lambda _: None)  # no turn has been run
+    again = world.after_power_cut()
+    queue = again.vhost.queues["q"]
+    assert (queue.ready_count, again.now) == (1, world.now)
+    assert queue.care is not None
+    assert queue.care.expiry is not None
+    queue.care.expiry.run()
+    assert queue.ready_count == 0
