@@ -231,7 +231,7 @@ class FeatureWorld(World):
             turned_away(queue, message)
 
         office.written = watched_written  # type: ignore[method-assign]
-        office.refused = watched_refused  # type: ignore[method-assign]
+        office.refused = watched_refused  # type: ignore[method-assign,assignment]
         storing.refused = watched_turned_away
         new_queue = self.vhost.register_queue
 

@@ -72,8 +72,9 @@ def test_finds_a_dead_letter_that_leaves_no_settle(monkeypatch: pytest.MonkeyPat
 def test_finds_a_dead_letter_that_misses_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = letters.Office._targets
 
-    def first_only(self: letters.Office, *what: Any) -> tuple[Queue, ...]:
-        return targets(self, *what)[:1]
+    def first_only(self: letters.Office, *what: Any, **more: Any) -> tuple[tuple[Queue, ...], Any]:
+        queues, passage = targets(self, *what, **more)
+        return queues[:1], passage
 
     monkeypatch.setattr(letters.Office, "_targets", first_only)
     assert "DLX-0" in caught()
