@@ -160,6 +160,8 @@ class Care:
         """These had gone, which was refused (TX-09)."""
         if self.sequence is not None:
             self.sequence.back(messages)
+        if self.dedup is not None:
+            self.dedup.back(messages)
         if self.letters is not None:
             self.letters.withdraw(self._queue, messages)
             if self.letters.stuck is not None:

@@ -398,6 +398,14 @@ class Dedup:
                 if key is not None:
                     self.window.free(key, message[2])
 
+    def back(self, messages: Iterable[Message]) -> None:
+        """These had gone, which was refused (TX-09)."""
+        if self.window.keys.follows_messages:
+            for message in messages:
+                key = self.key_of(message[0])
+                if key is not None and self.window.find(key) is None:
+                    self.entering([message])
+
     def purged(self) -> None:
         """Nothing is ready any more (DUP-13)."""
         if self.window.keys.follows_messages:

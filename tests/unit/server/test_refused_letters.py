@@ -193,6 +193,26 @@ class TestAtLeastOnce:
         queue = world.vhost.queues["work"]
         assert (queue.ready_count, queue.unacked_count, queue.held_count) == (1, 0, 1)
 
+    def test_key_after_a_commit_that_is_refused(self, world: DiskWorld, client: Client) -> None:
+        """TX-09, DUP-04: its message is there again."""
+        declare(client, "q", {"x-message-deduplication": True})
+        headers = {"x-deduplication-header": "a"}
+        put(client, "q", headers=headers)
+        client.ask(1, commands.Tx.Select())
+        client.method(1, commands.Basic.Get(queue="q"))
+        client.hear()
+        world.sync()
+        client.send(wire.ack(1, 1))
+        refuse(world)
+        client.method(1, commands.Tx.Commit())
+        assert client.names() == ["Channel.Close"]
+        client.method(1, commands.Channel.CloseOk())
+        for _ in range(2):
+            world.check()
+        client.open()
+        put(client, "q", headers=headers)
+        assert world.vhost.queues["q"].ready_count == 1
+
     def test_key_of_what_is_kept_is_free_after_a_restart(
         self, world: DiskWorld, client: Client
     ) -> None:
