@@ -101,7 +101,9 @@ ROOMS: Final[dict[str, Room]] = {
     ),
     # Programs to copy from: each runs by itself and knows nothing of this broker.
     "examples": Room((), frozenset({"aio_pika", "pika"}), WORLD),
-    "bench": Room(("bench",), frozenset({"aio_pika", "pamqp", "pika", "psutil", "rich"}), WORLD),
+    "bench": Room(
+        ("bench",), frozenset({"aio_pika", "pamqp", "pika", "psutil", "rich", "uvloop"}), WORLD
+    ),
     "bench.micro": Room(
         ("bench", "protocol", "store"), frozenset({"pamqp", "psutil", "rich"}), WORLD
     ),
