@@ -86,6 +86,11 @@ class Care:
         return not has_room and not self._dying
 
     @property
+    def is_deep(self) -> bool:
+        """True when no more may be let go now, or chains of full queues would recurse (DLX-12)."""
+        return self.letters is not None and self.letters.is_deep
+
+    @property
     def sends_refused(self) -> bool:
         """True when a message that the queue refuses becomes a dead letter (LEN-24)."""
         return self.letters is not None and self.limit is not None and self.limit.sends_letters
@@ -227,6 +232,8 @@ class Care:
 
     def tidy(self) -> None:
         """Do outside the turn what a dispatch would do, without serving anybody."""
+        if self.is_deep:
+            return
         if self.expiry is not None:
             self.expiry.run(at_once=not self._queue.is_head_wanted)
         # Who waits for messages comes before the limit, and is served in the turn.

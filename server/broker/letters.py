@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from server.broker.message import Message
     from server.broker.queue import Queue
     from server.broker.stuck import Stuck
+
+# So many queues in a row make room for each other at once; what is behind is as full as it looks.
+MOST_DEPTH: Final = 8
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +122,11 @@ class Letters:
         """True while what is done must stand in one block."""
         return self._office.is_gathering
 
+    @property
+    def is_deep(self) -> bool:
+        """True when letters are being sent for the sake of letters for the sake of letters …"""
+        return self._office.is_deep
+
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
         """What made them dead letters could not be stored: they are none (TX-09)."""
         self._office.withdraw(queue, messages)
@@ -167,6 +175,11 @@ class Office:
     def is_gathering(self) -> bool:
         """See `Letters`."""
         return self._storing.is_gathering
+
+    @property
+    def is_deep(self) -> bool:
+        """See `Letters`."""
+        return self._depth > MOST_DEPTH
 
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""

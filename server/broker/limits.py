@@ -91,7 +91,7 @@ class Limit:
     def _let_expired_go(self) -> bool:
         """Have no publish refused for the sake of what nobody can have any more (TTL-06)."""
         care = self._queue.care
-        if care is None or care.expiry is None:
+        if care is None or care.expiry is None or care.is_deep:
             return False
         care.expiry.run(at_once=not self._queue.is_head_wanted)
         return True

@@ -173,6 +173,20 @@ class TestManyDeaths:
         assert world.vhost.queues["dead"].ready_count == 0
 
 
+def test_full_queues_in_a_row_do_not_recurse(world: World, client: Client) -> None:
+    """DLX-12: each has to let an expired head go before it can take that of the one before."""
+    count = 200
+    for n in range(count):
+        more = {"dead_letter_exchange": "", "dead_letter_routing_key": f"q{n + 1}"}
+        declare(client, f"q{n}", max_length=1, overflow="reject-publish", message_ttl=100, **more)
+    for n in range(count):
+        publish(client, f"q{n}", b"x")
+    world.now += 1.0
+    publish(client, "q0", b"y")
+    assert client.names() == []
+    assert world.vhost.queues["q0"].ready_count == 1
+
+
 class TestKeys:
     """Windows with times to live."""
 
