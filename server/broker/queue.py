@@ -291,8 +291,9 @@ class Queue:
     def _handed(self, line: Line, last_seq: int, *, no_ack: bool) -> None:
         if last_seq > line.mark:
             line.mark = last_seq
-            if self.holds_stored and not no_ack:
-                self._log.delivered(line.store_id, lsn_of(last_seq))
+        # Not only when the mark grows: a no-ack consumer may have moved it, and its are not logged.
+        if not no_ack and self.holds_stored and line.store_id:
+            self._log.delivered(line.store_id, lsn_of(last_seq))
 
     def get(self, *, no_ack: bool) -> tuple[Message, Message, bool] | None:
         """Take the head as a consumer would (CONS-51).
