@@ -495,7 +495,3 @@ class Queue:
             if self.care is not None:
                 self.care.unused()
             self._unused(self)
-
-    def outlets(self) -> list[Outlet]:
-        """All consumers, those who are served first and highest priority first."""
-        return self.subscribers.everybody()
