@@ -241,7 +241,11 @@ class Office:
             wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
             open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
             tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+            waiting = len(self._refused)
             admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+            while len(self._refused) > waiting:
+                # Who refuses it is asked again, so it is no dead letter of theirs (DLX-10).
+                self._refused.pop()
             # Who drops it as a duplicate has it.
             took = admitted.queues if verdict.is_refused else open_to
             taken_by = one.taken_by | {each.spec.name for each in took}

@@ -320,3 +320,20 @@ def test_what_is_refused_is_kept_by_nobody(client: Client) -> None:
     )
     publish(client, "full", b"a", b"b")
     assert client.world.vhost.queues["full"].held_count == 0
+
+    def test_who_refuses_it_sends_no_copy_on(self, client: Client) -> None:
+        """DLX-10: not one for every try."""
+        declare(
+            client,
+            "full",
+            max_length=0,
+            overflow="reject-publish-dlx",
+            dead_letter_exchange="",
+            dead_letter_routing_key="dead",
+        )
+        self.source(client, "", dead_letter_routing_key="full")
+        publish(client, "safe", b"x")
+        reject(client, "safe")
+        client.world.pass_time(35)
+        assert client.message_count("dead") == 0
+        assert client.world.vhost.queues["safe"].held_count == 1
