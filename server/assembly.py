@@ -122,6 +122,7 @@ class Assembly:
         self._fatal, self._disk, self._clock = fatal, disk, clock
         self._delayed_most = settings.delayed_max_messages
         self.turn = Turn(call_soon, self._write_journal, self._report)
+        self._is_closed = False
         self._told = (-TELL_S, 0)  # when, and of how many refused pages
         now_ms = lambda: int(clock() * 1000)  # noqa: E731
         self.journal_clock = JournalClock(now_ms, wall_ms)
@@ -187,7 +188,8 @@ class Assembly:
         self.upkeep.look()
 
     def close(self) -> None:
-        """Close the journal's files and remove scratch files."""
+        """Close the journal's files and remove scratch files; nothing is written any more."""
+        self._is_closed = True
         self.journal.close()
         self._scratch.close()
 
@@ -368,7 +370,7 @@ class Assembly:
             vhost.end_queue(queue)
 
     def _write_journal(self) -> None:
-        if self.node.has_failed:
+        if self.node.has_failed or self._is_closed:
             return
         if self.journal.next_lsn != self.storage.stuck_lsn:
             self._hand_to_disk()

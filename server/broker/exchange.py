@@ -56,6 +56,13 @@ DELAYED_MESSAGE: Final = "delayed-message"  # in policies only
 DIGITS: Final = re.compile(r"0*[0-9]{1,18}")
 # Arguments of a de-duplicating exchange's window.
 WINDOW: Final = (X_CACHE_SIZE, X_CACHE_TTL, X_CACHE_PERSISTENCE, X_HEADER)
+# Of which type an argument must be, where another one would change nothing.
+KINDS: Final = {
+    X_DELAYED_EXCHANGE: "t",
+    X_DEDUPLICATION: "t",
+    HASH_HEADER: "S",
+    HASH_PROPERTY: "S",
+}
 READS_HEADERS: Final = 1
 READS_PROPERTIES: Final = 2
 READS_KEYS: Final = 4
@@ -208,6 +215,11 @@ class Exchange:
             raise PreconditionFailed(
                 "Invalid argument, 'x-delayed-type' must be an existing exchange type"
             )
+        for name, kind in KINDS.items():
+            field = self.arguments.get(name)
+            if field is not None and field.kind != kind:
+                why = f"{{unacceptable_type,{type_name(field)}}}"
+                raise PreconditionFailed(f"invalid arg '{name}' for {self.text}: {why}")
         if self.routed_type == HASH_TYPE:
             check_hash_arguments(self.arguments)
         if self.dedup_arguments is not None:

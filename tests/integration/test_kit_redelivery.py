@@ -291,10 +291,12 @@ async def test_arguments_of_the_caller_win(kit: Connection, queue_name: str, nam
 
 
 @pytest.mark.parametrize("own_broker", [("--compat-product", "RabbitMQ")], indirect=True)
-async def test_a_broker_that_poses_as_another_gets_retry_queues(own_broker: BrokerProcess) -> None:
-    """CONN-13: the recipe works there too (DELAY-01)."""
+async def test_a_broker_that_poses_as_another_is_known_by_what_it_can(
+    own_broker: BrokerProcess,
+) -> None:
+    """CONN-12, CONN-13: it announces delayed retries whatever it calls itself."""
     async with await connect(own_broker.url, redelivery=SHORT) as kit:
-        assert not kit.holds_back
+        assert kit.holds_back
         queue = await kit.declare("poisoned")
         receiver = await kit.receiver("auto")
         listener = Failing()
@@ -302,7 +304,7 @@ async def test_a_broker_that_poses_as_another_gets_retry_queues(own_broker: Brok
         await kit.publish(b"poison", queue)
         dead = await dead_letter(kit, queue)
         assert dead.body == b"poison"
-        assert [message.retry_count for message in listener.seen] == [0, 1, 2]
+        assert [message.redelivery_count for message in listener.seen] == [0, 1, 2]
         for gap, delay_s in zip(listener.gaps(), (0.3, 0.6), strict=True):
             assert delay_s - 0.02 <= gap <= delay_s + LATE_S
 

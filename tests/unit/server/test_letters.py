@@ -307,20 +307,6 @@ class TestSafely:
         publish(client, "safe", b"y")
         assert got(client, "safe") is None
 
-
-def test_what_is_refused_is_kept_by_nobody(client: Client) -> None:
-    """LEN-24: it was in no queue, and its publisher knows that it was refused."""
-    declare(
-        client,
-        "full",
-        dead_letter_exchange="nowhere",
-        dead_letter_strategy="at-least-once",
-        max_length=0,
-        overflow="reject-publish-dlx",
-    )
-    publish(client, "full", b"a", b"b")
-    assert client.world.vhost.queues["full"].held_count == 0
-
     def test_who_refuses_it_sends_no_copy_on(self, client: Client) -> None:
         """DLX-10: not one for every try."""
         declare(
@@ -337,3 +323,17 @@ def test_what_is_refused_is_kept_by_nobody(client: Client) -> None:
         client.world.pass_time(35)
         assert client.message_count("dead") == 0
         assert client.world.vhost.queues["safe"].held_count == 1
+
+
+def test_what_is_refused_is_kept_by_nobody(client: Client) -> None:
+    """LEN-24: it was in no queue, and its publisher knows that it was refused."""
+    declare(
+        client,
+        "full",
+        dead_letter_exchange="nowhere",
+        dead_letter_strategy="at-least-once",
+        max_length=0,
+        overflow="reject-publish-dlx",
+    )
+    publish(client, "full", b"a", b"b")
+    assert client.world.vhost.queues["full"].held_count == 0

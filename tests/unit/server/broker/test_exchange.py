@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import PreconditionFailed
-from protocol.fields import Field, Table, boolean, longstr
+from protocol.fields import Field, Table, boolean, long_int, longstr
 from server.broker.exchange import Exchange, check_type
 from tests.unit.server.broker.stand_ins import integer
 
@@ -90,3 +90,20 @@ def test_any_alternate_may_be_named() -> None:
     exchange.require_valid()
     assert exchange.alternate == ""
     assert declared().alternate is None
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "kind"),
+    [
+        ("x-delayed-exchange", longstr("yes"), "longstr"),
+        ("x-message-deduplication", long_int(1), "long"),
+        ("hash-header", long_int(5), "long"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(name: str, field: Field, kind: str) -> None:
+    """It would be accepted and change nothing."""
+    exchange = Exchange("x", "/", "direct", False, False, False, {name: field})
+    with pytest.raises(PreconditionFailed) as refused:
+        exchange.require_valid()
+    text = f"invalid arg '{name}' for exchange 'x' in vhost '/': {{unacceptable_type,{kind}}}"
+    assert refused.value.text == text
