@@ -208,8 +208,9 @@ class Client:
             if event[0] == reader.PUBLISHES and is_blocking():
                 dispatch(event)  # which will come again
                 return
-            # A commit may be written while it is being done, so the model goes first.
-            is_commit = event[0] == reader.METHOD and event[2][:4] == TX_COMMIT
+            # A commit, or the end of everything, may be written while it is being done, so the
+            # model goes first.
+            is_commit = event[0] == reader.METHOD and event[2][:4] in {TX_COMMIT, CONNECTION_CLOSE}
             if is_commit:
                 self._taken(event, None)
             try:

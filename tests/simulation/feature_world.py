@@ -303,8 +303,10 @@ class FeatureWorld(World):
         limit = queue.care.limit if queue.care is not None else None
         if limit is None or limit.rejects:
             return
-        if features.max_length is not None and queue.held_count > max(
-            features.max_length, len(aside_of(queue))
+        # What at-least-once keeps has been dropped, and cannot be dropped again.
+        kept = len(aside_of(queue)) if features.dead_letters_are_safe else 0
+        if features.max_length is not None and queue.held_count - kept > max(
+            features.max_length, len(aside_of(queue)) - kept
         ):
             raise Violation(f"{name} has {queue.held_count}, more than {features.max_length}")
         most = features.max_length_octets
