@@ -30,6 +30,7 @@ PERSISTENT, TRANSIENT = b"\x10\x00\x02", b"\x10\x00\x01"
 DELIVER, ACK, NACK, RETURN, GET_OK = 0x3C003C, 0x3C0050, 0x3C0078, 0x3C0032, 0x3C0047
 CLOSE, CLOSE_OK = b"\x00\x14\x00\x28", b"\x00\x14\x00\x29"
 TX_COMMIT = b"\x00\x5a\x00\x14"
+QUEUE_DECLARE = b"\x00\x32\x00\x0a"
 CONNECTION_CLOSE = b"\x00\x0a\x00\x32"
 
 # Name, durable, auto-delete.

@@ -131,12 +131,6 @@ class Books:
             raise Violation(f"a transaction in records {sorted(needs)} (TX-08)")
         self._world.states_of.promise(max(needs, default=0), f"commit of {numbers}")
 
-    def declared(self, name: str) -> None:
-        """declare-ok of a queue."""
-        # It may be an older one of the same name that this is about.
-        if self.born.get(name, 0) <= self._world.states_of.written:
-            self._world.states_of.promise(self.born.get(name, 0), f"declare-ok of {name}")
-
     def heard(self, queue: str, number: int) -> None:
         """A delivery."""
         if number not in self.messages:

@@ -22,6 +22,7 @@ from tests.simulation.clients import (
     CONNECTION_CLOSE,
     GET_OK,
     NACK,
+    QUEUE_DECLARE,
     RETURN,
     Client,
     ClientChannel,
@@ -74,6 +75,7 @@ class Talk:
     transaction: list[int] = field(default_factory=list)
     committing: list[int] = field(default_factory=list)
     gets: deque[tuple[str, bool]] = field(default_factory=deque)
+    declared: deque[tuple[str, int]] = field(default_factory=deque)  # queue, its record
     queue_of: dict[str, str] = field(default_factory=dict)  # consumer tag → queue
     held: dict[int, tuple[str, int]] = field(default_factory=dict)  # tag → queue, message
     recovers: int = 0
@@ -87,6 +89,7 @@ class FeatureClient(Client):
     def __init__(self, world: FeatureWorld, number: int) -> None:
         super().__init__(world, number)
         self.talks: dict[int, Talk] = {}
+        self.connection: Connection
 
     # Sending
 
@@ -178,9 +181,19 @@ class FeatureClient(Client):
     def watch(
         self, dispatch: Callable[[reader.Event], None], is_blocking: Callable[[], bool]
     ) -> Callable[[reader.Event], None]:
-        """Nobody listens here."""
+        """Note which queue a declare is about: by the answer another may have its name."""
         del is_blocking
-        return dispatch
+
+        def watched(event: Any) -> None:
+            is_declare = event[0] == reader.METHOD and event[2][:4] == QUEUE_DECLARE
+            channel = self.connection.channels.get(event[1]) if is_declare else None
+            is_taken = channel is not None and not channel.is_closing
+            dispatch(event)
+            if is_taken:
+                name = event[2][7 : 7 + event[2][6]].decode()
+                self.talks[event[1]].declared.append((name, self.world.books.born.get(name, 0)))
+
+        return watched
 
     def see_closes(self, connection: Connection) -> None:
         """Channels may be closed because of a full disk."""
@@ -245,7 +258,10 @@ class FeatureClient(Client):
         elif isinstance(what, commands.Basic.GetEmpty):
             talk.gets.popleft()
         elif isinstance(what, commands.Queue.DeclareOk):
-            self.world.books.declared(str(what.queue))
+            name, record = talk.declared.popleft()
+            if what.queue != name:
+                raise Violation(f"declare-ok of {what.queue}, not of {name}")
+            self.world.states_of.promise(record, f"declare-ok of {name}")
 
     def _close_is_due(self, what: commands.Channel.Close, ch: ClientChannel) -> None:
         text = what.reply_text or ""

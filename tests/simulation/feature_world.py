@@ -261,7 +261,9 @@ class FeatureWorld(World):
             peer=wire.name,
             is_loopback=True,
         )
-        wire.connection = Connection(self.assembly.node, wire, handshake)
+        wire.connection = client.connection = Connection(self.assembly.node, wire, handshake)
+        dispatch = client.watch(wire.connection._dispatch, lambda: False)
+        wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
         return client
 
     # What holds after each turn

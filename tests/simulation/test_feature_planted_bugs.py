@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from server import topology
 from server.broker import hold, letters, levels, returns
 from server.broker.expiry import Expiry
 from server.broker.fate import Reason
@@ -177,6 +178,18 @@ def test_finds_settles_forgotten_while_a_batch_is_on_its_way(
 
     monkeypatch.setattr(Queue, "log_settled", forgets)
     assert "came back" in caught(MOST_SEEDS * 2)
+
+
+def test_finds_a_declare_ok_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DURABLE-02: the queue is on the disk before its client hears of it."""
+    declared = topology._declared
+
+    def hasty(scope: Any, method: Any, name: str, counts: tuple[int, int], lsn: int) -> None:
+        del lsn
+        declared(scope, method, name, counts, 0)
+
+    monkeypatch.setattr(topology, "_declared", hasty)
+    assert "declare-ok" in caught()
 
 
 def test_finds_nothing_where_nothing_is_planted() -> None:
