@@ -91,8 +91,16 @@ ROOMS: Final[dict[str, Room]] = {
         ("server.broker", "protocol", "store"), frozenset({"pamqp", "regex", "structlog"})
     ),
     "server": Room(("server", "protocol"), STATE_MACHINES),
-    "vouchmq": Room(
-        ("vouchmq",), frozenset({"aio_pika", "pika", "pyarrow", "pyspark", "pytest"}), WORLD
+    "vouchmq": Room(("vouchmq",), frozenset({"aio_pika", "pika", "pytest"}), WORLD),
+    # The bulk client takes pamqp for all that is cold.
+    **{
+        f"vouchmq.kit.{room}": Room(("vouchmq.kit",), frozenset({"pamqp"}), WORLD)
+        for room in sorted(path.stem for path in (PROJECT / "vouchmq" / "kit").glob("bulk*.py"))
+    },
+    "vouchmq.spark": Room(
+        ("vouchmq",),
+        frozenset({"matplotlib", "pamqp", "py4j", "pyarrow", "pyspark", "rich"}),
+        WORLD,
     ),
     "conformance": Room(
         ("conformance",),
@@ -101,6 +109,7 @@ ROOMS: Final[dict[str, Room]] = {
     ),
     # Programs to copy from: each runs by itself and knows nothing of this broker.
     "examples": Room((), frozenset({"aio_pika", "pika"}), WORLD),
+    "examples.spark": Room(("vouchmq",), frozenset({"pyarrow", "pyspark"}), WORLD),
     "bench": Room(
         ("bench",), frozenset({"aio_pika", "pamqp", "pika", "psutil", "rich", "uvloop"}), WORLD
     ),
