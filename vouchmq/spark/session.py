@@ -1,0 +1,71 @@
+"""The Spark session of our own commands: one machine, loopback, quiet, ended with the command.
+
+A user's own program makes its session as it likes; nothing else in this package depends on this
+room. It sees to what Spark leaves to the user: which Java, which Python the workers take, and that
+no port is opened to the network.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from vouchmq.spark.java import prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def settings(cores: int, memory: str) -> dict[str, str]:
+    """What a session of ours is configured with.
+
+    Args:
+        cores: tasks at a time
+        memory: heap of the JVM, such as `2g`
+    """
+    return {
+        "spark.master": f"local[{cores}]",
+        "spark.driver.memory": memory,
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(max(2, cores)),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.log.level": "ERROR",
+    }
+
+
+@contextmanager
+def session(
+    app: str, *, cores: int = 2, memory: str = "2g", more: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A local session for the time of a `with` block.
+
+    Args:
+        app: its name
+        cores: tasks at a time
+        memory: heap of the JVM, such as `2g`; fixed when the process starts its first session
+        more: settings beside ours, or in their place
+
+    Raises:
+        JavaError: there is no Java 17 or newer
+    """
+    prepare()
+    # Else workers start whatever `python3` is first on PATH, which has no pyarrow.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.Builder().appName(app)
+    for name, value in {**settings(cores, memory), **(more or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
