@@ -15,7 +15,7 @@ help: ## what there is
 	@tools/setup.sh base
 	@touch $@
 
-.venv/dev.stamp: requirements/dev.txt tools/setup.sh
+.venv/dev.stamp: requirements/dev.txt requirements/java.txt tools/setup.sh
 	@tools/setup.sh dev
 	@touch .venv/base.stamp $@
 
@@ -82,6 +82,8 @@ requirements: ## pin the newest versions that pyproject.toml allows
 		--no-header --no-emit-index-url --extra dev pyproject.toml -o requirements/dev.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-header --no-emit-index-url requirements/nameko.in -o requirements/nameko.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-emit-index-url requirements/java.in -o requirements/java.txt
 
 check: lint types test ## the gate
 

@@ -39,7 +39,17 @@ make_venv() {
     return 1
 }
 
+# Spark, which the tests of the data pipeline run on, needs Java 17 or newer.
+has_java() {
+    local java=java version
+    [ -z "${JAVA_HOME:-}" ] || java=$JAVA_HOME/bin/java
+    version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1)
+    [ "${version:-0}" -ge 17 ]
+}
+
 install() {
+    local requirements=$1
+    say "installing $requirements"
     # uv may be configured for another index than pip; whichever works is good, the hashes decide.
     if command -v uv >/dev/null &&
         uv pip install -q --python .venv/bin/python --require-hashes -r "$requirements"; then
@@ -55,5 +65,7 @@ if ! .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/d
     say "making .venv with $("$python" --version)"
     make_venv "$python"
 fi
-say "installing $requirements"
-install
+install "$requirements"
+if [ "$1" = dev ] && ! has_java; then
+    install requirements/java.txt
+fi

@@ -11,12 +11,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.java import prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
 
 def settings(cores: int, memory: str) -> dict[str, str]:
@@ -36,7 +39,7 @@ def settings(cores: int, memory: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
     }
 
 
