@@ -16,7 +16,7 @@ def stand_in(directory: Path, version: str) -> Path:
     program.parent.mkdir(parents=True)
     program.write_text(
         "#!/bin/sh\n"
-        f'[ "$1" != -version ] || {{ echo \'openjdk version "{version}" 2025-01-01\' >&2; exit 0; }}\n'
+        f'[ "$1" != -version ] || {{ echo \'openjdk version "{version}"\' >&2; exit 0; }}\n'
         'printf "%s\\n" "$@"\n'
     )
     program.chmod(0o755)
