@@ -426,6 +426,7 @@ class Office:
             stuck = queue.care.letters.stuck if queue.care and queue.care.letters else None
             if sent.one is not None and stuck is not None:
                 stuck.keep_again(sent.messages[0], sent.one)
+                queue.keeps(sent.messages)
             else:
                 kept.append(sent)
         self._kept += reversed(kept)

@@ -179,6 +179,25 @@ class TestAtLeastOnce:
         assert bodies(client, "open") == [b"x"]
         assert bodies(client, "full") == [b"x"]
 
+    def test_queue_that_looked_empty_lets_go_all_the_same(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        """DLX-08: taken in the end, it is not in its queue as well after a restart."""
+        declare(client, "work", SAFE)
+        declare(client, "dead")
+        bind(client, "dead")
+        put(client, "work")
+        refuse_head(client, "work", is_full=True)
+        world.check()
+        world.pass_time(60.0)
+        world.sync()
+        put(client, "dead", b"next")
+        after = world.after_power_cut()
+        assert after.vhost.queues["work"].held_count == 0
+        client = after.connect()
+        client.open()
+        assert bodies(client, "dead") == [b"x", b"next"]
+
     def test_commit_that_is_refused(self, world: DiskWorld, client: Client) -> None:
         """TX-09: what was kept by it is unacked again, and nothing else."""
         declare(client, "work", SAFE)
