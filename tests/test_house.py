@@ -116,6 +116,11 @@ ROOMS: Final[dict[str, Room]] = {
     "bench.micro": Room(
         ("bench", "protocol", "store"), frozenset({"pamqp", "psutil", "rich"}), WORLD
     ),
+    "bench.pipeline": Room(
+        ("bench", "vouchmq"),
+        frozenset({"pamqp", "pika", "psutil", "pyarrow", "pyspark", "rich"}),
+        WORLD,
+    ),
     **{
         f"server.{edge}": Room(
             ("server", "protocol", "store"), frozenset({"aiofiles", "structlog", "uvloop"}), WORLD
