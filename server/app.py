@@ -30,7 +30,8 @@ from server.admission import Admission
 from server.assembly import Assembly
 from server.auth import Authenticator, is_loopback
 from server.connection import Connection
-from server.definitions_file import DefinitionsError, read_content
+from server.definitions_entry import DefinitionsError
+from server.definitions_file import read_content
 from server.gauges import MemoryGauge, give_back_memory
 from server.handshake import IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from server.importing import Importer

@@ -12,23 +12,19 @@ Spec: HTTP-40, HTTP-41
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from protocol.fields import Field, Table, boolean, long_int, longstr
+from protocol.fields import Table, longstr
 from server.accounts import UNLIMITED, UserAccount
 from server.broker.policies import ALL, Policy
-from server.startup import StartupError
+from server.definitions_entry import DefinitionsError, Entry, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from server.broker.bindings import DestinationKind
 
-NAME_MAX_SIZE: Final = 255
-MOST_DEPTH: Final = 16
-LARGEST_INTEGER: Final = 1 << 63
 MAX_LIMITS: Final = ("max-connections", "max-queues", "max-exchanges")
 OPERATOR_POLICY: Final = "operator_policy"
 VHOST_LIMITS: Final = "vhost-limits"
@@ -43,12 +39,8 @@ TELLING: Final = frozenset(
 TELLING_PARAMETERS: Final = frozenset(
     {"cluster_name", "internal_cluster_id", "cluster_tags", "cluster_metadata"}
 )
-
-T = TypeVar("T")
-
-
-class DefinitionsError(StartupError):
-    """Something is wrong with a definitions file: where, and what."""
+# Words of an entry that ask for nothing, or for what is the case anyway.
+TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
 
 
 @dataclass(slots=True, frozen=True)
@@ -170,78 +162,6 @@ class Content:
     skipped: list[str] = field(default_factory=list)
 
 
-class Entry:
-    """One object of the file, and where it stands."""
-
-    def __init__(self, value: object, where: str) -> None:
-        if not isinstance(value, dict):
-            raise DefinitionsError(f"{where}: expected an object, not {kind_of(value)}")
-        self.where = where
-        self.values: dict[str, object] = value
-
-    def at(self, key: str) -> str:
-        """Where the value of a key stands."""
-        return f"{self.where}.{key}"
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A text, which must be there unless there is a default."""
-        return self._of_type(key, str, default)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        """True or false."""
-        return self._of_type(key, bool, default)
-
-    def number(self, key: str, default: float) -> float:
-        """A number."""
-        value = self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise DefinitionsError(f"{self.at(key)}: expected a number, not {kind_of(value)}")
-        if not math.isfinite(value):
-            raise DefinitionsError(f"{self.at(key)}: too large")
-        return value
-
-    def object(self, key: str) -> dict[str, object]:
-        """An object; a missing one is empty. RabbitMQ 3.10 writes some as lists of pairs."""
-        value = self.values.get(key, {})
-        if isinstance(value, list) and all(is_pair(each) for each in value):
-            value = dict(value)
-        if not isinstance(value, dict):
-            raise DefinitionsError(f"{self.at(key)}: expected an object, not {kind_of(value)}")
-        return value
-
-    def table(self, key: str = "arguments") -> Table:
-        """An object as an argument table."""
-        return table_of(self.object(key), self.at(key))
-
-    def name(self, key: str = "name", *, may_be_empty: bool = False) -> str:
-        """A name of at most 255 octets, without line ends."""
-        name = self.text(key)
-        try:
-            size = len(name.encode("utf-8", "surrogateescape"))
-        except UnicodeEncodeError:
-            raise DefinitionsError(f"{self.at(key)}: not a text of Unicode") from None
-        if not size and not may_be_empty:
-            raise DefinitionsError(f"{self.at(key)}: must not be empty")
-        if size > NAME_MAX_SIZE:
-            raise DefinitionsError(
-                f"{self.at(key)}: expected at most {NAME_MAX_SIZE} bytes, not {size}"
-            )
-        if "\n" in name or "\r" in name:
-            raise DefinitionsError(f"{self.at(key)}: must not have line ends")
-        return name
-
-    def _of_type(self, key: str, kind: type[T], default: T | None) -> T:
-        if key not in self.values:
-            if default is None:
-                raise DefinitionsError(f"{self.at(key)}: missing")
-            return default
-        value = self.values[key]
-        if not isinstance(value, kind):
-            words = {str: "a text", bool: "true or false"}
-            raise DefinitionsError(f"{self.at(key)}: expected {words[kind]}, not {kind_of(value)}")
-        return value
-
-
 def read_content(text: str) -> Content:
     """The entries of a definitions file.
 
@@ -277,6 +197,8 @@ def read_content(text: str) -> Content:
     for key, reader in readers.items():
         for entry in _entries(document, key):
             reader(entry, content)
+            told = (word for word in entry.unread if word not in TELLING_WORDS)
+            content.skipped.extend(entry.at(word) for word in told if entry.values[word])
     content.skipped.sort()
     return content
 
@@ -294,7 +216,7 @@ def _entries(document: Mapping[str, object], key: str) -> Iterator[Entry]:
 
 
 def _user(entry: Entry, content: Content) -> None:
-    tags = entry.values.get("tags", [])
+    tags = entry.value("tags") or []
     if isinstance(tags, str):  # before 3.9
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
@@ -318,6 +240,7 @@ def _vhost(entry: Entry, content: Content) -> None:
     content.vhosts.append(vhost)
     metadata = entry.object("metadata")
     for table, where in ((entry.values, entry.where), (metadata, entry.at("metadata"))):
+        entry.value("default_queue_type")
         if table.get("default_queue_type") not in {None, "undefined", "classic"}:
             content.skipped.append(f"{where}.default_queue_type")
     limits = _limits(entry, "limits", MAX_LIMITS, content)
@@ -340,14 +263,17 @@ def _topic_permission(entry: Entry, content: Content) -> None:
 def _parameter(entry: Entry, content: Content) -> None:
     component = entry.text("component")
     if component == OPERATOR_POLICY:
-        value = Entry(entry.values.get("value"), entry.at("value"))
+        value = Entry(entry.value("value"), entry.at("value"))
         policy = _policy_of(value, entry.name(), is_operator=True)
+        content.skipped.extend(value.at(word) for word in value.unread)
         content.policies.append(PolicyEntry(entry.where, entry.name("vhost"), policy))
     elif component == VHOST_LIMITS:
+        entry.value("name")  # there is one set of limits, whatever it is called
         limits = _limits(entry, "value", MAX_LIMITS, content)
         content.limits.append(LimitsEntry(entry.where, entry.name("vhost"), limits))
     else:
         content.skipped.append(f"{entry.where} of component {component!r}")
+        entry.pass_over()
 
 
 def _limits(entry: Entry, key: str, known: tuple[str, ...], content: Content) -> dict[str, int]:
@@ -442,56 +368,4 @@ def _binding(entry: Entry, content: Content) -> None:
 def _global_parameter(entry: Entry, content: Content) -> None:
     if entry.text("name") not in TELLING_PARAMETERS:
         content.skipped.append(f"{entry.where} {entry.text('name')!r}")
-
-
-def table_of(values: Mapping[str, object], where: str, depth: int = 0) -> Table:
-    """An argument table; integers get 64 bits.
-
-    Raises:
-        DefinitionsError: a value that no table can hold
-    """
-    table: Table = {}
-    for name, value in values.items():
-        if len(name.encode("utf-8", "backslashreplace")) > NAME_MAX_SIZE:
-            raise DefinitionsError(f"{where}: a name of more than {NAME_MAX_SIZE} bytes")
-        table[name] = _field(value, f"{where}.{name}", depth)
-    return table
-
-
-def _field(value: object, where: str, depth: int) -> Field:
-    if depth > MOST_DEPTH:
-        raise DefinitionsError(f"{where}: nested too deeply")
-    if isinstance(value, bool):
-        return boolean(value)
-    if isinstance(value, int):
-        if not -LARGEST_INTEGER <= value < LARGEST_INTEGER:
-            raise DefinitionsError(f"{where}: {value} does not fit into 64 bits")
-        return long_int(value)
-    if isinstance(value, float):
-        return Field("d", value)
-    if isinstance(value, str):
-        try:
-            return longstr(value)
-        except UnicodeEncodeError:
-            raise DefinitionsError(f"{where}: not a text of Unicode") from None
-    if isinstance(value, dict):
-        return Field("F", table_of(value, where, depth + 1))
-    if isinstance(value, list):
-        items = (_field(each, f"{where}[{at}]", depth + 1) for at, each in enumerate(value))
-        return Field("A", tuple(items))
-    return Field("V", None)
-
-
-def is_pair(value: object) -> bool:
-    """Whether it is a list of a name and a value."""
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
-
-
-def kind_of(value: object) -> str:
-    """What a value of JSON is, in words; the value itself may be a secret."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    words: dict[type, str] = {str: "a text", dict: "an object", list: "a list"}
-    return words.get(type(value), "a number")
+    entry.pass_over()

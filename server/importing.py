@@ -23,7 +23,8 @@ from server.broker.broker import Broker
 from server.broker.exchange import Exchange, check_type
 from server.broker.names import check_exchange_name, check_queue_name
 from server.broker.policy_keys import InvalidPolicy
-from server.definitions_file import DefinitionsError, TopicEntry
+from server.definitions_entry import DefinitionsError
+from server.definitions_file import TopicEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

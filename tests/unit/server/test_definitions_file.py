@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from protocol.fields import Field, longstr
-from server.definitions_file import Content, DefinitionsError, read_content
+from server.definitions_entry import DefinitionsError
+from server.definitions_file import Content, read_content
 
 
 def content(**document: Any) -> Content:
@@ -172,6 +173,28 @@ def test_what_this_broker_has_not_got_is_listed() -> None:
         "parameters[0] of component 'shovel'",
         "unheard_of",
         "vhosts[0].default_queue_type",
+    ]
+
+
+def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:
+    found = content(
+        queues=[QUEUE | {"durrable": True, "nothing": None}],
+        policies=[POLICY | {"applies-to": "queues"}],
+        vhosts=[{"name": "v", "description": "of ours", "tracing": False, "motto": "never lost"}],
+        parameters=[
+            {
+                "component": "operator_policy",
+                "name": "o",
+                "vhost": "/",
+                "value": {"pattern": "", "definition": {"max-length": 1}, "colour": 1},
+            }
+        ],
+    )
+    assert found.skipped == [
+        "parameters[0].value.colour",
+        "policies[0].applies-to",
+        "queues[0].durrable",
+        "vhosts[0].motto",
     ]
 
 

@@ -11,8 +11,9 @@ from pamqp import commands
 from protocol.errors import AccessRefused, NotAllowed
 from server.auth import LoginError
 from server.broker.broker import Broker
+from server.definitions_entry import DefinitionsError
 from server.definitions_export import exported
-from server.definitions_file import DefinitionsError, read_content
+from server.definitions_file import read_content
 from server.importing import Importer, Sketch, empty_sketch
 from tests import wire
 from tests.unit.server.in_memory import World, closes_channel
