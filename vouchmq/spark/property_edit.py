@@ -1,0 +1,174 @@
+"""Properties as they stand in a content header, changed without touching what stays.
+
+    flags(2) content_type content_encoding headers delivery_mode … app_id cluster_id
+
+What a broker added on delivery is cut out and what a replay adds is put behind the rest; every
+other octet is the publisher's. Nothing is decoded, so nothing can come back different: neither a
+decimal, nor the order of headers, nor one that stands there twice. Knows octets only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from struct import Struct, error
+from typing import Final
+
+_FLAGS: Final = Struct(">H")
+_SIZE: Final = Struct(">I")
+_CONTINUED: Final = 0x0001
+
+HEADERS: Final = 1 << 13
+EXPIRATION: Final = 1 << 8
+USER_ID: Final = 1 << 4
+
+# Properties in the order of their flags: how many octets, 0 a short string, -1 a table.
+_KINDS: Final = (
+    *((1 << 15, 0), (1 << 14, 0), (HEADERS, -1), (1 << 12, 1), (1 << 11, 1), (1 << 10, 0)),
+    *((1 << 9, 0), (EXPIRATION, 0), (1 << 7, 0), (1 << 6, 8), (1 << 5, 0), (USER_ID, 0)),
+    *((1 << 3, 0), (1 << 2, 0)),
+)
+_UNKNOWN: Final = 0x0003
+# Octets of a value in a table by its kind; what is not here begins with its size.
+_FIXED: Final = {
+    **dict.fromkeys(b"tbB", 1),
+    **dict.fromkeys(b"sUu", 2),
+    **dict.fromkeys(b"Iif", 4),
+    ord("D"): 5,
+    **dict.fromkeys(b"lLdT", 8),
+    ord("V"): 0,
+}
+_SIZED: Final = frozenset(b"SxAF")
+
+
+class RawPropertiesError(ValueError):
+    """Octets that are no properties."""
+
+
+class Parts:
+    """Where each property of a content header stands.
+
+    Attributes:
+        flags: which properties there are
+        spans: from where to where, by flag
+    """
+
+    __slots__ = ("flags", "raw", "spans")
+
+    def __init__(self, raw: bytes) -> None:
+        """Raises RawPropertiesError when a property ends behind the octets, or before them."""
+        self.raw = raw
+        self.spans: dict[int, tuple[int, int]] = {}
+        try:
+            self.flags: int = _FLAGS.unpack_from(raw)[0]
+            if self.flags & _UNKNOWN:
+                raise RawPropertiesError(f"unknown property flags {self.flags & _UNKNOWN:#x}")
+            at = _FLAGS.size
+            for flag, size in _KINDS:
+                if self.flags & flag:
+                    end = at + (size or 1 + raw[at] if size >= 0 else self._table_size(at))
+                    self.spans[flag] = (at, end)
+                    at = end
+        except (error, IndexError) as cut:
+            raise RawPropertiesError("the properties are cut short") from cut
+        if at != len(raw):
+            raise RawPropertiesError(f"{len(raw)} octets of properties, but they end at {at}")
+
+    def _table_size(self, at: int) -> int:
+        size: int = _SIZE.unpack_from(self.raw, at)[0]
+        return _SIZE.size + size
+
+    def text(self, flag: int) -> bytes | None:
+        """A short string; None if the property is not there."""
+        span = self.spans.get(flag)
+        return None if span is None else self.raw[span[0] + 1 : span[1]]
+
+    def headers(self) -> Iterator[tuple[bytes, int, int]]:
+        """Name of each header, and from where to where it stands in `raw`.
+
+        Raises:
+            RawPropertiesError: the table holds something that is no header.
+        """
+        at, stop = self.spans.get(HEADERS, (0, 0))
+        at += _SIZE.size
+        while at < stop:
+            first = at
+            value = at + 1 + self.raw[at]
+            if value >= stop:
+                raise RawPropertiesError("a header's name is cut short")
+            name = self.raw[first + 1 : value]
+            at = value + 1 + self._value_size(value, stop)
+            if at > stop:
+                raise RawPropertiesError(f"header {_shown(name)} is cut short")
+            yield name, first, at
+
+    def _value_size(self, at: int, stop: int) -> int:
+        kind = self.raw[at]
+        fixed = _FIXED.get(kind)
+        if fixed is not None:
+            return fixed
+        if kind not in _SIZED:
+            raise RawPropertiesError(f"a header of the unknown kind {chr(kind)!r}")
+        if at + 1 + _SIZE.size > stop:
+            raise RawPropertiesError("a header's size is cut short")
+        return self._table_size(at + 1)
+
+
+def edited(
+    raw: bytes, *, drop: Collection[bytes] = (), without: int = 0, add: bytes = b""
+) -> bytes:
+    """Properties with some headers and properties left out and some headers added.
+
+    Args:
+        raw: flags and values as received
+        drop: names of headers to leave out, also where they stand twice
+        without: flags of properties to leave out
+        add: encoded headers to put behind the others; see `header`
+
+    A table of which nothing is left goes, too.
+
+    Raises:
+        RawPropertiesError: these are no properties.
+    """
+    parts = Parts(raw)
+    table = _table(parts, drop) + add
+    flags = parts.flags & ~without & ~HEADERS | (HEADERS if table else 0)
+    pieces = [_FLAGS.pack(flags)]
+    for flag, _ in _KINDS:
+        if not flags & flag:
+            continue
+        if flag == HEADERS:
+            pieces += (_SIZE.pack(len(table)), table)
+        else:
+            pieces.append(raw[slice(*parts.spans[flag])])
+    return b"".join(pieces)
+
+
+def _table(parts: Parts, drop: Collection[bytes]) -> bytes:
+    """The headers that stay, one behind the other."""
+    raw = parts.raw
+    start, stop = parts.spans.get(HEADERS, (-_SIZE.size, 0))
+    start += _SIZE.size
+    # A name that is nowhere in the octets is not among the headers either.
+    if not any(name in raw for name in drop):
+        return raw[start:stop]
+    kept: list[bytes] = []
+    for name, first, end in parts.headers():
+        if name not in drop:
+            kept.append(raw[first:end])
+    return b"".join(kept)
+
+
+def header(name: str, text: str) -> bytes:
+    """A header that holds a text, encoded.
+
+    Raises:
+        ValueError: the name is longer than 255 octets.
+    """
+    key, value = name.encode(), text.encode()
+    if len(key) > 255:
+        raise ValueError(f"a header's name of {len(key)} octets")
+    return b"".join((bytes((len(key),)), key, b"S", _SIZE.pack(len(value)), value))
+
+
+def _shown(name: bytes) -> str:
+    return repr(name.decode("utf-8", "backslashreplace"))
