@@ -1,0 +1,106 @@
+"""What the tests of the pipeline share: one Spark session, a broker of ours, and the referee.
+
+Sessions and brokers are started by the first test that asks for them, once for the whole run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.integration.broker_process import BrokerProcess, RefereeBroker
+from tools import referee
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+TIMEOUT_S = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A first query starts a JVM and its Python workers: it has more time than other tests."""
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of all tests in this process: two cores, 1 GiB of heap, nothing but loopback."""
+    pytest.importorskip("pyspark")
+    import vouchmq.spark
+    from vouchmq.spark.session import session
+
+    more = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }
+    with warnings.catch_warnings():
+        # Sockets to the JVM that py4j leaves to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        with session("tests", cores=2, memory="1g", more=more) as spark:
+            vouchmq.spark.register(spark)
+            yield spark
+
+
+@pytest.fixture(scope="session")
+def vouch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A VouchMQ of all tests in this process; who kills one starts one of their own."""
+    process = BrokerProcess(tmp_path_factory.mktemp("vouch"))
+    process.start()
+    try:
+        yield process
+        assert process.is_running, f"the broker died:\n{process.output()}"
+        assert process.stop() == 0, process.output()
+        assert process.complaints() == []
+    finally:
+        process.kill9()
+
+
+@pytest.fixture(scope="session")
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeBroker]:
+    """A RabbitMQ of all tests in this process; tests that ask for it are skipped without it."""
+    if not Path(referee.SERVER).exists():
+        pytest.skip("rabbitmq-server is not installed")
+    directory = tmp_path_factory.mktemp("referee")
+    port = _free_port()
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            status = referee.start(directory, port)
+        if status:
+            pytest.skip(f"rabbitmq-server does not start: {said.getvalue().strip()[-300:]}")
+        yield RefereeBroker(f"amqp://guest:guest@127.0.0.1:{port}/%2F")
+    finally:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            referee.stop(directory)
+
+
+@pytest.fixture(params=["vouch", "rabbit"])
+def either(request: pytest.FixtureRequest) -> BrokerProcess | RefereeBroker:
+    """The test runs against our broker and against the referee."""
+    broker: BrokerProcess | RefereeBroker = request.getfixturevalue(request.param)
+    return broker
+
+
+@pytest.fixture
+def fresh() -> Callable[[str], str]:
+    """Makes names that no other test uses."""
+    return lambda kind: f"{kind}.{uuid.uuid4().hex[:10]}"
+
+
+def _free_port() -> int:
+    """A port whose neighbours the referee's own uses can have: it adds 20000 for the nodes."""
+    taken = {used.laddr.port for used in psutil.net_connections("inet") if used.laddr}
+    return next(
+        port for port in range(21673, 29000, 7) if not taken & {port, port + 1, port + 20000}
+    )

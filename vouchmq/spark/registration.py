@@ -1,0 +1,26 @@
+"""Makes `format("amqp")` known to a session. Nothing of Spark is imported before that is asked for.
+
+Spark could find a data source by itself, but then tries every installed one in a fresh process for
+each session, and one that fails breaks all others: so it is a call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make `amqp` a format of this session, to read and to write.
+
+    Once per session, before the first use. Spark's worker processes import this package by its
+    name, so it must be installed wherever they run.
+    """
+    from vouchmq.spark.source import AmqpDataSource, SpeculativeAmqpDataSource
+
+    # A static setting, which the processes that plan a write cannot see: so the class carries it.
+    speculates = spark.sparkContext.getConf().get("spark.speculation", "false")
+    is_speculative = str(speculates).lower() == "true"
+    spark.dataSource.register(SpeculativeAmqpDataSource if is_speculative else AmqpDataSource)

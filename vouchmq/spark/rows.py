@@ -1,0 +1,121 @@
+"""Deliveries → Arrow record batches that Spark takes as they are, and record batches → publishes.
+
+The schema is that of `columns.py`, in the very types and nullability that Spark's own conversion
+gives them: it compares. Knows Arrow and not Spark, and opens no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
+
+import pyarrow as pa
+
+from vouchmq.spark.columns import ALL
+from vouchmq.spark.columns import COLUMNS as KINDS
+from vouchmq.spark.properties import PropertyReader
+
+# As the bulk client hands them out: tag, redelivered, exchange, routing key, properties, body.
+Delivery = tuple[int, bool, str, str, bytes, bytes]
+
+_ARROW: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(
+        pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())
+    ),
+}
+
+
+@cache
+def arrow_schema(columns: tuple[str, ...] = ALL) -> pa.Schema:
+    """The Arrow schema of these columns, all nullable."""
+    return pa.schema([pa.field(name, _ARROW[KINDS[name]]) for name in columns])
+
+
+def batch_from(
+    queue: str,
+    deliveries: Sequence[Delivery],
+    columns: tuple[str, ...] = ALL,
+    broken: list[int] | None = None,
+) -> pa.RecordBatch:
+    """One row per delivery, in their order, with these columns and no others.
+
+    A message whose properties cannot be read becomes a row without them: `properties_raw` and
+    `body` are there.
+
+    Args:
+        queue: where all of them come from
+        deliveries: as the bulk client took them
+        columns: which, in which order
+        broken: gets the numbers of the rows whose properties could not be read
+    """
+    size = len(deliveries)
+    if not size:
+        return pa.RecordBatch.from_arrays(
+            [pa.nulls(0, each.type) for each in arrow_schema(columns)], schema=arrow_schema(columns)
+        )
+    _, redelivered, exchanges, keys, raws, bodies = zip(*deliveries, strict=True)
+    values, unread = PropertyReader(columns).read(raws)
+    if broken is not None:
+        broken.extend(unread)
+    of_delivery: dict[str, Callable[[], pa.Array]] = {
+        "queue": lambda: _texts((queue,) * size),
+        "body": lambda: pa.array(bodies, pa.binary()),
+        "exchange": lambda: _texts(exchanges),
+        "routing_key": lambda: _texts(keys),
+        "redelivered": lambda: pa.array(redelivered, pa.bool_()),
+        "properties_raw": lambda: pa.array(raws, pa.binary()),
+    }
+    arrays = []
+    for field in arrow_schema(columns):
+        make = of_delivery.get(field.name)
+        arrays.append(make() if make else _property_array(values.get(field.name), field.type, size))
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def _property_array(values: list[Any] | None, kind: pa.DataType, size: int) -> pa.Array:
+    if values is None:
+        return pa.nulls(size, kind)
+    if pa.types.is_map(kind):
+        return _map_array(values, kind)
+    return pa.array(values, kind)
+
+
+def _texts(values: Sequence[str]) -> pa.Array:
+    """A column of text, which is often the same in all rows."""
+    try:
+        if values.count(values[0]) == len(values):
+            return pa.repeat(pa.scalar(values[0], pa.string()), len(values))
+        return pa.array(values, pa.string())
+    except UnicodeEncodeError:
+        return pa.array([_readable(value) for value in values], pa.string())
+
+
+def _readable(text: str) -> str:
+    """Names need not be UTF-8 on the wire; octets that are not become `\\xNN`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _map_array(tables: list[dict[str, str | None] | None], kind: pa.DataType) -> pa.Array:
+    keys: list[str] = []
+    items: list[str | None] = []
+    offsets: list[int | None] = []
+    for table in tables:
+        # A null instead of an offset is a null instead of a map.
+        offsets.append(None if table is None else len(keys))
+        if table:
+            keys.extend(table)
+            items.extend(table.values())
+    offsets.append(len(keys))
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()),
+        pa.array(keys, pa.string()),
+        pa.array(items, pa.string()),
+        type=kind,
+    )

@@ -1,0 +1,154 @@
+"""The class that Spark knows: format `amqp`, its schema, and which reader or writer serves a call.
+
+Each call takes place in another short-lived process, to which the class comes pickled by its name:
+an instance holds the user's options and nothing else, and opens nothing. Readers and writers are
+imported when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from vouchmq.spark.columns import SCHEMA_DDL, projection
+from vouchmq.spark.options import (
+    QUEUE,
+    SOURCE_NAMES,
+    SPOOL,
+    STREAM,
+    OptionError,
+    SinkOptions,
+    SourceOptions,
+    refuse,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_ONLY_FOR_READING = frozenset(name.lower() for name in SOURCE_NAMES) - frozenset(
+    ("url", "connecttimeoutms")
+)
+
+
+class AmqpDataSource(DataSource):
+    """Queues, spooled queues and streams to read from, exchanges to write to."""
+
+    # Whether tasks may run twice at once; see SpeculativeAmqpDataSource.
+    is_speculative = False
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Called at `load()` and when a write is planned; Spark does not say which.
+
+        Raises:
+            OptionError: an option is wrong
+        """
+        super().__init__(options)
+        # With a schema of the user's, Spark asks for nothing else before the query starts.
+        if any(name.lower() in _ONLY_FOR_READING for name in options):
+            SourceOptions.parse(options)
+        else:
+            SinkOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "amqp"
+
+    def schema(self) -> str:
+        """All columns; asked for at `load()`, unless the user gives a schema.
+
+        Raises:
+            OptionError: an option of reading is wrong
+        """
+        SourceOptions.parse(self.options)
+        return SCHEMA_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For `spark.read`, which can read a stream only.
+
+        Raises:
+            OptionError: an option is wrong, or it is a queue that shall be read
+            SchemaError: `schema` is no subset of the columns
+        """
+        options = SourceOptions.parse(self.options)
+        columns = projection(schema)
+        if options.mode != STREAM:
+            refuse(
+                "mode",
+                f"spark.read cannot read a queue (mode {options.mode}): it never says that it is "
+                "done, so messages could only be lost or repeated; use spark.readStream with "
+                "trigger(availableNow=True), or mode stream for a stream",
+            )
+        from vouchmq.spark import stream
+
+        return stream.batch_reader(options, columns)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+        """For `spark.readStream`.
+
+        Raises:
+            OptionError: an option is wrong
+            SchemaError: `schema` is no subset of the columns
+        """
+        options = SourceOptions.parse(self.options)
+        columns = projection(schema)
+        if options.has_ending_offsets:
+            refuse("endingOffsets", "of spark.read; a streaming query has no end")
+        if options.mode in (QUEUE, SPOOL):
+            from vouchmq.spark import queue
+
+            return queue.stream_reader(options, columns)
+        from vouchmq.spark import stream
+
+        return stream.stream_reader(options, columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For `df.write`, which can append only.
+
+        Raises:
+            OptionError: an option is wrong
+            SchemaError: a column cannot be published, or there is no body
+        """
+        options = self._sink_options(overwrite)
+        from vouchmq.spark import sink
+
+        return sink.batch_writer(options, schema)
+
+    def streamWriter(  # noqa: N802 - Spark's
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """For `df.writeStream`, which can append only.
+
+        Raises:
+            OptionError: an option is wrong
+            SchemaError: a column cannot be published, or there is no body
+        """
+        options = self._sink_options(overwrite)
+        from vouchmq.spark import sink
+
+        return sink.stream_writer(options, schema)
+
+    def _sink_options(self, overwrite: bool) -> SinkOptions:
+        options = SinkOptions.parse(self.options)
+        if overwrite:
+            raise OptionError("mode: only append; a broker cannot overwrite what it has passed on")
+        if self.is_speculative and options.message_id == "none":
+            refuse(
+                "messageId",
+                "none with spark.speculation=true publishes rows twice that nothing can tell apart",
+            )
+        return options
+
+
+class SpeculativeAmqpDataSource(AmqpDataSource):
+    """The same in a session with `spark.speculation=true`, where tasks may run twice at once."""
+
+    is_speculative = True
