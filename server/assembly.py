@@ -344,6 +344,8 @@ class Assembly:
         if not queue.has_consumers or self.storing.is_gathering:
             return False
         self.storage.hand_over(self.journal.next_lsn - 1)
+        if self.node.has_failed:
+            return False
         queue.dispatch()
         return True
 

@@ -183,6 +183,9 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
         )
     # A message that the disk refuses must have gone to nobody (CONF-12).
     channel.node.hand_over(queue.head_lsn)
+    if channel.is_closing or channel.node.has_failed:
+        # By that refusal: whoever asks is not there any more, or nothing is handed out any more.
+        return
     found = queue.get(no_ack=no_ack)
     if found is None:
         channel.reply(get_empty(channel.number))

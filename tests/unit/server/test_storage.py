@@ -117,6 +117,30 @@ class TestPublishes:
         assert taker.names() == ["Basic.GetEmpty"]
         assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
 
+    def test_get_of_a_connection_that_ends_by_it(self, world: DiskWorld, client: Client) -> None:
+        """What is ready stays so: nobody would ever have it otherwise."""
+        arguments = {"x-max-priority": 1}
+        client.ask(1, commands.Queue.Declare(queue="p", durable=True, arguments=arguments))
+        client.send(stored(1, "p"))
+        world.sync()
+        client.hear()
+        blind = other(world)
+        client.send(wire.publish(1, "p", b"2", wire.persistent(priority=1)))
+        refuse(world)
+        blind.send(stored(3), wire.method(1, commands.Basic.Get(queue="p")))
+        assert blind.names() == ["Connection.Close"]
+        queue = world.vhost.queues["p"]
+        assert (queue.ready_count, queue.unacked_count) == (1, 0)
+        assert numbers(world, "p") == [b"1"]
+
+    def test_get_of_what_a_broken_disk_has_refused(self, world: DiskWorld, client: Client) -> None:
+        taker = other(world)
+        refuse(world, number=errno.EIO)
+        client.send(stored(1))
+        taker.method(1, commands.Basic.Get(queue="d"))
+        assert taker.hear() == []
+        assert world.fatal
+
     def test_nor_who_would_take_an_immediate_one(self, world: DiskWorld, client: Client) -> None:
         taker = other(world)
         taker.consume("d", "c")
