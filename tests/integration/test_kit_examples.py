@@ -81,7 +81,7 @@ def test_the_kit_brings_nothing_of_the_broker() -> None:
 
 
 def test_without_its_client_the_kit_says_what_it_needs() -> None:
-    code = "import sys; sys.modules['aio_pika'] = None; import vouchmq.kit"
+    code = "import sys; sys.modules['aio_pika'] = None; from vouchmq.kit import connect"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=PROJECT,

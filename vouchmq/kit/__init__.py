@@ -1,17 +1,23 @@
 """The client kit: JMS's acknowledgement modes and redelivery policies over AMQP 0-9-1."""
 
-from vouchmq.kit.connection import Connection, connect
-from vouchmq.kit.errors import (
-    ChannelLostError,
-    IllegalStateError,
-    KitError,
-    RefusedError,
-    TransactionRolledBackError,
-)
-from vouchmq.kit.message import Message
-from vouchmq.kit.modes import Mode
-from vouchmq.kit.receiver import Receiver
-from vouchmq.kit.redelivery import RedeliveryPolicy
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vouchmq.kit.connection import Connection, connect
+    from vouchmq.kit.errors import (
+        ChannelLostError,
+        IllegalStateError,
+        KitError,
+        RefusedError,
+        TransactionRolledBackError,
+    )
+    from vouchmq.kit.message import Message
+    from vouchmq.kit.modes import Mode
+    from vouchmq.kit.receiver import Receiver
+    from vouchmq.kit.redelivery import RedeliveryPolicy
+else:
+    # At run time the names are imported when they are asked for: the bulk client needs no aio-pika.
+    from vouchmq.kit.names import __getattr__
 
 __all__ = [
     "ChannelLostError",
