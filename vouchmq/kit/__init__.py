@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vouchmq.kit.redelivery import RedeliveryPolicy
 else:
     # At run time the names are imported when they are asked for: the bulk client needs no aio-pika.
-    from vouchmq.kit.names import __getattr__
+    from vouchmq.kit.names import __getattr__ as __getattr__
 
 __all__ = [
     "ChannelLostError",
