@@ -19,6 +19,7 @@ from vouchmq.spark.property_edit import (
     RawPropertiesError,
     edited,
     header,
+    stream_offset,
 )
 
 SHORT = st.text(max_size=20).filter(lambda text: len(text.encode()) < 128)
@@ -128,6 +129,16 @@ def test_a_header_is_added_where_there_was_no_table() -> None:
     assert raw[6:] == encode.field_table(table)[4:]
     with pytest.raises(ValueError, match="300 octets"):
         header("n" * 300, "")
+
+
+def test_the_offset_in_a_stream_is_found_wherever_it_stands() -> None:
+    mine = entry("x-stream-offset", b"l", struct.pack(">q", 2**40))
+    other = entry("a", b"S", struct.pack(">I", len(mine)) + mine)
+    assert stream_offset(with_headers(other, mine)) == 2**40
+    assert stream_offset(with_headers(mine, other)) == 2**40
+    assert stream_offset(with_headers(mine, more=b"\2", flags=1 << 12)) == 2**40
+    assert stream_offset(with_headers(entry("x-stream-offset", b"t", b"\1"))) is None
+    assert stream_offset(b"\0\0") is None
 
 
 def test_a_text_is_read_in_place() -> None:

@@ -15,7 +15,8 @@ from typing import Final
 
 _FLAGS: Final = Struct(">H")
 _SIZE: Final = Struct(">I")
-_CONTINUED: Final = 0x0001
+_OFFSET: Final = Struct(">q")
+_STREAM_OFFSET: Final = b"\x0fx-stream-offsetl"
 
 HEADERS: Final = 1 << 13
 EXPIRATION: Final = 1 << 8
@@ -111,6 +112,25 @@ class Parts:
         if at + 1 + _SIZE.size > stop:
             raise RawPropertiesError("a header's size is cut short")
         return self._table_size(at + 1)
+
+
+def stream_offset(raw: bytes) -> int | None:
+    """The offset that a broker has put among the headers; None if there is none.
+
+    It is the last of them: brokers add behind what the publisher sent.
+
+    Raises:
+        RawPropertiesError: these are no properties.
+    """
+    parts = Parts(raw)
+    end = parts.spans.get(HEADERS, (0, 0))[1]
+    first = end - len(_STREAM_OFFSET) - _OFFSET.size
+    if first > 0 and raw.startswith(_STREAM_OFFSET, first):
+        return int(_OFFSET.unpack_from(raw, end - _OFFSET.size)[0])
+    for name, first, end in parts.headers():
+        if name == _STREAM_OFFSET[1:-1] and raw[first + len(_STREAM_OFFSET) - 1] in b"l":
+            return int(_OFFSET.unpack_from(raw, end - _OFFSET.size)[0])
+    return None
 
 
 def edited(
