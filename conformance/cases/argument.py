@@ -78,7 +78,7 @@ _bad(
     "x-queue-master-locator",
     1,
     "{unacceptable_type,signedint}",
-    referee_reason="3.10.8 fails with 541",
+    referee_reason="C-34: fails with 541",
 )
 _bad("QUEUE-45", "x-dead-letter-strategy", "maybe", "invalid_dlx_strategy", mark="+")
 _bad("QUEUE-51", "x-delivery-limit", "3", NOT_INTEGER.format("longstr"), mark="+")

@@ -135,7 +135,7 @@ def nothing_after_cancel(stage: Stage) -> None:
 @case(
     "CONS-08",
     says="consume and cancel pipelined: consume-ok, perhaps deliveries, cancel-ok",
-    referee_reason="3.10.8 now and then crashes the channel: 541",
+    referee_reason="C-63: now and then crashes the channel: 541",
 )
 def pipelined_cancel(stage: Stage) -> None:
     channel = stage.channel()
@@ -311,7 +311,7 @@ def cancel_in_answer(stage: Stage) -> None:
 @case(
     "CONS-41",
     says="cancel-ok in answer to it is accepted",
-    referee_reason="3.10.8: 503 COMMAND_INVALID - unimplemented method",
+    referee_reason="C-62: 503 COMMAND_INVALID - unimplemented method",
 )
 def cancel_ok_in_answer(stage: Stage) -> None:
     channel, tag = _broker_cancels(stage)

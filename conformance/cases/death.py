@@ -29,7 +29,7 @@ from conformance.wire import Argument, Plain, Table, Typed, plain
 
 # Brokers on other machines may have other clocks.
 CLOCKS_S: Final = 3600
-TURNED: Final = "3.10.8 turns the older tables around at every death"
+TURNED: Final = "C-81: turns the older tables around at every death"
 
 
 def _lead(exchange: str, key: str | None = None, **more: Plain) -> Table:

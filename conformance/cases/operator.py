@@ -96,7 +96,7 @@ def lowered_and_refusing(stage: Stage) -> None:
     "TTL-08",
     says="a message-ttl that is set by policy counts from the time of arrival",
     slow=True,
-    referee_reason="3.10.8 gives no deadline to messages that are there already",
+    referee_reason="C-65: gives no deadline to messages that are there already",
 )
 def ttl(stage: Stage) -> None:
     channel = stage.channel()

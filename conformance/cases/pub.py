@@ -122,7 +122,7 @@ def delivery_modes(stage: Stage) -> None:
 @case(
     "PUB-07",
     says="any other delivery-mode is transient and relayed unchanged",
-    referee_reason="3.10.8: 406 invalid message: {delivery_mode_unknown,0}",
+    referee_reason="C-49: 406 invalid message: {delivery_mode_unknown,0}",
 )
 def odd_delivery_modes(stage: Stage) -> None:
     channel = stage.channel()

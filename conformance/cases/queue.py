@@ -459,7 +459,7 @@ def delete_if_empty(stage: Stage) -> None:
 @case(
     "QUEUE-62",
     says="if-unused is checked before if-empty",
-    referee_reason="3.10.8 checks if-empty first",
+    referee_reason="C-35: checks if-empty first",
 )
 def unused_before_empty(stage: Stage) -> None:
     channel, other = stage.channel(), stage.channel()

@@ -202,7 +202,7 @@ def without_dlx(stage: Stage) -> None:
 @case(
     "LEN-24",
     says="reject-publish-dlx on a quorum-type queue: nack, nothing is dead",
-    referee_reason="3.10.8 takes the value and drops heads",
+    referee_reason="C-83: takes the value and drops heads",
 )
 def quorum_refusal(stage: Stage) -> None:
     channel = stage.confirming()

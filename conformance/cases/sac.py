@@ -184,7 +184,7 @@ def on_one_channel(stage: Stage) -> None:
 @case(
     "CONS-30",
     says="a backlog goes to the first consumer, the rest to its successor",
-    referee_reason="3.10.8 serves the new active one only when the queue is next used",
+    referee_reason="C-64: serves the new active one only when the queue is next used",
 )
 def backlog(stage: Stage) -> None:
     writer, first, second = (stage.channel() for _ in range(3))

@@ -48,7 +48,7 @@ def sizes(stage: Stage) -> None:
 @case(
     "STREAM-02",
     says="a dead-lettered message arrives in a stream with its history",
-    referee_reason="3.10.8 drops what a classic queue dead-letters into a stream",
+    referee_reason="C-82: drops what a classic queue dead-letters into a stream",
 )
 def dead_letters(stage: Stage) -> None:
     name = stream(stage)

@@ -67,7 +67,7 @@ for _version_is in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
 @case(
     "TLS-01",
     says="TLS 1.1 is refused",
-    referee_reason="3.10.8 takes it, unless ssl_options.versions says otherwise",
+    referee_reason="C-17: takes it, unless ssl_options.versions says otherwise",
 )
 def old_version(stage: Stage) -> None:
     context = _context(stage)
@@ -170,7 +170,7 @@ def offered(stage: Stage) -> None:
 @case(
     "TLS-20",
     says="EXTERNAL is not offered without a certificate",
-    referee_reason="3.10.8 offers it, and refuses the login",
+    referee_reason="C-18: offers it, and refuses the login",
 )
 def not_offered(stage: Stage) -> None:
     check("EXTERNAL" not in _offered(_dial(stage, _context(stage))), "offered without one")
