@@ -4,6 +4,7 @@
     --states N           or until so many crash states were judged
     --seed N [--steps M] one history again, with every step of its end shown
     --jobs J             processes (default: one per core)
+    --rough              with a disk that is full, and a power that goes, every few steps
 
 Every other share of the time goes to the store alone (`store_model.run_random`), whose
 histories are shorter; half of the broker's have every feature in use (`--features`). Prints crash
@@ -52,9 +53,10 @@ class Totals:
         self.failures += other.failures
 
 
-def live_broker(seed: int, totals: Totals, *, has_features: bool) -> None:
+def live_broker(seed: int, totals: Totals, *, has_features: bool, is_rough: bool) -> None:
     began = time.perf_counter()
-    outcome = history.run_features(seed) if has_features else history.run(seed)
+    run = history.run_features if has_features else history.run
+    outcome = run(seed, is_rough=is_rough)
     totals.broker_seconds += time.perf_counter() - began
     totals.histories += 1
     totals.broker_states += outcome.states
@@ -62,8 +64,9 @@ def live_broker(seed: int, totals: Totals, *, has_features: bool) -> None:
     totals.deliveries += outcome.deliveries
     if outcome.failure is not None:
         kind = type(outcome.failure).__name__
+        what = ("--features " if has_features else "") + ("--rough " if is_rough else "")
         totals.failures.append(
-            f"python -m tests.simulation {'--features ' if has_features else ''}--seed {seed}"
+            f"python -m tests.simulation {what}--seed {seed}"
             f" --steps {outcome.steps}  # {kind}: {outcome.failure}"
         )
 
@@ -80,7 +83,7 @@ def live_store(seed: int, totals: Totals) -> None:
     totals.histories += 1
 
 
-def live(first_seed: int, seconds: float, states: int) -> Totals:
+def live(first_seed: int, seconds: float, states: int, is_rough: bool = False) -> Totals:
     """Fresh seeds from `first_seed` on, until the time or the number of states is reached."""
     totals = Totals()
     deadline = time.perf_counter() + seconds
@@ -93,25 +96,30 @@ def live(first_seed: int, seconds: float, states: int) -> Totals:
             live_store(seed, totals)
         else:
             # Every other history of the broker has all features in use.
-            live_broker(seed, totals, has_features=totals.histories % 2 == 0)
+            has_features = totals.histories % 2 == 0
+            live_broker(seed, totals, has_features=has_features, is_rough=is_rough)
         seed += 1
     return totals
 
 
-def in_process(results: Queue[Totals], first_seed: int, seconds: float, states: int) -> None:
-    results.put(live(first_seed, seconds, states))
+def in_process(
+    results: Queue[Totals], first_seed: int, seconds: float, states: int, is_rough: bool
+) -> None:
+    results.put(live(first_seed, seconds, states, is_rough))
 
 
-def live_all(first_seed: int, seconds: float, states: int, jobs: int) -> Totals:
+def live_all(
+    first_seed: int, seconds: float, states: int, jobs: int, *, is_rough: bool = False
+) -> Totals:
     """The same in several processes, each with seeds of its own."""
     if jobs <= 1:
-        return live(first_seed, seconds, states)
+        return live(first_seed, seconds, states, is_rough)
     context = multiprocessing.get_context("fork")
     results: Queue[Totals] = context.Queue()
     processes = [
         context.Process(
             target=in_process,
-            args=(results, first_seed + job * 10_000_000, seconds, -(-states // jobs)),
+            args=(results, first_seed + job * 10_000_000, seconds, -(-states // jobs), is_rough),
         )
         for job in range(jobs)
     ]
@@ -125,11 +133,11 @@ def live_all(first_seed: int, seconds: float, states: int, jobs: int) -> Totals:
     return totals
 
 
-def show(seed: int, steps: int, *, has_features: bool) -> int:
+def show(seed: int, steps: int, *, has_features: bool, is_rough: bool) -> int:
     """One history again, with what led to its end."""
     lines: deque[str] = deque(maxlen=SHOWN_STEPS)
     run = history.run_features if has_features else history.run
-    outcome = run(seed, steps, trace=lines.append)
+    outcome = run(seed, steps, is_rough=is_rough, trace=lines.append)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     if outcome.failure is None:
         sys.stdout.write(f"seed {seed}: {outcome.steps} steps, {outcome.states} states, fine\n")
@@ -157,17 +165,19 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=history.STEPS)
     parser.add_argument("--store", action="store_true", help="with --seed: a history of the store")
     parser.add_argument("--features", action="store_true", help="with --seed: with all features")
+    parser.add_argument("--rough", action="store_true", help="a disk that is often full")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     chosen = parser.parse_args()
     if chosen.seed is not None and not (chosen.seconds or chosen.states):
         if chosen.store:
             return show_store(chosen.seed)
-        return show(chosen.seed, chosen.steps, has_features=chosen.features)
+        kind = {"has_features": chosen.features, "is_rough": chosen.rough}
+        return show(chosen.seed, chosen.steps, **kind)
     fresh = random.SystemRandom().randrange(1 << 40)
     first_seed = chosen.seed if chosen.seed is not None else fresh
     began = time.perf_counter()
     seconds = chosen.seconds or (86400.0 if chosen.states else 10.0)
-    totals = live_all(first_seed, seconds, chosen.states, chosen.jobs)
+    totals = live_all(first_seed, seconds, chosen.states, chosen.jobs, is_rough=chosen.rough)
     report(totals, first_seed, time.perf_counter() - began)
     return 1 if totals.failures else 0
 

@@ -74,11 +74,13 @@ def run(
     steps: int = STEPS,
     *,
     crash_rate: float = 0.5,
+    is_rough: bool = False,
     trace: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Live one history; a failure is in the outcome, with the step at which it came.
 
-    The same seed lives the same history, and more steps only go on with it.
+    The same seed lives the same history, and more steps only go on with it. A rough one has a
+    disk that is full every few steps, and a power that goes as often.
     """
     outcome = Outcome(seed, 0)
     bugs: list[BaseException] = []
@@ -88,6 +90,8 @@ def run(
         try:
             for number in range(steps):
                 outcome.steps = number + 1
+                if is_rough:
+                    world.strain()
                 try:
                     step(world, outcome)
                 except PowerCut:
@@ -106,6 +110,7 @@ def run_features(
     steps: int = STEPS,
     *,
     crash_rate: float = 0.5,
+    is_rough: bool = False,
     trace: Callable[[str], None] | None = None,
 ) -> Outcome:
     """The same for a broker with every feature in use."""
@@ -120,6 +125,8 @@ def run_features(
         try:
             for number in range(steps):
                 outcome.steps = number + 1
+                if is_rough:
+                    world.strain()
                 try:
                     feature_world.step(world)
                 except PowerCut:

@@ -22,11 +22,12 @@ def known_seeds() -> list[dict[str, Any]]:
     return seeds
 
 
-def live(seed: int, *, has_features: bool = False) -> history.Outcome:
-    outcome = history.run_features(seed) if has_features else history.run(seed)
+def live(seed: int, *, has_features: bool = False, is_rough: bool = False) -> history.Outcome:
+    run = history.run_features if has_features else history.run
+    outcome = run(seed, is_rough=is_rough)
     if outcome.failure is not None:
-        what = "--features --seed" if has_features else "--seed"
-        line = f"python -m tests.simulation {what} {seed} --steps {outcome.steps}"
+        what = ("--features " if has_features else "") + ("--rough " if is_rough else "")
+        line = f"python -m tests.simulation {what}--seed {seed} --steps {outcome.steps}"
         raise AssertionError(line) from outcome.failure
     return outcome
 
@@ -54,7 +55,8 @@ def test_seeds_that_once_failed(known: dict[str, Any]) -> None:
     if known["of"] == "store":
         store_model.run_random(known["seed"])
     else:
-        live(known["seed"], has_features=known["of"] == "features")
+        is_rough = known.get("rough", False)
+        live(known["seed"], has_features=known["of"] == "features", is_rough=is_rough)
 
 
 def test_seeds_say_what_they_found() -> None:

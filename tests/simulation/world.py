@@ -465,6 +465,18 @@ class World:
         self.tell(f"the next {verb} will fail with {number}")
         self.disk.fail_next(verb, number)
 
+    def strain(self) -> None:
+        """Now and then the disk of a rough history has no room, or its power goes."""
+        chance = self.draw.random()
+        if self.model.has_failed:
+            return
+        if chance < 0.04:
+            verb = self.draw.choice(("write", "write", "write", "create", "rename"))
+            self.tell(f"no room for the next {verb}")
+            self.disk.fail_next(verb, errno.ENOSPC)
+        elif chance < 0.055:
+            self.cut_soon()
+
     def check(self) -> None:
         """What the app does every second: read the gauges, probe a disk that was full."""
         self.assembly.check(0)
