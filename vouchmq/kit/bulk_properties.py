@@ -32,6 +32,9 @@ _HEADER: Final = struct.Struct(">HHQ")
 _FLAG_WORD: Final = struct.Struct(">H")
 _TIME: Final = struct.Struct(">Q")
 _SIZE: Final = struct.Struct(">I")
+_INT: Final = struct.Struct(">i")
+_LONG: Final = struct.Struct(">q")
+_DOUBLE: Final = struct.Struct(">d")
 
 
 def encode_properties(properties: Properties | base.BasicProperties | None) -> bytes:
@@ -134,4 +137,10 @@ def _item(item: object) -> bytes:
     if isinstance(item, list | tuple):
         inner = b"".join(_item(each) for each in item)
         return b"A" + _SIZE.pack(len(inner)) + inner
+    # The types every client reads, at full width: pamqp would halve the digits of a float.
+    if isinstance(item, float):
+        return b"d" + _DOUBLE.pack(item)
+    if isinstance(item, int) and not isinstance(item, bool):
+        is_short = -0x80000000 <= item <= 0x7FFFFFFF
+        return b"I" + _INT.pack(item) if is_short else b"l" + _LONG.pack(item)
     return encode.encode_table_value(item)  # type: ignore[arg-type]  # it refuses what it cannot
