@@ -1,0 +1,98 @@
+"""How much a trigger takes and how long it waits for it, and when `Trigger.AvailableNow` is done.
+
+Must not know what becomes of the messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from vouchmq.spark.feed import Feed
+    from vouchmq.spark.lanes import Portion
+    from vouchmq.spark.options import SourceOptions
+
+# A queue from which nothing comes for so long is empty, as far as AvailableNow is concerned ...
+SILENCE_S: Final = 1.0
+# ... unless the broker says that there is more; then it is given so many times that long.
+PATIENCE: Final = 5
+
+log = logging.getLogger("vouchmq.spark")
+
+
+class Intake:
+    """Takes batches from a feed, within the limits of the options and of the trigger."""
+
+    def __init__(self, options: SourceOptions, feed: Feed) -> None:
+        self._options = options
+        self._feed = feed
+        # With AvailableNow: how many more this run takes.
+        self._left: int | None = None
+
+    def prepare_available_now(self) -> None:
+        """This run takes what is there now, and then ends.
+
+        Others may take some of it, and what a dead process held may come back late: so the number
+        is where to stop at the latest, and never waited for.
+
+        Raises:
+            FeedError: the feed has ended
+        """
+        feed = self._feed
+        self._left = max(feed.ready_at_connect, feed.ready_count() + feed.arrived()[0])
+
+    def rows(self, limit: Any) -> int:
+        """Messages of one batch at most; `limit` is Spark's, of which only rows mean anything."""
+        rows = self._options.max_messages_per_trigger
+        return max(1, min(rows, getattr(limit, "max_rows", rows)))
+
+    def batch(self, limit: Any) -> list[Portion]:
+        """Wait for messages and take them; nothing when none came, or the run has had its share.
+
+        Raises:
+            FeedError: the feed has ended
+        """
+        feed, options = self._feed, self._options
+        rows = self.rows(limit)
+        if self._left is not None:
+            rows = min(rows, self._left)
+            if rows <= 0 or not self._is_there_more():
+                self._left = 0
+                return []
+
+        def is_full() -> bool:
+            count, size = feed.arrived()
+            return count >= rows or size >= options.max_bytes_per_trigger
+
+        feed.wait(is_full, options.fetch_max_wait_ms / 1000)
+        portions = feed.take(rows, options.max_bytes_per_trigger)
+        self.took(sum(len(portion.deliveries) for portion in portions))
+        return portions
+
+    def took(self, count: int) -> None:
+        """So many messages have left the queues for this run."""
+        if self._left is not None:
+            self._left -= count
+
+    def _is_there_more(self) -> bool:
+        """Whether a message comes before the queue has been silent for long enough."""
+        feed = self._feed
+        patience = PATIENCE
+        while True:
+            generation = feed.generation
+            if feed.wait(lambda: feed.arrived()[0] > 0, SILENCE_S):
+                return True
+            if not feed.is_connected or feed.generation != generation:
+                continue
+            waiting = feed.ready_count()
+            if not waiting:
+                return False
+            patience -= 1
+            if patience <= 0:
+                log.warning(
+                    "vouchmq source: %d messages are ready, but the broker gives none to this "
+                    "consumer; the run ends without them",
+                    waiting,
+                )
+                return False
