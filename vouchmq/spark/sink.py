@@ -274,11 +274,11 @@ def _total(messages: Sequence[WriterCommitMessage | None]) -> Published:
 
 def _tell(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     total = _total(messages)
-    log.info("%s: %d rows confirmed, %d nacks", what, total.rows, total.nacked)
+    log.info("amqp %s: %d rows confirmed, %d nacks", what, total.rows, total.nacked)
     if total.unroutable:
-        log.warning("%s: %d of %d rows unroutable", what, total.unroutable, total.rows)
+        log.warning("amqp %s: %d of %d rows unroutable", what, total.unroutable, total.rows)
 
 
 def _tell_abort(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     total = _total(messages)
-    log.warning("%s failed; %d rows of its other tasks are published", what, total.rows)
+    log.warning("amqp %s failed; its other tasks have published %d rows", what, total.rows)

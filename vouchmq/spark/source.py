@@ -7,7 +7,6 @@ imported when they are asked for.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -21,7 +20,6 @@ from pyspark.sql.datasource import (
 from vouchmq.spark.columns import SCHEMA_DDL, projection
 from vouchmq.spark.options import (
     QUEUE,
-    SOURCE_NAMES,
     SPOOL,
     STREAM,
     OptionError,
@@ -33,29 +31,15 @@ from vouchmq.spark.options import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_ONLY_FOR_READING = frozenset(name.lower() for name in SOURCE_NAMES) - frozenset(
-    ("url", "connecttimeoutms")
-)
-
-
 class AmqpDataSource(DataSource):
-    """Queues, spooled queues and streams to read from, exchanges to write to."""
+    """Queues, spooled queues and streams to read from, exchanges to write to.
+
+    Options are looked at by whoever is asked for first: `schema()` at `load()`, or, where the user
+    gives a schema, the reader when the query is planned; the writer before anything is sent.
+    """
 
     # Whether tasks may run twice at once; see SpeculativeAmqpDataSource.
     is_speculative = False
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Called at `load()` and when a write is planned; Spark does not say which.
-
-        Raises:
-            OptionError: an option is wrong
-        """
-        super().__init__(options)
-        # With a schema of the user's, Spark asks for nothing else before the query starts.
-        if any(name.lower() in _ONLY_FOR_READING for name in options):
-            SourceOptions.parse(options)
-        else:
-            SinkOptions.parse(options)
 
     @classmethod
     def name(cls) -> str:
