@@ -143,4 +143,6 @@ def _item(item: object) -> bytes:
     if isinstance(item, int) and not isinstance(item, bool):
         is_short = -0x80000000 <= item <= 0x7FFFFFFF
         return b"I" + _INT.pack(item) if is_short else b"l" + _LONG.pack(item)
+    if isinstance(item, bytes):
+        item = bytearray(item)
     return encode.encode_table_value(item)  # type: ignore[arg-type]  # it refuses what it cannot
