@@ -125,6 +125,7 @@ class Client:
         self.is_leaving = False  # connection.close was sent
         self.is_open = False
         self.is_refused = False  # the broker has closed it because of a full disk
+        self.connection: Connection
         self._counter = 0
         self._heard = b""
 
@@ -208,6 +209,9 @@ class Client:
         def watched(event: Any) -> None:
             if event[0] == reader.PUBLISHES and is_blocking():
                 dispatch(event)  # which will come again
+                return
+            if self.connection.state is ConnectionState.CLOSING:
+                dispatch(event)  # which does nothing: the disk has refused what the client wanted
                 return
             # A commit, or the end of everything, may be written while it is being done, so the
             # model goes first.

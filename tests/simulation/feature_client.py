@@ -89,7 +89,6 @@ class FeatureClient(Client):
     def __init__(self, world: FeatureWorld, number: int) -> None:
         super().__init__(world, number)
         self.talks: dict[int, Talk] = {}
-        self.connection: Connection
 
     # Sending
 

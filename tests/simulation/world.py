@@ -337,7 +337,7 @@ class World:
             peer=wire.name,
             is_loopback=True,
         )
-        wire.connection = Connection(self.assembly.node, wire, handshake)
+        wire.connection = client.connection = Connection(self.assembly.node, wire, handshake)
         gate = wire.connection._gate
         dispatch = client.watch(wire.connection._dispatch, lambda: gate.is_blocking)
         wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
