@@ -112,8 +112,15 @@ def add_minute(made: Made, step: int, count: int) -> None:
 
 HOSTILE: Final = "<script>alert(1)</script>"
 STATES: Final = {
-    **{"LOST": 3, "double_end": 1, "resurrected": 40, "unproven": 12, "open": 5},
-    **{"dead_lettered": 700, "dropped": 90, "transient_gone": 4, "unconfirmed_gone": 2},
+    "LOST": 3,
+    "double_end": 1,
+    "resurrected": 40,
+    "unproven": 12,
+    "open": 5,
+    "dead_lettered": 700,
+    "dropped": 90,
+    "transient_gone": 4,
+    "unconfirmed_gone": 2,
 }
 
 

@@ -261,7 +261,10 @@ def _dressed(svg: str, name: str, title: str) -> str:
     body = re.sub(r'\bid="([^"]*)"', rf'id="{name}-\1"', body)
     body = re.sub(r"url\(#([^)]*)\)", rf"url(#{name}-\1)", body)
     body = re.sub(r'xlink:href="#([^"]*)"', rf'href="#{name}-\1"', body)
-    body = re.sub(r"font: (\d+)px [^;\"]*", r"font-size: \1px", body)
+    # The page's font and line ends; a style of a drawing would be one of the whole page.
+    body = re.sub(r"<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
     body = re.sub(r"#0[123]0[123]0[0-9a-f]", lambda found: f"var({_VARIABLES[found[0]]})", body)
     label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return f'<svg viewBox="{box}" role="img" aria-label="{label}">{body}'
