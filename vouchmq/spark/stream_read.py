@@ -73,6 +73,7 @@ class RangeReader:
         self._range = whole
         self._position = whole.start
         self._silence_s = options.read_timeout_ms / 1000
+        self._batch_rows = BATCH_ROWS
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The messages of the range, in order.
@@ -110,7 +111,7 @@ class RangeReader:
         while last < self._range.stop - 1:
             deliveries = channel.wait(1, self._silence_s)
             if deliveries:
-                deliveries += channel.take(BATCH_ROWS)
+                deliveries += channel.take(self._batch_rows)
                 last = offset_of(self._range.queue, deliveries[-1])
                 channel.ack(deliveries[-1][0], multiple=True)
                 pending += deliveries
@@ -118,7 +119,11 @@ class RangeReader:
             else:
                 self._check_silence(connection, channel)
                 last = self._range.stop - 1
-            if last >= self._range.stop - 1 or len(pending) >= BATCH_ROWS or size >= BATCH_BYTES:
+            if (
+                last >= self._range.stop - 1
+                or len(pending) >= self._batch_rows
+                or size >= BATCH_BYTES
+            ):
                 batch = self._batch(connection, pending)
                 pending, size = [], 0
                 # Before the rows are handed on: whoever asks for more has got them.
