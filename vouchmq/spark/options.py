@@ -25,6 +25,8 @@ Offsets = str | datetime | dict[str, int]
 
 # Prefetch counts are 16 bit on the wire.
 MAX_PREFETCH: Final = 65535
+# Of each task in stream mode: acks come with every read of the socket, more would only wait.
+STREAM_PREFETCH: Final = 4000
 _MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1
 _SHORTSTR: Final = 255
@@ -361,7 +363,8 @@ def _field_name(name: str) -> str:
 def _check_window(values: dict[str, Any], mode: str) -> None:
     """A batch must fit into the prefetch window, or acks that come with the next one stall it."""
     messages = values.get("max_messages_per_trigger", SourceOptions.max_messages_per_trigger)
-    prefetch = values.setdefault("prefetch", min(MAX_PREFETCH, 2 * messages))
+    usual = STREAM_PREFETCH if mode == STREAM else min(MAX_PREFETCH, 2 * messages)
+    prefetch = values.setdefault("prefetch", usual)
     if mode != QUEUE:
         return
     if messages > MAX_PREFETCH:

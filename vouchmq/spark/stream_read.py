@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 BATCH_ROWS: Final = 5000
 BATCH_BYTES: Final = 16 << 20
-# More would only wait in memory: a task takes what a read of the socket brings.
-PREFETCH: Final = 4000
 _PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 2.0
 
@@ -103,7 +101,7 @@ class RangeReader:
     def _attempt(self, connection: BulkConnection) -> Iterator[pa.RecordBatch]:
         """Read over one connection, to the end of the range."""
         channel = connection.channel()
-        channel.qos(min(self._options.prefetch, PREFETCH))
+        channel.qos(self._options.prefetch)
         channel.consume(self._range.queue, arguments={OFFSET: self._position})
         pending: list[Delivery] = []
         size = 0
