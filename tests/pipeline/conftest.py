@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.integration.broker_process import BrokerProcess, RefereeBroker
+from tests.pipeline import peer
 from tools import referee
 
 if TYPE_CHECKING:
@@ -52,10 +53,30 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             yield spark
 
 
+class Referee(RefereeBroker):
+    """A RabbitMQ of ours, which can be told things by its operator's tool."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        super().__init__(f"amqp://guest:guest@127.0.0.1:{port}/%2F")
+        self._directory = directory
+        self._port = port
+
+    def control(self, *words: str) -> None:
+        """Say these words to its rabbitmqctl."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert referee.control(self._directory, self._port, words) == 0
+
+
 @pytest.fixture(scope="session")
 def vouch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A VouchMQ of all tests in this process; who kills one starts one of their own."""
-    process = BrokerProcess(tmp_path_factory.mktemp("vouch"))
+    """A VouchMQ of all tests in this process; who kills one starts one of their own.
+
+    Like the referee it has a user `limited`, who may log in and nothing else.
+    """
+    directory = tmp_path_factory.mktemp("vouch")
+    definitions = directory / "definitions.json"
+    definitions.write_text(peer.limited_user())
+    process = BrokerProcess(directory, flags=["--load-definitions", str(definitions)])
     process.start()
     try:
         yield process
@@ -67,7 +88,7 @@ def vouch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="session")
-def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeBroker]:
+def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
     """A RabbitMQ of all tests in this process; tests that ask for it are skipped without it."""
     if not Path(referee.SERVER).exists():
         pytest.skip("rabbitmq-server is not installed")
@@ -79,16 +100,20 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RefereeBroker]:
             status = referee.start(directory, port)
         if status:
             pytest.skip(f"rabbitmq-server does not start: {said.getvalue().strip()[-300:]}")
-        yield RefereeBroker(f"amqp://guest:guest@127.0.0.1:{port}/%2F")
+        definitions = directory / "definitions.json"
+        definitions.write_text(peer.limited_user())
+        made = Referee(directory, port)
+        made.control("import_definitions", str(definitions))
+        yield made
     finally:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             referee.stop(directory)
 
 
 @pytest.fixture(params=["vouch", "rabbit"])
-def either(request: pytest.FixtureRequest) -> BrokerProcess | RefereeBroker:
+def either(request: pytest.FixtureRequest) -> BrokerProcess | Referee:
     """The test runs against our broker and against the referee."""
-    broker: BrokerProcess | RefereeBroker = request.getfixturevalue(request.param)
+    broker: BrokerProcess | Referee = request.getfixturevalue(request.param)
     return broker
 
 

@@ -11,7 +11,7 @@ from base64 import b64encode
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -52,7 +52,7 @@ def _number(kind: str, form: str, low: int, high: int) -> st.SearchStrategy[Type
     )
 
 
-def _float(kind: str, form: str, width: int) -> st.SearchStrategy[Typed]:
+def _float(kind: str, form: str, width: Literal[32, 64]) -> st.SearchStrategy[Typed]:
     def typed(value: float) -> Typed:
         names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
         return Typed(kind.encode(), struct.pack(f">{form}", value), names.get(str(value), value))

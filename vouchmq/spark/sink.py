@@ -186,11 +186,14 @@ class _Task:
 
     def __init__(self, options: SinkOptions, name: str) -> None:
         self._options = options
-        self._connection = BulkConnection.open(
-            options.url,
-            connect_timeout_s=options.connect_timeout_ms / 1000,
-            name=f"vouchmq.spark sink {name}".rstrip(),
-        )
+        try:
+            self._connection = BulkConnection.open(
+                options.url,
+                connect_timeout_s=options.connect_timeout_ms / 1000,
+                name=f"vouchmq.spark sink {name}".rstrip(),
+            )
+        except (BulkError, ValueError) as error:
+            raise SinkError(f"no connection: {error}") from None
         try:
             self._channel: BulkChannel = self._connection.channel()
             self._channel.confirm_select()
