@@ -32,6 +32,8 @@ class Session:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
+        # Without it, two sends in a row wait for each other.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
         self.over = threading.Event()
 

@@ -21,7 +21,7 @@ from vouchmq.kit.bulk_columns import Columns, columns_of, rows_of
 from vouchmq.kit.bulk_confirms import Confirms, PublishResult, PublishWatch
 from vouchmq.kit.bulk_errors import BulkClosed, BulkError, BulkTimeout
 from vouchmq.kit.bulk_frames import Delivery, Inbox
-from vouchmq.kit.bulk_methods import FRAME_END, method_frame
+from vouchmq.kit.bulk_methods import FRAME_END, method_frame, named
 from vouchmq.kit.bulk_publish import AnyRow, Encoder
 from vouchmq.kit.bulk_run import PublishRun
 
@@ -102,7 +102,7 @@ class BulkChannel:
 
     def declare_passive(self, queue: str) -> tuple[int, int]:
         """Messages ready and consumers of a queue that is there; else `BulkClosed`, 404."""
-        answer = self._call(Queue.Declare(queue=queue, passive=True), Queue.DeclareOk)
+        answer = self._call(named(Queue.Declare(passive=True), queue=queue), Queue.DeclareOk)
         return answer.message_count or 0, answer.consumer_count or 0
 
     def declare(
@@ -116,31 +116,29 @@ class BulkChannel:
     ) -> QueueState:
         """Declare a queue; an empty name lets the broker choose one."""
         method = Queue.Declare(
-            queue=queue,
             durable=durable,
             exclusive=exclusive,
             auto_delete=auto_delete,
             arguments=_table(arguments),
         )
-        answer = self._call(method, Queue.DeclareOk)
+        answer = self._call(named(method, queue=queue), Queue.DeclareOk)
         return QueueState(answer.queue or "", answer.message_count or 0, answer.consumer_count or 0)
 
     def bind(
         self, queue: str, exchange: str, routing_key: str = "", *, arguments: Arguments = None
     ) -> None:
         """Bind a queue to an exchange."""
-        method = Queue.Bind(
-            queue=queue, exchange=exchange, routing_key=routing_key, arguments=_table(arguments)
-        )
+        method = Queue.Bind(arguments=_table(arguments))
+        named(method, queue=queue, exchange=exchange, routing_key=routing_key)
         self._call(method, Queue.BindOk)
 
     def delete(self, queue: str) -> int:
         """Delete a queue; how many messages went with it."""
-        return self._call(Queue.Delete(queue=queue), Queue.DeleteOk).message_count or 0
+        return self._call(named(Queue.Delete(), queue=queue), Queue.DeleteOk).message_count or 0
 
     def purge(self, queue: str) -> int:
         """Drop the ready messages of a queue; how many."""
-        return self._call(Queue.Purge(queue=queue), Queue.PurgeOk).message_count or 0
+        return self._call(named(Queue.Purge(), queue=queue), Queue.PurgeOk).message_count or 0
 
     def exchange_declare(
         self,
@@ -152,18 +150,12 @@ class BulkChannel:
         arguments: Arguments = None,
     ) -> None:
         """Declare an exchange, or look whether it is there."""
-        method = Exchange.Declare(
-            exchange=exchange,
-            exchange_type=kind,
-            durable=durable,
-            passive=passive,
-            arguments=_table(arguments),
-        )
-        self._call(method, Exchange.DeclareOk)
+        method = Exchange.Declare(durable=durable, passive=passive, arguments=_table(arguments))
+        self._call(named(method, exchange=exchange, exchange_type=kind), Exchange.DeclareOk)
 
     def exchange_delete(self, exchange: str) -> None:
         """Delete an exchange."""
-        self._call(Exchange.Delete(exchange=exchange), Exchange.DeleteOk)
+        self._call(named(Exchange.Delete(), exchange=exchange), Exchange.DeleteOk)
 
     # Consuming.
 
@@ -189,13 +181,8 @@ class BulkChannel:
         arguments: Arguments = None,
     ) -> str:
         """Start a consumer; its tag. Use a channel of its own for each."""
-        method = Basic.Consume(
-            queue=queue,
-            consumer_tag=tag,
-            no_ack=no_ack,
-            exclusive=exclusive,
-            arguments=_table(arguments),
-        )
+        method = Basic.Consume(no_ack=no_ack, exclusive=exclusive, arguments=_table(arguments))
+        named(method, queue=queue, consumer_tag=tag)
         return self._call(method, Basic.ConsumeOk).consumer_tag or ""
 
     def cancel(self, tag: str) -> None:
@@ -206,7 +193,7 @@ class BulkChannel:
         """One message, None when the queue has none ready."""
         inbox = self._inbox
         inbox.take_got()
-        method = Basic.Get(queue=queue, no_ack=no_ack)
+        method = named(Basic.Get(no_ack=no_ack), queue=queue)
         try:
             self._call(method, Basic.GetEmpty, or_else=lambda: inbox.got is not None)
         except _Elsewhere:

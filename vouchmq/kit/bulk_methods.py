@@ -7,7 +7,7 @@ fields are encoded with its functions and without its opinions.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import Final, TypeVar
 
 from pamqp import base, encode, frame
 from pamqp import exceptions as pamqp_errors
@@ -17,8 +17,23 @@ FRAME_END: Final = b"\xce"
 FRAME_MAX_BYTES: Final = 131072
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
+Method = TypeVar("Method", bound=base.Frame)
+
 _FRAME: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
+
+
+def named(method: Method, **names: str) -> Method:
+    """The method with these names in it, whatever they are made of.
+
+    Raises:
+        TypeError: a name is no string
+    """
+    for field, name in names.items():
+        if not isinstance(name, str):
+            raise TypeError(f"{method.name}: {field} must be a string, not {name!r}")
+        setattr(method, field, name)
+    return method
 
 
 def method_frame(channel: int, method: base.Frame) -> bytes:
