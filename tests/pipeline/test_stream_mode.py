@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline.streams import SMALL, declare, delete, options, publish, query
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
+from vouchmq.kit.bulk_publish import AnyRow
+from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import OptionError
 from vouchmq.spark.ranges import DataLossError, OffsetError, Range
 from vouchmq.spark.stream import StreamBatchReader, StreamPartition
@@ -374,3 +377,34 @@ def test_a_broker_that_is_restarted_in_between(
             assert len(run.read(later)) == 5
     finally:
         broker.kill9()
+
+
+def test_messages_of_every_shape(either: Broker, fresh: Fresh) -> None:
+    """Each becomes a row with its offset, also those whose properties no column can hold."""
+    url, stream = either.url, fresh("stream")
+    declare(url, stream)
+    far = b"\x20\x40" + struct.pack(">I", 0) + struct.pack(">Q", 2**62)
+    rows: list[AnyRow] = [
+        ("", stream, None, b""),
+        ("", stream, {}, b"a"),
+        ("", stream, {"headers": {}}, b""),
+        ("", stream, far, b"timestamp out of range"),
+        ("", stream, {"headers": {"x-stream-offset": "mine", "n": {"a": [1, None]}}}, b"c"),
+        ("", stream, {"message_id": "two frames"}, bytes(300_000)),
+        ("", stream, {"message_id": "large"}, bytes(15 << 20)),
+        ("", stream, b"\x80\x00\x02\xff\xfe", b"not UTF-8"),
+    ]
+    with BulkConnection.open(url) as connection:
+        channel = connection.channel()
+        channel.confirm_select()
+        assert channel.publish_many(rows).confirmed == len(rows)
+    for columns in (ALL, ("body",)):
+        reader = RangeReader(options(url, stream), columns, Range(stream, 0, len(rows)))
+        got = [row for batch in reader.batches() for row in batch.to_pylist()]
+        assert [row["body"] for row in got] == [row[3] for row in rows]
+        if "offset" in columns:
+            assert [row["offset"] for row in got] == list(range(len(rows)))
+            # RabbitMQ makes another time of it.
+            assert either.is_referee or got[3]["timestamp"] is None
+            assert got[7]["content_type"] == "\\xff\\xfe"
+            assert {row["queue"] for row in got} == {stream}

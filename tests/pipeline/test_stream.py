@@ -1,0 +1,165 @@
+"""Stream mode through Spark: batch reads, streaming queries into a table, how they end and fail."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.integration.broker_process import Broker, BrokerProcess
+from tests.pipeline.streams import declare, delete, publish
+from vouchmq.kit.bulk import BulkConnection
+
+Fresh = Callable[[str], str]
+
+
+@pytest.fixture
+def url(either: Broker) -> str:
+    """Both brokers, one after the other."""
+    return either.url
+
+
+@pytest.fixture
+def stream(url: str, fresh: Fresh) -> str:
+    """A stream that is empty."""
+    name = fresh("stream")
+    declare(url, name)
+    return name
+
+
+def reading(source: Any, where: str, name: str, **more: object) -> Any:
+    """A reader, of a batch or a stream, with its options set."""
+    source = source.format("amqp")
+    for option, value in {"url": where, "queue": name, "mode": "stream", **more}.items():
+        source = source.option(option, value)
+    return source
+
+
+def into(rows: DataFrame, directory: Path, **trigger: Any) -> StreamingQuery:
+    """A query that writes Parquet."""
+    writer = rows.writeStream.format("parquet").option("path", str(directory / "out"))
+    return (
+        writer.option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(**trigger)
+        .start()
+    )
+
+
+def table(spark: SparkSession, directory: Path) -> list[tuple[int, str]]:
+    """What the sink's log holds."""
+    rows = spark.read.parquet(str(directory / "out")).select("offset", "message_id")
+    return sorted((row.offset, row.message_id) for row in rows.collect())
+
+
+def test_a_stream_is_read_as_a_batch(spark: SparkSession, url: str, stream: str) -> None:
+    empty = reading(spark.read, url, stream).load()
+    assert empty.count() == 0
+    publish(url, stream, 0, 12_000)
+    rows = reading(spark.read, url, stream, minPartitions=2).load()
+    assert rows.rdd.getNumPartitions() == 2
+    row = rows.selectExpr(
+        "count(*) n", "count(distinct offset) d", "min(offset) a", "max(offset) b"
+    ).collect()[0]
+    assert (row.n, row.d, row.a, row.b) == (12_000, 12_000, 0, 11_999)
+    part = (
+        reading(spark.read, url, stream, startingOffsets=f'{{"{stream}": 11990}}')
+        .schema("message_id string, body binary")
+        .load()
+    )
+    assert part.columns == ["message_id", "body"]
+    assert [row.message_id for row in part.collect()] == [str(n) for n in range(11_990, 12_000)]
+
+
+def test_a_query_reads_each_message_once_over_restarts(
+    spark: SparkSession, url: str, stream: str, tmp_path: Path
+) -> None:
+    publish(url, stream, 0, 1000)
+    for stop in (1000, 1600):
+        if stop > 1000:
+            publish(url, stream, 1000, stop)
+        rows = reading(spark.readStream, url, stream, maxMessagesPerTrigger=400).load()
+        query = into(rows, tmp_path, availableNow=True)
+        query.awaitTermination()
+        batches = [p for p in query.recentProgress if p.numInputRows]
+        assert [p.numInputRows for p in batches] == (
+            [400, 400, 200] if stop == 1000 else [400, 200]
+        )
+        assert table(spark, tmp_path) == [(n, str(n)) for n in range(stop)]
+
+
+def test_a_query_goes_on_and_stops_at_once(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, tmp_path: Path
+) -> None:
+    url, stream = vouch.url, fresh("stream")
+    declare(url, stream)
+    query = into(
+        reading(spark.readStream, url, stream).load(), tmp_path, processingTime="0 seconds"
+    )
+    try:
+        for stop in (300, 301):
+            publish(url, stream, 0 if stop == 300 else 300, stop)
+            until = time.monotonic() + 60
+            while time.monotonic() < until:
+                query.processAllAvailable()
+                if len(table(spark, tmp_path)) == stop:
+                    break
+            assert table(spark, tmp_path) == [(n, str(n)) for n in range(stop)]
+    finally:
+        began = time.monotonic()
+        query.stop()
+    assert time.monotonic() - began < 10
+    assert query.exception() is None
+    with BulkConnection.open(url) as connection:
+        until = time.monotonic() + 10
+        while connection.channel().declare_passive(stream)[1] and time.monotonic() < until:
+            time.sleep(0.1)
+        assert connection.channel().declare_passive(stream)[1] == 0
+
+
+def test_what_is_lost_fails_the_query_with_the_reason(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, tmp_path: Path
+) -> None:
+    url, stream = vouch.url, fresh("stream")
+    declare(url, stream)
+    publish(url, stream, 0, 50)
+    into(
+        reading(spark.readStream, url, stream).load(), tmp_path, availableNow=True
+    ).awaitTermination()
+    delete(url, stream)
+    declare(url, stream)
+    publish(url, stream, 0, 3)
+    query = into(reading(spark.readStream, url, stream).load(), tmp_path, availableNow=True)
+    with pytest.raises(
+        PySparkException, match="goes on at offset 50, and the stream ends before 3"
+    ):
+        query.awaitTermination()
+    rows = reading(spark.readStream, url, stream, failOnDataLoss="false").load()
+    into(rows, tmp_path, availableNow=True).awaitTermination()
+    assert len(table(spark, tmp_path)) == 53
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"mode": "queue"}, "spark.read cannot read a queue"),
+        ({"startingOffsets": "yesterday"}, "option startingOffsets: 'yesterday'"),
+        ({"endingOffsets": "earliest"}, "option endingOffsets: 'earliest'"),
+        ({"queue": "no-such-stream"}, "404 NOT_FOUND - no queue 'no-such-stream'"),
+        ({"url": "amqp://guest:no@127.0.0.1:{port}/%2F"}, r"403 .*ACCESS_REFUSED"),
+        ({"url": "amqp://guest:guest@127.0.0.1:1/%2F"}, "Connection refused"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, more: dict[str, str], said: str
+) -> None:
+    stream = fresh("stream")
+    declare(vouch.url, stream)
+    more = {name: value.replace("{port}", str(vouch.port)) for name, value in more.items()}
+    with pytest.raises(PySparkException, match=said):
+        reading(spark.read, vouch.url, stream, **more).load().collect()
