@@ -32,7 +32,7 @@ CAPABILITY: Final = "queue_sequence"
 HEARTBEAT_S: Final = 30
 # The longest that anybody waits for the pump thread to hear of it.
 POLL_S: Final = 0.05
-BACK_OFF_S: Final = (0.1, 5.0)
+BACK_OFF_S: Final = (0.1, 2.0)
 # So long a broker may be away before the query fails.
 LOST_FOR_S: Final = 300.0
 # How long the end of a query waits for its thread.
@@ -292,12 +292,13 @@ class Feed:
         Raises:
             FeedError: it was no loss but a refusal, or it lasts too long
         """
-        dropped = self.arrived()[0]
+        is_over = isinstance(error, bulk.BulkError) and not is_passing(error)
+        if not is_over:
+            log.warning("vouchmq source: %s", self._loss(error, self.arrived()[0]))
         self._hang_up()
         self._fences.clear()
-        if isinstance(error, bulk.BulkError) and not is_passing(error):
+        if is_over:
             raise FeedError(self._refusal(error)) from error
-        log.warning("vouchmq source: %s", self._loss(error, dropped))
         deadline = time.monotonic() + LOST_FOR_S
         pause = BACK_OFF_S[0]
         while not self._ending.wait(pause):

@@ -1,0 +1,245 @@
+"""A model of what Spark does with a source, and hands for the broker behind it.
+
+`Query` makes the calls that a micro-batch query makes, in its order, with a checkpoint and a sink
+that knows batches by their number, as the file sink does. It can be killed between any two calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from vouchmq.kit import bulk
+from vouchmq.spark.columns import ALL
+from vouchmq.spark.options import SourceOptions
+from vouchmq.spark.queue import QueueReader, stream_reader
+from vouchmq.spark.spooling import SpoolReader
+
+PERSISTENT = {"delivery_mode": 2}
+
+
+class Killed(Exception):  # noqa: N818 - what happened
+    """The query ended where the test wanted it."""
+
+
+class Query:
+    """A streaming query: `start`, `trigger` as often as wanted, `kill`, `start` again.
+
+    Args:
+        options: of the source
+        columns: of the rows
+        is_sink_idempotent: whether the sink recognises a batch by its number
+    """
+
+    def __init__(
+        self,
+        columns: tuple[str, ...] = ("message_id", "redelivered", "offset"),
+        *,
+        is_sink_idempotent: bool = True,
+        **options: Any,
+    ) -> None:
+        self.options = {name: str(value) for name, value in options.items()}
+        self.columns = columns
+        self.is_sink_idempotent = is_sink_idempotent
+        self.offsets: list[dict[str, Any]] = []
+        self.committed = 0
+        self.sink: dict[int, list[dict[str, Any]]] = {}
+        self.extra: list[dict[str, Any]] = []
+        self._reader: QueueReader | SpoolReader | None = None
+
+    @property
+    def reader(self) -> QueueReader | SpoolReader:
+        assert self._reader is not None, "the query does not run"
+        return self._reader
+
+    @property
+    def driver(self) -> Any:
+        return self.reader.driver
+
+    def start(self, *, available_now: bool = False) -> None:
+        """Begin, with the batch that was under way if there is one."""
+        reader = stream_reader(SourceOptions.parse(self.options), self.columns)
+        assert isinstance(reader, QueueReader | SpoolReader)
+        self._reader = reader
+        if available_now:
+            reader.prepareForTriggerAvailableNow()
+        if self.committed < len(self.offsets):
+            self._run(len(self.offsets) - 1)
+
+    def trigger(self, until: str = "") -> int:
+        """One micro-batch; the rows it had. `until` names the step after which the query dies.
+
+        Steps: offset, logged, planned, sunk.
+        """
+        start = self._start_of(len(self.offsets))
+        end = self._through_json(self.reader.latestOffset(start, self._limit()))
+        self._die_after("offset", until)
+        if json.dumps(end) == json.dumps(start):
+            return 0
+        self.offsets.append(end)
+        self._die_after("logged", until)
+        return self._run(len(self.offsets) - 1, until)
+
+    def drain(self, patience: int = 3) -> int:
+        """Trigger until nothing has come so many times; how many rows there were."""
+        rows = quiet = 0
+        while quiet < patience:
+            got = self.trigger()
+            rows += got
+            quiet = 0 if got else quiet + 1
+        return rows
+
+    def kill(self) -> None:
+        """The process is gone, and with it the connection."""
+        if self._reader is not None:
+            self._reader.stop()
+            self._reader = None
+
+    def ids(self) -> Counter[str]:
+        """How often each message id is in the sink."""
+        rows = [row for batch in self.sink.values() for row in batch] + self.extra
+        return Counter(row["message_id"] for row in rows)
+
+    def _start_of(self, batch: int) -> dict[str, Any]:
+        if batch:
+            return self.offsets[batch - 1]
+        return self._through_json(self.reader.initialOffset())
+
+    def _limit(self) -> ReadLimit:
+        return self.reader.getDefaultReadLimit()
+
+    def _run(self, batch: int, until: str = "") -> int:
+        if batch in self.sink and self.is_sink_idempotent:
+            # The file sink has it: Spark does not even ask for the tasks.
+            self.committed = batch + 1
+            return 0
+        end = self.offsets[batch]
+        tasks = self.reader.partitions(self._start_of(batch), end)
+        self._die_after("planned", until)
+        rows = [row for task in tasks for each in self.reader.read(task) for row in each.to_pylist()]
+        if batch in self.sink:
+            self.extra += rows
+        else:
+            self.sink[batch] = rows
+        self._die_after("sunk", until)
+        self.committed = batch + 1
+        return len(rows)
+
+    def _die_after(self, step: str, until: str) -> None:
+        if step == until:
+            self.kill()
+            raise Killed(step)
+
+    @staticmethod
+    def _through_json(offset: dict[str, Any]) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(json.dumps(offset))
+        return loaded
+
+
+@contextlib.contextmanager
+def channel_to(url: str) -> Iterator[bulk.BulkChannel]:
+    """A channel for a moment."""
+    with bulk.BulkConnection.open(url) as connection, connection.channel() as channel:
+        yield channel
+
+
+def fill(url: str, queue: str, ids: Iterable[Any], **properties: Any) -> None:
+    """Publish a confirmed message for each id."""
+    rows = [
+        (
+            "",
+            queue,
+            bulk.encode_properties({**PERSISTENT, "message_id": str(each), **properties}),
+            str(each).encode(),
+        )
+        for each in ids
+    ]
+    with channel_to(url) as channel:
+        channel.confirm_select()
+        assert channel.publish_many(rows).confirmed == len(rows)
+
+
+def declare(url: str, queue: str, **arguments: Any) -> None:
+    """A durable queue."""
+    table = {"x-" + name.replace("_", "-"): value for name, value in arguments.items()}
+    with channel_to(url) as channel:
+        channel.declare(queue, durable=True, arguments=table)
+
+
+def ready(url: str, queue: str) -> int:
+    """Messages that wait in a queue."""
+    with channel_to(url) as channel:
+        return channel.declare_passive(queue)[0]
+
+
+def settles_at(url: str, queue: str, count: int, limit_s: float = 5.0) -> bool:
+    """Whether a queue has so many ready messages, now or in a moment."""
+    waiting = threading.Event()
+    for _ in range(int(limit_s / 0.05)):
+        if ready(url, queue) == count:
+            return True
+        waiting.wait(0.05)
+    return False
+
+
+class Cutter:
+    """A proxy whose connections can be cut."""
+
+    def __init__(self, url: str) -> None:
+        at = url.rindex("@") + 1
+        end = url.index("/", at)
+        host, port = url[at:end].split(":")
+        self._there = (host, int(port))
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"{url[:at]}127.0.0.1:{self._listening.getsockname()[1]}{url[end:]}"
+        self._sockets: list[socket.socket] = []
+        self._run(self._accept)
+
+    def cut(self) -> None:
+        """End all connections."""
+        sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def close(self) -> None:
+        """And take no more."""
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                here, _ = self._listening.accept()
+                there = socket.create_connection(self._there)
+            except OSError:
+                return
+            self._sockets += [here, there]
+            self._run(self._copy, here, there)
+            self._run(self._copy, there, here)
+
+    @staticmethod
+    def _copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for each in (source, target):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def _run(work: Callable[..., None], *arguments: Any) -> None:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
+__all__ = ["ALL", "Cutter", "Killed", "Query", "channel_to", "declare", "fill", "ready"]
