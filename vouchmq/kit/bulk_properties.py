@@ -52,13 +52,12 @@ def encode_properties(properties: Properties | base.BasicProperties | None) -> b
         # pamqp's own class says "" for a property that is not there.
         given = dict(properties)
         properties = {name: given[name] for name in NAMES if given[name] not in (None, "")}
-    unknown = properties.keys() - _KNOWN
-    if unknown:
-        raise PropertiesError(f"no property {min(map(str, unknown))!r}")
-    values = dict(properties)
-    kind = values.pop("type", None)
-    if kind is not None:
-        values["message_type"] = kind
+    if not _KNOWN.issuperset(properties):
+        raise PropertiesError(f"no property {min(map(str, properties.keys() - _KNOWN))!r}")
+    values = properties
+    if "type" in values:
+        kind = values["type"]
+        values = {**values, "message_type": values.get("message_type") if kind is None else kind}
     flags = 0
     parts: list[bytes] = []
     for name in NAMES:
@@ -138,6 +137,9 @@ def _item(item: object) -> bytes:
         inner = b"".join(_item(each) for each in item)
         return b"A" + _SIZE.pack(len(inner)) + inner
     # The types every client reads, at full width: pamqp would halve the digits of a float.
+    if isinstance(item, str):
+        encoded = item.encode()
+        return b"S" + _SIZE.pack(len(encoded)) + encoded
     if isinstance(item, float):
         return b"d" + _DOUBLE.pack(item)
     if isinstance(item, int) and not isinstance(item, bool):
