@@ -111,6 +111,8 @@ class Storage:
             if not self._has_only_probe:
                 node.storage_refused(first_lsn, last_lsn)
         self.stuck_lsn = journal.next_lsn
+        # What was written before says nothing of the disk as it is now.
+        self._probe_lsn = 0
 
     def _give_again(self) -> None:
         # Who waits for the old LSN of one waits long enough: the next block that is written

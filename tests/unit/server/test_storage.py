@@ -12,6 +12,7 @@ from pamqp import commands
 
 from server.connection import STALLED
 from server.gate import BLOCKED
+from store.group_commit import GroupCommit
 from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
 from tests.unit.server.on_disk import DiskWorld
@@ -209,6 +210,27 @@ class TestRecovery:
         monkeypatch.setattr(world.disk, "free_bytes", lambda: 65536)
         world.check()
         assert not world.node.alarms.is_raised
+
+    def test_a_probe_before_another_refusal_is_not_enough(
+        self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody would try again, and who asks for what is there already would wait for ever."""
+        late, again = other(world), other(world)
+        refuse(world)
+        client.send(stored(1))
+        client.hear()
+        with monkeypatch.context() as slowly:
+            slowly.setattr(GroupCommit, "request", lambda self: None)
+            world.check()  # what is written now is synced behind the next refusal
+            refuse(world)
+            late.method(1, commands.Queue.Declare(queue="new", durable=True))
+            assert late.names() == ["Connection.Close"]
+        world.assembly.commit.request()
+        world.sync()
+        assert world.node.alarms.is_storage_failing
+        again.method(1, commands.Queue.Declare(queue="new", durable=True))
+        world.check()
+        assert again.names() == ["Queue.DeclareOk"]
 
     def test_a_turn_does_not_try_again_by_itself(self, world: DiskWorld, client: Client) -> None:
         client.send(stored(1))
