@@ -6,6 +6,7 @@ The whole broker on a simulated disk. CONF-07, CONF-12, TX-09, LIMIT-15, DURABLE
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -120,7 +121,7 @@ class TestPublishes:
 
     def test_get_of_a_connection_that_ends_by_it(self, world: DiskWorld, client: Client) -> None:
         """What is ready stays so: nobody would ever have it otherwise."""
-        arguments = {"x-max-priority": 1}
+        arguments: dict[str, Any] = {"x-max-priority": 1}
         client.ask(1, commands.Queue.Declare(queue="p", durable=True, arguments=arguments))
         client.send(stored(1, "p"))
         world.sync()
