@@ -1,0 +1,130 @@
+"""The programs of examples/spark/ do what they say, on our broker and on the referee.
+
+By default they run in this process, in the session of the tests, and are judged by what they
+print; with `--campaign` also as a reader would run them, each with a Spark of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.broker_process import PROJECT, BrokerProcess, RefereeBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXAMPLES = PROJECT / "examples" / "spark"
+LIMIT_S = 300
+Run = Callable[..., list[str]]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def run(
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Run:
+    """Runs a program here; its session is the one that there is. Returns its lines."""
+
+    def run_program(name: str, *flags: str) -> list[str]:
+        program = str(EXAMPLES / f"{name}.py")
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        monkeypatch.setattr(sys, "argv", [program, *flags])
+        runpy.run_path(program, run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run_program
+
+
+@pytest.fixture
+def run_alone(tmp_path: Path) -> Run:
+    """Runs a program in a process of its own, somewhere else."""
+
+    def run_program(name: str, *flags: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / f"{name}.py"), *flags],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(PROJECT), "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run_program
+
+
+def check_queue_to_parquet(run: Run, url: str) -> None:
+    assert run("queue_to_parquet", "--url", url, "--count", "1000") == [
+        "published 1000, confirmed",
+        "1000 rows in Parquet, 1000 different orders",
+        "published 1000, confirmed",
+        "2000 rows in Parquet, 2000 different orders",
+        f"the sum of all is {sum(number % 7 for number in range(2000))}",
+        "0 messages and 0 consumers are left",
+    ]
+
+
+def check_stream_to_table(run: Run, url: str) -> None:
+    lines = run("stream_to_table", "--url", url, "--count", "900")
+    assert lines[:5] == [
+        "published 900, confirmed",
+        "batch 0 is written",
+        "batch 1 is written",
+        "the query crashed",
+        "batch 1 is written",
+    ]
+    rest = [line for line in lines[5:] if not re.fullmatch(r"batch \d is written", line)]
+    assert rest == [
+        "the query ended",
+        "900 rows, 900 different readings",
+        *("sensor-0: 300", "sensor-1: 300", "sensor-2: 300"),
+    ]
+
+
+def check_parquet_to_exchange(run: Run, url: str) -> None:
+    north, south, one, refused = run("parquet_to_exchange", "--url", url, "--count", "500")
+    assert north == "example.north holds 250"
+    assert south == "example.south holds 250"
+    shown = re.fullmatch(
+        r'one of them, by order\.north: \{"id":"order-(\d+)","amount":(\d+)\}', one
+    )
+    assert shown is not None, one
+    assert int(shown[1]) % 2 == 0
+    assert int(shown[1]) % 100 == int(shown[2])
+    assert refused.startswith("refused: unroutable: 312 NO_ROUTE")
+    assert refused.endswith("exchange=example.events key=order.west")
+
+
+CHECKS = (check_queue_to_parquet, check_stream_to_table, check_parquet_to_exchange)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_an_example_does_what_it_says(
+    check: Callable[[Run, str], None], run: Run, either: BrokerProcess | RefereeBroker
+) -> None:
+    check(run, either.url)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(2 * LIMIT_S)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+def test_an_example_stands_alone(
+    check: Callable[[Run, str], None], run_alone: Run, either: BrokerProcess | RefereeBroker
+) -> None:
+    check(run_alone, either.url)
