@@ -1,4 +1,4 @@
-"""The command line: `vouchmq serve`, `ping`, `store`, `definitions`, `conformance`, `--version`.
+"""The command line: `vouchmq serve`, `ping`, `store`, `definitions`, `ledger`, `conformance`.
 
     flags → settings → app
 
@@ -24,6 +24,13 @@ from server.version import VERSION
 
 EXIT_FAILED = 1
 EXIT_STARTUP = 2
+LEDGER_VERBS: Final = {
+    "on": "begin to write down events",
+    "off": "end it, with inventories; prints the newest file",
+    "status": "say whether it is on, and how many lines it has lost",
+    "inventory": "take inventories of all queues; prints the file in which they end",
+    "rotate": "give what was written until now up for reading; prints the newest file",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_definitions(
         commands.add_parser("definitions", help="export what is declared", allow_abbrev=False)
     )
+    _add_ledger(commands.add_parser("ledger", help="switch the ledger", allow_abbrev=False))
     commands.add_parser(
         "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
     )
@@ -112,6 +120,19 @@ def _add_definitions(parser: argparse.ArgumentParser) -> None:
         allow_abbrev=False,
     )
     _add_settings(export, ["data_dir"])
+
+
+def _add_ledger(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, text in LEDGER_VERBS.items():
+        verb = verbs.add_parser(
+            name,
+            help=text,
+            description="Ask the broker that runs on a data directory. Exit 0 when it is done, "
+            "1 with a reason when it is refused, 2 when no broker runs there.",
+            allow_abbrev=False,
+        )
+        _add_settings(verb, ["data_dir"])
 
 
 def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
@@ -192,6 +213,16 @@ def _definitions(options: argparse.Namespace) -> int:
     return code
 
 
+def _ledger(options: argparse.Namespace) -> int:
+    try:
+        settings = _settings(options)
+    except StartupError as error:
+        print(f"vouchmq: {error}", file=sys.stderr)
+        return EXIT_STARTUP
+    code: int = import_module("server.ledger_command").run(settings.data_dir, options.verb)
+    return code
+
+
 def _conformance(arguments: Sequence[str]) -> int:
     """Hand over to `python -m conformance`, a program of its own that imports nothing of ours."""
     missing = [name for name in ("conformance", "rich", "pika", "aio_pika") if not find_spec(name)]
@@ -210,6 +241,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "ping": _ping,
     "store": _store,
     "definitions": _definitions,
+    "ledger": _ledger,
 }
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ import secrets
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import aiofiles
@@ -26,8 +28,9 @@ import aiofiles.os
 import structlog
 import uvloop
 
+from server import control
 from server.admission import Admission
-from server.assembly import Assembly
+from server.assembly import Assembly, habits_of
 from server.auth import Authenticator, is_loopback
 from server.connection import Connection
 from server.definitions_entry import DefinitionsError
@@ -35,6 +38,8 @@ from server.definitions_file import read_content
 from server.gauges import MemoryGauge, give_back_memory
 from server.handshake import IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from server.importing import Importer
+from server.ledger.files import HOUR_S, LedgerFiles
+from server.ledger_desk import LedgerDesk
 from server.logs import configure_logs
 from server.progress import RecoveryProgress
 from server.sasl import EXTERNAL, MECHANISMS, mechanisms_for
@@ -170,6 +175,9 @@ class Server:
         self._tls_context = server_context(settings) if settings.tls_port else None
         self._tls: TlsDoor | None = None
         self._memory = MemoryGauge()
+        # Cold work on files of the ledger, one after the other.
+        self._clerk = ThreadPoolExecutor(1, "ledger")
+        self._ledger_files = self._new_ledger_files()
         self._gave_back_at = 0.0
         self._assembly: Assembly
         self._importer: Importer
@@ -200,6 +208,7 @@ class Server:
                 door, self._settings.tls_port, lambda: Tunnel(tls)
             )
             servers.append(server)
+        desk = await self._open_desk(loop)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
@@ -223,7 +232,11 @@ class Server:
                 await aiofiles.os.remove(self._settings.ready_file)
         await self._drain(door)
         loop.remove_reader(assembly.commit.fileno)
+        desk.close()
+        control.remove(self._settings.data_dir)
         assembly.close()
+        self._clerk.shutdown()
+        self._ledger_files.close()
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
 
@@ -306,6 +319,7 @@ class Server:
         progress = RecoveryProgress(sys.stderr, time.monotonic)
         try:
             disk = FileDisk(settings.data_dir)
+            self._ledger_files.open(makes=settings.ledger_enabled)
             assembly = Assembly(
                 settings,
                 disk,
@@ -318,6 +332,7 @@ class Server:
                 memory_octets=self._memory.total_octets,
                 call_later=loop.call_later,
                 progress=progress,
+                ledger_files=self._ledger_files,
             )
         except StoreError as error:
             raise StartupError(str(error)) from error
@@ -340,6 +355,28 @@ class Server:
         for damage in report.damaged:
             log.error("journal.damaged", damage=str(damage))
         return assembly
+
+    def _new_ledger_files(self) -> LedgerFiles:
+        settings = self._settings
+        return LedgerFiles(
+            Path(settings.ledger_dir or settings.data_dir / "ledger"),
+            habits_of(settings).broker,
+            compresses=settings.ledger_compress == "gz",
+            keep_s=settings.ledger_keep_hours * HOUR_S,
+            keep_octets=settings.ledger_keep_bytes,
+            run=self._clerk.submit,
+            worker=self._worker if settings.ledger_sync == "group" else None,
+        )
+
+    async def _open_desk(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
+        """Let who owns the data directory switch the ledger."""
+        directory = self._settings.data_dir
+        desk = LedgerDesk(self._assembly, loop.call_soon_threadsafe)
+        try:
+            listener = control.listening_socket(directory)
+        except OSError as error:
+            raise StartupError(f"{directory / control.NAME}: {error.strerror or error}") from error
+        return await loop.create_unix_server(lambda: control.Peer(desk.verbs), sock=listener)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the gauges for the alarms, and once more in a while."""

@@ -27,10 +27,14 @@ from server.broker.queue import Queue
 from server.broker.storing import Storing
 from server.broker.stream import Stream
 from server.broker.timers import Timers
+from server.ledger.ledger import Habits, Ledger
+from server.ledger.text import file_name_part
 from server.node import Limits, Node
+from server.startup import StartupError
 from server.storage import Storage
 from server.turn import Turn
 from server.upkeep import Upkeep
+from server.version import VERSION
 from store.compaction import Compactor
 from store.errors import ReadFailed, WriteFailed
 from store.group_commit import GroupCommit
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
 
     from server.broker.policies import Ruling
     from server.broker.spec import QueueSpec
+    from server.ledger.files import LedgerFiles
     from server.settings import Settings
     from store.disk import Disk
     from store.journal import Journal
@@ -84,6 +89,20 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
+def habits_of(settings: Settings) -> Habits:
+    """The settings of the ledger."""
+    return Habits(
+        broker=settings.ledger_broker or file_name_part(settings.node),
+        version=VERSION,
+        is_synced=settings.ledger_sync == "group",
+        tells_ids=settings.ledger_detail == "messages",
+        buffer_octets=settings.ledger_buffer_bytes,
+        file_octets=settings.ledger_file_bytes,
+        rotate_s=settings.ledger_rotate_s,
+        inventory_s=settings.ledger_inventory_s,
+    )
+
+
 class Assembly:
     """One broker: journal recovered, virtual hosts restored, ready for connections.
 
@@ -99,6 +118,7 @@ class Assembly:
         memory_octets: how much memory there is, for limits that are shares of it
         call_later: runs a callable in so many seconds; without it compaction runs in every turn
         progress: told during recovery how many of how many segments are done
+        ledger_files: where the ledger is kept, if there is to be any
 
     Raises:
         StoreError: the data directory is locked, damaged beyond use or of a newer format
@@ -118,7 +138,9 @@ class Assembly:
         memory_octets: int = SOME_OCTETS,
         call_later: Callable[[float, Callable[[], None]], object] | None = None,
         progress: Callable[[int, int], None] | None = None,
+        ledger_files: LedgerFiles | None = None,
     ) -> None:
+        self.ledger: Ledger | None = None
         self._fatal, self._disk, self._clock = fatal, disk, clock
         self._delayed_most = settings.delayed_max_messages
         self.turn = Turn(call_soon, self._write_journal, self._report)
@@ -141,6 +163,9 @@ class Assembly:
         self.broker = self._new_broker(settings, random_token)
         self.journal, recovered = self._open_journal(settings, progress)
         recovered_lsn = self.journal.next_lsn - 1
+        if ledger_files is not None:
+            # No LSN that the ledger has named is given to another message.
+            self.journal.take(max(0, ledger_files.before.lsn - recovered_lsn))
         self.report: RecoveryReport = recovered.report
         self.commit = GroupCommit(
             self.journal,
@@ -152,6 +177,8 @@ class Assembly:
         self.upkeep = self._new_upkeep(settings, call_later)
         self._restore(recovered, settings)
         self.node = self._new_node(settings, random_token, recovered_lsn)
+        if ledger_files is not None:
+            self._open_ledger(settings, ledger_files, wall_ms)
         self.turn.wake()
 
     def _restore(self, recovered: Recovered, settings: Settings) -> None:
@@ -175,6 +202,27 @@ class Assembly:
             vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
         self.journal.learn_definitions()
 
+    def _open_ledger(
+        self, settings: Settings, files: LedgerFiles, wall_ms: Callable[[], int]
+    ) -> None:
+        clock = self._clock
+        since_us = wall_ms() * 1000 - int(clock() * 1_000_000)
+        self.ledger = Ledger(
+            habits_of(settings),
+            files,
+            self.node,
+            lambda: since_us + int(clock() * 1_000_000),
+            self.equipment.unstored_id,
+            self.office.kept_of,
+        )
+        if settings.ledger_sync == "group":
+            self.commit.companions = files
+        if settings.ledger_enabled:
+            try:
+                self.ledger.switch_on(at_start=True)
+            except OSError as error:
+                raise StartupError(f"the ledger: {error.strerror or error}") from error
+
     def check(self, memory_octets: int) -> None:
         """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15)."""
         try:
@@ -186,9 +234,13 @@ class Assembly:
         self.storage.probe()
         self._tell_of_pager()
         self.upkeep.look()
+        if self.ledger is not None:
+            self.ledger.look()
 
     def close(self) -> None:
         """Close the journal's files and remove scratch files; nothing is written any more."""
+        if self.ledger is not None:
+            self.ledger.close()
         self._is_closed = True
         self.journal.close()
         self._scratch.close()
@@ -316,6 +368,8 @@ class Assembly:
         self.equipment.equip(queue, features)
         if spec.stored:
             self._stored[spec.queue_id] = queue
+        if self.ledger is not None:
+            self.ledger.declared(queue)
         return queue
 
     def _define(self, record: bytes) -> int:
@@ -326,6 +380,8 @@ class Assembly:
     def _regulate(self, queue: Queue, ruling: Ruling) -> None:
         """Policies have changed what a queue is to have (POLICY-04)."""
         self.equipment.equip(queue, features_of(queue.spec.arguments, ruling))
+        if self.ledger is not None:
+            self.ledger.changed(queue)
 
     def _new_hold(self, spec: QueueSpec) -> Hold:
         return Hold(
@@ -372,6 +428,8 @@ class Assembly:
             vhost.end_queue(queue)
 
     def _write_journal(self) -> None:
+        if self.ledger is not None:
+            self.ledger.flush()  # first: no settle may be on disk whose event is not
         if self.node.has_failed or self._is_closed:
             return
         if self.journal.next_lsn != self.storage.stuck_lsn:
@@ -401,6 +459,8 @@ class Assembly:
             self.commit.request()
 
     def _synced(self, watermark: int) -> None:
+        if self.ledger is not None:
+            self.ledger.synced(watermark, self.commit.counters.last_sync_ms)
         self.node.synced(watermark)
         self.storage.synced(watermark)
 

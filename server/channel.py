@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
     from server.connection import Connection
+    from server.ledger.pens import ChannelPen
     from server.node import Node
     from server.outbox import Outbox
     from server.reply_to import ReplyConsumer, ReplyNames
@@ -84,6 +85,8 @@ class Channel:
         self._committing: list[HeldSettlement] = []
         self.stored_lsn = 0  # of the last publish that nobody waits for
         self._publisher = Publisher(self)
+        ledger = self.node.ledger
+        self.pen: ChannelPen | None = ledger.opened(self) if ledger is not None else None
 
     @property
     def owner(self) -> object:
@@ -229,7 +232,10 @@ class Channel:
 
     def settle(self, taken: list[Taken], fate: Fate) -> None:
         """Give credit back and let the queues know."""
+        pen = self.pen
         for entry in taken:
+            if pen is not None:
+                pen.settled(entry, fate)
             if entry.consumer is not None:
                 entry.consumer.credit.give_back(entry.messages)
                 self.credit.give_back(entry.messages)
@@ -260,6 +266,8 @@ class Channel:
         if self.is_committing and self._commit_lsn <= watermark:
             self.is_committing = False
             self._committing = []
+            if self.pen is not None:
+                self.pen.commit_answered(watermark, is_ok=True)
             self.outbox.send(tx_commit_ok(self.number))
         return not self.is_committing
 
@@ -268,8 +276,10 @@ class Channel:
         if self.is_closing:
             return
         if self.confirms is not None:
-            self.outbox.send(self.confirms.refuse())
+            self.outbox.send(self.confirms.refuse(0, self.node.watermark))
         elif self.is_committing:
+            if self.pen is not None:
+                self.pen.commit_answered(self.node.watermark, is_ok=False)
             self.connection.fail_channel(self.number, refused_commit())
 
     def storage_refused(self, first_lsn: int) -> bool:
@@ -282,12 +292,16 @@ class Channel:
         if self.is_closing:
             return False
         if self.confirms is not None:
-            self.outbox.send(self.confirms.refuse(first_lsn))
+            self.outbox.send(self.confirms.refuse(first_lsn, self.node.watermark))
         elif self.is_committing and self._commit_lsn >= first_lsn:
             self.is_committing = False
+            if self.pen is not None:
+                self.pen.commit_answered(self.node.watermark, is_ok=False)
             for settlement in self._committing:
                 if not settlement.fate.goes_back:
                     for entry in settlement.entries:
+                        if entry.queue.pen is not None and not entry.queue.is_deleted:
+                            entry.queue.pen.back(entry.messages)
                         entry.queue.unsettle(entry.messages)
                         for copies in entry.queue.stored_copies(entry.messages):
                             self.node.unsettle(*copies)
@@ -303,11 +317,17 @@ class Channel:
         if storing.refuses_any(map(self._publisher.target_of, transaction.publishes)):
             raise refused_commit()
         storing.is_gathering = True
+        pen = self.pen
+        numbered = pen.last if pen is not None else 0
         try:
             durable = transaction.commit(self._publisher.settle_routes, self.settle)
         finally:
             storing.is_gathering = False
+        if pen is not None:
+            pen.commits(numbered)
         if not durable and not self.is_barred:
+            if pen is not None:
+                pen.commit_answered(self.node.watermark, is_ok=True)
             self.outbox.send(tx_commit_ok(self.number))
             return
         self._commit_lsn = self.node.journal.barrier()
@@ -326,6 +346,13 @@ class Channel:
             raise PreconditionFailed("channel is not transactional")
         return self.transaction
 
+    def outstanding(self) -> list[Taken]:
+        """Deliveries not settled yet, nor by a transaction that is not committed yet."""
+        found = self.unacked.live()
+        if self.transaction is not None:
+            found += [entry for held in self.transaction.settlements for entry in held.entries]
+        return found
+
     # Ends
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
@@ -335,11 +362,16 @@ class Channel:
         waiting for the disk, and this waits behind it.
         """
         self.consumers.pop(consumer.tag, None)
+        if self.node.ledger is not None:
+            self.node.ledger.consumes_no_more(consumer)
         if not self.is_closing and self.connection.has_capability("consumer_cancel_notify"):
             self.connection.send_behind_replies(cancel(self.number, consumer.tag))
 
-    def close(self) -> None:
-        """The channel ends: no consumers, no transaction, no confirms; requeue (CHAN-10)."""
+    def close(self, why: str = "channel") -> None:
+        """The channel ends: no consumers, no transaction, no confirms; requeue (CHAN-10).
+
+        `why` is for the ledger: it or its connection was closed.
+        """
         self.is_closing = True
         self.node.forget(self)
         self.node.channel_closed(self.user)
@@ -353,10 +385,16 @@ class Channel:
             outstanding += self.transaction.rollback()
         for consumer in consumers.values():
             consumer.is_active = False
+            if self.node.ledger is not None:
+                self.node.ledger.consumes_no_more(consumer)
         for entry in outstanding:
+            if self.pen is not None:
+                self.pen.settled(entry, Fate.LOST, why)
             entry.queue.requeue(entry.messages, Fate.LOST)
         for consumer in consumers.values():
             consumer.queue.remove_consumer(consumer)
+        if self.pen is not None:
+            self.pen.close()
         # It refers back; without the ring all of this goes at once (see `Connection.lost`).
         del self._publisher
 
@@ -397,6 +435,9 @@ def select_confirms(channel: Channel, method: commands.Confirm.Select, _argument
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     if channel.confirms is None:
         channel.confirms = Confirms(channel.number)
+        channel.confirms.pen = channel.pen
+        if channel.pen is not None:
+            channel.pen.selected()
     if not method.nowait:
         channel.reply(confirm_select_ok(channel.number))
 

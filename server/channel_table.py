@@ -89,10 +89,11 @@ class ChannelTable:
 
     def close_all(self) -> None:
         """The connection ends."""
-        channels, self.channels = self.channels, {}
-        for channel in channels.values():
+        # They stay in sight meanwhile: what one holds unacked may go with a queue of another.
+        for channel in list(self.channels.values()):
             if not channel.is_closing:
-                channel.close()
+                channel.close("connection")
+        self.channels = {}
 
     def _open(self, number: int, channel_max: int) -> None:
         count = len(self.channels)

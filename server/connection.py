@@ -92,6 +92,8 @@ class Connection:
         self.user: User
         self.frame_max = 0
         self.opened_at = node.clock()
+        # For the ledger: its epoch, our number in it, the last publish number by channel.
+        self.publish_numbers: tuple[int, int, dict[int, int]] = (0, 0, {})
         self._handshake = handshake
         self._header: bytes | None = b""
         self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
@@ -482,9 +484,9 @@ class Connection:
 
     def _clean_up(self) -> None:
         self.node.forget(self)
-        self.node.connections.pop(self, None)
         self._gate.leave()
         self._table.close_all()
+        self.node.connections.pop(self, None)
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
         self._handshake.leave()

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from server.broker.message import Message
     from server.broker.queue import Queue
     from server.channel import Channel
+    from server.ledger.pens import ConsumerPen
     from server.unacked import Taken
 
 UNLIMITED: Final = 1 << 30
+# Above every seq: all of it was handed out before.
+AGAIN: Final = 1 << 63
 # Method frame, content header and frame ends around a body, generously.
 DELIVER_OVERHEAD_OCTETS: Final = 128
 
@@ -78,6 +81,7 @@ class Consumer:
         "credit",
         "is_active",
         "no_ack",
+        "pen",
         "priority",
         "queue",
         "tag",
@@ -103,6 +107,7 @@ class Consumer:
         self.priority = priority
         self.credit = credit
         self.is_active = True
+        self.pen: ConsumerPen | None = None  # while the ledger is on
         self._shortstr = encode_shortstr(tag)
 
     @property
@@ -148,6 +153,9 @@ class Consumer:
         channel.outbox.add(parts, octets * count)
         if octets > UNJOINED_OCTETS:
             channel.outbox.has_large = True
+        pen = self.pen
+        if pen is not None:
+            pen.delivered(messages, first, mark, no_ack=self.no_ack)
         if self.no_ack:
             self.queue.settle(messages)
             return
@@ -159,6 +167,8 @@ class Consumer:
     def deliver_again(self, entry: Taken) -> None:
         """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
         channel = self.channel
+        if self.pen is not None and entry.messages:
+            self.pen.delivered(entry.messages, entry.tags[0], AGAIN, no_ack=False)
         for tag, message in zip(entry.tags, self.shown_again(entry), strict=True):
             limits = (channel.frame_max, message[2])
             parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)

@@ -52,6 +52,8 @@ def set_limits(
 ) -> None:
     """Change a running limit; octets outstanding are counted only from a size limit on."""
     credit.limit, credit.limit_octets = count, octets
+    if consumer is not None and channel.node.ledger is not None:
+        channel.node.ledger.limited(consumer)
     if octets:
         held = [held for held in (channel.transaction,) if held is not None]
         entries = channel.unacked.live() + [
@@ -101,6 +103,8 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
             exclusive=bool(method.exclusive) and queue.features.type != QUORUM,
         )
         channel.consumers[tag] = consumer
+        if channel.node.ledger is not None:
+            channel.node.ledger.consumes(consumer)
     if not method.nowait:
         channel.reply(consume_ok(channel.number, tag))
 
@@ -163,6 +167,8 @@ def cancel_consumer(channel: Channel, method: commands.Basic.Cancel, _arguments:
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
         consumer.is_active = False
+        if channel.node.ledger is not None:
+            channel.node.ledger.consumes_no_more(consumer)
         consumer.queue.remove_consumer(consumer)
     if not method.nowait:
         channel.reply(cancel_ok(channel.number, tag))
@@ -204,6 +210,8 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
         channel.reply(b"".join((head, *content)))
     else:
         channel.outbox.add_content([head, *content])
+    if channel.pen is not None:
+        channel.pen.got(queue, message, tag, is_again=redelivered, no_ack=no_ack)
     if no_ack:
         queue.settle([message])
     else:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
     from server.broker.storing import Storing
     from server.connection import Connection
+    from server.ledger.ledger import Ledger
     from server.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -119,6 +120,7 @@ class Node:
         self.hand_over: Callable[[int], bool] = lambda _lsn: True
         # Takes settles of a queue's copies back that were refused.
         self.unsettle: Callable[[int, list[int]], None] = lambda _queue_id, _lsns: None
+        self.ledger: Ledger | None = None  # while it is on
         self.refused_lsn = 0  # nothing up to here was stored that had not been by then
         self.watermark = 0
         self.has_failed = False

@@ -65,7 +65,10 @@ class NumberedConsumer(Consumer):
         self, messages: list[Message], mark: int, shown: list[Message] | None = None
     ) -> None:
         """See `Outlet`."""
-        super().deliver(messages, mark, self._stamped(messages, shown or messages))
+        stamped = self._stamped(messages, shown or messages)
+        if self.pen is not None:
+            self.pen.places = self._numbering.numbers_of(messages)
+        super().deliver(messages, mark, stamped)
 
     def shown_again(self, entry: Taken) -> list[Message]:
         """See `Consumer`."""

@@ -142,8 +142,11 @@ class Publisher:
 
     def store(self, route: Route, raws: list[bytes], mode: int, largest: int) -> int:
         """Give a run to the queues of its route; the LSN to wait for, 0 for none (CONF-06)."""
+        pen = self._channel.pen
+        if pen is not None:
+            pen.route = route
         storing = self._channel.node.storing
-        return storing.store(route, raws, largest, persistent=bool(mode & PERSISTENT))
+        return storing.store(route, raws, largest, persistent=bool(mode & PERSISTENT), author=pen)
 
     def store_now(self, route: Route, raw: bytes, mode: int) -> int:
         """Store and deliver an immediate message where somebody can take it at once (PUB-31).
@@ -172,6 +175,8 @@ class Publisher:
         head = basic_return(channel.number, *reason, route.exchange, route.routing_key)
         content = content_pieces(raw, channel.octets, channel.frame_max)
         channel.outbox.add_content([head, *content])
+        if channel.pen is not None:
+            channel.pen.returned(reason[0])
 
     def _resolve(self, key: bytes) -> Route:
         """Decode a `basic.publish` frame, check it and route it (PUB-01)."""
@@ -326,6 +331,7 @@ class Publisher:
         if not route.exchange and route.routing_key.startswith(PREFIX):
             consumer = self._channel.node.replies.find(route.routing_key)
             if consumer is not None and consumer.deliver((raw, route.tail, 2, 0)):
+                self._went_nowhere(route, raw, mode, is_owed=False)
                 return 0
         if route.way is not None:
             return self._settle_keyed(route, raw, mode)
@@ -335,6 +341,7 @@ class Publisher:
                 return lsn
             nowhere = route.mandatory and not route.queues
             self.give_back(route, raw, NO_ROUTE if nowhere else NO_CONSUMERS)
+            self._went_nowhere(route, raw, mode)
             return 0
         if not route.queues and route.mandatory:
             self.give_back(route, raw, NO_ROUTE)
@@ -343,8 +350,16 @@ class Publisher:
             return self.store(route, [raw], mode, len(raw))
         storing = self._channel.node.storing
         target, verdict = storing.admit(route, raw)
-        persistent = bool(mode & PERSISTENT)
-        lsn = storing.store(target, [raw], len(raw), persistent=persistent) if target.queues else 0
+        pen = self._channel.pen
+        if pen is not None:
+            pen.judged(route, is_refused=verdict.is_refused)
+        lsn = 0
+        if target.queues:
+            persistent = bool(mode & PERSISTENT)
+            lsn = storing.store(target, [raw], len(raw), persistent=persistent, author=pen)
+        else:
+            # A duplicate is where it is, as far as its publisher is concerned.
+            self._went_nowhere(route, raw, mode, is_owed=verdict.is_refused or not route.queues)
         return REFUSES if verdict.is_refused else max(lsn, verdict.lsn)
 
     def _settle_keyed(self, route: Route, raw: bytes, mode: int) -> int:
@@ -352,11 +367,18 @@ class Publisher:
         passage = self._passage(route, raw)
         route.way = None
         if passage is not None and not route.queues and passage.is_duplicate:
+            self._went_nowhere(route, raw, mode, is_owed=False)
             return passage.lsn
         lsn = self.settle_route(route, raw, mode)
         if passage is not None and route.queues and lsn != REFUSES:
             passage.record(lsn, persistent=bool(mode & PERSISTENT))
         return lsn
+
+    def _went_nowhere(self, route: Route, raw: bytes, mode: int, *, is_owed: bool = True) -> None:
+        """Tell the ledger of a publish that no queue got; `is_owed`: a mandatory one came back."""
+        pen = self._channel.pen
+        if pen is not None:
+            pen.nowhere(route, raw, persistent=bool(mode & PERSISTENT), is_owed=is_owed)
 
     def _passage(self, route: Route, raw: bytes) -> Passage | None:
         """Lead a route to where its message would go now; None: as it was routed (TX-04)."""

@@ -243,6 +243,50 @@ class Settings:
     blocked_connection_log_after_s: float = option(
         30.0, "A publisher that waits longer for an alarm is logged (LIMIT-16).", low=0.1
     )
+    ledger_enabled: bool = option(
+        False, "Write down what becomes of every message, for audits; also `vouchmq ledger on`."
+    )
+    ledger_dir: str = option(
+        "", "Directory of the ledger, which several brokers may share; empty: `ledger` in data_dir."
+    )
+    ledger_broker: str = option(
+        "", "This broker's name in the ledger, the first part of its files; empty: made of `node`."
+    )
+    ledger_detail: str = option(
+        "runs",
+        "`messages` also writes down the message-id of each publish, which costs some more.",
+        choices=("runs", "messages"),
+    )
+    ledger_sync: str = option(
+        "off",
+        "`group`: the ledger is on disk before each sync of the journal: a power cut leaves no "
+        "message without its events; `off`: only the end of the broker's process leaves none.",
+        choices=("off", "group"),
+    )
+    ledger_compress: str = option(
+        "none", "How files of the ledger are packed that are full.", choices=("none", "gz")
+    )
+    ledger_file_bytes: int = option(
+        64 * MIB, "Size at which another file of the ledger is begun.", low=65536, high=1024 * MIB
+    )
+    ledger_rotate_s: float = option(
+        60.0, "Age at which another file of the ledger is begun.", low=1, high=86400
+    )
+    ledger_buffer_bytes: int = option(
+        8 * MIB,
+        "Lines that may wait for the ledger's disk; beyond it they are dropped, which it says.",
+        low=65536,
+        high=1024 * MIB,
+    )
+    ledger_inventory_s: float = option(
+        3600.0, "Between two inventories of all queues; 0: only when asked.", low=0, high=604800
+    )
+    ledger_keep_hours: float = option(
+        168.0, "Files of the ledger that are older are removed; 0: none.", low=0, high=87600
+    )
+    ledger_keep_bytes: int = option(
+        8192 * MIB, "The oldest files beyond so much are removed; 0: none.", low=0, high=1 << 50
+    )
     segment_size_bytes: int = option(
         64 * MIB, "Size of one preallocated file of the journal.", low=MIB, high=1024 * MIB
     )

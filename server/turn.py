@@ -28,6 +28,13 @@ class Releases(Protocol):
         """Say what is true up to `watermark`; False while more of it has to wait."""
 
 
+class Flushed(Protocol):
+    """Who has evidence of what clients are about to be told."""
+
+    def flush(self) -> None:
+        """Hand it to the operating system."""
+
+
 class Turn:
     """Gathers what one loop turn leaves to do.
 
@@ -49,6 +56,7 @@ class Turn:
         "_work",
         "_write_journal",
         "count",
+        "ledger",
         "watermark",
     )
 
@@ -68,6 +76,7 @@ class Turn:
         self._queues: list[Queue] = []
         self._confirming: dict[Releases, None] = {}
         self._outboxes: list[Outbox] = []
+        self.ledger: Flushed | None = None  # while it is on
         self.watermark = 0
         self.count = 0  # of turns so far
 
@@ -110,7 +119,9 @@ class Turn:
         self._owes_write = True
 
     def write_owed(self) -> None:
-        """Write the journal if something that is about to leave rests on it."""
+        """Write the journal if something that is about to leave rests on it; the ledger first."""
+        if self.ledger is not None:
+            self.ledger.flush()
         if self._owes_write:
             self._owes_write = False
             self._write_journal()

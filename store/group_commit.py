@@ -9,10 +9,11 @@ success, so nothing is retried: the owner is told once and has to end the proces
 Spec: DURABLE-10, DURABLE-21
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
+from store.disk import Syncable
 from store.journal import Journal, SyncTicket
 from store.sync_worker import SyncWorker
 
@@ -27,6 +28,16 @@ class SyncCounters:
     synced_bytes: int = 0
     last_sync_ms: float = 0.0
     max_sync_ms: float = 0.0
+
+
+class Companions(Protocol):
+    """Files of somebody else that have to be on disk no later than the journal."""
+
+    def targets(self) -> Sequence[Syncable]:
+        """What to sync before the journal; what is not marked `may_fail` fails for the journal."""
+
+    def synced(self, error: int) -> None:
+        """That sync has ended, for them with this errno or 0."""
 
 
 class GroupCommit:
@@ -59,6 +70,7 @@ class GroupCommit:
         self._started_at = 0.0
         self._sequence = 0
         self._is_wanted = False
+        self.companions: Companions | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -77,7 +89,10 @@ class GroupCommit:
         self._ticket = ticket = self._journal.begin_sync()
         self._sequence += 1
         self._started_at = self._clock()
-        self._worker.submit(self._sequence, ticket.targets)
+        targets = ticket.targets
+        if self.companions is not None:
+            targets = (*self.companions.targets(), *targets)
+        self._worker.submit(self._sequence, targets)
         self._hand_out_chores()
 
     def on_readable(self) -> None:
@@ -97,6 +112,8 @@ class GroupCommit:
             return
         self._ticket = None
         self._count(ticket)
+        if self.companions is not None:
+            self.companions.synced(completion.companion_errno)
         for file in self._journal.end_sync(ticket):
             self._worker.forget(file)
             file.close()

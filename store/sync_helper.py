@@ -27,6 +27,8 @@ class Helper:
         self.control = _socket.socket(fileno=CONTROL)
         self.files: dict[int, int] = {}
         self.directories: set[int] = set()
+        # Files whose failure is told and counts for nothing.
+        self.companions: set[int] = set()
 
     def run(self) -> None:
         """Do what is asked, for ever."""
@@ -46,23 +48,26 @@ class Helper:
         os.eventfd_read(REQUEST)
         sequence, count = unpack_from("=QQ", self.page, REQUEST_AT)
         slots = unpack_from(f"={count}Q", self.page, REQUEST_AT + 16)
-        pack_into("=QQ", self.page, REPLY_AT, sequence, self.sync(slots))
+        pack_into("=QQQ", self.page, REPLY_AT, sequence, *self.sync(slots))
         os.eventfd_write(REPLY, 1)
 
-    def sync(self, slots: tuple[int, ...]) -> int:
-        """Return 0 or the errno of the first failure."""
-        try:
-            for slot in slots:
-                # The descriptor was sent before the request, but may not be read yet.
-                while slot not in self.files:
-                    self.obey()
+    def sync(self, slots: tuple[int, ...]) -> tuple[int, int]:
+        """Return 0 or the errno of the first failure, and the same of companions."""
+        companion_errno = 0
+        for slot in slots:
+            # The descriptor was sent before the request, but may not be read yet.
+            while slot not in self.files:
+                self.obey()
+            try:
                 if slot in self.directories:
                     os.fsync(self.files[slot])
                 else:
                     os.fdatasync(self.files[slot])
-        except OSError as error:
-            return error.errno or EIO
-        return 0
+            except OSError as error:
+                if slot not in self.companions:
+                    return error.errno or EIO, companion_errno
+                companion_errno = error.errno or EIO
+        return 0, companion_errno
 
     def obey(self) -> None:
         """Take one message from the socket: file, close, prepare, unlink."""
@@ -71,13 +76,16 @@ class Helper:
             sys.exit(0)
         verb, slot, size = unpack_from("=cQQ", message)
         name = message[17:].decode("utf-8", "surrogateescape")
-        if verb == b"F":
+        if verb in {b"F", b"L"}:
             descriptor = int.from_bytes(ancillary[0][2][:4], sys.byteorder)
             self.files[slot] = descriptor
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 self.directories.add(slot)
+            if verb == b"L":
+                self.companions.add(slot)
         elif verb == b"C":
             os.close(self.files.pop(slot))
+            self.companions.discard(slot)
         elif verb == b"P":
             self.prepare(self.files[slot], name, size)
         elif verb == b"U":

@@ -32,11 +32,12 @@ from store.disk import Disk, Syncable
 from store.slices import ask_for_slice
 
 PAGE_SIZE: Final = 4096
-# sequence, count, slots... at REQUEST; sequence, errno at REPLY. See sync_helper.py.
+# sequence, count, slots... at REQUEST; sequence, errno, companions' errno at REPLY.
+# See sync_helper.py.
 REQUEST_AT: Final = 64
 REPLY_AT: Final = 0
 MAX_TARGETS: Final = 480
-_PAIR: Final = struct.Struct("=QQ")
+_ANSWER: Final = struct.Struct("=QQQ")
 _MESSAGE: Final = struct.Struct("=cQQ")
 _PR_SET_PDEATHSIG: Final = 1
 # A sync is some microseconds of work and a long wait for the disk, and everybody waits for it.
@@ -46,10 +47,14 @@ _SWITCH_INTERVAL_SECONDS: Final = 50e-6
 
 
 class Completion(NamedTuple):
-    """How the sync with that sequence number ended; errno 0 is success."""
+    """How the sync with that sequence number ended; errno 0 is success.
+
+    `companion_errno` is that of files whose failure does not count, see `may_fail`.
+    """
 
     sequence: int
     errno: int
+    companion_errno: int = 0
 
 
 class SyncWorker(Protocol):
@@ -78,14 +83,27 @@ class SyncWorker(Protocol):
         """Stop; nothing may be in flight that somebody waits for."""
 
 
+def may_fail(target: Syncable) -> bool:
+    """Whether it only goes along: that it cannot be synced is told, and changes nothing else."""
+    return bool(getattr(target, "may_fail", False))
+
+
 def sync_all(targets: Sequence[Syncable]) -> int:
     """Sync one after the other; return 0 or the errno of the first failure."""
-    try:
-        for target in targets:
+    return sync_each(targets)[0]
+
+
+def sync_each(targets: Sequence[Syncable]) -> tuple[int, int]:
+    """The same, and the errno of companions."""
+    companion_errno = 0
+    for target in targets:
+        try:
             target.sync()
-    except OSError as error:
-        return error.errno or errno.EIO
-    return 0
+        except OSError as error:
+            if not may_fail(target):
+                return error.errno or errno.EIO, companion_errno
+            companion_errno = error.errno or errno.EIO
+    return 0, companion_errno
 
 
 class SyncInline:
@@ -97,7 +115,7 @@ class SyncInline:
         self._completion: Completion | None = None
 
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
-        self._completion = Completion(sequence, sync_all(targets))
+        self._completion = Completion(sequence, *sync_each(targets))
 
     def reap(self) -> Completion | None:
         completion, self._completion = self._completion, None
@@ -137,7 +155,7 @@ class ThreadWorker:
 
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
         def job() -> None:
-            self._completion = Completion(sequence, sync_all(targets))
+            self._completion = Completion(sequence, *sync_each(targets))
             self._theirs.send(b"\0")
 
         self._jobs.put(job)
@@ -207,17 +225,19 @@ class HelperProcess:
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
         if len(targets) > MAX_TARGETS:
             raise ValueError(f"{len(targets)} files in one sync, at most {MAX_TARGETS} fit")
-        slots = [self._slot(target.fileno()) for target in targets]
+        slots = [
+            self._slot(target.fileno(), b"L" if may_fail(target) else b"F") for target in targets
+        ]
         self._sequence = sequence
         struct.pack_into(f"=QQ{len(slots)}Q", self._page, REQUEST_AT, sequence, len(slots), *slots)
         os.eventfd_write(self._request, 1)
 
-    def _slot(self, descriptor: int) -> int:
+    def _slot(self, descriptor: int, verb: bytes = b"F") -> int:
         slot = self._slots.get(descriptor)
         if slot is None:
             slot = self._slots[descriptor] = self._next_slot
             self._next_slot += 1
-            self._tell(b"F", slot, 0, b"", descriptor)
+            self._tell(verb, slot, 0, b"", descriptor)
         return slot
 
     def _tell(self, verb: bytes, slot: int, size: int, name: bytes, *descriptors: int) -> None:
@@ -253,7 +273,7 @@ class HelperProcess:
             return None
         if self._chores:
             self._send_chores()
-        return Completion(*_PAIR.unpack_from(self._page, REPLY_AT))
+        return Completion(*_ANSWER.unpack_from(self._page, REPLY_AT))
 
     def forget(self, target: Syncable) -> None:
         slot = self._slots.pop(target.fileno(), None)

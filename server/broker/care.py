@@ -78,6 +78,15 @@ class Care:
         dying = sum(len(messages) for messages, _ in self._dying)
         return delayed + dying + (len(stuck) if stuck is not None else 0)
 
+    def held(self) -> list[Message]:
+        """Messages neither ready nor unacked."""
+        found = [message for messages, _ in self._dying for message in messages]
+        if self.returns is not None:
+            found += self.returns.aside.messages()
+        if self.letters is not None and self.letters.stuck is not None:
+            found += self.letters.stuck.messages()
+        return found
+
     @property
     def is_idle(self) -> bool:
         """True when there is nothing to be cared for."""

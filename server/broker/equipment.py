@@ -121,7 +121,10 @@ class Equipment:
             stuck = Stuck(queue, self.office, self.timers, interval_ms, self._journal)
         if exchange is None:
             if stuck is not None:
-                queue.drop(stuck.drop())
+                dropped = stuck.drop()
+                if queue.pen is not None:
+                    queue.pen.dropped(dropped, "dropped")
+                queue.drop(dropped)
             care.letters = None
             return
         care.letters = Letters(
@@ -209,14 +212,17 @@ class Equipment:
             return queue
         care = queue.care = queue.care or Care(queue, self.timers.now_ms)
         if care.sequence is None:
-            queue_id, log = queue.spec.queue_id, self.log if queue.stored else None
-            if not queue_id:
-                # No other queue has had this one, in no life of the broker.
-                self._unstored_count += 1
-                queue_id = UNSTORED_IDS + (self._clock.now_ms() << 16)
-                queue_id += self._unstored_count & 0xFFFF
-            care.sequence = Sequence(queue, queue_id, log)
+            log = self.log if queue.stored else None
+            care.sequence = Sequence(queue, queue.spec.queue_id or self.unstored_id(queue), log)
         return care.sequence
+
+    def unstored_id(self, queue: Queue) -> int:
+        """A number for a queue without one: no other has had it, in no life of the broker."""
+        if not queue.unstored_id:
+            self._unstored_count += 1
+            queue.unstored_id = UNSTORED_IDS + (self._clock.now_ms() << 16)
+            queue.unstored_id += self._unstored_count & 0xFFFF
+        return queue.unstored_id
 
     def restore(self, queue: Queue, notes: dict[bytes, bytes]) -> None:
         """What had been noted of a queue before a restart; its messages are in place."""

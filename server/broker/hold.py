@@ -20,7 +20,7 @@ from server.broker.message import lsn_of
 from server.broker.queue import Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from server.broker.line import RunSize
     from server.broker.message import Message
@@ -169,12 +169,18 @@ class Hold(Queue):
     def forget_refused(self, first_lsn: int) -> None:
         """See `Queue`."""
         refused = {seq for _, seq in self._heap if seq & 1 and seq >= first_lsn * 2}
+        if self.pen is not None:
+            self.pen.lost(sorted(map(lsn_of, refused)), "refused")
         if refused:
             self._heap = [entry for entry in self._heap if entry[1] not in refused]
             heapify(self._heap)
             for seq in refused:
                 message = self._in_memory.pop(seq, None)
                 self._memory_octets -= len(message[0]) if message is not None else 0
+
+    def held_spans(self) -> list[list[Collection[int]]]:
+        """See `Queue`."""
+        return [[sorted(lsn_of(seq) for _, seq in self._heap)]]
 
     def _forget_when_empty(self) -> None:
         self.holds_stored &= bool(self._heap)
@@ -185,6 +191,8 @@ class Hold(Queue):
 
     def deleted(self) -> None:
         """The exchange is gone, and what it held with it (DELAY-19)."""
+        if self.pen is not None:
+            self.pen.deleted(self)
         self.is_deleted = True
         self._heap.clear()
         self._in_memory.clear()

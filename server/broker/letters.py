@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -23,10 +23,12 @@ from protocol.contents import HAS_EXPIRATION, property_block
 from protocol.fields import encode_shortstr
 from server.broker.death import Death, dead_letter, dead_letters
 from server.broker.dedup import Passage
+from server.broker.delays import held_for
 from server.broker.exchange import READS_KEYS
 from server.broker.fate import Reason
-from server.broker.message import runs_of_same
+from server.broker.message import lsn_of, runs_of_same
 from server.broker.released import all_released
+from server.broker.sending import Run, Sent, write_deaths
 from server.broker.storing import Storing, Target
 from server.broker.stuck import Try
 
@@ -67,18 +69,6 @@ class Refused(Protocol):
 
     def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """These copies are not gone after all."""
-
-
-class Sent(NamedTuple):
-    """Messages that left their queue for stored queues in the block that is being gathered."""
-
-    queue: Queue
-    messages: list[Message]
-    target: Target
-    raws: list[bytes]
-    persistent: bool
-    # What was known of a dead letter that its queue keeps until everybody has it.
-    one: Try | None = None
 
 
 class Letters:
@@ -184,6 +174,7 @@ class Office:
     def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
         death = self._death(queue, letters, Try(reason, self._wall_ms() // 1000))
+        lost: list[Message] = []
         with self._one_block():
             run: Run | None = None
             pending = self._parted(queue, letters, messages)
@@ -193,6 +184,7 @@ class Office:
                 targets, passage = self._targets(queue, letters, letter)
                 open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
                 if not open_to:
+                    lost += some
                     why = "cycle" if targets else "no route"
                     self._dropped(queue, letters, reason, why, len(some))
                     continue
@@ -207,6 +199,7 @@ class Office:
                     admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
                     open_to = admitted.queues
                     if not open_to:
+                        lost += some
                         if verdict.is_refused and not any(goes_on(each) for each in targets):
                             self._dropped(queue, letters, reason, "target full")
                         continue
@@ -217,6 +210,8 @@ class Office:
                 if passage is not None:
                     passage.record(0, persistent=letter.persistent)
             self._store(queue, run)
+            if queue.pen is not None:
+                write_deaths(queue.pen, messages, lost, reason, letters.exchange)
             queue.log_settled(messages)
 
     def send_safely(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
@@ -229,6 +224,8 @@ class Office:
         """Offer a dead letter to those who have not taken it; keep it until all have."""
         letters = queue.care.letters if queue.care is not None else None
         if letters is None or letters.stuck is None:
+            if queue.pen is not None:
+                queue.pen.dropped([message], one.reason.value)
             queue.drop([message])
             return
         with self._one_block():
@@ -256,6 +253,8 @@ class Office:
                 self._store(queue, run, one)
             if is_done:
                 letters.stuck.done(message)
+                if queue.pen is not None:
+                    queue.pen.died([message], one.reason.value, letters.exchange)
                 queue.log_settled([message])
             else:
                 letters.stuck.keep(message, one._replace(taken_by=taken_by))
@@ -278,7 +277,7 @@ class Office:
                     if len(some) > 1:
                         pending.extendleft([one] for one in reversed(some))
                         continue
-                    self._store(hold, run)
+                    self._store(hold, run, why="delayed")
                     run = None
                     targets = self._storing.admit(Target(tail, targets), due.raw)[0].queues
                 if not targets:
@@ -288,10 +287,12 @@ class Office:
                     for each in targets:
                         self.expect_expirations(each)
                 if run is None or not run.takes(tail, targets, persistent=due.persistent):
-                    self._store(hold, run)
+                    self._store(hold, run, why="delayed")
                     run = Run(Target(tail, targets), persistent=due.persistent)
                 run.add(some, raws)
-            self._store(hold, run)
+            self._store(hold, run, why="delayed")
+            if hold.pen is not None:
+                hold.pen.dropped(messages, "released")
             hold.log_settled(messages)
 
     def generation(self, queue: Queue) -> int:
@@ -370,11 +371,15 @@ class Office:
         if care.dedup.sends_letters and not self._depth:
             self.send(queue, care.letters, [message], Reason.REJECTED)
 
-    def _store(self, queue: Queue, run: Run | None, one: Try | None = None) -> None:
+    def _store(
+        self, queue: Queue, run: Run | None, one: Try | None = None, why: str = "dead_letter"
+    ) -> None:
         if run is None:
             return
         target, raws, persistent = run.target, run.raws, run.persistent
-        if self._storing.store(target, raws, max(map(len, raws)), persistent=persistent):
+        author = queue.pen.moves(run.messages, raws, why) if queue.pen is not None else None
+        largest = max(map(len, raws))
+        if self._storing.store(target, raws, largest, persistent=persistent, author=author):
             self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, one))
 
     def _dropped(
@@ -405,9 +410,17 @@ class Office:
             # Transient copies are where they went already, those of stored runs went with them.
             alive = (each for each in target.queues if not each.is_deleted)
             target.leads_to(tuple(each for each in alive if persistent or each.keeps_all))
-            if self._storing.store(target, raws, max(map(len, raws)), persistent=persistent):
+            is_held = held_for(queue.spec.name) is not None
+            why = "delayed" if is_held else "dead_letter"
+            author = queue.pen.moves(messages, raws, why) if queue.pen is not None else None
+            largest = max(map(len, raws))
+            if self._storing.store(target, raws, largest, persistent=persistent, author=author):
                 self._unwritten.append(sent)
             if not queue.is_deleted:
+                if queue.pen is not None and is_held:
+                    queue.pen.dropped(messages, "released")
+                elif queue.pen is not None:
+                    queue.pen.died(messages, "resent", "")
                 queue.keeps(messages)
                 queue.log_settled(messages)
         self._wake()
@@ -424,6 +437,10 @@ class Office:
             for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
                 self._journal().unsettle(store_id, lsns)
             stuck = queue.care.letters.stuck if queue.care and queue.care.letters else None
+            if queue.pen is not None and not queue.is_deleted:
+                # What the same block had brought never was in the queue, what is stuck still is.
+                had = [each for each in sent.messages if each[2] < first_lsn * 2]
+                queue.pen.back([each for each in had if stuck is None or not stuck.knows(each)])
             if sent.one is not None and stuck is not None:
                 stuck.keep_again(sent.messages[0], sent.one)
                 queue.keeps(sent.messages)
@@ -431,6 +448,11 @@ class Office:
                 kept.append(sent)
         self._kept += reversed(kept)
         self._forget(lambda _, message: bool(message[2] & 1) and message[2] >= first_lsn * 2)
+
+    def kept_of(self, queue: Queue) -> list[int]:
+        """LSNs of dead letters of a queue that a full disk has sent back."""
+        mine = [sent.messages for sent in self._kept if sent.queue is queue]
+        return [lsn_of(message[2]) for messages in mine for message in messages if message[2]]
 
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
         """These are unacked again, after a commit that was refused (TX-09)."""
@@ -453,25 +475,3 @@ class Office:
 def goes_on(queue: Queue) -> bool:
     """Whether what this queue refuses becomes a dead letter of its own (LEN-24)."""
     return queue.care is not None and queue.care.sends_refused
-
-
-class Run:
-    """Dead letters that follow each other and go the same way."""
-
-    __slots__ = ("messages", "persistent", "raws", "target")
-
-    def __init__(self, target: Target, *, persistent: bool) -> None:
-        self.target = target
-        self.persistent = persistent
-        self.messages: list[Message] = []
-        self.raws: list[bytes] = []
-
-    def takes(self, tail: bytes, queues: tuple[Queue, ...], *, persistent: bool) -> bool:
-        """Whether another one goes that way too."""
-        is_same = self.target.tail == tail and self.target.queues == queues
-        return is_same and self.persistent == persistent
-
-    def add(self, messages: list[Message], raws: list[bytes]) -> None:
-        """More of them: messages that died, and their letters."""
-        self.messages += messages
-        self.raws += raws

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from protocol.contents import HAS_PRIORITY, property_block, remembered
 from protocol.properties import Properties
 from protocol.runs import PROPERTIES_AT
-from server.broker.line import Line
+from server.broker.line import ALWAYS, Line
 
 if TYPE_CHECKING:
     from server.broker.line import Owner
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 # What a message without the property counts as, where the queue does not say.
 ABSENT: Final = -1
-# The highest mark: everything in this line has been handed out before.
-ALWAYS: Final = 1 << 63
 
 
 @remembered

@@ -24,7 +24,7 @@ from server.broker.pager import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
     from server.broker.pager import Pager
     from server.broker.tally import Tally
@@ -34,8 +34,28 @@ RunSize = tuple[int, int, int]
 
 # Octets of one batch for one consumer (LIMIT-23).
 BATCH_OCTETS: Final = 262144
+# The highest mark: everything in this line has been handed out before, and stands in any order.
+ALWAYS: Final = 1 << 63
 # So few requeued messages are put each at its place; more are merged in one go.
 FEW_MESSAGES: Final = 64
+
+
+class Pile:
+    """LSNs of messages at one moment, looked at when they are asked for."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self._messages = list(messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[int]:
+        return (message[2] >> 1 for message in self._messages)
+
+    def __contains__(self, lsn: object) -> bool:
+        return any(each == lsn for each in self)
 
 
 class Owner(Protocol):
@@ -199,12 +219,24 @@ class Line:
         backlog, self.backlog = self.backlog, None
         return spans + backlog.clear() if backlog is not None else spans
 
-    def forget_refused(self, first_lsn: int) -> None:
+    def held_spans(self) -> list[Collection[int]]:
+        """LSNs of what is in it now, ascending, as they are kept; nothing is read for it."""
+        ready: Collection[int] = Pile(self.ready)
+        if self.mark == ALWAYS:
+            ready = sorted(ready)
+        behind = self.backlog.held_spans() if self.backlog is not None else []
+        return [ready, *behind]
+
+    def forget_refused(self, first_lsn: int) -> list[int]:
         """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).
 
         Such messages are the newest, and none has been handed out (see `turn.py`).
+
+        Returns:
+            their LSNs
         """
         backlog = self.backlog
+        gone = sorted(lsn_of(message[2]) for message in self._refused(first_lsn))
         if self.tally is not None:
             self.tally.went(self._refused(first_lsn))
         if backlog is not None:
@@ -212,6 +244,7 @@ class Line:
             if not backlog.count:
                 self.backlog = None
         self._uncharge(drop_refused(self.ready, first_lsn)[1])
+        return gone
 
     def _refused(self, first_lsn: int) -> Iterator[Message]:
         for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from server.broker.message import Message
     from server.broker.queue import Queue
+    from server.broker.storing import Author
 
 
 class Outlet(Protocol):
@@ -71,3 +72,41 @@ class NoteLog(Protocol):
 
     def unnote(self, scope_id: int, key: bytes) -> None:
         """It need not be known any more."""
+
+
+class Pen(Protocol):
+    """Where a queue writes what becomes of its copies while the ledger is on (`docs/ledger.md`)."""
+
+    @property
+    def qid(self) -> int:
+        """The number of the queue in the ledger."""
+
+    def dropped(self, messages: Sequence[Message], why: str) -> None:
+        """These copies are gone, and nothing is left of them."""
+
+    def died(self, messages: Sequence[Message], why: str, exchange: str) -> None:
+        """These copies are gone as dead letters."""
+
+    def back(self, messages: Sequence[Message]) -> None:
+        """Their end was refused by the disk: they are in the queue again."""
+
+    def lost(self, lsns: Iterable[int], why: str) -> None:
+        """Copies are gone, by their LSNs."""
+
+    def lost_ranges(self, ranges: Iterable[tuple[int, int]], why: str) -> None:
+        """Copies are gone, by ranges of their LSNs."""
+
+    def moves(self, messages: Sequence[Message], raws: Sequence[bytes], why: str) -> Author:
+        """Copies that leave for other queues; `raws` is what of each of them arrives there."""
+
+    def purged(self, queue: Queue) -> None:
+        """What was ready is gone, and has been told of."""
+
+    def deleted(self, queue: Queue) -> None:
+        """The queue is about to go, with all that it holds, unacked or not."""
+
+    def dealing(self) -> None:
+        """A batch is dealt to several consumers from here on …"""
+
+    def dealt(self) -> None:
+        """… to here: what they get is one step in the order of the queue."""

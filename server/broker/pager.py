@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from protocol.runs import body_size
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
     from server.broker.message import Message
 
@@ -92,14 +92,24 @@ class StoredSpan:
 
 
 class ScratchSpan:
-    """Messages in a scratch page, at least one of which the journal does not hold."""
+    """Messages in a scratch page, at least one of which the journal does not hold.
 
-    __slots__ = ("count", "lsns", "page")
+    `lsns` are of those that it does hold, `all_lsns` of all of them.
+    """
 
-    def __init__(self, page: int, count: int, lsns: list[int]) -> None:
+    __slots__ = ("all_lsns", "count", "lsns", "page")
+
+    def __init__(self, page: int, messages: list[Message], lsns: list[int]) -> None:
         self.page = page
-        self.count = count
+        self.count = len(messages)
         self.lsns = lsns
+        first, last = messages[0][2] >> 1, messages[-1][2] >> 1
+        # They are in the order of their LSNs, no two of which are the same.
+        self.all_lsns: Sequence[int] = (
+            range(first, last + 1)
+            if last - first + 1 == len(messages)
+            else array("Q", [message[2] >> 1 for message in messages])
+        )
 
 
 class Piece(NamedTuple):
@@ -160,6 +170,14 @@ class Backlog:
             self._spans.append(StoredSpan(lsns))
             self.count += len(lsns)
             self.paged_count += len(lsns)
+
+    def held_spans(self) -> list[Collection[int]]:
+        """LSNs of everything in it, ascending; none of what is given changes later."""
+        spans: list[Collection[int]] = [
+            span.lsns if isinstance(span, StoredSpan) else span.all_lsns for span in self._spans
+        ]
+        spans.append(array("Q", [message[2] >> 1 for message in self.tail]))
+        return spans
 
     @property
     def newest_lsn(self) -> int:
@@ -297,7 +315,7 @@ class Backlog:
         lsns = [message[2] >> 1 for message in messages if message[2] & 1]
         if self._is_stored and len(lsns) == len(messages):
             return StoredSpan(lsns)
-        return ScratchSpan(self._store.page_out(messages), len(messages), lsns)
+        return ScratchSpan(self._store.page_out(messages), messages, lsns)
 
     def _read(self, span: StoredSpan, limit_octets: int) -> tuple[list[Message], int]:
         """The next piece of a stored span, and of how many runs it was put together."""

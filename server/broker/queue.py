@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
 from protocol.runs import body_size
+from server.broker.dealing import serve_group
 from server.broker.features import PLAIN
 from server.broker.line import Line
 from server.broker.message import Message, lsn_of, lsns_of
 from server.broker.subscribers import Subscribers
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
     from server.broker.care import Care
     from server.broker.dedup import Window
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from server.broker.gate import Gate
     from server.broker.levels import Levels
     from server.broker.line import RunSize
-    from server.broker.outlet import CopyLog, Dispatcher, Outlet
+    from server.broker.outlet import CopyLog, Dispatcher, Outlet, Pen
     from server.broker.pager import Pager
     from server.broker.spec import QueueSpec
     from server.broker.tally import Tally
@@ -53,7 +53,7 @@ class Queue:
     __slots__ = (
         *("_log", "_turn", "_unused", "came_count", "care", "features", "gate", "holds_stored"),
         *("is_deleted", "is_dirty", "keeps_all", "largest_octets", "levels", "line", "lines"),
-        *("spec", "stored", "subscribers", "tally", "unacked_count"),
+        *("pen", "spec", "stored", "subscribers", "tally", "unacked_count", "unstored_id"),
     )
 
     def __init__(
@@ -74,6 +74,8 @@ class Queue:
         self.care: Care | None = None
         self.features = PLAIN
         self.gate: Gate | None = None
+        self.pen: Pen | None = None  # while the ledger is on
+        self.unstored_id = 0  # its number where it needs one and the journal gives none
         self.unacked_count = 0
         self.came_count = 0  # messages that ever came (SEQ-01)
         self.subscribers = Subscribers()
@@ -185,7 +187,11 @@ class Queue:
         for _, group in self.subscribers.groups:
             if left <= 0 or self.next_line() is None:
                 break
-            left -= self._serve_one(group[0], left) if len(group) == 1 else self._serve(group, left)
+            left -= (
+                self._serve_one(group[0], left)
+                if len(group) == 1
+                else serve_group(self, group, left)
+            )
         if care is not None:
             care.after_dispatch()
             self._forget_when_empty()
@@ -210,65 +216,11 @@ class Queue:
                 break
             room = min(room, len(line.ready))
             served += room
-            self._hand_out(outlet, line, self._take(line, room))
+            self.hand_out(outlet, line, self.take(line, room))
         return served
 
-    def _serve(self, group: deque[Outlet], limit: int) -> int:
-        served = 0
-        while served < limit and (line := self.next_line()) is not None:
-            head = line.ready[0]
-            rooms = [(outlet, outlet.room(head)) for outlet in group]
-            able = [outlet for outlet, room in rooms if room > 0]
-            if not able:
-                break
-            if any(outlet.shares_room for outlet in able):
-                served += self._serve_singly(group, able, limit - served)
-                continue
-            smallest = min(room for _, room in rooms if room > 0)
-            rounds = min(smallest, len(line.ready) // len(able), (limit - served) // len(able) + 1)
-            rounds = min(rounds, max(1, line.batch_limit // len(able)))
-            if rounds < 1:
-                if self._hand_out(able[0], line, self._take(line, 1)):
-                    group.remove(able[0])
-                    group.append(able[0])
-                served += 1
-                continue
-            served += self._deal(group, able, line, rounds)
-        return served
-
-    def _serve_singly(self, group: deque[Outlet], able: list[Outlet], limit: int) -> int:
-        """One message each to those who had room a moment ago.
-
-        Room that is shared over a channel, or judged against the size of one head, can be
-        promised for one message only.
-        """
-        served = 0
-        for outlet in able:
-            line = self.next_line()
-            if served >= limit or line is None:
-                break
-            if outlet.room(line.ready[0]) > 0:
-                if self._hand_out(outlet, line, self._take(line, 1)):
-                    group.remove(outlet)
-                    group.append(outlet)
-                served += 1
-        return served
-
-    def _deal(self, group: deque[Outlet], able: list[Outlet], line: Line, rounds: int) -> int:
-        """Give each of `able` every n-th message of a batch, which is exact round robin."""
-        if len(able) != len(group):
-            waiting = [outlet for outlet in group if outlet not in able]
-            group.clear()
-            group.extend(waiting)
-            group.extend(able)
-        count = rounds * len(able)
-        batch = self._take(line, count)
-        mark = line.mark
-        for index, outlet in enumerate(able):
-            self._hand_out(outlet, line, batch[index :: len(able)], mark)
-        return count
-
-    def _take(self, line: Line, count: int) -> list[Message]:
+    def take(self, line: Line, count: int) -> list[Message]:
+        """Take from the head of a line what may be handed out, at most so many."""
         # Counted as a whole, before any part of it can be settled by a no-ack consumer: the queue
         # must not look empty while the rest of a batch is still on its way.
         batch = line.take(count)
@@ -277,7 +229,7 @@ class Queue:
         self.unacked_count += len(batch)
         return batch
 
-    def _hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
+    def hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
         """Give a batch to a consumer; False when there was nothing in it."""
         if not batch:
             return False
@@ -303,7 +255,7 @@ class Queue:
         """
         self.used()
         while (line := self.next_line(at_once=True)) is not None:
-            batch = self._take(line, 1)
+            batch = self.take(line, 1)
             if batch:
                 message = batch[0]
                 redelivered = message[2] <= line.mark
@@ -373,6 +325,8 @@ class Queue:
             self.care.gone(messages)
             self.care.letters.send(self, messages, reason)
         else:
+            if self.pen is not None:
+                self.pen.dropped(messages, reason.value)
             self.drop(messages)
 
     def drop(self, messages: list[Message]) -> None:
@@ -416,7 +370,9 @@ class Queue:
         Such messages are the newest, and none has been handed out (see `turn.py`).
         """
         for line in self.lines:
-            line.forget_refused(first_lsn)
+            gone = line.forget_refused(first_lsn)
+            if self.pen is not None:
+                self.pen.lost(gone, "refused")
         if self.care is not None:
             self.care.recount(first_lsn)
         self._forget_when_empty()
@@ -426,6 +382,8 @@ class Queue:
         if self.care is not None:
             self.care.tidy()
         count = self.ready_count
+        if self.pen is not None:
+            self.pen.purged(self)
         for line in self.lines:
             if self.stored and not line.store_id:
                 # What came back lies before all levels, and is of any of them.
@@ -438,6 +396,14 @@ class Queue:
             self.care.purged()
         self._forget_when_empty()
         return count
+
+    def held_spans(self) -> list[list[Collection[int]]]:
+        """LSNs of what is ready, each list ascending; nothing is read for it."""
+        return [line.held_spans() for line in self.lines]
+
+    def held_lsns(self) -> list[int]:
+        """LSNs of what is neither ready nor unacked."""
+        return [lsn_of(message[2]) for message in self.care.held()] if self.care is not None else []
 
     def _forget_when_empty(self) -> None:
         """Never while a batch is on its way: what is in no line then may still be settled."""
@@ -461,6 +427,8 @@ class Queue:
 
     def deleted(self) -> None:
         """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""
+        if self.pen is not None:
+            self.pen.deleted(self)
         self.is_deleted = True
         for line in self.lines:
             line.drop_all()

@@ -33,6 +33,15 @@ class MessageLog(Protocol):
         """Store a run for these queues; returns its first LSN."""
 
 
+class Author(Protocol):
+    """Who has messages stored, and writes that down while the ledger is on."""
+
+    def stored(
+        self, target: Target, raws: list[bytes], first_lsn: int, *, persistent: bool
+    ) -> None:
+        """A run has got its LSNs, one after the other, whether the journal holds it or not."""
+
+
 class Target:
     """Queues that messages go to, and what a deliver frame says of where they came from.
 
@@ -116,18 +125,27 @@ class Storing:
             for queue, size in wanted.items()
         )
 
-    def store(self, target: Target, raws: list[bytes], largest: int, *, persistent: bool) -> int:
+    def store(
+        self,
+        target: Target,
+        raws: list[bytes],
+        largest: int,
+        *,
+        persistent: bool,
+        author: Author | None = None,
+    ) -> int:
         """Give a run its LSNs, journal it where it must be, and enqueue it.
 
         Returns:
             the LSN that has to be synced before the run is safe; 0 for none (CONF-06)
         """
         if not target.is_leveled:
-            return self._store(target, target.queue_ids, raws, largest, persistent=persistent)
+            ids = target.queue_ids
+            return self._store(target, ids, raws, largest, author, persistent=persistent)
         lsn = 0
         for priority, some in self._by_priority(target, raws):
             ids = target.ids_of(priority)
-            lsn = self._store(target, ids, some, largest, persistent=persistent) or lsn
+            lsn = self._store(target, ids, some, largest, author, persistent=persistent) or lsn
         return lsn
 
     def _by_priority(self, target: Target, raws: list[bytes]) -> Iterable[tuple[int, list[bytes]]]:
@@ -143,6 +161,7 @@ class Storing:
         queue_ids: tuple[int, ...],
         raws: list[bytes],
         largest: int,
+        author: Author | None,
         *,
         persistent: bool,
     ) -> int:
@@ -154,9 +173,11 @@ class Storing:
             lsn = first + count - 1
             seq = first * 2 + 1
         elif target.keeper_ids:
-            return self._store_for_keepers(target, raws, largest)
+            return self._store_for_keepers(target, raws, largest, author)
         else:
             seq = journal.take(count) * 2
+        if author is not None:
+            author.stored(target, raws, seq >> 1, persistent=persistent)
         queues = target.queues
         if not queues:
             return lsn
@@ -176,7 +197,9 @@ class Storing:
                 queue.enqueue(copies, size, stored=lsn > 0)
         return lsn
 
-    def _store_for_keepers(self, target: Target, raws: list[bytes], largest: int) -> int:
+    def _store_for_keepers(
+        self, target: Target, raws: list[bytes], largest: int, author: Author | None
+    ) -> int:
         """Store a run of transient messages for those queues alone that keep everything.
 
         The copies of the others have the same LSNs and are not stored; one that is in no journal
@@ -186,6 +209,8 @@ class Storing:
         if target.is_leveled:
             queue_ids = target.ids_of(priority_of(raws[0]), persistent=False)
         first = self._journal().append_run(queue_ids, target.tail, raws)
+        if author is not None:
+            author.stored(target, raws, first, persistent=False)
         count, now_ms = len(raws), self.now_ms()
         size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
         for queue in target.queues:

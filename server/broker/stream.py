@@ -30,7 +30,7 @@ from server.broker.stream_retention import Retention
 from server.broker.stream_start import Start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from server.broker.fate import Fate, Reason
     from server.broker.features import Features
@@ -146,10 +146,19 @@ class Stream(Queue):
 
     def forget_refused(self, first_lsn: int) -> None:
         """The journal could not store what it was given from this LSN on (CONF-12)."""
+        if self.pen is not None:
+            self.pen.lost_ranges(self.index.ranges(first_lsn), "refused")
         self.index.forget_from(first_lsn)
         self._recent.forget_from(first_lsn)
         for reader in self._readers.values():
             reader.position = min(reader.position, self.index.next_offset)
+
+    def held_spans(self) -> list[list[Collection[int]]]:
+        """See `Queue`: also what is to go, but is not settled yet."""
+        return [
+            [range(first, last + 1) for first, last in ranges]
+            for ranges in (self._retention.doomed_ranges(), list(self.index.ranges()))
+        ]
 
     # Consumers
 
@@ -228,7 +237,7 @@ class Stream(Queue):
             return
         if self._has_unmeasured:
             self._measure()
-        if not self._retention.run():
+        if not self._retention.run(self.pen):
             self._look()
         readers = list(self._readers.values())
         if not readers:
@@ -401,6 +410,8 @@ class Stream(Queue):
 
     def deleted(self) -> None:
         """See `Queue`: drop everything, tell the consumers (CONS-40)."""
+        if self.pen is not None:
+            self.pen.deleted(self)
         self.is_deleted = True
         readers, self._readers = self._readers, {}
         self._recent.clear()

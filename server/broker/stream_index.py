@@ -17,11 +17,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
+from itertools import chain, islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # A chunk is full when it has so many octets, messages or rows.
 CHUNK_OCTETS: Final = 1024 * 1024
@@ -80,6 +81,14 @@ class Rows:
             at += some
             row += 1
         return lsns
+
+    def ranges(self, lsn: int = 0) -> Iterator[tuple[int, int]]:
+        """First and last of each row, of what is not lower than this LSN."""
+        ends = chain(islice(self._starts, 1, None), (self.count,))
+        for first, start, end in zip(self._firsts, self._starts, ends, strict=True):
+            last = first + end - start - 1
+            if last >= lsn:
+                yield max(first, lsn), last
 
     def below(self, lsn: int) -> int:
         """How many LSNs are lower than this one."""
@@ -259,6 +268,10 @@ class StreamIndex:
         at = max(0, bisect_right(self.chunks, lsn, key=lambda chunk: chunk.rows.first) - 1)
         chunk = self.chunks[at]
         return chunk.first_offset + chunk.rows.below(lsn)
+
+    def ranges(self, lsn: int = 0) -> Iterator[tuple[int, int]]:
+        """First and last LSN of each row, of what is not lower than this LSN."""
+        return chain.from_iterable(chunk.rows.ranges(lsn) for chunk in self.chunks)
 
     # Segments
 

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from server.broker.outlet import CopyLog, NoteLog
+from server.broker.outlet import CopyLog, NoteLog, Pen
 from server.broker.stream_index import (
     SEGMENT_OCTETS,
     Chunk,
@@ -114,7 +114,7 @@ class Retention:
 
     # Letting go
 
-    def run(self) -> bool:
+    def run(self, pen: Pen | None = None) -> bool:
         """Let go what is too much or too old; False when there is more to do in another turn."""
         index = self._index
         while index.segment_count > 1 and self._may_be_over():
@@ -123,7 +123,7 @@ class Retention:
                 break
             index.drop(segment)
             self._doomed += segment
-        return not self._doomed or self._settle()
+        return not self._doomed or self._settle(pen)
 
     def _may_be_over(self) -> bool:
         """Whether it is worth a look at the oldest segment."""
@@ -148,10 +148,16 @@ class Retention:
             self._armed_ms = self._timers.at(due_ms, self._wake)
         return due_ms <= now_ms
 
-    def _settle(self) -> bool:
+    def doomed_ranges(self) -> list[tuple[int, int]]:
+        """First and last LSNs of what is let go, and not settled yet."""
+        return [pair for chunk in self._doomed for pair in chunk.rows.ranges()]
+
+    def _settle(self, pen: Pen | None) -> bool:
         left = TURN_SETTLES
         while self._doomed and left > 0:
             chunk = self._doomed.popleft()
+            if pen is not None:
+                pen.lost_ranges(chunk.rows.ranges(), "retention")
             self._log.settle(self._stream_id, chunk.rows.take(0, chunk.rows.count))
             self._log.unnote(self._stream_id, chunk.key)
             left -= chunk.rows.count

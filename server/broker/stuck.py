@@ -122,10 +122,12 @@ class Stuck:
 
     def forget_refused(self, first_lsn: int) -> None:
         """The disk took nothing from this LSN on (CONF-12)."""
-        for seq in list(self._tries):
-            if seq & 1 and seq >= first_lsn * 2:
-                self._aside.forget(seq)
-                del self._tries[seq]
+        gone = [seq for seq in self._tries if seq & 1 and seq >= first_lsn * 2]
+        for seq in gone:
+            self._aside.forget(seq)
+            del self._tries[seq]
+        if self._queue.pen is not None:
+            self._queue.pen.lost(sorted(map(lsn_of, gone)), "refused")
 
     def run(self) -> None:
         """Try again what is due."""

@@ -98,16 +98,16 @@ class WatchedQueue(Queue):
             Desk.books.got(self, found[0], found[2])
         return found
 
-    def _take(self, line: Line, count: int) -> list[Message]:
-        batch = super()._take(line, count)
+    def take(self, line: Line, count: int) -> list[Message]:
+        batch = super().take(line, count)
         if Desk.books is not None:
             Desk.books.taken(self, line, batch)
         return batch
 
-    def _hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
+    def hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
         if Desk.books is not None:
             Desk.books.handed_out(self, outlet, batch, line.mark if mark < 0 else mark)
-        return super()._hand_out(outlet, line, batch, mark)
+        return super().hand_out(outlet, line, batch, mark)
 
 
 class WatchedHold(Hold):

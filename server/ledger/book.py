@@ -1,0 +1,142 @@
+"""The book of one epoch: numbers its lines, keeps them until written, counts what it drops.
+
+    event ──▶ line with its number ──▶ buffer, bounded ──▶ file
+                                          └─ full: dropped, a `gap` line tells how many
+
+Lines are written at the latest before the journal's block of the same turn, so that a process that
+is killed cannot leave a settled message without its event. Nothing here may raise, nothing waits:
+evidence that cannot be kept says so itself. Must not know what the events mean, nor files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# So much is written without waiting for the end of the turn.
+WRITE_OCTETS: Final = 256 * 1024
+# A disk that refuses is tried again after this.
+RETRY_US: Final = 200_000
+
+log = structlog.get_logger(__name__)
+
+
+class Sink(Protocol):
+    """The file that lines go to."""
+
+    def write(self, data: bytes) -> None:
+        """Append whole lines, all of them or none.
+
+        Raises:
+            OSError: the disk refuses; nothing was appended
+        """
+
+    def failing(self, is_so: bool) -> None:
+        """Lines are being dropped, or no longer: to be known after a crash."""
+
+
+class Book:
+    """The lines of one epoch.
+
+    Args:
+        broker: the broker's id
+        epoch: its number
+        sink: takes the lines
+        clock_us: microseconds since 1970, never going back
+        limit_octets: more than so much is not kept in memory
+    """
+
+    __slots__ = (
+        *("_clock_us", "_head", "_limit_octets", "_lines", "_lost", "_retry_at_us", "_sink"),
+        *("_is_refused", "deal", "epoch", "highest_lsn", "lost_count", "number", "octets"),
+    )
+
+    def __init__(
+        self,
+        broker: str,
+        epoch: int,
+        sink: Sink,
+        clock_us: Callable[[], int],
+        limit_octets: int,
+    ) -> None:
+        self.epoch = epoch
+        self.number = 0  # of the next line
+        self.octets = 0  # in memory
+        self.lost_count = 0  # lines that were dropped in this epoch
+        self.highest_lsn = 0  # that a line has named
+        self.deal = -1  # of the first line of the batch that is being dealt out
+        self._head = f'{{"b":"{broker}","o":{epoch},"n":'
+        self._sink = sink
+        self._clock_us = clock_us
+        self._limit_octets = limit_octets
+        self._lines: list[str] = []
+        self._lost = 0  # since the last line that was kept
+        self._retry_at_us = 0
+        self._is_refused = False
+
+    def put(self, event: str) -> None:
+        """Write down an event: `kind","key":value,…`, as JSON without what all lines begin with."""
+        if self.octets > WRITE_OCTETS:
+            self.flush()
+            if self.octets > self._limit_octets:
+                self.number += 1
+                self._drop()
+                return
+        number = self.number
+        self.number = number + 1
+        line = f'{self._head}{number},"t":{self._clock_us()},"e":"{event}}}\n'
+        self._lines.append(line)
+        self.octets += len(line)
+
+    def name(self, event: str) -> None:
+        """Write down what later lines refer to: it is not dropped, or they would say nothing."""
+        line = f'{self._head}{self.number},"t":{self._clock_us()},"e":"{event}}}\n'
+        self.number += 1
+        self._lines.append(line)
+        self.octets += len(line)
+
+    def flush(self) -> None:
+        """Hand all lines to the file; what it refuses is tried again in a while."""
+        if not self._lines or (self._retry_at_us and self._clock_us() < self._retry_at_us):
+            return
+        try:
+            self._sink.write("".join(self._lines).encode("ascii"))
+        except OSError as error:
+            self._retry_at_us = self._clock_us() + RETRY_US
+            if not self._is_refused:
+                self._is_refused = True
+                log.error("ledger.refused", reason=str(error), meaning="events may be dropped")
+                self._sink.failing(True)
+            return
+        self._lines.clear()
+        self.octets = 0
+        if self._is_refused:
+            self._accepted()
+
+    def close(self) -> None:
+        """The epoch ends: write what is left, as far as the disk takes it."""
+        self._retry_at_us = 0
+        self.flush()
+        if self._lines:
+            log.error("ledger.cut", count=len(self._lines), meaning="the end of it is missing")
+
+    def _drop(self) -> None:
+        self._lost += 1
+        if self._lost == 1:
+            log.error("ledger.dropping", meaning="too much waits for its disk; a line will tell")
+
+    def _accepted(self) -> None:
+        """The disk takes lines again: say how many it has cost."""
+        lost, self._lost = self._lost, 0
+        self._retry_at_us = 0
+        self._is_refused = False
+        self._sink.failing(False)
+        self.lost_count += lost
+        if lost:
+            self.name(f'gap","lost":{lost}')
+        log.info("ledger.accepted", count=lost, meaning="so many events were dropped meanwhile")
+        self.flush()

@@ -1,0 +1,349 @@
+"""The ledger: the journal of every message's life, as evidence for whoever audits the broker.
+
+    queues, channels, consumers ──pens──▶ book ──▶ file
+                                            ▲
+    inventories, syncs, epochs ─────────────┘
+
+While it is off nobody has a pen, which is all that the broker pays for it. Switching it on gives a
+pen to everybody and begins a new epoch, from inventories on. What the lines mean is in
+`docs/ledger.md`. Must not know files, sockets or threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from server.ledger.book import Book, Sink
+from server.ledger.inventory import Stocktaking
+from server.ledger.names import Names
+from server.ledger.pens import ChannelPen, ConsumerPen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.broker.queue import Queue
+    from server.channel import Channel
+    from server.connection import Connection
+    from server.consumer import Consumer
+    from server.node import Node
+
+# Of the format; the first line of an epoch says it.
+FORMAT = 1
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, frozen=True)
+class Before:
+    """What is known of the ledger's earlier epochs.
+
+    `epoch` is 0 if there was none; `lsn` is the highest that its lines named; `is_dark`: the
+    broker has lived without a ledger since.
+    """
+
+    epoch: int = 0
+    number: int = -1
+    lsn: int = 0
+    is_clean: bool = True
+    is_dark: bool = False
+
+
+class Files(Sink, Protocol):
+    """Where lines are kept, file after file."""
+
+    before: Before
+
+    def begin(self, epoch: int) -> None:
+        """Open the first file of an epoch.
+
+        Raises:
+            OSError: that cannot be done
+        """
+
+    def rotate(self, lsn: int, done: Callable[[str], None] | None = None) -> None:
+        """Give the file up for reading and begin another one, if it has any line.
+
+        `lsn` is the highest that was named; `done` is told the path of the newest file.
+        """
+
+    def end(self, lsn: int, done: Callable[[str], None] | None = None, *, goes_dark: bool) -> None:
+        """Give the last file of the epoch up for reading; `goes_dark`: the broker lives on."""
+
+    @property
+    def octets(self) -> int:
+        """In the open file."""
+
+
+@dataclass(slots=True, frozen=True)
+class Habits:
+    """The settings of the ledger, in the units of their names."""
+
+    broker: str
+    version: str = ""
+    is_synced: bool = False
+    tells_ids: bool = False
+    buffer_octets: int = 8 * 1024 * 1024
+    file_octets: int = 64 * 1024 * 1024
+    rotate_s: float = 60.0
+    inventory_s: float = 3600.0
+
+
+class Ledger:
+    """The ledger of one broker, on or off.
+
+    Args:
+        habits: settings
+        files: keeps the lines
+        node: whose queues and connections
+        clock_us: microseconds since 1970, never going back
+        unstored_id: a number for a queue that the journal does not keep, never given twice
+        kept: dead letters of a queue that a full disk has sent back, by LSN
+    """
+
+    def __init__(
+        self,
+        habits: Habits,
+        files: Files,
+        node: Node,
+        clock_us: Callable[[], int],
+        unstored_id: Callable[[Queue], int],
+        kept: Callable[[Queue], list[int]],
+    ) -> None:
+        self._habits = habits
+        self._files = files
+        self._node = node
+        self._clock_us = clock_us
+        self._unstored_id = unstored_id
+        self._stocktaking = Stocktaking(node, kept)
+        self._epoch = files.before.epoch
+        self._before = files.before
+        self._connection_count = 0
+        self._opened_at = self._counted_at = 0.0
+        self._book: Book | None = None
+        self._names: Names
+        self._lost_count = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether events are written down."""
+        return self._book is not None
+
+    def status(self) -> dict[str, object]:
+        """What there is to say of it."""
+        book = self._book
+        found: dict[str, object] = {"on": book is not None, "broker": self._habits.broker}
+        if book is not None:
+            found |= {"epoch": book.epoch, "lines": book.number, "lost": book.lost_count}
+        return found
+
+    # On and off
+
+    def switch_on(self, *, at_start: bool = False, watermark: int = 0) -> None:
+        """Begin an epoch.
+
+        Raises:
+            OSError: its first file cannot be made; nothing has changed
+        """
+        if self._book is not None:
+            return
+        habits, before, node = self._habits, self._before, self._node
+        self._files.begin(self._epoch + 1)
+        self._epoch += 1
+        book = Book(habits.broker, self._epoch, self._files, self._clock_us, habits.buffer_octets)
+        self._book = book
+        self._names = Names(book, self._queue_id, self, tells_ids=habits.tells_ids)
+        book.highest_lsn = before.lsn
+        is_first = not before.epoch
+        how = ("clean" if before.is_clean else "crash") if at_start else "on"
+        sync = "group" if habits.is_synced else "off"
+        is_dark = not is_first and (before.is_dark or not at_start)
+        previous = ("null",) * 3 if is_first else (before.epoch, before.number, before.lsn)
+        book.name(
+            f'boot","fmt":{FORMAT},"ver":"{habits.version}","w":"{how}",'
+            f'"wm":{watermark or node.watermark},"prev_o":{previous[0]},"prev_n":{previous[1]},'
+            f'"prev_lsn":{previous[2]},"sync":"{sync}","dark":{is_dark:d}'
+        )
+        self._opened_at = self._counted_at = node.clock()
+        node.ledger = node.turn.ledger = self
+        for vhost in node.broker.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.pen = self._names.queue(queue, "recovered" if at_start else "known")
+        for connection in node.connections:
+            for channel in connection.channels.values():
+                self._equip(channel)
+        self._stocktaking.begin(book, "boot" if at_start else "on", self._nothing)
+        self.flush()
+        log.info("ledger.on", epoch=book.epoch)
+
+    def switch_off(self, why: str = "off", done: Callable[[str], None] | None = None) -> None:
+        """End the epoch, with inventories; `done` is told the path of its last file."""
+        book, node = self._book, self._node
+        if book is None:
+            return
+        self._stocktaking.finish()
+        self._stocktaking.begin(book, "stop", self._nothing)
+        self._stocktaking.finish()
+        book.name(f'end","w":"{why}"')
+        book.close()
+        self._book = node.ledger = node.turn.ledger = None
+        for vhost in node.broker.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.pen = None
+        for connection in node.connections:
+            connection.publish_numbers = (0, 0, {})
+            for channel in connection.channels.values():
+                channel.pen = None
+                if channel.confirms is not None:
+                    channel.confirms.pen = None
+                for consumer in channel.consumers.values():
+                    consumer.pen = None
+        self._before = Before(book.epoch, book.number - 1, book.highest_lsn, is_dark=True)
+        self._files.end(book.highest_lsn, done, goes_dark=why != "stop")
+        log.info("ledger.off", epoch=book.epoch)
+
+    def close(self) -> None:
+        """The broker ends; after a failure of the store nobody can say what it holds."""
+        if self._book is not None and self._node.has_failed:
+            self._book.close()
+        else:
+            self.switch_off("stop")
+
+    def _nothing(self) -> None:
+        """An inventory that nobody waits for is done."""
+
+    # What passes by
+
+    def flush(self) -> None:
+        """Hand what was written down to the operating system."""
+        if self._book is not None:
+            self._book.flush()
+
+    def synced(self, watermark: int, duration_ms: float) -> None:
+        """Everything up to this LSN is on disk."""
+        if self._book is not None:
+            self._book.put(f'syn","wm":{watermark},"us":{int(duration_ms * 1000)}')
+
+    def look(self) -> None:
+        """About once a second: is it time for another file, or for inventories?"""
+        book, now, habits = self._book, self._node.clock(), self._habits
+        if book is None:
+            return
+        book.flush()
+        is_old = now - self._opened_at >= habits.rotate_s
+        if is_old or self._files.octets >= habits.file_octets:
+            self._opened_at = now
+            self._files.rotate(book.highest_lsn)
+        if habits.inventory_s and now - self._counted_at >= habits.inventory_s:
+            self._take_inventory("periodic", self._nothing)
+
+    def rotate(self, done: Callable[[str], None]) -> None:
+        """Give what was written until now up for reading."""
+        if self._book is not None:
+            self._book.flush()
+            self._opened_at = self._node.clock()
+            self._files.rotate(self._book.highest_lsn, done)
+
+    def take_inventory(self, done: Callable[[str], None]) -> None:
+        """Take inventories of all queues; `done` is told the path of the file they end in."""
+        self._take_inventory("request", lambda: self.rotate(done))
+
+    def _take_inventory(self, why: str, done: Callable[[], None]) -> None:
+        book = self._book
+        if book is None:
+            return
+        self._counted_at = self._node.clock()
+        names = self._names
+        # Earlier files may be gone by their age, so what lines refer to is said again.
+        names.routes_again()
+        for connection in self._node.connections:
+            for channel in connection.channels.values():
+                for consumer in channel.consumers.values():
+                    self._say(consumer, "known")
+        self._stocktaking.begin(book, why, done, lambda queue: names.queue_again(queue, "known"))
+
+    # Pens
+
+    def declared(self, queue: Queue) -> None:
+        """There is a new queue."""
+        if self._book is not None:
+            queue.pen = self._names.queue(queue, "declared")
+
+    def changed(self, queue: Queue) -> None:
+        """A queue has other features."""
+        if self._book is not None:
+            self._names.queue_changed(queue)
+
+    def purged(self, queue: Queue) -> None:
+        """See `Watch`."""
+        book, pen = self._book, queue.pen
+        if book is not None and pen is not None:
+            pen.lost_ranges(self._stocktaking.ready(queue, book.number).ranges(), "purged")
+            self._names.queue_again(queue, "purged")
+
+    def deleted(self, queue: Queue) -> None:
+        """See `Watch`."""
+        book, pen = self._book, queue.pen
+        if book is not None and pen is not None:
+            holding = self._stocktaking.holding(queue, book.number)
+            pen.lost_ranges(holding.ranges(), "deleted")
+            self._names.queue_again(queue, "deleted")
+
+    def opened(self, channel: Channel) -> ChannelPen | None:
+        """A pen for a new channel."""
+        if self._book is None:
+            return None
+        connection = channel.connection
+        number, numbers = self._numbers_of(connection)
+        return ChannelPen(
+            self._book, self._names, channel.vhost.name, number, channel.number, numbers
+        )
+
+    def _numbers_of(self, connection: Connection) -> tuple[int, dict[int, int]]:
+        """The ledger's number of a connection, and the last publish numbers of its channels."""
+        epoch, number, numbers = connection.publish_numbers
+        if epoch != self._epoch:
+            self._connection_count += 1
+            number, numbers = self._connection_count, {}
+            connection.publish_numbers = (self._epoch, number, numbers)
+        return number, numbers
+
+    def consumes(self, consumer: Consumer) -> None:
+        """A consumer has come."""
+        number, _ = self._numbers_of(consumer.channel.connection)
+        consumer.pen = self._names.consumer(consumer, number, "start")
+
+    def consumes_no_more(self, consumer: Consumer) -> None:
+        """A consumer has gone."""
+        self._say(consumer, "stop")
+
+    def limited(self, consumer: Consumer) -> None:
+        """A consumer has another prefetch limit."""
+        pen = consumer.pen
+        if isinstance(pen, ConsumerPen) and not consumer.no_ack:
+            pen.limit = consumer.credit.limit
+            self._say(consumer, "limit")
+
+    def _say(self, consumer: Consumer, why: str) -> None:
+        pen = consumer.pen
+        if self._book is not None and isinstance(pen, ConsumerPen):
+            number, _ = self._numbers_of(consumer.channel.connection)
+            self._names.say_consumer(consumer, pen, number, why)
+
+    def _equip(self, channel: Channel) -> None:
+        """Give pens to a channel that was there before."""
+        pen = channel.pen = self.opened(channel)
+        if pen is not None and channel.confirms is not None:
+            pen.last = channel.confirms.last
+            pen.confirms_from = 0
+            channel.confirms.pen = pen
+        for consumer in channel.consumers.values():
+            number, _ = self._numbers_of(channel.connection)
+            consumer.pen = self._names.consumer(consumer, number, "known")
+
+    def _queue_id(self, queue: Queue) -> int:
+        if queue.stored:
+            return queue.spec.queue_id
+        return self._unstored_id(queue)

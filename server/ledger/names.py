@@ -1,0 +1,118 @@
+"""What lines refer to by number: queues, routes and consumers, each said once in an epoch.
+
+And again when files that said it may be gone by their age (`again`). Must not know files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from server.broker.hold import Hold
+from server.ledger.pens import ConsumerPen, QueuePen
+from server.ledger.text import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from server.broker.queue import Queue
+    from server.consumer import Consumer
+    from server.ledger.book import Book
+    from server.ledger.pens import Watch
+
+# Routes that are remembered: a publisher with ever new keys must not grow it.
+ROUTES_KEPT: Final = 65536
+
+
+class Names:
+    """Numbers and names of one epoch.
+
+    Args:
+        book: where they are written
+        queue_id: the number of a queue, the same as long as the queue lives
+        watch: told by queues of what concerns all of them
+        tells_ids: message ids are written down, too
+    """
+
+    def __init__(
+        self, book: Book, queue_id: Callable[[Queue], int], watch: Watch, *, tells_ids: bool
+    ) -> None:
+        self._book = book
+        self._queue_id = queue_id
+        self._watch = watch
+        self._routes: dict[tuple[str, str, str, bool], int] = {}
+        self._route_count = 0
+        self._consumer_count = 0
+        self.oldest_route = 0  # those below have to be said again
+        self.tells_ids = tells_ids
+
+    def queue(self, queue: Queue, why: str) -> QueuePen:
+        """Say what a queue is; gives its pen."""
+        pen = QueuePen(self._book, self._queue_id(queue), look_of(queue), self._watch)
+        self._say(queue, pen, why)
+        return pen
+
+    def queue_again(self, queue: Queue, why: str) -> None:
+        """Say it again."""
+        pen = queue.pen
+        if isinstance(pen, QueuePen):
+            pen.look = look_of(queue)
+            self._say(queue, pen, why)
+
+    def queue_changed(self, queue: Queue) -> None:
+        """Say it again if it is no longer what was said."""
+        if isinstance(queue.pen, QueuePen) and queue.pen.look != look_of(queue):
+            self.queue_again(queue, "changed")
+
+    def _say(self, queue: Queue, pen: QueuePen, why: str) -> None:
+        spec = queue.spec
+        self._book.name(
+            f'que","qid":{pen.qid},"v":{quoted(spec.vhost)},"k":{quoted(spec.name)},'
+            f'{pen.look},"w":"{why}"'
+        )
+
+    def route(self, vhost: str, exchange: str, key: str, *, mandatory: bool) -> int:
+        """The number of a route."""
+        name = (vhost, exchange, key, mandatory)
+        number = self._routes.get(name, -1)
+        if number < self.oldest_route:
+            if len(self._routes) >= ROUTES_KEPT:
+                self._routes.clear()
+            self._route_count += 1
+            number = self._routes[name] = self._route_count
+            self._book.name(
+                f'rte","id":{number},"v":{quoted(vhost)},"x":{quoted(exchange)},'
+                f'"k":{quoted(key)},"m":{mandatory:d}'
+            )
+        return number
+
+    def routes_again(self) -> None:
+        """Say routes again, under new numbers, when they are used."""
+        self.oldest_route = self._route_count + 1
+        self._routes.clear()
+
+    def consumer(self, consumer: Consumer, connection: int, why: str) -> ConsumerPen | None:
+        """Say who consumes; gives the consumer's pen."""
+        queue_pen = consumer.queue.pen
+        if queue_pen is None:
+            return None
+        self._consumer_count += 1
+        limit = 0 if consumer.no_ack else consumer.credit.limit
+        pen = ConsumerPen(self._book, queue_pen.qid, self._consumer_count, limit)
+        self.say_consumer(consumer, pen, connection, why)
+        return pen
+
+    def say_consumer(self, consumer: Consumer, pen: ConsumerPen, connection: int, why: str) -> None:
+        """Say who it is, that it has gone, or has another limit."""
+        queue_pen = consumer.queue.pen
+        qid = queue_pen.qid if queue_pen is not None else 0
+        self._book.name(
+            f'con","id":{pen.cid},"qid":{qid},"c":{connection},"h":{consumer.channel.number},'
+            f'"g":{quoted(consumer.tag)},"pf":{pen.limit},"na":{consumer.no_ack:d},"w":"{why}"'
+        )
+
+
+def look_of(queue: Queue) -> str:
+    """Type, durability and order of a queue, as a line says them."""
+    stored = 2 if queue.stored and queue.keeps_all else int(queue.stored)
+    is_free = queue.levels is not None or isinstance(queue, Hold)
+    return f'"ty":"{queue.features.type}","d":{stored},"pri":{is_free:d}'

@@ -1,0 +1,421 @@
+"""Pens: what queues, channels and consumers have in hand while the ledger is on, None while not.
+
+Each writes the events of its owner, one line a run. They are told what has happened and decide
+nothing; `docs/ledger.md` says what the lines mean. Must not know files.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Protocol
+
+from protocol.contents import property_block
+from protocol.properties import Properties
+from protocol.runs import body_size
+from server.broker.fate import Fate
+from server.ledger.text import is_run, lsns_in, pairs_text, quoted, ranges_in, ranges_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from protocol.runs import Message
+    from server.broker.queue import Queue
+    from server.broker.storing import Target
+    from server.ledger.book import Book
+    from server.ledger.names import Names
+    from server.publishing import Route
+    from server.unacked import Taken
+
+# Ranges in one line: a line of many is split.
+LINE_RANGES: Final = 2000
+# Routes whose text a channel remembers.
+ROUTES_KEPT: Final = 1024
+RETURNED: Final = {
+    Fate.NACKED: "nack",
+    Fate.REJECTED: "reject",
+    Fate.RECOVERED: "recover",
+    Fate.TIMED_OUT: "timeout",
+    Fate.LOST: "channel",
+}
+
+
+def in_lines(pairs: Iterable[tuple[int, int]]) -> Iterable[str]:
+    """Ranges as JSON, so many at a time."""
+    some: list[tuple[int, int]] = []
+    for pair in pairs:
+        some.append(pair)
+        if len(some) == LINE_RANGES:
+            yield pairs_text(some)
+            some.clear()
+    if some:
+        yield pairs_text(some)
+
+
+class Watch(Protocol):
+    """Who knows all that a queue holds."""
+
+    def purged(self, queue: Queue) -> None:
+        """What is ready is about to go."""
+
+    def deleted(self, queue: Queue) -> None:
+        """The queue is about to go, with all that it holds."""
+
+
+class QueuePen:
+    """Writes what becomes of the copies in one queue.
+
+    Args:
+        book: where
+        qid: the queue's number in the ledger
+        look: type, durability and order, as they were written down
+        watch: told of what concerns a whole queue
+    """
+
+    __slots__ = ("_book", "_watch", "look", "qid")
+
+    def __init__(self, book: Book, qid: int, look: str, watch: Watch) -> None:
+        self._book = book
+        self._watch = watch
+        self.qid = qid
+        self.look = look  # what the last line about the queue itself says of it
+
+    def dropped(self, messages: Sequence[Message], why: str) -> None:
+        """These copies are gone, and nothing is left of them."""
+        if messages and messages[0][2]:
+            text = ranges_text(lsns_in(messages))
+            self._book.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
+
+    def died(self, messages: Sequence[Message], why: str, exchange: str) -> None:
+        """These copies are gone as dead letters."""
+        if messages and messages[0][2]:
+            text = ranges_text(lsns_in(messages))
+            self._book.put(f'dle","qid":{self.qid},"i":{text},"w":"{why}","x":{quoted(exchange)}')
+
+    def back(self, messages: Sequence[Message]) -> None:
+        """Their end was refused by the disk: they are in the queue again."""
+        if messages:
+            self._book.put(f'uns","qid":{self.qid},"i":{ranges_text(lsns_in(messages))}')
+
+    def lost(self, lsns: Iterable[int], why: str) -> None:
+        """Copies are gone, by their LSNs."""
+        span = range(0) if isinstance(lsns, range) else lsns
+        pairs = [(lsns[0], lsns[-1])] if isinstance(lsns, range) and lsns else ranges_in(span)
+        self.lost_ranges(pairs, why)
+
+    def lost_ranges(self, ranges: Iterable[tuple[int, int]], why: str) -> None:
+        """Copies are gone, by ranges of their LSNs."""
+        for text in in_lines(ranges):
+            self._book.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
+
+    def moves(self, messages: Sequence[Message], raws: Sequence[bytes], why: str) -> Mover:
+        """Copies that leave for other queues; `raws` is what of each of them arrives there."""
+        return Mover(self._book, self.qid, messages, raws, why)
+
+    def purged(self, queue: Queue) -> None:
+        """See `Pen`."""
+        self._watch.purged(queue)
+
+    def deleted(self, queue: Queue) -> None:
+        """See `Pen`."""
+        self._watch.deleted(queue)
+
+    def dealing(self) -> None:
+        """A batch is dealt to several consumers from here on …"""
+        self._book.deal = self._book.number
+
+    def dealt(self) -> None:
+        """… to here: what they have is one step in the order of the queue."""
+        self._book.deal = -1
+
+
+class Mover:
+    """Writes where messages that the broker publishes itself have gone."""
+
+    __slots__ = ("_book", "_messages", "_qid", "_raws", "_why")
+
+    def __init__(
+        self,
+        book: Book,
+        qid: int,
+        messages: Sequence[Message],
+        raws: Sequence[bytes],
+        why: str,
+    ) -> None:
+        self._book = book
+        self._qid = qid
+        self._messages = messages
+        self._raws = raws
+        self._why = why
+
+    def stored(
+        self, target: Target, raws: list[bytes], first_lsn: int, *, persistent: bool
+    ) -> None:
+        """See `Author`."""
+        if not target.queues:
+            return
+        sources = lsns_in(self._of(raws))
+        qid, text = self._qid, ranges_text(sources)
+        if not sources[0]:
+            qid, text = 0, "[]"  # refused at the door of a queue: a copy of none
+        last_lsn = first_lsn + len(raws) - 1
+        self._book.highest_lsn = last_lsn
+        self._book.put(
+            f'mov","w":"{self._why}","src":{qid},"si":{text},"lsn":[{first_lsn},{last_lsn}],'
+            f'"to":{qids_text(target.queues)},"p":{persistent:d}'
+        )
+
+    def _of(self, raws: list[bytes]) -> Sequence[Message]:
+        """The messages that some contents were made of, which may be in another order."""
+        if len(raws) == len(self._raws):
+            same = all(map(is_same, raws, self._raws))
+            if same:
+                return self._messages
+        waiting: dict[int, list[Message]] = {}
+        for raw, message in zip(reversed(self._raws), reversed(self._messages), strict=True):
+            waiting.setdefault(id(raw), []).append(message)
+        return [waiting[id(raw)].pop() for raw in raws]
+
+
+def is_same(one: bytes, other: bytes) -> bool:
+    """Whether two names are of one object."""
+    return one is other
+
+
+def qids_text(queues: Sequence[Queue]) -> str:
+    """The ledger's numbers of queues, as JSON."""
+    return "[" + ",".join([str(queue.pen.qid) for queue in queues if queue.pen is not None]) + "]"
+
+
+class ConsumerPen:
+    """Writes what is delivered to one consumer."""
+
+    __slots__ = ("_book", "_qid", "cid", "limit", "places")
+
+    def __init__(self, book: Book, qid: int, cid: int, limit: int) -> None:
+        self._book = book
+        self._qid = qid
+        self.cid = cid
+        self.limit = limit
+        # Of the messages that are delivered next, if the consumer is shown them (SEQ-01).
+        self.places: list[int] | None = None
+
+    def delivered(
+        self, messages: list[Message], first_tag: int, mark: int, *, no_ack: bool
+    ) -> None:
+        """Messages were written to the client; those up to `mark` are marked as redelivered."""
+        lsns = lsns_in(messages)
+        places, self.places = self.places, None
+        mark >>= 1
+        if is_run(lsns):
+            if lsns[0] > mark:
+                self._put(lsns, first_tag, False, no_ack, places)
+                return
+            if lsns[-1] <= mark:
+                self._put(lsns, first_tag, True, no_ack, places)
+                return
+        at = 0
+        for is_again, some in groupby(lsns, mark.__ge__):
+            part = list(some)
+            end = at + len(part)
+            self._put(part, first_tag + at, is_again, no_ack, places and places[at:end])
+            at = end
+
+    def _put(
+        self, lsns: list[int], tag: int, is_again: bool, no_ack: bool, places: list[int] | None
+    ) -> None:
+        book = self._book
+        more = "" if places is None else f',"s":{ranges_text(places)}'
+        if 0 <= book.deal < book.number:
+            more += f',"deal":{book.deal}'
+        book.put(
+            f'dlv","qid":{self._qid},"cid":{self.cid},"i":{ranges_text(lsns)},"tag":{tag},'
+            f'"r":{is_again:d},"na":{no_ack:d}{more}'
+        )
+
+
+class ChannelPen:
+    """Writes what one channel publishes, is confirmed, and settles.
+
+    Args:
+        book: where
+        names: gives routes their numbers
+        vhost: the name of its virtual host
+        connection: the ledger's number of the connection
+        channel: the channel's number
+        numbers: the last publish number of each channel that the connection has had; they go on
+            where a channel is opened again
+    """
+
+    __slots__ = (
+        *("_book", "_channel", "_is_refused", "_names", "_numbers", "_returns", "_routes"),
+        *("_vhost", "_where", "committed", "confirms_from", "connection", "last", "route"),
+    )
+
+    def __init__(
+        self,
+        book: Book,
+        names: Names,
+        vhost: str,
+        connection: int,
+        channel: int,
+        numbers: dict[int, int],
+    ) -> None:
+        self._book = book
+        self._names = names
+        self._vhost = vhost
+        self._numbers = numbers
+        self.connection = connection
+        self._channel = channel
+        self._where = f'"c":{connection},"h":{channel}'
+        self._routes: dict[Route, tuple[int, tuple[Queue, ...], str]] = {}
+        self._returns: list[int] = []  # reply codes of what comes back of the next publishes
+        self._is_refused = False
+        self.last = numbers.get(channel, 0)
+        self.confirms_from = self.last  # publish number of the confirm number 0
+        self.committed = (0, 0)
+        self.route: Route | None = None  # of what is published next
+
+    # Publishing
+
+    def stored(
+        self, target: Target, raws: list[bytes], first_lsn: int, *, persistent: bool
+    ) -> None:
+        """See `Author`."""
+        route, book = self.route, self._book
+        if route is None:
+            return
+        known = self._routes.get(route)
+        if known is None or known[1] is not target.queues or known[0] < self._names.oldest_route:
+            known = self._know(route, target.queues, mandatory=route.mandatory)
+        count = len(raws)
+        first = self.last + 1
+        self.last += count
+        lsns = "null"
+        if target.queues:
+            book.highest_lsn = last_lsn = first_lsn + count - 1
+            lsns = f"[{first_lsn},{last_lsn}]"
+        more = self._more(raws)
+        octets = body_size(raws[0]) if count == 1 else sum(map(body_size, raws))
+        book.put(
+            f'pub","rt":{known[0]},{self._where},"s":[{first},{self.last}],"p":{persistent:d},'
+            f'"z":{octets},"lsn":{lsns},"to":{known[2]}{more}'
+        )
+        if self._returns:
+            self._put_returns(first)
+
+    def nowhere(self, route: Route, raw: bytes, *, persistent: bool, is_owed: bool = True) -> None:
+        """A publish that no queue got; `is_owed`: the client is told so if it asked for that."""
+        mandatory = route.mandatory and is_owed
+        rt = self._route_number(route, mandatory=mandatory)
+        self.last += 1
+        more = self._more([raw])
+        self._book.put(
+            f'pub","rt":{rt},{self._where},"s":[{self.last},{self.last}],"p":{persistent:d},'
+            f'"z":{body_size(raw)},"lsn":null,"to":[]{more}'
+        )
+        if self._returns:
+            self._put_returns(self.last)
+
+    def judged(self, route: Route, *, is_refused: bool) -> None:
+        """The next publish is for this route; some queue refuses it."""
+        self.route = route
+        self._is_refused = is_refused
+
+    def returned(self, code: int) -> None:
+        """One of the next publishes goes back to the client with this reply code."""
+        self._returns.append(code)
+
+    def _know(
+        self, route: Route, queues: tuple[Queue, ...], *, mandatory: bool
+    ) -> tuple[int, tuple[Queue, ...], str]:
+        if len(self._routes) >= ROUTES_KEPT:
+            self._routes.clear()
+        number = self._route_number(route, mandatory=mandatory)
+        known = self._routes[route] = (number, queues, qids_text(queues))
+        return known
+
+    def _route_number(self, route: Route, *, mandatory: bool) -> int:
+        return self._names.route(
+            self._vhost, route.exchange, route.routing_key, mandatory=mandatory
+        )
+
+    def _more(self, raws: list[bytes]) -> str:
+        more = ""
+        if self._names.tells_ids:
+            more = ',"m":[' + ",".join(map(id_text, raws)) + "]"
+        if self._is_refused:
+            self._is_refused = False
+            more += ',"rj":1'
+        return more
+
+    def _put_returns(self, first: int) -> None:
+        codes, self._returns = self._returns, []
+        for code, some in groupby(enumerate(codes, first), lambda pair: pair[1]):
+            text = ranges_text([number for number, _ in some])
+            self._book.put(f'ret",{self._where},"i":{text},"w":{code}')
+
+    # Confirms
+
+    def selected(self) -> None:
+        """Confirms begin with the next publish."""
+        self.confirms_from = self.last
+
+    def confirmed(self, ranges: list[tuple[int, int]], watermark: int, *, is_ok: bool) -> None:
+        """Confirm numbers have been said to be safe, or refused."""
+        start = self.confirms_from
+        pairs: list[tuple[int, int]] = []
+        for first, last in ranges:
+            if pairs and pairs[-1][1] + 1 == first + start:
+                pairs[-1] = (pairs[-1][0], last + start)
+            else:
+                pairs.append((first + start, last + start))
+        for text in in_lines(pairs):
+            self._book.put(f'cnf",{self._where},"i":{text},"ok":{is_ok:d},"wm":{watermark}')
+
+    def commits(self, last_before: int) -> None:
+        """What was published since is one transaction."""
+        self.committed = (last_before + 1, self.last)
+
+    def commit_answered(self, watermark: int, *, is_ok: bool) -> None:
+        """A commit is safe, or was refused."""
+        first, last = self.committed
+        if first <= last:
+            self._book.put(
+                f'cnf",{self._where},"i":[[{first},{last}]],"ok":{is_ok:d},"wm":{watermark}'
+            )
+
+    # Deliveries
+
+    def got(
+        self, queue: Queue, message: Message, tag: int, *, is_again: bool, no_ack: bool
+    ) -> None:
+        """basic.get."""
+        if queue.pen is not None:
+            lsn = message[2] >> 1
+            self._book.put(
+                f'dlv","qid":{queue.pen.qid},"cid":0,"i":[[{lsn},{lsn}]],"tag":{tag},'
+                f'"r":{is_again:d},"na":{no_ack:d}'
+            )
+
+    def settled(self, entry: Taken, fate: Fate, why: str = "") -> None:
+        """Deliveries are acked or go back; of what is refused its queue tells the end."""
+        queue = entry.queue
+        if fate is Fate.DISCARDED or queue.is_deleted or queue.pen is None or not entry.messages:
+            return
+        pen = entry.consumer.pen if entry.consumer is not None else None
+        where = f'"qid":{queue.pen.qid},"cid":{pen.cid if pen is not None else 0}'
+        text = ranges_text(lsns_in(entry.messages))
+        if fate is Fate.ACKED:
+            self._book.put(f'ack",{where},"i":{text}')
+        else:
+            self._book.put(f'req",{where},"i":{text},"w":"{why or RETURNED[fate]}"')
+
+    def close(self) -> None:
+        """The channel is gone; one of its number goes on counting."""
+        self._numbers[self._channel] = self.last
+
+
+def id_text(raw: bytes) -> str:
+    """The message-id of a content as JSON."""
+    message_id = Properties(property_block(raw)).message_id
+    return "null" if message_id is None else quoted(message_id)
