@@ -31,6 +31,7 @@ from vouchmq.spark.options import (
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+
 class AmqpDataSource(DataSource):
     """Queues, spooled queues and streams to read from, exchanges to write to.
 
@@ -71,9 +72,9 @@ class AmqpDataSource(DataSource):
                 "done, so messages could only be lost or repeated; use spark.readStream with "
                 "trigger(availableNow=True), or mode stream for a stream",
             )
-        from vouchmq.spark import stream
+        from vouchmq.spark.stream import batch_reader
 
-        return stream.batch_reader(options, columns)
+        return batch_reader(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """For `spark.readStream`.
@@ -87,12 +88,12 @@ class AmqpDataSource(DataSource):
         if options.has_ending_offsets:
             refuse("endingOffsets", "of spark.read; a streaming query has no end")
         if options.mode in (QUEUE, SPOOL):
-            from vouchmq.spark import queue
+            from vouchmq.spark.queue import stream_reader as queue_reader
 
-            return queue.stream_reader(options, columns)
-        from vouchmq.spark import stream
+            return queue_reader(options, columns)
+        from vouchmq.spark.stream import stream_reader
 
-        return stream.stream_reader(options, columns)
+        return stream_reader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`, which can append only.
@@ -102,9 +103,9 @@ class AmqpDataSource(DataSource):
             SchemaError: a column cannot be published, or there is no body
         """
         options = self._sink_options(overwrite)
-        from vouchmq.spark import sink
+        from vouchmq.spark.sink import batch_writer
 
-        return sink.batch_writer(options, schema)
+        return batch_writer(options, schema)
 
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
@@ -116,9 +117,9 @@ class AmqpDataSource(DataSource):
             SchemaError: a column cannot be published, or there is no body
         """
         options = self._sink_options(overwrite)
-        from vouchmq.spark import sink
+        from vouchmq.spark.sink import stream_writer
 
-        return sink.stream_writer(options, schema)
+        return stream_writer(options, schema)
 
     def _sink_options(self, overwrite: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options)

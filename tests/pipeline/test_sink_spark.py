@@ -1,0 +1,258 @@
+"""The sink as Spark runs it: what is refused before anything is sent, what a query publishes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
+from tests.pipeline import peer
+from tests.pipeline.conftest import Referee
+from vouchmq.kit.bulk import decode_properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# A quiet machine needs a tenth of it.
+JOB_LIMIT_S = 240
+
+
+def say(frame: DataFrame, url: str, mode: str = "append", **options: str) -> None:
+    """Write a frame to the sink."""
+    writer = frame.write.format("amqp").mode(mode).option("url", url)
+    for name, value in options.items():
+        writer = writer.option(name, value)
+    writer.save()
+
+
+def why(act: Callable[[], Any]) -> str:
+    """What Spark says when it fails."""
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as raised:
+        act()
+    return str(raised.value)
+
+
+def test_all_columns_of_a_batch(
+    spark: SparkSession, either: BrokerProcess | Referee, fresh: Callable[[str], str]
+) -> None:
+    queue = fresh("all")
+    peer.declare(either.url, queue)
+    frame = spark.range(0, 3000, 1, 2).selectExpr(
+        "cast(id as string) body",
+        f"'{queue}' routing_key",
+        "'' exchange",
+        "map('n', cast(id as string), 'none', null) headers",
+        "cast(1 as tinyint) delivery_mode",
+        "7 priority",
+        "'text/plain' content_type",
+        "concat('m', id) message_id",
+        "timestamp'2026-01-31 12:00:00.75Z' timestamp",
+        "'kind' type",
+    )
+    say(frame, either.url, dedupeHeader="x-deduplication-header")
+    stored = peer.drain(either.url, queue)
+    assert sorted(int(each.body) for each in stored) == list(range(3000))
+    for each in stored:
+        number = each.body.decode()
+        assert each.id == f"m{number}"
+        identity = {"x-deduplication-header": f"m{number}"}
+        assert each.headers == {"n": number, "none": None} | identity
+    said = decode_properties(stored[0].properties)
+    assert (said.delivery_mode, said.priority, said.message_type) == (1, 7, "kind")
+    assert said.timestamp is not None
+    assert said.timestamp.isoformat() == "2026-01-31T12:00:00+00:00"
+
+
+def test_what_is_wrong_is_refused_by_name_before_anything_is_sent(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Callable[[str], str]
+) -> None:
+    queue = fresh("refused")
+    peer.declare(vouch.url, queue)
+    url = vouch.url.replace("guest@", "s3cret@")
+    rows = spark.range(3).selectExpr("cast(id as string) body", f"'{queue}' routing_key")
+    more = rows.selectExpr("*", "1 colour")
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: say(rows, url, mode="overwrite"), "mode: only append"),
+        (lambda: say(rows, url, mode="error"), '"amqp" cannot be written in the "ErrorIfExists"'),
+        (lambda: say(rows, url, confirmWindows="1"), "option confirmwindows: unknown; is conf"),
+        (lambda: say(rows, url, messageId="position"), "option messageId: position is for writeSt"),
+        (lambda: say(more, url), "column colour: unknown; drop it"),
+        (lambda: say(rows.drop("routing_key"), url), "column routing_key: neither it nor option"),
+        (lambda: say(rows.withColumnRenamed("body", "b"), url), "column b: unknown"),
+        (lambda: say(rows, url.replace("amqp:", "mqtt:")), "option url: the value does not begin"),
+    ]
+    for act, text in cases:
+        said = why(act)
+        assert text in said
+        assert "s3cret" not in said
+    assert peer.drain(vouch.url, queue) == []
+
+
+def test_reading_is_refused_as_clearly(spark: SparkSession, vouch: BrokerProcess) -> None:
+    def load(schema: str | None = None, **options: str) -> Any:
+        reader = spark.read.format("amqp").option("url", vouch.url)
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        return (reader.schema(schema) if schema else reader).load()
+
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: load(), "option queue: required"),
+        (lambda: load(queue="q", prefetchh="1"), "option prefetchh: unknown; is prefetch meant?"),
+        (lambda: load(queue="q", prefetch="1"), "option prefetch: 1 is below maxMessagesPerTrigg"),
+        (lambda: load(queue="q", exchange="x"), "option exchange: only for write"),
+        (lambda: load(queue="q").count(), "spark.read cannot read a queue (mode queue)"),
+        (
+            lambda: load("body string", queue="q", mode="stream").count(),
+            "column body: is binary, and not string",
+        ),
+        (lambda: load("bodi binary", queue="q", mode="stream").count(), "column bodi: unknown"),
+        (
+            lambda: load("body binary", queue="q", prefetch="x").count(),
+            "option prefetch: 'x' is not a whole number",
+        ),
+    ]
+    for act, text in cases:
+        assert text in why(act)
+
+
+def test_the_schema_is_read_by_spark_as_it_is_meant(
+    spark: SparkSession, vouch: BrokerProcess
+) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from vouchmq.spark.rows import arrow_schema
+
+    frame = spark.readStream.format("amqp").option("url", vouch.url).option("queue", "q").load()
+    assert to_arrow_schema(frame.schema, timezone="UTC").equals(arrow_schema())
+
+
+def test_a_task_that_fails_says_so_without_the_password(
+    spark: SparkSession, vouch: BrokerProcess
+) -> None:
+    rows = spark.range(10).selectExpr("cast(id as string) body", "'nosuch' routing_key")
+    said = why(lambda: say(rows, vouch.url))
+    assert "unroutable: 312 NO_ROUTE exchange= key=nosuch" in said
+    assert "guest:guest" not in said
+
+
+def files(directory: Path, count: int, rows: int, queue: str) -> Path:
+    """Parquet files with numbered bodies; a file is a batch of a query."""
+    directory.mkdir()
+    for number in range(count):
+        bodies = [str(each).encode() for each in range(number * rows, (number + 1) * rows)]
+        table = pa.table({"body": pa.array(bodies, pa.binary())})
+        table = table.append_column("routing_key", pa.array([queue] * rows))
+        pq.write_table(table, directory / f"{number:04}.parquet", row_group_size=500)
+    return directory
+
+
+def test_a_query_publishes_with_ids_by_position(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    queue = fresh("query")
+    peer.declare(vouch.url, queue)
+    rows = files(tmp_path / "rows", 2, 500, queue)
+    frame = spark.readStream.schema("body binary, routing_key string")
+    query = (
+        frame.option("maxFilesPerTrigger", 1)
+        .parquet(str(rows))
+        .writeStream.format("amqp")
+        .option("url", vouch.url)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert query.exception() is None
+    # Each file is one partition of one batch.
+    assert [(each.id, int(each.body)) for each in peer.drain(vouch.url, queue)] == [
+        (f"{query.id}/{number // 500}/0/{number % 500}", number) for number in range(1000)
+    ]
+
+
+def test_a_query_that_would_overwrite_is_refused(
+    spark: SparkSession, vouch: BrokerProcess, tmp_path: Path
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    rate = spark.readStream.format("rate").load()
+    counts = rate.groupBy().count().selectExpr("cast(count as string) body", "'q' routing_key")
+    writer = counts.writeStream.format("amqp").option("url", vouch.url).outputMode("complete")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match="mode: only append"):
+        query.awaitTermination(60)
+
+
+def start_job(job: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
+    """Start `sink_job` in a process group of its own."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.pipeline.sink_job", json.dumps(job)],
+            cwd=PROJECT,
+            env={**clean_environment(), "PYTHONPATH": str(PROJECT)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def run_job(job: dict[str, Any], log: Path) -> str:
+    """Run it to its end; what it has printed."""
+    process = start_job(job, log)
+    try:
+        assert process.wait(JOB_LIMIT_S) == 0, log.read_text()
+    finally:
+        kill_job(process)
+    return log.read_text()
+
+
+def kill_job(process: subprocess.Popen[bytes]) -> None:
+    """Kill driver, JVM and workers at once."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2 * JOB_LIMIT_S)
+def test_a_task_that_fails_twice_and_then_succeeds(
+    vouch: BrokerProcess, fresh: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Rows are published again as far as they came, and stored once where that is asked for."""
+    exchange, stored_once, plain = fresh("x"), fresh("once"), fresh("plain")
+    peer.declare(vouch.url, stored_once, x_message_deduplication=True)
+    peer.declare(vouch.url, plain)
+    with peer.channel(vouch.url) as channel:
+        channel.exchange_declare(exchange, "fanout")
+        channel.bind(stored_once, exchange)
+        channel.bind(plain, exchange)
+    dedupe = {"dedupeHeader": "x-deduplication-header"}
+    job = {
+        "rows": str(files(tmp_path / "rows", 2, 2000, "")),
+        "options": {"url": vouch.url, "exchange": exchange, **dedupe},
+        "master": "local[2,4]",
+        "failures": 2,
+    }
+    log = run_job(job, tmp_path / "job.log")
+    assert "attempt 1 fails on purpose" in log
+    once, often = peer.drain(vouch.url, stored_once), peer.drain(vouch.url, plain)
+    assert sorted(int(each.body) for each in once) == list(range(4000))
+    # Two tasks; each has failed twice behind 3 batches of 200 rows.
+    assert len(often) == 4000 + 2 * 2 * 600
+    assert {(each.id, each.body) for each in often} == {(each.id, each.body) for each in once}
+    with peer.channel(vouch.url) as channel:
+        channel.exchange_delete(exchange)
