@@ -70,7 +70,7 @@ class TestBatches:
             query.start()
 
     def test_bytes_limit_a_batch(self, either: Broker, queue: str, query: Query) -> None:
-        query.options["maxBytesPerTrigger"] = "1k"
+        query.options["maxBytesPerTrigger"] = "300"
         fill(either.url, queue, range(100))
         query.start()
         assert 1 < query.trigger() < 60
@@ -362,7 +362,7 @@ class TestRefused:
     def test_wrong_password(self, either: Broker, query: Query) -> None:
         query.options["url"] = either.url.replace("guest:guest", "guest:secret")
         query.start()
-        with pytest.raises(FeedError, match="403 .*ACCESS_REFUSED") as caught:
+        with pytest.raises(FeedError, match=r"403 .*ACCESS_REFUSED") as caught:
             query.trigger()
         assert "secret" not in str(caught.value)
 
@@ -416,9 +416,7 @@ class TestRefused:
         with channel_to(either.url) as channel:
             channel.delete(name)
 
-    def test_a_message_copied_from_a_stream(
-        self, either: Broker, queue: str, query: Query
-    ) -> None:
+    def test_a_message_copied_from_a_stream(self, either: Broker, queue: str, query: Query) -> None:
         fill(either.url, queue, range(10), headers={"x-stream-offset": 7})
         query.start()
         query.drain()
@@ -455,7 +453,12 @@ class TestRefused:
 
 class TestMessages:
     def test_of_every_shape(self, either: Broker, queue: str, query: Query) -> None:
-        bodies = [b"", b"x", bytes(range(256)) * 1024, bytes((20 if either.is_referee else 15) << 20)]
+        bodies = [
+            b"",
+            b"x",
+            bytes(range(256)) * 1024,
+            bytes((20 if either.is_referee else 15) << 20),
+        ]
         rows = [("", queue, b"\0\0", body) for body in bodies]
         with channel_to(either.url) as channel:
             channel.confirm_select()

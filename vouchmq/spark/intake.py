@@ -61,9 +61,12 @@ class Intake:
                 self._left = 0
                 return []
 
+        # More does not come before something is acked.
+        window = min(rows, options.prefetch * len(options.queues))
+
         def is_full() -> bool:
             count, size = feed.arrived()
-            return count >= rows or size >= options.max_bytes_per_trigger
+            return count >= window or size >= options.max_bytes_per_trigger
 
         feed.wait(is_full, options.fetch_max_wait_ms / 1000)
         portions = feed.take(rows, options.max_bytes_per_trigger)

@@ -205,14 +205,11 @@ class SpoolDriver:
         """
         offset = SpoolOffset.of_json(end)
         self._open(offset.spool)
-        while self._fences:
-            fence, number = self._fences[0]
-            if fence.is_passed:
-                self._certain = number
-            elif fence.generation == self._feed.generation:
-                break
-            # Of a connection that is gone nobody knows which acks arrived. What was not acked comes
-            # again before anything newer, so the fence of a later file speaks for these too.
+        # Of a connection that is gone nobody knows which acks arrived. What was not acked comes
+        # again before anything newer, so the fence of a later file speaks for the earlier too.
+        passed = [number for fence, number in self._fences if fence.is_passed]
+        self._certain = max(self._certain, *passed) if passed else self._certain
+        while self._fences and self._fences[0][1] <= self._certain:
             self._fences.popleft()
         newest = self._last() - spool.KEPT_FILES
         limit = min(offset.file, newest, self._certain)
