@@ -142,7 +142,8 @@ def facts(tables: Tables, states: Counter[str], epochs: list[Row]) -> str:
         more = f" and {len(brokers) - 10:,} more" if len(brokers) > 10 else ""
         shown.append(("brokers", Html(named + more)))
         events = sum(int(row["events"] or 0) for row in epochs)
-        shown.append(("events", f"{events:,} in {len(epochs):,} epochs"))
+        noun = "epoch" if len(epochs) == 1 else "epochs"
+        shown.append(("events", f"{events:,} in {len(epochs):,} {noun}"))
     shown.append(("copies", f"{sum(states.values()):,}"))
     if paths := summary.get("paths"):
         listed = ", ".join(page.code(each).text for each in list(paths)[:10])
