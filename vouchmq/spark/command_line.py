@@ -1,0 +1,182 @@
+"""What our Spark commands have in common: mistakes in one line, progress in one line, clean ends.
+
+Knows terminals, signals and how Spark words its errors; no AMQP.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, NoReturn, TextIO
+
+EXIT_FAILED: Final = 1
+EXIT_UNUSABLE: Final = 2
+
+# On something that is no terminal a line stays: fewer of them.
+_LINES_EVERY_S: Final = 10.0
+_SHOWN_EVERY_S: Final = 0.2
+_MAX_REASON: Final = 400
+# The last line of a Python traceback: where the class lives, its name, what it says.
+_RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*|_\w+): (.+)$", re.MULTILINE)
+# Spark puts a class of its own before its words and a state behind them.
+_CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_STATE: Final = re.compile(r"\.? SQLSTATE: \w+.*$", re.DOTALL)
+_PYTHON: Final = frozenset({"Traceback", "File", "Caused"})
+
+
+class UsageError(Exception):
+    """What the user gave cannot be used; one line that names it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes are one line, and not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it and exit 2."""
+        self.exit(EXIT_UNUSABLE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def add_session(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that runs Spark."""
+    spark = parser.add_argument_group("Spark")
+    spark.add_argument("--cores", type=whole(1), default=2, metavar="N", help="tasks at a time (2)")
+    spark.add_argument("--memory", default="2g", metavar="SIZE", help="heap of the JVM (2g)")
+    spark.add_argument(
+        "--conf",
+        action="append",
+        type=assignment,
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of Spark; may be given several times",
+    )
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """The type of an argument that is a whole number of at least so much."""
+
+    def number(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
+
+    return number
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """The type of an argument NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
+class Line:
+    """Progress: a line that is written over on a terminal, else one every ten seconds."""
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`stream` is standard error, unless it is given."""
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._is_terminal = self._stream.isatty()
+        self._every_s = _SHOWN_EVERY_S if self._is_terminal else _LINES_EVERY_S
+        self._due = clock() + (0 if self._is_terminal else self._every_s)
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        """Show how far it is, if it is time."""
+        if self._clock() < self._due:
+            return
+        self._due = self._clock() + self._every_s
+        if self._is_terminal:
+            self._stream.write(f"\r{text}{' ' * (self._width - len(text))}")
+            self._width = len(text)
+        else:
+            self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Take away what was written over."""
+        if self._width:
+            self._stream.write(f"\r{' ' * self._width}\r")
+            self._width = 0
+            self._stream.flush()
+
+
+class Stop:
+    """Whether somebody wants the command to end."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def ask(self, number: int, frame: FrameType | None) -> None:
+        """A signal came; the third one ends the process as if nobody had listened."""
+        del frame
+        self.count += 1
+        if self.count == 3:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+
+@contextmanager
+def listening() -> Iterator[Stop]:
+    """Turn SIGINT and SIGTERM into a wish for the time of a `with` block."""
+    stop = Stop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, stop.ask) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong, in one line: the words of the innermost Python error, or Spark's own."""
+    text = str(error).strip()
+    raised = [each for each in _RAISED.findall(text) if each[0] not in _PYTHON]
+    if raised and "Traceback (most recent call last)" in text:
+        said = raised[-1][1]
+    else:
+        said = _CLASS.sub("", text.splitlines()[0] if text else type(error).__name__)
+    said = _STATE.sub("", said).strip()
+    return said if len(said) <= _MAX_REASON else said[: _MAX_REASON - 1] + "…"
+
+
+def shown(number: float) -> str:
+    """A number with its thousands apart."""
+    return f"{number:,.0f}"
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something, in words."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{shown(number)} {what}{ending}"
+
+
+def run(name: str, command: Callable[[], int], mistakes: Sequence[type[Exception]]) -> int:
+    """Run a command; what goes wrong is one line on standard error.
+
+    Args:
+        name: of the command
+        command: gives the exit code
+        mistakes: errors that are the user's: exit 2, all others 1
+    """
+    try:
+        return command()
+    except KeyboardInterrupt:
+        sys.stderr.write("\n")
+        return 130
+    except Exception as error:  # noqa: BLE001 - whatever Spark raises
+        sys.stderr.write(f"vouchmq {name}: {reason_of(error)}\n")
+        return EXIT_UNUSABLE if isinstance(error, (UsageError, *mistakes)) else EXIT_FAILED
