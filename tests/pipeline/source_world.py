@@ -54,6 +54,12 @@ class Query:
         self.extra: list[dict[str, Any]] = []
         self._reader: QueueReader | SpoolReader | None = None
 
+    def twin(self, **changes: str) -> Query:
+        """Another query with the same options, on a checkpoint of its own."""
+        other = Query(self.columns)
+        other.options = {**self.options, **changes}
+        return other
+
     @property
     def reader(self) -> QueueReader | SpoolReader:
         assert self._reader is not None, "the query does not run"
@@ -123,7 +129,9 @@ class Query:
         end = self.offsets[batch]
         tasks = self.reader.partitions(self._start_of(batch), end)
         self._die_after("planned", until)
-        rows = [row for task in tasks for each in self.reader.read(task) for row in each.to_pylist()]
+        rows = [
+            row for task in tasks for each in self.reader.read(task) for row in each.to_pylist()
+        ]
         if batch in self.sink:
             self.extra += rows
         else:

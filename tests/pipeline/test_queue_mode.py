@@ -105,7 +105,11 @@ class TestBatches:
         end = query.reader.latestOffset(start, query._limit())
         assert query.reader.latestOffset(start, query._limit()) == end
         tasks = [query.reader.partitions(start, end) for _ in range(2)]
-        assert [task.octets for task in tasks[0]] == [task.octets for task in tasks[1]]
+        rows = [
+            [batch.to_pylist() for task in each for batch in query.reader.read(task)]
+            for each in tasks
+        ]
+        assert rows[0] == rows[1]
         query.reader.commit(end)
         query.reader.commit(end)
         assert query.reader.latestOffset(end, query._limit()) == end
@@ -383,7 +387,7 @@ class TestRefused:
         query.options |= {"exclusive": "true", "connectTimeoutMs": "700"}
         query.start()
         query.trigger()
-        second = Query(**query.options)
+        second = query.twin()
         second.start()
         with pytest.raises(FeedError, match=r"403 ACCESS_REFUSED.*exclusive.*another query"):
             second.trigger()

@@ -80,7 +80,7 @@ class TestFiles:
         def fail(*_: Any) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(*((os, call) if call == "fsync" else (Path, call)), fail)
+        monkeypatch.setattr(os if call == "fsync" else Path, call, fail)
         with pytest.raises(SpoolError, match=r"000000000001\.arrow could not be .*No space left"):
             opened.write(1, [[batch(1)]], SCHEMA, Places())
         assert opened.files() == []

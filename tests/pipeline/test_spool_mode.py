@@ -253,9 +253,7 @@ class TestRefused:
     ) -> None:
         query.start()
         query.trigger()
-        other = Query(
-            **{**query.options, "spoolLocation": str(tmp_path / "other"), "connectTimeoutMs": "700"}
-        )
+        other = query.twin(spoolLocation=str(tmp_path / "other"), connectTimeoutMs="700")
         other.start()
         with pytest.raises(FeedError, match=r"403 ACCESS_REFUSED.*exclusive.*another query"):
             other.trigger()
@@ -270,7 +268,7 @@ class TestRefused:
         query.trigger()
         unfinished = Path(query.options["spoolLocation"]) / "000000000002.arrow.tmp"
         unfinished.write_text("being written")
-        second = Query(**query.options)
+        second = query.twin()
         second.start()
         with pytest.raises(SpoolError, match="is being written to by process"):
             second.trigger()
@@ -282,7 +280,7 @@ class TestRefused:
         query.start()
         query.drain()
         query.kill()
-        second = Query(**query.options)
+        second = query.twin()
         second.start()
         with pytest.raises(SpoolError, match="belongs to another checkpoint, which has read from"):
             second.trigger()
