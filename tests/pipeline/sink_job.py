@@ -1,11 +1,11 @@
-"""A Spark program of our crash tests: rows of Parquet → a broker, in a process of its own.
+"""A Spark program of our crash tests: rows of Parquet → brokers, in a process of its own.
 
 Takes one JSON argument:
-    rows         directory of Parquet files, one of which is a batch of a query
-    options      of the sink
-    checkpoint   of a query; without it the rows are written as one batch
-    master       such as `local[2,4]`
-    failures     so often each task fails in its midst before it does not
+    rows      directory of Parquet files, one of which is a batch of a query
+    queries   options of the sink and `checkpoint` of each query that writes all of it
+    options   without `queries`: those of the sink of one batch write
+    master    such as `local[2,4]`
+    hooks     environment of `sink_hooks`
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.pipeline.sink_hooks import FAILURES, FailingSink
+from tests.pipeline.sink_hooks import HookedSink
 from vouchmq.spark.session import session
 
 if TYPE_CHECKING:
@@ -37,24 +37,28 @@ def write(spark: SparkSession, job: dict[str, Any]) -> None:
 
 
 def stream(spark: SparkSession, job: dict[str, Any]) -> None:
-    """Write file by file, from where the checkpoint is to the end."""
+    """Write file by file, each query from where its checkpoint is to the end."""
     schema = spark.read.parquet(job["rows"]).schema
     rows = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(job["rows"])
-    writer = with_options(rows.writeStream, job["options"])
-    writer = writer.option("checkpointLocation", job["checkpoint"])
-    writer.trigger(availableNow=True).start().awaitTermination()
+    started = []
+    for query in job["queries"]:
+        writer = with_options(rows.writeStream, query["options"])
+        writer = writer.option("checkpointLocation", query["checkpoint"])
+        started.append(writer.trigger(availableNow=True).start())
+    for each in started:
+        each.awaitTermination()
 
 
 def main() -> int:
     job = json.loads(sys.argv[1])
     os.chdir(Path(job["rows"]).parent)
+    os.environ.update(job.get("hooks", {}))
     more = {"spark.sql.execution.arrow.maxRecordsPerBatch": "200"}
     if "master" in job:
         more["spark.master"] = job["master"]
-    os.environ[FAILURES] = str(job.get("failures", 0))
     with session("sink-job", cores=2, memory="1g", more=more) as spark:
-        spark.dataSource.register(FailingSink)
-        (stream if "checkpoint" in job else write)(spark, job)
+        spark.dataSource.register(HookedSink)
+        (stream if "queries" in job else write)(spark, job)
     return 0
 
 

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
+from tests.integration.broker_process import BrokerProcess
 from tests.pipeline import peer
 from tests.pipeline.conftest import Referee
+from tests.pipeline.sink_jobs import files
 from vouchmq.kit.bulk import decode_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-# A quiet machine needs a tenth of it.
-JOB_LIMIT_S = 240
 
 
 def say(frame: DataFrame, url: str, mode: str = "append", **options: str) -> None:
@@ -148,17 +138,6 @@ def test_a_task_that_fails_says_so_without_the_password(
     assert "guest:guest" not in said
 
 
-def files(directory: Path, count: int, rows: int, queue: str) -> Path:
-    """Parquet files with numbered bodies; a file is a batch of a query."""
-    directory.mkdir()
-    for number in range(count):
-        bodies = [str(each).encode() for each in range(number * rows, (number + 1) * rows)]
-        table = pa.table({"body": pa.array(bodies, pa.binary())})
-        table = table.append_column("routing_key", pa.array([queue] * rows))
-        pq.write_table(table, directory / f"{number:04}.parquet", row_group_size=500)
-    return directory
-
-
 def test_a_query_publishes_with_ids_by_position(
     spark: SparkSession, vouch: BrokerProcess, fresh: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -194,65 +173,3 @@ def test_a_query_that_would_overwrite_is_refused(
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException, match="mode: only append"):
         query.awaitTermination(60)
-
-
-def start_job(job: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
-    """Start `sink_job` in a process group of its own."""
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.pipeline.sink_job", json.dumps(job)],
-            cwd=PROJECT,
-            env={**clean_environment(), "PYTHONPATH": str(PROJECT)},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def run_job(job: dict[str, Any], log: Path) -> str:
-    """Run it to its end; what it has printed."""
-    process = start_job(job, log)
-    try:
-        assert process.wait(JOB_LIMIT_S) == 0, log.read_text()
-    finally:
-        kill_job(process)
-    return log.read_text()
-
-
-def kill_job(process: subprocess.Popen[bytes]) -> None:
-    """Kill driver, JVM and workers at once."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(2 * JOB_LIMIT_S)
-def test_a_task_that_fails_twice_and_then_succeeds(
-    vouch: BrokerProcess, fresh: Callable[[str], str], tmp_path: Path
-) -> None:
-    """Rows are published again as far as they came, and stored once where that is asked for."""
-    exchange, stored_once, plain = fresh("x"), fresh("once"), fresh("plain")
-    peer.declare(vouch.url, stored_once, x_message_deduplication=True)
-    peer.declare(vouch.url, plain)
-    with peer.channel(vouch.url) as channel:
-        channel.exchange_declare(exchange, "fanout")
-        channel.bind(stored_once, exchange)
-        channel.bind(plain, exchange)
-    dedupe = {"dedupeHeader": "x-deduplication-header"}
-    job = {
-        "rows": str(files(tmp_path / "rows", 2, 2000, "")),
-        "options": {"url": vouch.url, "exchange": exchange, **dedupe},
-        "master": "local[2,4]",
-        "failures": 2,
-    }
-    log = run_job(job, tmp_path / "job.log")
-    assert "attempt 1 fails on purpose" in log
-    once, often = peer.drain(vouch.url, stored_once), peer.drain(vouch.url, plain)
-    assert sorted(int(each.body) for each in once) == list(range(4000))
-    # Two tasks; each has failed twice behind 3 batches of 200 rows.
-    assert len(often) == 4000 + 2 * 2 * 600
-    assert {(each.id, each.body) for each in often} == {(each.id, each.body) for each in once}
-    with peer.channel(vouch.url) as channel:
-        channel.exchange_delete(exchange)
