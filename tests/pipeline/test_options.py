@@ -40,7 +40,7 @@ def test_defaults_of_a_spool_and_of_a_stream() -> None:
     assert (stream.queues, stream.min_partitions, stream.fail_on_data_loss) == (("a", "b"), 2, True)
     assert (stream.starting_offsets, stream.ending_offsets) == ("earliest", "latest")
     assert not stream.has_ending_offsets
-    assert (spool.prefetch, stream.prefetch) == (40_000, 5000)
+    assert (spool.prefetch, stream.prefetch) == (40_000, 4000)
 
 
 def test_defaults_of_the_sink() -> None:

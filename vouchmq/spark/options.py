@@ -25,8 +25,6 @@ Offsets = str | datetime | dict[str, int]
 
 # Prefetch counts are 16 bit on the wire.
 MAX_PREFETCH: Final = 65535
-# Of each task that reads a stream; its acks are only credit.
-STREAM_PREFETCH: Final = 5000
 # Of each task in stream mode: acks come with every read of the socket, more would only wait.
 STREAM_PREFETCH: Final = 4000
 _MAX_INT: Final = 2**31 - 1
