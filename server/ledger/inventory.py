@@ -59,8 +59,9 @@ class Holding(NamedTuple):
         for pair in ordered:
             if before is None:
                 before = pair
-            elif pair[0] == before[1] + 1:
-                before = before[0], pair[1]
+            elif pair[0] <= before[1] + 1:
+                # Not more than once what is in two places for a moment.
+                before = before[0], max(before[1], pair[1])
             else:
                 yield before
                 before = pair
@@ -112,6 +113,15 @@ class Stocktaking:
         self._jobs.append((self._take(book, queues, why, before), done))
         self._node.turn.later(self.step)
 
+    def begin_at_once(self, book: Book, why: str, done: Callable[[], None]) -> None:
+        """The same, of this very moment: nothing that happens from now on is in it."""
+        queues = [
+            queue for vhost in self._node.broker.vhosts.values() for queue in vhost.queues.values()
+        ]
+        holdings = self._holdings(queues, book.number)
+        self._jobs.append((self._write_all(book, holdings, why), done))
+        self._node.turn.later(self.step)
+
     def step(self) -> None:
         """Go on for a while."""
         clock = self._node.clock
@@ -156,9 +166,14 @@ class Stocktaking:
             some = [queue for queue in some if not queue.is_deleted]
             for queue in some if before is not None else ():
                 before(queue)  # type: ignore[misc]
-            for holding in self._holdings(some, book.number):
-                yield from self._write(book, holding, why)
+            yield from self._write_all(book, self._holdings(some, book.number), why)
             yield None
+
+    def _write_all(self, book: Book, holdings: list[Holding], why: str) -> Iterator[None]:
+        for count, holding in enumerate(holdings, 1):
+            yield from self._write(book, holding, why)
+            if count % BATCH_QUEUES == 0:
+                yield None
 
     def _write(self, book: Book, holding: Holding, why: str) -> Iterator[None]:
         is_large = holding.size > FEW

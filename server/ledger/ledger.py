@@ -174,7 +174,7 @@ class Ledger:
         for connection in node.connections:
             for channel in connection.channels.values():
                 self._equip(channel)
-        self._stocktaking.begin(book, "boot" if at_start else "on", self._nothing)
+        self._stocktaking.begin_at_once(book, "boot" if at_start else "on", self._nothing)
         self.flush()
         log.info("ledger.on", epoch=book.epoch)
 
