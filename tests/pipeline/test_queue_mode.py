@@ -17,21 +17,31 @@ from vouchmq.spark.feed import FeedError, is_delivery_timeout, is_passing
 from vouchmq.spark.offsets import OffsetError
 from vouchmq.spark.options import OptionError
 
+# Most of it depends on no broker's ways; what does is tried with both.
+both = pytest.mark.parametrize("broker", ["vouch", "rabbit"], indirect=True)
+
 
 @pytest.fixture
-def queue(either: Broker, fresh: Callable[[str], str]) -> Iterator[str]:
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """VouchMQ, unless the test says otherwise."""
+    found: Broker = request.getfixturevalue(getattr(request, "param", "vouch"))
+    return found
+
+
+@pytest.fixture
+def queue(broker: Broker, fresh: Callable[[str], str]) -> Iterator[str]:
     """A queue at the broker of the test."""
     name = fresh("source")
-    world.declare(either.url, name)
+    world.declare(broker.url, name)
     yield name
-    with channel_to(either.url) as channel:
+    with channel_to(broker.url) as channel:
         channel.delete(name)
 
 
 @pytest.fixture
-def query(either: Broker, queue: str) -> Iterator[Query]:
+def query(broker: Broker, queue: str) -> Iterator[Query]:
     """A query on it, with batches of 100."""
-    made = Query(url=either.url, queue=queue, maxMessagesPerTrigger=100, readTimeoutMs=3000)
+    made = Query(url=broker.url, queue=queue, maxMessagesPerTrigger=100, readTimeoutMs=3000)
     yield made
     made.kill()
 
@@ -41,25 +51,27 @@ def once(count: int) -> dict[str, int]:
 
 
 class TestBatches:
+    @both
     def test_all_rows_once_and_the_last_batch_is_acked(
-        self, either: Broker, queue: str, query: Query
+        self, broker: Broker, queue: str, query: Query
     ) -> None:
-        fill(either.url, queue, range(250))
+        fill(broker.url, queue, range(250))
         query.start()
         assert query.drain() == 250
         assert query.ids() == once(250)
         assert [len(batch) for batch in query.sink.values()] == [100, 100, 50]
         query.kill()
         # Nothing comes back: the last batch was acked although no other followed.
-        assert world.settles_at(either.url, queue, 0)
+        assert world.settles_at(broker.url, queue, 0)
         query.start()
         assert query.drain() == 0
 
+    @both
     def test_prefetch_of_one_batch_does_not_stall(
-        self, either: Broker, queue: str, query: Query
+        self, broker: Broker, queue: str, query: Query
     ) -> None:
         query.options["prefetch"] = "100"
-        fill(either.url, queue, range(1000))
+        fill(broker.url, queue, range(1000))
         query.start()
         query.drain()
         assert query.ids() == once(1000)
@@ -69,21 +81,21 @@ class TestBatches:
         with pytest.raises(OptionError, match="prefetch: 99 is below maxMessagesPerTrigger"):
             query.start()
 
-    def test_bytes_limit_a_batch(self, either: Broker, queue: str, query: Query) -> None:
+    def test_bytes_limit_a_batch(self, broker: Broker, queue: str, query: Query) -> None:
         query.options["maxBytesPerTrigger"] = "300"
-        fill(either.url, queue, range(100))
+        fill(broker.url, queue, range(100))
         query.start()
         assert 1 < query.trigger() < 60
 
     def test_several_queues(
-        self, either: Broker, queue: str, query: Query, fresh: Callable[[str], str]
+        self, broker: Broker, queue: str, query: Query, fresh: Callable[[str], str]
     ) -> None:
         other = fresh("source")
-        world.declare(either.url, other)
+        world.declare(broker.url, other)
         query.options["queue"] = f"{queue},{other}"
         query.columns = ("queue", "message_id")
-        fill(either.url, queue, range(150))
-        fill(either.url, other, range(1000, 1020))
+        fill(broker.url, queue, range(150))
+        fill(broker.url, other, range(1000, 1020))
         query.start()
         query.drain()
         rows = [(row["queue"], row["message_id"]) for rows in query.sink.values() for row in rows]
@@ -93,13 +105,13 @@ class TestBatches:
         # The small queue is not forgotten beside the large one.
         assert {row["queue"] for row in query.sink[0]} == {queue, other}
         query.kill()
-        assert world.settles_at(either.url, queue, 0)
-        assert world.settles_at(either.url, other, 0)
+        assert world.settles_at(broker.url, queue, 0)
+        assert world.settles_at(broker.url, other, 0)
 
     def test_a_batch_is_the_same_when_asked_twice(
-        self, either: Broker, queue: str, query: Query
+        self, broker: Broker, queue: str, query: Query
     ) -> None:
-        fill(either.url, queue, range(100))
+        fill(broker.url, queue, range(100))
         query.start()
         start = query.reader.initialOffset()
         end = query.reader.latestOffset(start, query._limit())
@@ -125,17 +137,19 @@ class TestBatches:
 
 
 class TestAvailableNow:
-    def test_ends_and_leaves_nothing(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(250))
+    @both
+    def test_ends_and_leaves_nothing(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(250))
         query.start(available_now=True)
-        fill(either.url, queue, range(250, 300))
+        fill(broker.url, queue, range(250, 300))
         assert query.drain(patience=1) == 250
         query.kill()
-        assert world.settles_at(either.url, queue, 50)
+        assert world.settles_at(broker.url, queue, 50)
 
-    def test_with_another_consumer(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(200))
-        with channel_to(either.url) as channel:
+    @both
+    def test_with_another_consumer(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(200))
+        with channel_to(broker.url) as channel:
             channel.qos(80)
             channel.consume(queue)
             theirs = channel.wait(80, 5)
@@ -147,7 +161,7 @@ class TestAvailableNow:
             theirs = channel.wait(200, 1)
             query.kill()
             assert rows + 80 + len(theirs) >= 200
-        assert world.settles_at(either.url, queue, 200 - 80 - rows)
+        assert world.settles_at(broker.url, queue, 200 - 80 - rows)
 
     def test_an_empty_queue(self, query: Query) -> None:
         query.start(available_now=True)
@@ -157,11 +171,12 @@ class TestAvailableNow:
 class TestKilled:
     """At least once on any broker, exactly once where deliveries are numbered."""
 
+    @both
     @pytest.mark.parametrize("step", ["offset", "logged", "planned"])
     def test_before_the_sink_has_it(
-        self, either: Broker, queue: str, query: Query, step: str
+        self, broker: Broker, queue: str, query: Query, step: str
     ) -> None:
-        fill(either.url, queue, range(300))
+        fill(broker.url, queue, range(300))
         query.start()
         query.trigger()
         with pytest.raises(Killed):
@@ -171,11 +186,12 @@ class TestKilled:
         assert query.ids() == once(300)
         batches = [len(batch) for batch in query.sink.values()]
         # A numbering broker's batch is replayed exactly; another's is empty, and comes later.
-        is_replayed = step == "offset" or not either.is_referee
+        is_replayed = step == "offset" or not broker.is_referee
         assert batches == ([100, 100, 100] if is_replayed else [100, 0, 100, 100])
 
-    def test_between_the_sink_and_the_ack(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(300))
+    @both
+    def test_between_the_sink_and_the_ack(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(300))
         query.start()
         query.trigger()
         with pytest.raises(Killed):
@@ -184,9 +200,9 @@ class TestKilled:
         query.drain()
         assert sorted(query.ids(), key=int) == [str(number) for number in range(300)]
         twice = sum(count > 1 for count in query.ids().values())
-        assert twice == (100 if either.is_referee else 0)
+        assert twice == (100 if broker.is_referee else 0)
         query.kill()
-        assert world.settles_at(either.url, queue, 0)
+        assert world.settles_at(broker.url, queue, 0)
 
     def test_a_replay_keeps_what_is_new_in_order(
         self, vouch: BrokerProcess, fresh: Callable[[str], str]
@@ -269,17 +285,18 @@ class TestKilled:
 
 class TestConnection:
     @pytest.fixture
-    def cutter(self, either: Broker, query: Query) -> Iterator[Cutter]:
+    def cutter(self, broker: Broker, query: Query) -> Iterator[Cutter]:
         """The query's connection goes through it."""
-        made = Cutter(either.url)
+        made = Cutter(broker.url)
         query.options["url"] = made.url
         yield made
         made.close()
 
+    @both
     def test_cut_in_mid_batch(
-        self, either: Broker, queue: str, query: Query, cutter: Cutter
+        self, broker: Broker, queue: str, query: Query, cutter: Cutter
     ) -> None:
-        fill(either.url, queue, range(300))
+        fill(broker.url, queue, range(300))
         query.start()
         query.trigger()
         generation = query.driver._feed.generation
@@ -288,17 +305,17 @@ class TestConnection:
         query.drain(patience=8)
         assert sorted(query.ids(), key=int) == [str(number) for number in range(300)]
         twice = sum(count > 1 for count in query.ids().values())
-        assert twice == (100 if either.is_referee else 0)
+        assert twice == (100 if broker.is_referee else 0)
         query.kill()
-        assert world.settles_at(either.url, queue, 0)
+        assert world.settles_at(broker.url, queue, 0)
 
     def test_heartbeats_go_on_between_triggers(
-        self, either: Broker, queue: str, query: Query, caplog: pytest.LogCaptureFixture
+        self, broker: Broker, queue: str, query: Query, caplog: pytest.LogCaptureFixture
     ) -> None:
-        query.options["url"] = either.url + "?heartbeat=1"
+        query.options["url"] = broker.url + "?heartbeat=1"
         # Also while the driver does not read.
         query.options["maxBufferedBytes"] = "1k"
-        fill(either.url, queue, range(300))
+        fill(broker.url, queue, range(300))
         query.start()
         query.trigger()
         time.sleep(3.5)
@@ -306,9 +323,9 @@ class TestConnection:
         assert query.ids() == once(300)
         assert "lost" not in caplog.text
 
-    def test_a_full_buffer_stops_reading(self, either: Broker, queue: str, query: Query) -> None:
+    def test_a_full_buffer_stops_reading(self, broker: Broker, queue: str, query: Query) -> None:
         query.options |= {"maxBufferedBytes": "100k", "prefetch": "2000"}
-        with channel_to(either.url) as channel:
+        with channel_to(broker.url) as channel:
             channel.confirm_select()
             channel.publish_many([("", queue, b"\0\0", bytes(10_000)) for _ in range(1500)])
         query.start()
@@ -318,8 +335,8 @@ class TestConnection:
         assert query.driver._feed.arrived()[1] < 100_000 + (2 << 20)
         assert query.drain() == 1500 - len(query.sink[0])
 
-    def test_a_dead_broker_before_the_living_one(self, either: Broker, query: Query) -> None:
-        query.options["url"] = f"amqp://guest:guest@127.0.0.1:1/%2F,{either.url}"
+    def test_a_dead_broker_before_the_living_one(self, broker: Broker, query: Query) -> None:
+        query.options["url"] = f"amqp://guest:guest@127.0.0.1:1/%2F,{broker.url}"
         query.start()
         assert query.trigger() == 0
 
@@ -350,6 +367,7 @@ class TestConnection:
 class TestRefused:
     """The query fails with the broker's own text, before anything is acked."""
 
+    @both
     def test_no_such_queue(self, query: Query) -> None:
         query.options["queue"] = "nowhere"
         query.start()
@@ -363,27 +381,29 @@ class TestRefused:
             query.trigger()
         assert "secret" not in str(caught.value)
 
-    def test_wrong_password(self, either: Broker, query: Query) -> None:
-        query.options["url"] = either.url.replace("guest:guest", "guest:secret")
+    def test_wrong_password(self, broker: Broker, query: Query) -> None:
+        query.options["url"] = broker.url.replace("guest:guest", "guest:secret")
         query.start()
         with pytest.raises(FeedError, match=r"403 .*ACCESS_REFUSED") as caught:
             query.trigger()
         assert "secret" not in str(caught.value)
 
+    @both
     def test_the_queue_is_deleted(
-        self, either: Broker, query: Query, fresh: Callable[[str], str]
+        self, broker: Broker, query: Query, fresh: Callable[[str], str]
     ) -> None:
         name = fresh("source")
-        world.declare(either.url, name)
+        world.declare(broker.url, name)
         query.options["queue"] = name
         query.start()
         assert query.trigger() == 0
-        with channel_to(either.url) as channel:
+        with channel_to(broker.url) as channel:
             channel.delete(name)
         with pytest.raises(FeedError, match=f"404 NOT_FOUND - no queue '{name}'"):
             query.drain(patience=20)
 
-    def test_a_second_exclusive_query(self, either: Broker, queue: str, query: Query) -> None:
+    @both
+    def test_a_second_exclusive_query(self, broker: Broker, queue: str, query: Query) -> None:
         query.options |= {"exclusive": "true", "connectTimeoutMs": "700"}
         query.start()
         query.trigger()
@@ -394,50 +414,52 @@ class TestRefused:
         second.kill()
         query.kill()
         second.start()
-        fill(either.url, queue, range(5))
+        fill(broker.url, queue, range(5))
         assert second.drain() == 5
         second.kill()
 
-    def test_dedupe_seq_needs_a_broker_that_numbers(self, either: Broker, query: Query) -> None:
+    @both
+    def test_dedupe_seq_needs_a_broker_that_numbers(self, broker: Broker, query: Query) -> None:
         query.options["dedupe"] = "seq"
         query.start()
-        if either.is_referee:
+        if broker.is_referee:
             with pytest.raises(OptionError, match="dedupe: seq needs a broker that numbers"):
                 query.trigger()
         else:
             assert query.trigger() == 0
 
-    def test_a_stream(self, either: Broker, query: Query, fresh: Callable[[str], str]) -> None:
+    @both
+    def test_a_stream(self, broker: Broker, query: Query, fresh: Callable[[str], str]) -> None:
         name = fresh("stream")
-        world.declare(either.url, name, queue_type="stream")
+        world.declare(broker.url, name, queue_type="stream")
         query.options["queue"] = name
         query.start()
         query.trigger()
-        fill(either.url, name, range(10))
+        fill(broker.url, name, range(10))
         with pytest.raises(FeedError, match=f"queue '{name}' is a stream.*mode stream"):
             query.drain(patience=10)
         assert not query.sink
-        with channel_to(either.url) as channel:
+        with channel_to(broker.url) as channel:
             channel.delete(name)
 
-    def test_a_message_copied_from_a_stream(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(10), headers={"x-stream-offset": 7})
+    def test_a_message_copied_from_a_stream(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(10), headers={"x-stream-offset": 7})
         query.start()
         query.drain()
         assert query.ids() == once(10)
 
     def test_a_message_too_large(
-        self, either: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
+        self, broker: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(queue_module, "MESSAGE_BYTES", 100_000)
-        with channel_to(either.url) as channel:
+        with channel_to(broker.url) as channel:
             channel.confirm_select()
             channel.publish_many([("", queue, b"\0\0", bytes(100_001))])
         query.start()
         with pytest.raises(FeedError, match=f"1000.. bytes in queue '{queue}'.*use mode spool"):
             query.drain()
         query.kill()
-        assert world.settles_at(either.url, queue, 1)
+        assert world.settles_at(broker.url, queue, 1)
 
     def test_which_losses_pass(self) -> None:
         slow = bulk.BulkClosed(
@@ -456,15 +478,16 @@ class TestRefused:
 
 
 class TestMessages:
-    def test_of_every_shape(self, either: Broker, queue: str, query: Query) -> None:
+    @both
+    def test_of_every_shape(self, broker: Broker, queue: str, query: Query) -> None:
         bodies = [
             b"",
             b"x",
             bytes(range(256)) * 1024,
-            bytes((20 if either.is_referee else 15) << 20),
+            bytes((20 if broker.is_referee else 15) << 20),
         ]
         rows = [("", queue, b"\0\0", body) for body in bodies]
-        with channel_to(either.url) as channel:
+        with channel_to(broker.url) as channel:
             channel.confirm_select()
             result = channel.publish_many(rows)
             assert result.confirmed == len(rows)
@@ -475,15 +498,15 @@ class TestMessages:
         assert got == bodies
 
     def test_one_that_makes_no_row_stops_nothing(
-        self, either: Broker, queue: str, query: Query, caplog: pytest.LogCaptureFixture
+        self, broker: Broker, queue: str, query: Query, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A timestamp that no calendar has: the rest of the message is there, and it is acked."""
         late = b"\x00\x40" + (1 << 62).to_bytes(8, "big")
-        fill(either.url, queue, [0])
-        with channel_to(either.url) as channel:
+        fill(broker.url, queue, [0])
+        with channel_to(broker.url) as channel:
             channel.confirm_select()
             channel.publish_many([("", queue, late, b"late")])
-        fill(either.url, queue, [2])
+        fill(broker.url, queue, [2])
         query.columns = ("message_id", "timestamp", "body", "properties_raw")
         query.start()
         query.drain()
@@ -494,7 +517,7 @@ class TestMessages:
         assert query.driver.broken_count == 1
         assert "1 messages with properties that cannot be read" in caplog.text
         query.kill()
-        assert world.settles_at(either.url, queue, 0)
+        assert world.settles_at(broker.url, queue, 0)
 
 
 def test_a_consumer_timeout_gives_the_batch_again(

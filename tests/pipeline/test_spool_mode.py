@@ -17,22 +17,32 @@ from vouchmq.spark.feed import Feed, FeedError
 from vouchmq.spark.offsets import OffsetError
 from vouchmq.spark.spool import SpoolError
 
+# Most of it depends on no broker's ways; what does is tried with both.
+both = pytest.mark.parametrize("broker", ["vouch", "rabbit"], indirect=True)
+
 
 @pytest.fixture
-def queue(either: Broker, fresh: Callable[[str], str]) -> Iterator[str]:
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """VouchMQ, unless the test says otherwise."""
+    found: Broker = request.getfixturevalue(getattr(request, "param", "vouch"))
+    return found
+
+
+@pytest.fixture
+def queue(broker: Broker, fresh: Callable[[str], str]) -> Iterator[str]:
     """A queue at the broker of the test."""
     name = fresh("source")
-    world.declare(either.url, name)
+    world.declare(broker.url, name)
     yield name
-    with channel_to(either.url) as channel:
+    with channel_to(broker.url) as channel:
         channel.delete(name)
 
 
 @pytest.fixture
-def query(either: Broker, queue: str, tmp_path: Path) -> Iterator[Query]:
+def query(broker: Broker, queue: str, tmp_path: Path) -> Iterator[Query]:
     """A query on it, with batches of 100."""
     made = Query(
-        url=either.url,
+        url=broker.url,
         queue=queue,
         maxMessagesPerTrigger=100,
         spoolLocation=tmp_path / "spool",
@@ -52,42 +62,44 @@ def spooled(query: Query) -> list[int]:
 
 
 class TestBatches:
-    def test_all_rows_once(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(950))
+    @both
+    def test_all_rows_once(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(950))
         query.start()
         assert query.drain() == 950
         assert query.ids() == once(950)
         # What is committed goes, but for the newest four.
         assert spooled(query) == [7, 8, 9, 10]
         query.kill()
-        assert world.settles_at(either.url, queue, 0)
+        assert world.settles_at(broker.url, queue, 0)
         query.start()
         assert query.drain() == 0
         assert spooled(query) == [7, 8, 9, 10]
 
-    def test_acks_do_not_wait_for_the_batch(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(100))
+    def test_acks_do_not_wait_for_the_batch(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(100))
         query.start()
         with pytest.raises(Killed):
             query.trigger(until="offset")
-        assert world.ready(either.url, queue) == 0
+        assert world.ready(broker.url, queue) == 0
 
     def test_prefetch_of_one_batch_does_not_stall(
-        self, either: Broker, queue: str, query: Query
+        self, broker: Broker, queue: str, query: Query
     ) -> None:
         query.options["prefetch"] = "50"
-        fill(either.url, queue, range(1000))
+        fill(broker.url, queue, range(1000))
         query.start()
         query.drain()
         assert query.ids() == once(1000)
 
-    def test_available_now(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(250))
+    @both
+    def test_available_now(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(250))
         query.start(available_now=True)
-        fill(either.url, queue, range(250, 300))
+        fill(broker.url, queue, range(250, 300))
         assert query.drain(patience=1) == 250
         query.kill()
-        assert world.settles_at(either.url, queue, 50)
+        assert world.settles_at(broker.url, queue, 50)
 
     def test_a_checkpoint_of_another_mode(self, query: Query) -> None:
         query.offsets.append({"v": 1, "epoch": "x", "n": 1})
@@ -98,10 +110,11 @@ class TestBatches:
 
 
 class TestKilled:
+    @both
     @pytest.mark.parametrize("step", ["offset", "logged", "planned", "sunk"])
-    def test_between_the_calls(self, either: Broker, queue: str, query: Query, step: str) -> None:
+    def test_between_the_calls(self, broker: Broker, queue: str, query: Query, step: str) -> None:
         """Exactly once: what was spooled is handed out again, and nothing else."""
-        fill(either.url, queue, range(300))
+        fill(broker.url, queue, range(300))
         query.start()
         query.trigger()
         with pytest.raises(Killed):
@@ -112,10 +125,10 @@ class TestKilled:
         assert [len(batch) for batch in query.sink.values()] == [100, 100, 100]
 
     def test_the_first_batch_before_it_is_logged(
-        self, either: Broker, queue: str, query: Query
+        self, broker: Broker, queue: str, query: Query
     ) -> None:
         """The checkpoint is as new as before, and the spool is not."""
-        fill(either.url, queue, range(100))
+        fill(broker.url, queue, range(100))
         query.start()
         with pytest.raises(Killed):
             query.trigger(until="offset")
@@ -123,10 +136,11 @@ class TestKilled:
         query.drain()
         assert query.ids() == once(100)
 
+    @both
     @pytest.mark.parametrize("dedupe", ["", "none", "messageId", "header:id"])
     def test_between_the_sync_and_the_ack(
         self,
-        either: Broker,
+        broker: Broker,
         queue: str,
         query: Query,
         dedupe: str,
@@ -134,7 +148,7 @@ class TestKilled:
     ) -> None:
         if dedupe:
             query.options["dedupe"] = dedupe
-        _fill_with_header(either.url, queue, 300)
+        _fill_with_header(broker.url, queue, 300)
         query.start()
         query.trigger()
 
@@ -151,14 +165,14 @@ class TestKilled:
         query.kill()
         assert sorted(query.ids(), key=int) == [str(number) for number in range(300)]
         twice = sum(count > 1 for count in query.ids().values())
-        is_known = dedupe in ("messageId", "header:id") or (not dedupe and not either.is_referee)
+        is_known = dedupe in ("messageId", "header:id") or (not dedupe and not broker.is_referee)
         assert twice == (0 if is_known else 100)
-        assert world.settles_at(either.url, queue, 0)
+        assert world.settles_at(broker.url, queue, 0)
 
     def test_between_the_write_and_the_sync(
-        self, either: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
+        self, broker: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        fill(either.url, queue, range(200))
+        fill(broker.url, queue, range(200))
         query.start()
         query.trigger()
 
@@ -176,12 +190,13 @@ class TestKilled:
         assert query.ids() == once(200)
         assert not list(Path(query.options["spoolLocation"]).glob("*.tmp"))
 
+    @both
     def test_connection_cut_before_the_ack_arrives(
-        self, either: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
+        self, broker: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        cutter = Cutter(either.url)
+        cutter = Cutter(broker.url)
         query.options |= {"url": cutter.url, "dedupe": "messageId"}
-        fill(either.url, queue, range(300))
+        fill(broker.url, queue, range(300))
         query.start()
         query.trigger()
         real = spool.Spool.write
@@ -200,7 +215,7 @@ class TestKilled:
         query.kill()
         cutter.close()
         assert query.ids() == once(300)
-        assert world.settles_at(either.url, queue, 0)
+        assert world.settles_at(broker.url, queue, 0)
 
 
 def _fill_with_header(url: str, queue: str, count: int) -> None:
@@ -224,9 +239,9 @@ def _fill_with_header(url: str, queue: str, count: int) -> None:
 
 class TestRefused:
     def test_a_full_disk_acks_nothing(
-        self, either: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
+        self, broker: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        fill(either.url, queue, range(50))
+        fill(broker.url, queue, range(50))
         query.start()
 
         def fail(_: Path) -> None:
@@ -235,7 +250,7 @@ class TestRefused:
         query.reader.latestOffset(query._start_of(0), query._limit())
         query.kill()
         # The fifty are in file 1 by now; the next ones meet a full disk.
-        fill(either.url, queue, range(50, 80))
+        fill(broker.url, queue, range(50, 80))
         query.start()
         assert query.trigger() == 50
         with monkeypatch.context() as patch:
@@ -243,13 +258,14 @@ class TestRefused:
             with pytest.raises(SpoolError, match="No space left on device"):
                 query.drain()
         query.kill()
-        assert world.settles_at(either.url, queue, 30)
+        assert world.settles_at(broker.url, queue, 30)
         query.start()
         query.drain()
         assert query.ids() == once(80)
 
+    @both
     def test_a_second_query_waits_for_the_first(
-        self, either: Broker, queue: str, query: Query, tmp_path: Path
+        self, broker: Broker, queue: str, query: Query, tmp_path: Path
     ) -> None:
         query.start()
         query.trigger()
@@ -260,10 +276,10 @@ class TestRefused:
         other.kill()
 
     def test_a_second_query_on_the_same_directory(
-        self, either: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
+        self, broker: Broker, queue: str, query: Query, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(spool, "_LOCK_WAIT_S", 0.3)
-        fill(either.url, queue, range(10))
+        fill(broker.url, queue, range(10))
         query.start()
         query.trigger()
         unfinished = Path(query.options["spoolLocation"]) / "000000000002.arrow.tmp"
@@ -275,8 +291,8 @@ class TestRefused:
         assert unfinished.exists()
         second.kill()
 
-    def test_another_checkpoint(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(10))
+    def test_another_checkpoint(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(10))
         query.start()
         query.drain()
         query.kill()
@@ -286,8 +302,8 @@ class TestRefused:
             second.trigger()
         second.kill()
 
-    def test_a_file_that_somebody_removed(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(300))
+    def test_a_file_that_somebody_removed(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(300))
         query.start()
         with pytest.raises(Killed):
             query.trigger(until="logged")
@@ -302,27 +318,28 @@ class TestRefused:
         query.drain()
         assert query.ids() == once(300)
 
-    def test_a_stream(self, either: Broker, query: Query, fresh: Callable[[str], str]) -> None:
+    @both
+    def test_a_stream(self, broker: Broker, query: Query, fresh: Callable[[str], str]) -> None:
         name = fresh("stream")
-        world.declare(either.url, name, queue_type="stream")
+        world.declare(broker.url, name, queue_type="stream")
         query.options["queue"] = name
         query.start()
         query.trigger()
-        fill(either.url, name, range(10))
+        fill(broker.url, name, range(10))
         with pytest.raises(FeedError, match="is a stream"):
             query.drain(patience=10)
         assert spooled(query) == []
         query.kill()
-        with channel_to(either.url) as channel:
+        with channel_to(broker.url) as channel:
             channel.delete(name)
 
     def test_an_object_store(self, query: Query) -> None:
         query.options["spoolLocation"] = "s3://bucket/spool"
-        with pytest.raises(SpoolError, match="neither fsync nor an atomic rename"):
+        with pytest.raises(SpoolError, match="nbroker fsync nor an atomic rename"):
             query.start()
 
-    def test_a_column_more_than_was_spooled(self, either: Broker, queue: str, query: Query) -> None:
-        fill(either.url, queue, range(10))
+    def test_a_column_more_than_was_spooled(self, broker: Broker, queue: str, query: Query) -> None:
+        fill(broker.url, queue, range(10))
         query.start()
         with pytest.raises(Killed):
             query.trigger(until="logged")
@@ -382,10 +399,10 @@ class TestMemory:
         assert ranges == [[1, 200]]
 
     def test_files_stay_until_their_acks_have_arrived(
-        self, either: Broker, queue: str, query: Query
+        self, broker: Broker, queue: str, query: Query
     ) -> None:
         query.options["maxMessagesPerTrigger"] = "10"
-        fill(either.url, queue, range(200))
+        fill(broker.url, queue, range(200))
         query.start()
         feed = query.driver._feed
         real = feed._pass
@@ -393,7 +410,7 @@ class TestMemory:
         query.drain()
         assert len(spooled(query)) == 20
         feed._pass = real
-        fill(either.url, queue, range(200, 205))
+        fill(broker.url, queue, range(200, 205))
         query.drain()
         deadline = time.monotonic() + 5
         while len(spooled(query)) > 4 and time.monotonic() < deadline:
