@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vouchmq.spark.options import (
@@ -192,6 +192,7 @@ def test_several_urls_are_kept_in_order() -> None:
     assert options.url == "amqp://a/,amqps://b:5671/v"
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(SOURCE_NAMES),
     st.text(max_size=30),
@@ -207,6 +208,7 @@ def test_any_text_is_taken_or_refused_by_the_option(
         assert len(str(error).splitlines()) == 1
 
 
+@settings(deadline=None)
 @given(st.sampled_from(SINK_NAMES), st.text(max_size=30))
 def test_any_text_is_taken_or_refused_by_the_sinks_option(name: str, text: str) -> None:
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
@@ -61,6 +61,7 @@ def test_the_schema_is_what_spark_makes_of_it() -> None:
     assert projection(schema) == ALL
 
 
+@settings(deadline=None)
 @given(st.lists(contents, max_size=6))
 def test_each_property_is_in_its_column(messages: list[Content]) -> None:
     for row, message in zip(rows_of([each.raw for each in messages]), messages, strict=True):
@@ -70,6 +71,7 @@ def test_each_property_is_in_its_column(messages: list[Content]) -> None:
         )
 
 
+@settings(deadline=None)
 @given(st.lists(contents, min_size=1, max_size=6))
 def test_what_was_received_is_sent_again_to_the_bit(messages: list[Content]) -> None:
     raws = [each.raw for each in messages]
@@ -78,6 +80,7 @@ def test_what_was_received_is_sent_again_to_the_bit(messages: list[Content]) -> 
     assert [body for *_, body in Publisher(SINK, None).publishes(batch, 0)] == raws
 
 
+@settings(deadline=None)
 @given(st.lists(contents, min_size=1, max_size=4), st.permutations(ALL), st.integers(1, len(ALL)))
 def test_a_projection_is_a_cut_of_all_columns(
     messages: list[Content], columns: list[str], count: int
@@ -88,6 +91,7 @@ def test_a_projection_is_a_cut_of_all_columns(
     assert rows_of(raws, chosen) == [{name: row[name] for name in chosen} for row in full]
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=60), contents.map(lambda each: each.raw)), max_size=6))
 def test_any_octets_become_a_row(raws: list[bytes]) -> None:
     broken: list[int] = []
@@ -100,6 +104,7 @@ def test_any_octets_become_a_row(raws: list[bytes]) -> None:
         assert all(rows[number][name] is None for name in PROPERTY_COLUMNS)
 
 
+@settings(deadline=None)
 @given(contents, st.data())
 def test_properties_that_are_cut_off_are_broken(message: Content, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(message.raw) - 1))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline.test_rows import Schema, Spelt
@@ -62,6 +62,7 @@ rows = st.fixed_dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(rows, min_size=1, max_size=5))
 def test_columns_are_read_back_by_another_codec(table: list[dict[str, Any]]) -> None:
     names = sorted({name for row in table for name in row})
@@ -114,6 +115,18 @@ def test_raw_properties_are_sent_as_they_are() -> None:
     batch = batch_of(body=[b"a"] * 3, properties_raw=raws, content_type=["c"] * 3)
     made = publishes(batch, messageId="none")
     assert [raw for _, _, raw, _ in made] == [raws[0], b"\x90\x00\x01c\x02", raws[2]]
+
+
+def test_a_batch_of_any_size_is_taken_piece_by_piece() -> None:
+    bodies = [str(number).encode() for number in range(2500)]
+    made = publishes(batch_of(body=bodies), position="p", first=7)
+    assert [body for *_, body in made] == bodies
+    assert ids(made) == [f"p/{number + 7}" for number in range(2500)]
+    large = [bytes([number]) * (9 << 20) for number in range(4)]
+    assert [body for *_, body in publishes(batch_of(body=large))] == large
+    # A failure is told by the row's place in the whole.
+    with pytest.raises(RowError, match="row 2500: column body: is null"):
+        publishes(batch_of(body=[*bodies, None]))
 
 
 def test_ids_come_from_the_column_or_the_position() -> None:

@@ -28,6 +28,9 @@ _PERSISTENT: Final = 2
 _OCTETS: Final = {"delivery_mode": (_TRANSIENT, _PERSISTENT), "priority": (0, 255)}
 _TABLE_KEY: Final = 128
 _ID_BYTES: Final = 16
+# A batch may be as large as Spark's memory: it becomes objects of Python's piece by piece.
+_SLICE_ROWS: Final = 1000
+_SLICE_BYTES: Final = 16 << 20
 _VOID: Final = b"V"
 
 
@@ -83,6 +86,12 @@ class Publisher:
         Raises:
             RowError: a value is missing or does not fit
         """
+        average = max(1, batch.nbytes // max(1, batch.num_rows))
+        step = max(1, min(_SLICE_ROWS, _SLICE_BYTES // average))
+        for start in range(0, batch.num_rows, step):
+            yield from self._slice(batch.slice(start, step), first + start)
+
+    def _slice(self, batch: pa.RecordBatch, first: int) -> Iterator[Publish]:
         values = {name: _values(batch.column(name), name) for name in batch.schema.names}
         size = batch.num_rows
         bodies = values.pop("body")

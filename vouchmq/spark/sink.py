@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -186,20 +187,19 @@ class _Task:
 
     def __init__(self, options: SinkOptions, name: str) -> None:
         self._options = options
-        try:
-            self._connection = BulkConnection.open(
-                options.url,
-                connect_timeout_s=options.connect_timeout_ms / 1000,
-                name=f"vouchmq.spark sink {name}".rstrip(),
-            )
-        except (BulkError, ValueError) as error:
-            raise SinkError(f"no connection: {error}") from None
-        try:
-            self._channel: BulkChannel = self._connection.channel()
-            self._channel.confirm_select()
-        except BaseException:
-            self._connection.close()
-            raise
+        with ExitStack() as unless_it_opens:
+            try:
+                self._connection = BulkConnection.open(
+                    options.url,
+                    connect_timeout_s=options.connect_timeout_ms / 1000,
+                    name=f"vouchmq.spark sink {name}".rstrip(),
+                )
+                unless_it_opens.callback(self._connection.close)
+                self._channel: BulkChannel = self._connection.channel()
+                self._channel.confirm_select()
+            except (BulkError, ValueError) as error:
+                raise SinkError(f"no connection: {error}") from None
+            unless_it_opens.pop_all()
 
     def publish(self, publisher: Publisher, batch: pa.RecordBatch, first: int) -> Published:
         """Publish a batch until all of it is confirmed."""
