@@ -80,7 +80,9 @@ class Published:
 
     number: int
     need: int
+    latest: int = 0  # so long the broker may wait, for definitions that others have made meanwhile
     is_refused: bool = False  # the disk took no block with it: a nack is due
+    may_be_refused: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -101,6 +103,7 @@ class MChannel:
     replies: deque[tuple[str, tuple[object, ...], int]] = field(default_factory=deque)
     again: dict[int, list[int]] = field(default_factory=dict)  # messages due again, by tag
     owed: int = 0
+    owed_latest: int = 0
     tx_publishes: list[tuple[tuple[MQueue, ...], int, bool, bool]] = field(default_factory=list)
     tx_settles: list[tuple[dict[int, Outstanding], bool]] = field(default_factory=list)
     is_committing: bool = False
@@ -131,6 +134,7 @@ class Model:
         self.bindings: dict[tuple[str, str, str], None] = {}
         self.channels: dict[tuple[int, int], MChannel] = {}
         self.told: dict[Item, int] = {}  # number of the record that defined or undefined an item
+        self.last_told = 0  # the highest of these
         self.seq = 0
         self.seqs: dict[int, int] = {}  # of each message, in the order of enqueueing
         self.highest_handed: dict[str, int] = {}  # by queue, the latest that was ever handed out
@@ -183,12 +187,12 @@ class Model:
 
     def _define(self, item: Item) -> int:
         self.ledger.current.define(item)
-        self.told[item] = self.ledger.pending
+        self.told[item] = self.last_told = self.ledger.pending
         return self.ledger.pending
 
     def _undefine(self, item: Item) -> int:
         self.ledger.current.undefine(item)
-        self.told[item] = self.ledger.pending
+        self.told[item] = self.last_told = self.ledger.pending
         return self.ledger.pending
 
     def _is_durable(self, source: str, queue: str) -> bool:
@@ -218,6 +222,8 @@ class Model:
     ) -> None:
         if nowait:
             ch.owed = max(ch.owed, need)
+            if need or kind.endswith("DeleteOk"):
+                ch.owed_latest = self.last_told
         else:
             ch.expect(kind, *facts, need=need)
 
@@ -338,7 +344,8 @@ class Model:
         need = self._store(ch, queues, number, persistent, mandatory)
         if ch.mode == "confirm":
             ch.published += 1
-            ch.unconfirmed[ch.published] = Published(number, max(need, ch.owed))
+            latest = max(need, ch.owed_latest)
+            ch.unconfirmed[ch.published] = Published(number, max(need, ch.owed), latest)
 
     def _store(
         self,
@@ -533,6 +540,7 @@ class Model:
         for ch in self.channels.values():
             for publish in ch.unconfirmed.values():
                 publish.is_refused |= publish.need == index
+                publish.may_be_refused |= publish.latest == index
             if ch.is_committing and ch.commit_need == index:
                 self._take_back(ch)
 
@@ -574,7 +582,8 @@ class Model:
             raise Violation(f"confirm of {tag} (multiple={multiple}) on {ch.key} twice")
         for number in numbers:
             publish = ch.unconfirmed.pop(number)
-            if is_ack == publish.is_refused and (is_ack or not self.has_failed):
+            is_true = not publish.is_refused if is_ack else publish.may_be_refused
+            if not is_true and (is_ack or not self.has_failed):
                 word = "ack" if is_ack else "nack"
                 raise Violation(f"{word} of {number} on {ch.key}: refused={publish.is_refused}")
             self.confirms += 1
