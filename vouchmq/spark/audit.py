@@ -1,0 +1,253 @@
+"""A full audit: ledger files in, tables, verdicts and what is worst out.
+
+    files ──▶ lines ──▶ facts, copies, findings ──▶ tables ──▶ summary
+
+Puts the other rooms together; the order of things is here, their meaning there. Works in any
+session, also one that `spark-submit` has made.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vouchmq.spark import line_tables, lines, tables, verdicts
+from vouchmq.spark.facts import Facts
+from vouchmq.spark.fold import Folded, State, facts_before, fold
+from vouchmq.spark.gather import Batch, file_of, gather
+from vouchmq.spark.lines import LedgerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+INTERNAL: Final = "_audit"
+"""Below the output directory: what the audit itself keeps; Spark passes over it."""
+POISON_DELIVERIES: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to audit and how to tell of it."""
+
+    paths: tuple[str, ...]
+    out: Path
+    scope: tables.Scope = field(default_factory=tables.Scope)
+    poison_deliveries: int = POISON_DELIVERIES
+    by_queue: bool = False
+
+    @property
+    def internal(self) -> Path:
+        """Where the audit keeps its own things."""
+        return self.out / INTERNAL
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the tables are made of, over all batches."""
+
+    rows: DataFrame
+    findings: DataFrame
+    hours: DataFrame
+    rates: DataFrame
+    letters: DataFrame
+
+
+class Desk:
+    """Where frames are written down, to be read several times."""
+
+    def __init__(self, spark: SparkSession, directory: Path) -> None:
+        self._spark = spark
+        self._directory = directory
+
+    def keep(self, name: str, frame: DataFrame) -> DataFrame:
+        """Write a frame down; the same frame, read from there."""
+        path = str(self._directory / name)
+        frame.write.mode("overwrite").parquet(path)
+        return self._spark.read.schema(frame.schema).parquet(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What an audit has found; the tables have the rest."""
+
+    job: Job
+    facts: Facts
+    states: dict[str, int]
+    findings: dict[str, int]
+    took_s: float
+
+    @property
+    def copies(self) -> int:
+        """How many copies were judged."""
+        return sum(self.states.values())
+
+    @property
+    def is_provable(self) -> bool:
+        """Whether nothing is missing that a verdict would have needed."""
+        return not (self.facts.missing() or self.facts.lost() or self.states.get("unproven"))
+
+    def exit_code(self, fail_on: Sequence[str]) -> int:
+        """0 clean, 1 findings of these kinds, 3 nothing worse than what cannot be proven."""
+        if any(self.findings.get(kind) for kind in fail_on):
+            return 1
+        return 0 if self.is_provable else 3
+
+
+def run(spark: SparkSession, job: Job) -> Result:
+    """Audit everything that is there, from the beginning.
+
+    Raises:
+        LedgerError: the input cannot be judged
+    """
+    began = time.monotonic()
+    tune(spark)
+    found = lines.find(job.paths)
+    shutil.rmtree(job.internal, ignore_errors=True)
+    desk = Desk(spark, job.internal / "full")
+    staged, torn = lines.stage_open(found.open, job.internal / "open")
+    facts = Facts(torn=torn)
+    bronze = write_lines(spark, [*found.closed, *staged], desk)
+    note_broken(bronze, facts)
+    before = facts_before(facts)
+    batch = gather(bronze, facts)
+    if not facts.brokers:
+        raise LedgerError(f"{', '.join(job.paths)}: no line of a ledger can be read")
+    folded = fold(State(facts), before, batch, desk.keep)
+    parts = parts_of(folded, batch, desk)
+    written = write_tables(spark, job, folded.state, parts, desk)
+    return finish(job, facts, written, time.monotonic() - began)
+
+
+def tune(spark: SparkSession) -> None:
+    """Settings of queries that the audit needs; they may be changed in a running session."""
+    for name, value in {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "32m",
+        "spark.sql.sources.partitionOverwriteMode": "static",
+        "spark.sql.files.maxPartitionBytes": "32m",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.caseSensitive": "true",
+    }.items():
+        spark.conf.set(name, value)
+
+
+def write_lines(spark: SparkSession, files: Sequence[Path], desk: Desk) -> DataFrame:
+    """Read ledger files and write their lines down.
+
+    Raises:
+        LedgerError: a compressed file is damaged
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        return desk.keep("lines", lines.read(spark, files))
+    except (Py4JJavaError, PySparkException):
+        lines.check_gzip(files)
+        raise
+
+
+def note_broken(bronze: DataFrame, facts: Facts) -> None:
+    """Count and name the lines that cannot be read."""
+    rows = bronze.where("broken").groupBy("f").count().orderBy("f").collect()
+    facts.broken_count += sum(row["count"] for row in rows)
+    facts.broken += lines.name_broken([Path(file_of(row["f"])) for row in rows])
+
+
+def parts_of(folded: Folded, batch: Batch, desk: Desk) -> Parts:
+    """What a step adds to the tables."""
+    rows = folded.state.copies
+    if rows is None:
+        raise TypeError("a step without rows")
+    return Parts(
+        rows,
+        folded.findings,
+        desk.keep("hours", folded.hours),
+        desk.keep("rates", line_tables.rate_parts(batch.lines)),
+        desk.keep("letters", line_tables.letter_parts(batch.lines)),
+    )
+
+
+def write_tables(
+    spark: SparkSession, job: Job, state: State, parts: Parts, desk: Desk
+) -> dict[str, DataFrame]:
+    """Write all tables; returns those that the summary wants."""
+    facts, scope = state.facts, job.scope
+    queues, routes, consumers, standing = state.queues, state.routes, state.consumers, state.unacked
+    if queues is None or routes is None or consumers is None or standing is None:
+        raise TypeError("a state without its frames")
+    judged = verdicts.judge(parts.rows, queues, facts)
+    named = tables.named(judged, routes, facts)
+    within = tables.Scope(None, None, scope.vhost, scope.queue).condition()
+    time_of = "unix_micros(coalesce(t_pub, CAST(day AS timestamp)))"
+    named = named.where(within).where(
+        tables.Scope(scope.since_us, scope.until_us).condition(time_of)
+    )
+    written = {"copies": _write_copies(spark, job, named)}
+    copies = written["copies"]
+    seen = parts.rows.where("seq_off IS NOT NULL")
+    every = parts.findings.unionByName(tables.findings_of_copies(judged))
+    ages = desk.keep(
+        "ages", line_tables.ages(parts.rows).unionByName(line_tables.waiting(parts.rows, facts))
+    )
+    hours = parts.hours.unionByName(
+        line_tables.tails(standing, consumers, facts), allowMissingColumns=True
+    )
+    for name, frame in {
+        "findings": tables.findings_table(every, queues, seen, facts, scope),
+        "completeness": tables.completeness(spark, facts),
+        "states": tables.states(copies),
+        "latency": tables.latency(copies),
+        "heat": tables.heat(copies, line_tables.width_of(facts)),
+        "poison": tables.poison(copies, job.poison_deliveries),
+        "rates": line_tables.rates(parts.rates, facts, scope),
+        "dead_letters": line_tables.dead_letters(parts.letters, queues, facts, scope),
+        "consumers": line_tables.consumers(hours, ages, consumers, queues, facts, scope),
+    }.items():
+        tables.write(frame, job.out / name)
+        written[name] = spark.read.schema(frame.schema).parquet(str(job.out / name))
+    return written
+
+
+def _write_copies(spark: SparkSession, job: Job, named: DataFrame) -> DataFrame:
+    partitions = ["day", "v"]
+    if job.by_queue:
+        count = named.select("queue").distinct().limit(tables.MOST_QUEUES + 1).count()
+        if count > tables.MOST_QUEUES:
+            raise LedgerError(
+                f"--partition-by-queue is for at most {tables.MOST_QUEUES} queues: "
+                "thousands of them make thousands of tiny files a day; --queue chooses some"
+            )
+        partitions.append("queue")
+    told = named.sortWithinPartitions("day", "v", "b", "queue", "lsn")
+    tables.write(told, job.out / "copies", *partitions, files=None)
+    return spark.read.schema(named.schema).parquet(str(job.out / "copies"))
+
+
+def finish(job: Job, facts: Facts, written: dict[str, DataFrame], took_s: float) -> Result:
+    """Count what the tables hold."""
+    states = {row["state"]: row["sum(count)"] for row in _sums(written["states"], "state")}
+    kinds = {
+        row["kind"]: row["count"] for row in written["findings"].groupBy("kind").count().collect()
+    }
+    ordered = {state: states[state] for state in verdicts.STATES if states.get(state)}
+    worst = {kind: kinds[kind] for kind in verdicts.FINDINGS if kinds.get(kind)}
+    return Result(job, facts, ordered, worst, took_s)
+
+
+def _sums(frame: DataFrame, column: str) -> list[Any]:
+    return frame.groupBy(column).sum("count").collect()
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write plain data, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.draft")
+    draft.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
+    draft.replace(path)

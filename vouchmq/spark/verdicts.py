@@ -1,0 +1,156 @@
+"""Copies get their verdict: one state each, from the numbers that `copies` has gathered.
+
+A copy that was confirmed, has no end and is in no later inventory of its queue is LOST, unless
+something is missing that could tell otherwise. `docs/audit.md` has the states in their order.
+Must not know where rows come from or where they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.spark import copies as c
+from vouchmq.spark.facts import LINE_BITS, Broker, Facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STATES: Final = (
+    *("orphan", "resurrected", "double_end", "acked", "dead_lettered", "dropped"),
+    *("delivered_no_ack", "queued", "known", "open", "unproven", "transient_gone"),
+    *("unconfirmed_gone", "LOST"),
+)
+FINDINGS: Final = (
+    *("LOST", "early_confirm", "double_end", "resurrected", "orphan", "order"),
+    *("redelivered_flag", "confirm_twice", "over_prefetch", "unknown_consumer"),
+    "nack_lost_in_returns",
+)
+"""Kinds, the worst first."""
+QUEUE_COLUMNS: Final = ("bk", "qid", "v", "queue", "is_stream", "d", "pri", "newest")
+"""What `judge` wants to know of a queue; `newest` is the line of its newest whole inventory."""
+
+
+def _numbers(values: Iterable[int]) -> str:
+    listed = ", ".join(f"{value}L" for value in values)
+    return f"array({listed})" if listed else "CAST(array() AS array<bigint>)"
+
+
+def _of_broker(facts: Facts, told: Callable[[Broker], Iterable[int]]) -> str:
+    """SQL: an array of numbers that depends on the broker."""
+    cases = " ".join(
+        f"WHEN {code} THEN {_numbers(told(broker))}"
+        for code, broker in enumerate(facts.brokers.values())
+    )
+    return f"CASE bk {cases} END" if cases else _numbers(())
+
+
+def _of_epoch(facts: Facts, values: dict[tuple[int, int], int], broker: str, epoch: str) -> str:
+    """SQL: a number that depends on the broker's epoch, 0 where none is given."""
+    del facts
+    given = {place: value for place, value in values.items() if value}
+    if not given:
+        return "0L"
+    pairs = ", ".join(
+        f"{code << 16 | number}L, {value}L" for (code, number), value in sorted(given.items())
+    )
+    return f"coalesce(map({pairs})[CAST({broker} AS bigint) * {1 << 16} + {epoch}], 0L)"
+
+
+def _between(numbers: str, low: str, high: str, *, closed: bool = False) -> str:
+    return f"exists({numbers}, x -> x > {low} AND x {'<=' if closed else '<'} {high})"
+
+
+def judge(rows: DataFrame, queues: DataFrame, facts: Facts) -> DataFrame:
+    """Rows of copies with `state`, `known`, `persists`, and a flag for each finding of a copy.
+
+    Args:
+        rows: of `vouchmq.spark.copies`
+        queues: with QUEUE_COLUMNS; a queue that is not in it stores nothing
+        facts: of the brokers and epochs
+    """
+    from pyspark.sql import functions as f
+
+    told = rows.join(f.broadcast(queues), ["bk", "qid"], "left").fillna(
+        {"is_stream": 0, "d": 0, "pri": 0, "flags": 0}
+        | dict.fromkeys(("n_dlv", "n_req", "n_ends", "n_more"), 0)
+    )
+    staged = told.selectExpr(
+        "*",
+        f"{c.line_of('o_pub')} AS l_pub",
+        f"{c.line_of('o_invn')} AS l_inv",
+        f"{c.line_of('end1')} AS l_end1",
+        f"{c.line_of('endn')} AS l_endn",
+        f"{c.line_of('o_dlv1', c.PLACE_BITS + 1)} AS l_dlv1",
+        f"{c.third('n_ends')} AS n_uns",
+        f"CASE WHEN is_stream = 1 THEN 0 ELSE {c.first('n_ends')} + {c.second('n_ends')} END + "
+        f"{c.second('n_more')} + {c.third('n_more')} - {c.third('n_ends')} AS net_ends",
+        f"least({c.line_of('o_dlv1', c.PLACE_BITS + 1)}, {c.line_of('end1')}, o_req1, "
+        f"{c.line_of('o_inv1')}) AS l_seen",
+        f"(d = 2 OR (d = 1 AND (flags & {c.PERSISTENT}) != 0)) AS persists",
+    )
+    known = f"(o_pub IS NULL AND o_begin IS NOT NULL AND {c.line_of('o_begin')} <= l_seen)"
+    placed = staged.selectExpr(
+        "*",
+        f"{known} AS known",
+        "CASE WHEN n_uns = 0 THEN l_end1 ELSE l_endn END AS l_over",
+        f"shiftright(coalesce(l_pub, l_seen), {LINE_BITS}) AS ep_pub",
+    )
+    return placed.selectExpr("*", f"{_state(facts)} AS state", *_findings(facts))
+
+
+def _state(facts: Facts) -> str:
+    holes = _of_broker(facts, Broker.holes)
+    restarts = _of_broker(facts, Broker.restarts)
+    synced = _of_epoch(
+        facts, {(b, o): e.synced_lsn for b, _, o, e in facts.epochs()}, "bk", "ep_pub"
+    )
+    moved = f"(flags & {c.MOVED}) != 0 AND {synced} >= lsn"
+    newest_epoch = f"shiftright(newest, {LINE_BITS})"
+    restarted = _between(restarts, "ep_pub", newest_epoch, closed=True)
+    cases = (
+        (f"o_pub IS NULL AND NOT known AND {_between(holes, '-1', 'l_seen')}", "unproven"),
+        ("o_pub IS NULL AND NOT known", "orphan"),
+        ("net_ends >= 1 AND l_inv > l_over", "resurrected"),
+        ("net_ends >= 2", "double_end"),
+        (f"net_ends >= 1 AND (endn & 3) = {c.END_ACK}", "acked"),
+        (f"net_ends >= 1 AND (endn & 3) = {c.END_LETTER}", "dead_lettered"),
+        (f"net_ends >= 1 AND (endn & 3) = {c.END_DROP}", "dropped"),
+        ("net_ends >= 1", "delivered_no_ack"),
+        # Of a queue that stores nothing nobody says after a restart that it is not there.
+        (f"d = 0 AND exists({restarts}, x -> x > ep_pub)", "transient_gone"),
+        ("l_inv = newest AND known", "known"),
+        ("l_inv = newest", "queued"),
+        ("newest IS NULL OR coalesce(l_pub, l_seen) >= newest", "open"),
+        (f"known OR {_between(holes, 'l_pub', 'newest')}", "unproven"),
+        (f"NOT persists AND {restarted}", "transient_gone"),
+        (f"(flags & {c.ACKED}) = 0 AND NOT ({moved})", "unconfirmed_gone"),
+    )
+    return f"CASE {' '.join(f'WHEN {when} THEN {then!r}' for when, then in cases)} ELSE 'LOST' END"
+
+
+def _findings(facts: Facts) -> list[str]:
+    """SQL: whether a copy is a finding of a kind, named `is_<kind>`."""
+    crashes = _of_broker(facts, lambda broker: broker.restarts(("crash",)))
+    holes = _of_broker(facts, Broker.holes)
+    first_epoch = f"shiftright(l_dlv1, {LINE_BITS})"
+    in_order = {
+        (code, number): int(facts.brokers[name].ended(number) in ("stop", "off"))
+        for code, name, number, _ in facts.epochs()
+    }
+    # After a crash a mark may be gone with its page.
+    over_an_end = f"{_of_epoch(facts, in_order, 'bk', first_epoch)} = 1"
+    crashed = _between(
+        crashes, f"shiftright(l_over, {LINE_BITS})", f"shiftright(l_inv, {LINE_BITS})", closed=True
+    )
+    return [
+        f"(persists AND (flags & {c.ACKED}) != 0 AND "
+        f"(wm < lsn OR (flags & {c.CLAIMED}) != 0)) AS early_confirm",
+        f"({c.first('n_more')} >= 2) AS confirm_twice",
+        # A crash may undo what was not synced, ends too (DURABLE-13).
+        f"(net_ends >= 1 AND (o_pub IS NOT NULL OR known) AND l_inv > l_over AND NOT {crashed} "
+        f"AND NOT {_between(holes, 'l_over', 'l_inv')}) AS resurrected",
+        f"(is_stream = 0 AND n_dlv >= 2 AND o_dlv0 > l_dlv1 AND "
+        f"(shiftright(o_dlv0, {LINE_BITS}) = {first_epoch} OR "
+        f"(persists AND {over_an_end}))) AS redelivered_flag",
+    ]
