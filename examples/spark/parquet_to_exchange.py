@@ -9,9 +9,7 @@ de-duplicates, tell.
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import sys
 import tempfile
 from pathlib import Path
 
@@ -58,7 +56,6 @@ def publish(orders: DataFrame, url: str) -> None:
 
 def session() -> SparkSession:
     """A Spark on this machine that keeps its own log to itself."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the same packages
     builder = SparkSession.Builder().master("local[2]").appName("parquet to exchange")
     builder = builder.config("spark.log.level", "OFF")
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()

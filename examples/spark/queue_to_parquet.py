@@ -9,8 +9,6 @@ message is lost. None is written twice either: VouchMQ numbers its messages for 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -57,7 +55,6 @@ def write(spark: SparkSession, url: str, lake: Path, dedupe: str | None) -> None
 
 def session() -> SparkSession:
     """A Spark on this machine that keeps its own log to itself."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the same packages
     builder = SparkSession.Builder().master("local[2]").appName("queue to parquet")
     builder = builder.config("spark.log.level", "OFF")
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()

@@ -9,8 +9,6 @@ noting, and is started again.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -81,7 +79,6 @@ def run(spark: SparkSession, url: str, checkpoint: Path, table: Table, batch: in
 
 def session() -> SparkSession:
     """A Spark on this machine that keeps its own log to itself."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the same packages
     builder = SparkSession.Builder().master("local[2]").appName("stream to table")
     builder = builder.config("spark.log.level", "OFF")
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()

@@ -6,6 +6,8 @@ each session, and one that fails breaks all others: so it is a call.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,11 +18,20 @@ def register(spark: SparkSession) -> None:
     """Make `amqp` a format of this session, to read and to write.
 
     Once per session, before the first use. Spark's worker processes import this package by its
-    name, so it must be installed wherever they run.
+    name, so it must be installed wherever they run. Workers on this machine are given the
+    interpreter that runs here, unless PYSPARK_PYTHON names one.
     """
     from vouchmq.spark.source import AmqpDataSource, SpeculativeAmqpDataSource
 
     # A static setting, which the processes that plan a write cannot see: so the class carries it.
     speculates = spark.sparkContext.getConf().get("spark.speculation", "false")
     is_speculative = str(speculates).lower() == "true"
+    _take_this_interpreter(spark)
     spark.dataSource.register(SpeculativeAmqpDataSource if is_speculative else AmqpDataSource)
+
+
+def _take_this_interpreter(spark: SparkSession) -> None:
+    """Spark starts whatever `python3` is first on PATH, which need not have these packages."""
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
