@@ -350,16 +350,16 @@ class History:
         }
 
 
-# A new JVM takes longer than all else, so its end comes less often: 1 of 5 rounds.
+# A new JVM takes longer than all else, so its end comes less often.
 ANY_MODE = (
-    *[("source", "")] * 3,
+    *[("source", "")] * 4,
     *[("worker", "")] * 3,
     *[("broker", "")] * 3,
     *[("source", "logged")] * 2,
     *[("source", "acking")] * 2,
-    *[("jvm", ""), ("driver", ""), ("all", "acking")],
+    *[("jvm", ""), ("driver", "")],
 )
-QUEUE_MODE = (("source", "acking"), ("source", "logged"), ("broker", "acking"), ("all", ""))
+QUEUE_MODE = (("source", "acking"), ("source", "logged"), ("broker", "acking"), ("all", "acking"))
 SPOOL_MODE = (*[("source", "spooled")] * 2, ("source", "spooling"), ("all", "spooled"))
 
 
