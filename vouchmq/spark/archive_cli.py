@@ -122,9 +122,10 @@ def _archive(plan: ArchivePlan, asked: SourceOptions, memory: str, conf: Mapping
     line = Line()
     line.show("starting Spark")
     with (
-        listening() as stop,
         closing(Waiting(asked)) as waiting,
         session("vouchmq archive", cores=plan.cores, memory=memory, more=conf) as spark,
+        # After Spark's own, which would end every job at once.
+        listening() as stop,
     ):
         vouchmq.spark.register(spark)
         try:
