@@ -163,13 +163,8 @@ class Job:
     def point(self) -> Path:
         return self.work / "point"
 
-    def start(self, *, available: bool = False) -> None:
-        job = {
-            "options": self.options,
-            "columns": COLUMNS,
-            "work": str(self.work),
-            "available": available,
-        }
+    def start(self) -> None:
+        job = {"options": self.options, "columns": COLUMNS, "work": str(self.work)}
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "SOURCE_POINT": str(self.point)}
         with (self.work / "output.log").open("ab") as output:
             self.process = subprocess.Popen(
@@ -323,16 +318,19 @@ class History:
         say(f"{self.mode} {self.broker_name} {number} {self.rounds[-1]}")
 
     def _finish(self, job: Job, broker: Broker, publisher: Publisher) -> None:
-        if job.is_running:
-            job.kill("all")
-        for _ in range(6):
-            job.start(available=True)
-            assert job.process is not None
-            job.process.wait(600)
+        out = job.work / "out"
+        _wait(lambda: publisher.confirmed <= set(_ids(out)), "not all has arrived", job, pause_s=1)
+        # The last batch is acked by the trigger after it; and copies would come now.
+        for _ in range(3):
+            time.sleep(2)
+            if job.is_running:
+                job.kill("all")
             time.sleep(0.5)
-            if job.process.returncode == 0 and not ready(broker.url, QUEUE):
+            if not ready(broker.url, QUEUE):
                 break
-        seen = Counter(_ids(job.work / "out"))
+            job.start()
+            _wait(lambda: not ready(broker.url, QUEUE), "the queue does not get empty", job)
+        seen = Counter(_ids(out))
         self.result = {
             "mode": self.mode,
             "broker": self.broker_name,
@@ -370,7 +368,7 @@ def plan(mode: str, count: int, chance: random.Random) -> list[tuple[str, str]]:
     return [kinds[number % len(kinds)] for number in range(count)]
 
 
-def _wait(is_so: Callable[[], bool], what: str, job: Job) -> None:
+def _wait(is_so: Callable[[], bool], what: str, job: Job, pause_s: float = 0.05) -> None:
     deadline = time.monotonic() + STEP_LIMIT_S
     while not is_so():
         if not job.is_running:
@@ -378,7 +376,7 @@ def _wait(is_so: Callable[[], bool], what: str, job: Job) -> None:
         if time.monotonic() > deadline:
             tail = (job.work / "output.log").read_text(errors="replace")[-3000:]
             raise Stuck(f"{what} in {STEP_LIMIT_S:.0f} s; failures: {job.failures()[-2:]}\n{tail}")
-        time.sleep(0.05)
+        time.sleep(pause_s)
 
 
 def _ids(out: Path) -> Iterator[str]:
