@@ -31,6 +31,11 @@ LEDGER_VERBS: Final = {
     "inventory": "take inventories of all queues; prints the file in which they end",
     "rotate": "give what was written until now up for reading; prints the newest file",
 }
+# Of the extra `spark`: programs of their own that import nothing of ours, and their modules.
+SPARK_COMMANDS: Final = {
+    "archive": ("vouchmq.spark.archive_cli", "read a queue or stream into a table"),
+    "replay": ("vouchmq.spark.replay_cli", "publish an archive's messages again"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # It has its own command line; nothing of it is read here.
     if given[:1] == ["conformance"]:
         return _conformance(given[1:])
+    if given and given[0] in SPARK_COMMANDS:
+        return _spark(given[0], given[1:])
     options = _parser().parse_args(given)
     if options.command in _COMMANDS:
         return _COMMANDS[options.command](options)
@@ -83,6 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
     )
+    for name, (_, text) in SPARK_COMMANDS.items():
+        commands.add_parser(name, help=f"{text} ({name} --help)", add_help=False)
     return parser
 
 
@@ -233,6 +242,19 @@ def _conformance(arguments: Sequence[str]) -> int:
         )
         return EXIT_STARTUP
     code: int = import_module("conformance.__main__").main(list(arguments))
+    return code
+
+
+def _spark(name: str, arguments: Sequence[str]) -> int:
+    """Hand over to a command of the data pipeline."""
+    missing = [package for package in ("pyspark", "pyarrow") if not find_spec(package)]
+    if missing:
+        print(
+            f"vouchmq: {name} needs {' and '.join(missing)}: pip install 'vouchmq[spark]'",
+            file=sys.stderr,
+        )
+        return EXIT_STARTUP
+    code: int = import_module(SPARK_COMMANDS[name][0]).main(list(arguments))
     return code
 
 

@@ -240,11 +240,11 @@ class Archive:
 
     def _edited(self, rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
-        from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+        from pyspark.sql.pandas.functions import arrow_udf
 
         plan = self._plan
         rate = None if plan.rate is None else plan.rate / plan.tasks
-        edit = arrow_udf(real_time(plan.edit, rate), "binary", ArrowUDFType.SCALAR_ITER)
+        edit = arrow_udf(real_time(plan.edit, rate), "binary")
         return rows.withColumn(
             "properties_raw", edit(f.col("properties_raw"), f.col("queue"), f.col("offset"))
         )
