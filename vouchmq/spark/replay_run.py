@@ -244,7 +244,9 @@ class Archive:
 
         plan = self._plan
         rate = None if plan.rate is None else plan.rate / plan.tasks
-        edit = arrow_udf(real_time(plan.edit, rate), "binary")
+        # Its annotations know of fewer ways to call it than it does.
+        make: Any = arrow_udf
+        edit = make(real_time(plan.edit, rate), "binary")
         return rows.withColumn(
             "properties_raw", edit(f.col("properties_raw"), f.col("queue"), f.col("offset"))
         )
