@@ -185,6 +185,21 @@ def drain(url: str, directory: Path, left: Left) -> None:
             witness.emptied(queue)
 
 
+def wait_for_a_confirm(directory: Path) -> None:
+    """Until a publisher has just been told that messages are safe: the moment to kill."""
+    began = time.monotonic()
+    sizes = {path: path.stat().st_size for path in directory.glob("p*.jsonl")}
+    while time.monotonic() - began < 3.0:
+        for path, size in sizes.items():
+            with path.open("rb") as file:
+                file.seek(size)
+                more = file.read()
+            if b'"e":"confirmed"' in more:
+                return
+            sizes[path] = size + len(more)
+        time.sleep(0.001)
+
+
 def endure(victim: Victim, directory: Path, rounds: int, seed: int, settle_s: float) -> Left:
     """Kill the broker in so many rounds under load; what was left in the queues."""
     chance = random.Random(seed)
@@ -192,8 +207,10 @@ def endure(victim: Victim, directory: Path, rounds: int, seed: int, settle_s: fl
     declare(victim.url)
     time.sleep(settle_s)
     with clients(victim.url, directory) as processes:
-        for _ in range(rounds):
+        for number in range(rounds):
             time.sleep(chance.uniform(0.8, 2.5))
+            if number % 2 == 0:
+                wait_for_a_confirm(directory)
             victim.kill9()
             victim.start()
             assert [process.poll() for process in processes] == [None] * len(processes)
