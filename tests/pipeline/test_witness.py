@@ -159,25 +159,29 @@ def test_half_a_line_of_a_killed_client_is_forgiven(spark: SparkSession, tmp_pat
     assert result.states == {"unconfirmed": 1}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no json\n",
-        '{"w":"w1","e":"lost","m":"m","k":"q","t":5,"r":0}\n',
-        '{"w":"w1","e":"sent","k":"q","t":5,"r":0}\n',
-        '{"w":"w1","e":"sent","m":"m","k":"q","t":"soon","r":0}\n',
-        '{"w":"w1","e":"sent","m":"m","k":"q","t":5,"n":1,"r":0}\n',
-        '{"w":"w1","e":"sent","m":"m","k":"q","t":5,"r":2}\n',
-    ],
+BROKEN = (
+    "no json",
+    '{"w":"w1","e":"lost","m":"m","k":"q","t":5,"r":0}',
+    '{"w":"w1","e":"received","k":"q","t":5,"r":0}',
+    '{"w":"w1","e":"received","m":"m","k":"q","t":"soon","r":0}',
+    '{"w":"w1","e":"received","m":"m","k":"q","t":5,"n":1,"r":0}',
+    '{"w":"w1","e":"received","m":"m","k":"q","t":5,"r":2}',
 )
-def test_a_broken_line_is_counted_and_its_file_named(
-    spark: SparkSession, tmp_path: Path, text: str
+
+
+def test_broken_lines_are_counted_and_their_files_named(
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     write(tmp_path / "in", [line("sent", "m", 1), line("confirmed", "m", 2)])
-    (tmp_path / "in" / "bad one.jsonl").write_text(text)
+    for number, text in enumerate(BROKEN):
+        good = json.dumps(line("sent", f"good {number}", 1))
+        (tmp_path / "in" / f"bad {number}.jsonl").write_text(f"{text}\n{good}\n{text}\n")
     result = witness.run(spark, [tmp_path / "in"], tmp_path / "out")
-    assert result.seen.broken == (f"{tmp_path}/in/bad one.jsonl (1)",)
-    assert (result.states, result.exit_code()) == ({"unproven": 1}, 3)
+    assert result.seen.broken == tuple(
+        f"{tmp_path}/in/bad {number}.jsonl (2)" for number in range(len(BROKEN))
+    )
+    assert result.seen.broken_count == 2 * len(BROKEN)
+    assert (result.states, result.exit_code()) == ({"unproven": 1, "unconfirmed": 6}, 3)
 
 
 def test_what_is_no_input_is_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -200,6 +204,7 @@ def test_both_sides_are_held_against_each_other(spark: SparkSession, tmp_path: P
     with Witness(tmp_path / "in", "w") as clients:
         clients.sent(ids, "q")
         clients.confirmed(ids[:5], "q")
+        clients.nacked(ids[5:], "q")
         clients.received(ids, "q")
         clients.acked(ids, "q")
     with Witness(tmp_path / "in", "later") as clients:

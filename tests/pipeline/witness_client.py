@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import aio_pika
 
@@ -30,6 +31,7 @@ ACK_RUN = 150
 AT_ONCE = 20
 GIVES_BACK = 0.02
 TIMEOUT_S = 5.0
+IDLE_S = 3.0
 
 is_over = threading.Event()
 
@@ -91,7 +93,7 @@ async def _publish_aio(url: str, queue: str, witness: Witness, name: str) -> Non
     number = 0
     while not is_over.is_set():
         try:
-            async with await aio_pika.connect(url, timeout=TIMEOUT_S) as connection:
+            async with connected(url) as connection:
                 channel = await connection.channel()
                 while not is_over.is_set():
                     one_by_one = [
@@ -108,6 +110,16 @@ async def _publish_aio(url: str, queue: str, witness: Witness, name: str) -> Non
                     await asyncio.sleep(PAUSE_S)
         except (OSError, aio_pika.exceptions.AMQPError, RuntimeError, asyncio.CancelledError):
             await asyncio.sleep(RETRY_S)
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[aio_pika.abc.AbstractConnection]:
+    """A connection that is given up when it does not even close in time."""
+    connection = await aio_pika.connect(url, timeout=TIMEOUT_S)
+    try:
+        yield connection
+    finally:
+        await asyncio.wait_for(connection.close(), TIMEOUT_S)
 
 
 async def _publish_one(
@@ -130,28 +142,29 @@ def consume_aio(url: str, queue: str, witness: Witness, name: str) -> None:
 async def _consume_aio(url: str, queue: str, witness: Witness) -> None:
     while not is_over.is_set():
         try:
-            async with await aio_pika.connect(url, timeout=TIMEOUT_S) as connection:
+            async with connected(url) as connection:
                 channel = await connection.channel()
                 await channel.set_qos(prefetch_count=50)
                 source = await channel.get_queue(queue, ensure=False)
-                await _take(source, queue, witness, connection)
+                await _take(source, queue, witness)
         except (OSError, aio_pika.exceptions.AMQPError, RuntimeError, asyncio.CancelledError):
             await asyncio.sleep(RETRY_S)
 
 
-async def _take(
-    source: aio_pika.abc.AbstractQueue,
-    queue: str,
-    witness: Witness,
-    connection: aio_pika.abc.AbstractConnection,
-) -> None:
+async def _take(source: aio_pika.abc.AbstractQueue, queue: str, witness: Witness) -> None:
+    last = time.monotonic()
+
     async def on_message(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+        nonlocal last
+        last = time.monotonic()
         witness.seen(message, queue)
         await message.ack()
         witness.acked([message.message_id or ""], queue)
 
     tag = await source.consume(on_message)
-    while not is_over.is_set() and not connection.is_closed:  # noqa: ASYNC110 - set by a thread
+    # Nothing tells a consumer of aio-pika that its connection is gone: after a while without any
+    # message it begins again.
+    while not is_over.is_set() and time.monotonic() - last < IDLE_S:  # noqa: ASYNC110 - a thread's
         await asyncio.sleep(0.05)
     if is_over.is_set():
         await source.cancel(tag)

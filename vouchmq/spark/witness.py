@@ -203,7 +203,7 @@ def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
     lacks = " OR ".join(f"{key} IS NULL" for key in ("w", "e", "k", "t", "m"))
     broken = (
         f"{BROKEN_TEXT} IS NOT NULL OR {lacks} OR e NOT IN ({events}) "
-        "OR (o IS NULL) != (n IS NULL) OR r NOT IN (0, 1)"
+        "OR (o IS NULL) != (n IS NULL) OR coalesce(r, 0) NOT IN (0, 1)"
     )
     lines = raw.selectExpr(
         *("w", "o", "n", "e", "k", "t", "m", "coalesce(r, 0) AS r"),
