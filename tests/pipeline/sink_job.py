@@ -3,7 +3,7 @@
 Takes one JSON argument:
     rows      directory of Parquet files, one of which is a batch of a query
     queries   options of the sink and `checkpoint` of each query that writes all of it
-    options   without `queries`: those of the sink of one batch write
+    options   of the sink of one batch write of all of it, after the queries
     master    such as `local[2,4]`
     hooks     environment of `sink_hooks`
 """
@@ -58,7 +58,10 @@ def main() -> int:
         more["spark.master"] = job["master"]
     with session("sink-job", cores=2, memory="1g", more=more) as spark:
         spark.dataSource.register(HookedSink)
-        (stream if "queries" in job else write)(spark, job)
+        if "queries" in job:
+            stream(spark, job)
+        if "options" in job:
+            write(spark, job)
     return 0
 
 

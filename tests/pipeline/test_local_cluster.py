@@ -22,7 +22,7 @@ from tests.pipeline.sink_jobs import JOB_LIMIT_S
 
 ROWS = 3000
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(JOB_LIMIT_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * JOB_LIMIT_S)]
 
 
 def main() -> int:
