@@ -212,7 +212,6 @@ class Assembly:
             files,
             self.node,
             lambda: since_us + int(clock() * 1_000_000),
-            self.equipment.unstored_id,
             self.office.kept_of,
         )
         if settings.ledger_sync == "group":

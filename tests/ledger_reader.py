@@ -259,8 +259,8 @@ class Audit:
             if fate.deliveries and not line["r"]:
                 self.fault(line, f"delivered again, not marked: {lsn}")
             if not fate.deliveries and not line["r"] and not self.queues[qid]["pri"]:
-                place = line.get("deal", line["n"])
-                self._first_deliveries[qid].append((line["o"], place, lsn))
+                step = int(line.get("deal", line["n"]))
+                self._first_deliveries[qid].append((line["o"], step, lsn))
             if fate.out_to is not None and line["tag"] and not line["r"]:
                 self.fault(line, f"delivered while it was out: {lsn}")
             fate.deliveries += 1

@@ -12,7 +12,7 @@ pen to everybody and begins a new epoch, from inventories on. What the lines mea
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from server.node import Node
 
 # Of the format; the first line of an epoch says it.
-FORMAT = 1
+FORMAT: Final = 1
+# Numbers of queues that the journal does not keep: no epoch gives one that another has given.
+UNSTORED_IDS: Final = 1 << 61
+EPOCH_BITS: Final = 32
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +102,6 @@ class Ledger:
         files: keeps the lines
         node: whose queues and connections
         clock_us: microseconds since 1970, never going back
-        unstored_id: a number for a queue that the journal does not keep, never given twice
         kept: dead letters of a queue that a full disk has sent back, by LSN
     """
 
@@ -109,18 +111,16 @@ class Ledger:
         files: Files,
         node: Node,
         clock_us: Callable[[], int],
-        unstored_id: Callable[[Queue], int],
         kept: Callable[[Queue], list[int]],
     ) -> None:
         self._habits = habits
         self._files = files
         self._node = node
         self._clock_us = clock_us
-        self._unstored_id = unstored_id
         self._stocktaking = Stocktaking(node, kept)
         self._epoch = files.before.epoch
         self._before = files.before
-        self._connection_count = 0
+        self._connection_count = self._unstored_count = 0
         self._opened_at = self._counted_at = 0.0
         self._book: Book | None = None
         self._names: Names
@@ -346,4 +346,7 @@ class Ledger:
     def _queue_id(self, queue: Queue) -> int:
         if queue.stored:
             return queue.spec.queue_id
-        return self._unstored_id(queue)
+        if not queue.unstored_id:
+            self._unstored_count += 1
+            queue.unstored_id = UNSTORED_IDS + (self._epoch << EPOCH_BITS) + self._unstored_count
+        return queue.unstored_id

@@ -13,7 +13,8 @@ from protocol.contents import property_block
 from protocol.properties import Properties
 from protocol.runs import body_size
 from server.broker.fate import Fate
-from server.ledger.text import is_run, lsns_in, pairs_text, quoted, ranges_in, ranges_text
+from server.broker.line import ALWAYS
+from server.ledger.text import lsns_in, lsns_text, pairs_text, quoted, ranges_in, ranges_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,19 +83,19 @@ class QueuePen:
     def dropped(self, messages: Sequence[Message], why: str) -> None:
         """These copies are gone, and nothing is left of them."""
         if messages and messages[0][2]:
-            text = ranges_text(lsns_in(messages))
+            text = lsns_text(messages)
             self._book.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
 
     def died(self, messages: Sequence[Message], why: str, exchange: str) -> None:
         """These copies are gone as dead letters."""
         if messages and messages[0][2]:
-            text = ranges_text(lsns_in(messages))
+            text = lsns_text(messages)
             self._book.put(f'dle","qid":{self.qid},"i":{text},"w":"{why}","x":{quoted(exchange)}')
 
     def back(self, messages: Sequence[Message]) -> None:
         """Their end was refused by the disk: they are in the queue again."""
         if messages:
-            self._book.put(f'uns","qid":{self.qid},"i":{ranges_text(lsns_in(messages))}')
+            self._book.put(f'uns","qid":{self.qid},"i":{lsns_text(messages)}')
 
     def lost(self, lsns: Iterable[int], why: str) -> None:
         """Copies are gone, by their LSNs."""
@@ -203,32 +204,33 @@ class ConsumerPen:
         self, messages: list[Message], first_tag: int, mark: int, *, no_ack: bool
     ) -> None:
         """Messages were written to the client; those up to `mark` are marked as redelivered."""
-        lsns = lsns_in(messages)
         places, self.places = self.places, None
+        first, last = messages[0][2], messages[-1][2]
+        # What comes from a line is in its order, unless all of it came back.
+        if mark < ALWAYS and (first > mark or last <= mark):
+            is_whole = (last >> 1) - (first >> 1) == len(messages) - 1
+            text = f"[[{first >> 1},{last >> 1}]]" if is_whole else lsns_text(messages)
+            self._put(text, first_tag, first <= mark, no_ack, places)
+            return
+        lsns = lsns_in(messages)
         mark >>= 1
-        if is_run(lsns):
-            if lsns[0] > mark:
-                self._put(lsns, first_tag, False, no_ack, places)
-                return
-            if lsns[-1] <= mark:
-                self._put(lsns, first_tag, True, no_ack, places)
-                return
         at = 0
         for is_again, some in groupby(lsns, mark.__ge__):
             part = list(some)
             end = at + len(part)
-            self._put(part, first_tag + at, is_again, no_ack, places and places[at:end])
+            text = ranges_text(part)
+            self._put(text, first_tag + at, is_again, no_ack, places and places[at:end])
             at = end
 
     def _put(
-        self, lsns: list[int], tag: int, is_again: bool, no_ack: bool, places: list[int] | None
+        self, text: str, tag: int, is_again: bool, no_ack: bool, places: list[int] | None
     ) -> None:
         book = self._book
         more = "" if places is None else f',"s":{ranges_text(places)}'
         if 0 <= book.deal < book.number:
             more += f',"deal":{book.deal}'
         book.put(
-            f'dlv","qid":{self._qid},"cid":{self.cid},"i":{ranges_text(lsns)},"tag":{tag},'
+            f'dlv","qid":{self._qid},"cid":{self.cid},"i":{text},"tag":{tag},'
             f'"r":{is_again:d},"na":{no_ack:d}{more}'
         )
 
@@ -295,7 +297,10 @@ class ChannelPen:
             book.highest_lsn = last_lsn = first_lsn + count - 1
             lsns = f"[{first_lsn},{last_lsn}]"
         more = self._more(raws)
-        octets = body_size(raws[0]) if count == 1 else sum(map(body_size, raws))
+        octets = body_size(raws[0])
+        if count > 1:
+            # As if the properties of all were as long as those of the first.
+            octets += sum(map(len, raws)) - len(raws[0]) - (count - 1) * (len(raws[0]) - octets)
         book.put(
             f'pub","rt":{known[0]},{self._where},"s":[{first},{self.last}],"p":{persistent:d},'
             f'"z":{octets},"lsn":{lsns},"to":{known[2]}{more}'
@@ -404,7 +409,7 @@ class ChannelPen:
             return
         pen = entry.consumer.pen if entry.consumer is not None else None
         where = f'"qid":{queue.pen.qid},"cid":{pen.cid if pen is not None else 0}'
-        text = ranges_text(lsns_in(entry.messages))
+        text = lsns_text(entry.messages)
         if fate is Fate.ACKED:
             self._book.put(f'ack",{where},"i":{text}')
         else:

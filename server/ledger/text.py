@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import re
 from json import dumps
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from protocol.runs import Message
 
+seq_of: Final = itemgetter(2)
+
 
 def lsns_in(messages: Sequence[Message]) -> list[int]:
     """The LSNs of messages, stored or not, in their order."""
     return [message[2] >> 1 for message in messages]
+
+
+def lsns_text(messages: Sequence[Message]) -> str:
+    """The LSNs of messages, of which there is at least one, as ranges in their order."""
+    first, last = messages[0][2], messages[-1][2]
+    if last - first == 2 * (len(messages) - 1) and (
+        # Most often they follow each other, and are all stored or all not.
+        len(messages) < 3 or list(map(seq_of, messages)) == list(range(first, last + 1, 2))
+    ):
+        return f"[[{first >> 1},{last >> 1}]]"
+    return ranges_text(lsns_in(messages))
 
 
 def is_run(numbers: list[int]) -> bool:
