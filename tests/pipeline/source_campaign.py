@@ -40,7 +40,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 QUEUE = "source"
 COLUMNS = "message_id string, offset bigint, redelivered boolean"
 BATCH = 2000
-PER_SECOND = 400
+PER_SECOND = 200
 STEP_LIMIT_S = 300.0
 
 MODES: dict[str, dict[str, str]] = {

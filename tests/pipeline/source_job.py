@@ -4,8 +4,8 @@ Takes one JSON argument:
     options      of the source
     columns      schema, as DDL
     work         directory; `out` of the file sink, the checkpoint and the notes are in it
-    available    true: take what is there and end. false: go on until killed; a query that fails is
-                 started again, as a supervisor would
+
+It goes on until it is killed; a query that fails is started again, as a supervisor would.
 
 Notes: `running` tells of the last batch, `failures` has a line for each failed query.
 """
@@ -23,24 +23,21 @@ from tests.pipeline.source_hooks import StoppingSource
 from vouchmq.spark.session import session
 
 
-def run(spark: Any, job: dict[str, Any]) -> str | None:
-    """Run the query; why it failed, None when it came to its end."""
+def run(spark: Any, job: dict[str, Any]) -> str:
+    """Run the query; why it failed."""
     work = Path(job["work"])
     stream = spark.readStream.format("amqp")
     for name, value in job["options"].items():
         stream = stream.option(name, value)
     writer = stream.schema(job["columns"]).load().writeStream
     writer = writer.option("checkpointLocation", str(work / "checkpoint"))
-    if job.get("available"):
-        writer = writer.trigger(availableNow=True)
     query = writer.format("parquet").option("path", str(work / "out")).start()
     while query.isActive:
         progress = query.lastProgress
         if progress is not None and progress["numInputRows"]:
             note(work / "running", f"{os.getpid()} {query.runId} {progress['batchId']}")
         time.sleep(0.1)
-    error = query.exception()
-    return None if error is None else str(error)
+    return str(query.exception())
 
 
 def note(path: Path, text: str) -> None:
@@ -49,7 +46,7 @@ def note(path: Path, text: str) -> None:
     path.with_suffix(".new").rename(path)
 
 
-def main() -> int:
+def main() -> None:
     job = json.loads(sys.argv[1])
     work = Path(job["work"])
     work.mkdir(parents=True, exist_ok=True)
@@ -59,14 +56,10 @@ def main() -> int:
         spark.dataSource.register(StoppingSource)
         while True:
             failure = run(spark, job)
-            if failure is None:
-                return 0
             with (work / "failures").open("a") as failures:
                 failures.write(failure.replace("\n", "\\n") + "\n")
-            if job.get("available"):
-                return 3
             time.sleep(0.2)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
