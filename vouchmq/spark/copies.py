@@ -126,6 +126,8 @@ def copies(
     if has_positions:
         runs.append(_position_runs(lines))
     every = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), runs)
+    if not has_positions:
+        every = every.selectExpr("*", "CAST(NULL AS bigint) AS seq_off")
     if streams is not None:
         from pyspark.sql import functions as f
 
