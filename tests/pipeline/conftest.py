@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -63,8 +64,9 @@ class Referee(RefereeBroker):
 
     def control(self, *words: str) -> None:
         """Say these words to its rabbitmqctl."""
-        # It needs a standard output that is a file.
-        assert referee.control(self._directory, self._port, words) == 0
+        # The tool needs a standard output that is a file.
+        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+            assert referee.control(self._directory, self._port, words) == 0
 
 
 @pytest.fixture(scope="session")
