@@ -94,7 +94,8 @@ async def _publish_aio(url: str, queue: str, witness: Witness, name: str) -> Non
     while not is_over.is_set():
         try:
             async with connected(url) as connection:
-                channel = await connection.channel()
+                # Else aio-pika takes a message that came back for one that was confirmed.
+                channel = await connection.channel(on_return_raises=True)
                 while not is_over.is_set():
                     one_by_one = [
                         _publish_one(channel, queue, witness, f"{name}:{each}")
@@ -104,12 +105,17 @@ async def _publish_aio(url: str, queue: str, witness: Witness, name: str) -> Non
                     ended = await asyncio.wait_for(
                         asyncio.gather(*one_by_one, return_exceptions=True), TIMEOUT_S
                     )
-                    failed = [each for each in ended if isinstance(each, BaseException)]
+                    failed = [each for each in ended if is_loss(each)]
                     if failed:
-                        raise failed[0]
+                        raise ConnectionError(failed)
                     await asyncio.sleep(PAUSE_S)
         except (OSError, aio_pika.exceptions.AMQPError, RuntimeError, asyncio.CancelledError):
             await asyncio.sleep(RETRY_S)
+
+
+def is_loss(ended: BaseException | None) -> bool:
+    """Whether a publish ended by more than a word of the broker's about this message."""
+    return ended is not None and not isinstance(ended, aio_pika.exceptions.DeliveryError)
 
 
 @contextlib.asynccontextmanager

@@ -116,7 +116,8 @@ class Witness:
         """Around one publish that returns when the broker has confirmed it.
 
         Works around an `await`, with aio-pika, pika and the kit, whose errors tell what the broker
-        said. Any other error leaves the message as sent: nobody knows.
+        said. Any other error leaves the message as sent: nobody knows. A channel of aio-pika needs
+        `on_return_raises=True`, or it takes a mandatory message that came back for confirmed.
         """
         self.sent([message_id], route)
         try:
