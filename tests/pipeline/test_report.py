@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,8 +15,8 @@ pytest.importorskip("matplotlib")
 
 from tests.pipeline import audit_tables
 from tests.pipeline.audit_tables import HOSTILE, Made
-from vouchmq.spark import report, report_sections
-from vouchmq.spark.report_plots import duration, instant, shortened
+from vouchmq.spark import report, report_plots, report_sections
+from vouchmq.spark.report_plots import Series, duration, instant, shortened
 from vouchmq.spark.report_tables import Heat, ReportError, Tables
 
 SECTIONS = 8
@@ -71,6 +72,11 @@ def written(made: Made, directory: Path) -> str:
     assert [path.name for path in directory.glob("*.html")] == ["report.html"]
     assert not list(directory.glob(".report*"))
     return (directory / "report.html").read_text(encoding="utf-8")
+
+
+def headed(made: Made, directory: Path) -> str:
+    """Only the verdict: plots take their time."""
+    return report.header(Tables(made.write(directory / "tables")))
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +166,7 @@ def test_the_verdict_comes_first_and_says_what_is_wrong(troubled: str, honest: s
 def test_missing_lines_make_it_not_provable(tmp_path: Path) -> None:
     made = audit_tables.honest()
     made.rows["completeness"][0]["missing"] = 7
-    text = Page(written(made, tmp_path)).text
+    text = Page(headed(made, tmp_path)).text
     assert "Not provable" in text
     assert "7 lines of the ledgers are missing" in text
 
@@ -168,13 +174,13 @@ def test_missing_lines_make_it_not_provable(tmp_path: Path) -> None:
 def test_what_a_crash_may_do_is_no_fault(tmp_path: Path) -> None:
     made = audit_tables.honest()
     made.rows["states"][0]["state"] = "resurrected"
-    assert "<h1>Clean</h1>" in written(made, tmp_path)
+    assert "<h1>Clean</h1>" in headed(made, tmp_path)
 
 
 def test_a_state_that_is_wrong_counts_without_a_finding(tmp_path: Path) -> None:
     made = audit_tables.honest()
     made.rows["states"][1]["state"] = "LOST"
-    assert "12 LOST" in Page(written(made, tmp_path)).text
+    assert "12 LOST" in Page(headed(made, tmp_path)).text
 
 
 def test_the_life_of_the_worst_stands_open(troubled: str) -> None:
@@ -231,6 +237,24 @@ def test_a_pause_is_drawn_as_one(tmp_path: Path) -> None:
     times, filled = report_sections.every_bucket(rows, 60)
     assert len(times) == 30
     assert [row is None for row in filled].count(True) == 10
+
+
+def test_nothing_measured_is_a_gap_in_the_line(tmp_path: Path) -> None:
+    made = audit_tables.honest()
+    made.rows["heat"] = [row for row in made.rows["heat"] if row["t"].minute not in range(10, 20)]
+    panels: list[tuple[Sequence[int], Sequence[Series]]] = []
+
+    def seen(_: str, __: str, given: Sequence[tuple[str, Sequence[int], Sequence[Series]]]) -> str:
+        panels.extend((times, series) for _, times, series in given)
+        return ""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_plots, "latencies", seen)
+        report_sections.latency(Tables(made.write(tmp_path / "tables")))
+    assert len(panels) == 3
+    for times, series in panels:
+        assert len(times) == 30
+        assert [value is None for value in series[0].values].count(True) == 10
 
 
 def test_percentiles_are_the_upper_edges_of_their_bins() -> None:

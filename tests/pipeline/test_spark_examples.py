@@ -111,6 +111,25 @@ def check_parquet_to_exchange(run: Run, url: str) -> None:
     assert refused.endswith("exchange=example.events key=order.west")
 
 
+def check_audit_a_crash(lines: list[str], out: Path) -> None:
+    killed = re.fullmatch(r"killed after (\d+) payments of 1500 were booked", lines[0])
+    assert killed is not None, lines
+    assert 500 <= int(killed[1]) < 1500
+    assert lines[1:5] == [
+        "1500 are booked",
+        "acked: 1500",
+        "the ledger is complete",
+        "each payment is accounted for",
+    ]
+    again = re.fullmatch(r"(\d+) payments were delivered more than once", lines[5])
+    assert again is not None, lines
+    assert int(again[1]) > 0
+    assert lines[6] == f"report: {out / 'report.html'}"
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h1>Clean</h1>" in page
+    assert "example.payments" in page
+
+
 CHECKS = (check_queue_to_parquet, check_stream_to_table, check_parquet_to_exchange)
 
 
@@ -128,3 +147,16 @@ def test_an_example_stands_alone(
     check: Callable[[Run, str], None], run_alone: Run, either: BrokerProcess | RefereeBroker
 ) -> None:
     check(run_alone, either.url)
+
+
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_the_audit_of_a_crash(run: Run, tmp_path: Path) -> None:
+    """The broker is the example's own; it and its ledger outlive `kill -9`."""
+    check_audit_a_crash(run("audit_a_crash", "--count", "1500", "--out", str(tmp_path)), tmp_path)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_the_audit_of_a_crash_stands_alone(run_alone: Run, tmp_path: Path) -> None:
+    lines = run_alone("audit_a_crash", "--count", "1500", "--out", str(tmp_path))
+    check_audit_a_crash(lines, tmp_path)

@@ -163,7 +163,7 @@ def bars(name: str, title: str, rows: Sequence[Bar], unit: str, *, logarithmic: 
             places, [row.value for row in rows], color=[row.colour for row in rows], height=0.66
         )
         axes.set_yticks(places, [shortened(row.label) for row in rows])
-        axes.invert_yaxis()
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         if logarithmic:
@@ -203,7 +203,7 @@ def timeline(name: str, title: str, spans: Sequence[Span]) -> str:
                 va="center",
             )
         axes.set_yticks(places, [shortened(span.label) for span in spans])
-        axes.invert_yaxis()
+        axes.set_ylim(len(spans) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.margins(x=0.12)
@@ -274,8 +274,9 @@ def _lines_on(axes: Axes, times_us: Sequence[int], series: Sequence[Series]) -> 
     at = [_days(time_us) for time_us in times_us]
     for each, colour in zip(series, LINES, strict=False):
         values = [math.nan if value is None else value for value in each.values]
-        mark = "o" if len(at) < 3 else ""
-        axes.plot(at, values, color=colour, label=each.name, marker=mark, markersize=4)
+        # A value between two pauses is no line.
+        mark = "o" if len(at) < 3 or None in each.values else ""
+        axes.plot(at, values, color=colour, label=each.name, marker=mark, markersize=3)
     _time_axis(axes)
 
 

@@ -48,11 +48,14 @@ def throughput(tables: Tables) -> str:
 def every_bucket(rows: Sequence[Row], width_s: int) -> tuple[list[int], list[Row | None]]:
     """The rows with the buckets in which nothing happened: a line must fall to zero there."""
     by_time = {micros(row["t"]): row for row in rows}
-    step = width_s * 1_000_000
-    times = list(range(min(by_time), max(by_time) + 1, step))
-    # Buckets that are not of one grid would all be missed.
-    times = times if set(by_time) <= set(times) else sorted(by_time)
+    times = grid(list(by_time), width_s * 1_000_000)
     return times, [by_time.get(time_us) for time_us in times]
+
+
+def grid(times: Sequence[int], step: int) -> list[int]:
+    """All times from the first to the last in steps; just those given if they are of no grid."""
+    made = list(range(min(times), max(times) + 1, step)) if step > 1 else []
+    return made if set(times) <= set(made) else sorted(times)
 
 
 def latency(tables: Tables) -> str:
@@ -77,12 +80,14 @@ def latency(tables: Tables) -> str:
 
 
 def _quantile_lines(heat: Heat) -> tuple[list[int], list[Series]]:
-    rows = heat.quantiles()
+    """A line for each percentile, with a gap where nothing was measured."""
+    found = {time_us: values for time_us, _, values in heat.quantiles()}
+    times = grid(list(found), heat.width_us)
     series = [
-        Series(name, [values[place] for _, _, values in rows])
+        Series(name, [found[time_us][place] if time_us in found else None for time_us in times])
         for place, name in enumerate(SHOWN_QUANTILES)
     ]
-    return [time_us for time_us, _, _ in rows], series
+    return times, series
 
 
 def heat_map(kind: str, heat: Heat) -> str:
