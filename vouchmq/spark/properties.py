@@ -225,6 +225,11 @@ def read_headers(raw: bytes, at: int, end: int) -> Headers:
             stop = at + 4 + _U32(raw, at)[0]
             headers[key] = _text_or_json(raw[at + 4 : stop])
             at = stop
+        elif kind in _INTEGERS:
+            unpack, width = _FIXED[kind]
+            # As JSON writes it, at a tenth of the price.
+            headers[key] = str(unpack(raw, at)[0])
+            at += width
         else:
             value, at = _value(raw, kind, at, end, 1)
             headers[key] = None if value is None else _json(value)
