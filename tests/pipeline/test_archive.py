@@ -24,6 +24,9 @@ from vouchmq.spark.property_edit import edited
 from vouchmq.spark.replay_edit import Edit
 from vouchmq.spark.replay_run import Replayed, ReplayPlan, replay
 
+# A busy machine takes a minute to start a JVM and its Python workers.
+pytestmark = pytest.mark.timeout(300)
+
 Fresh = Callable[[str], str]
 URL = "amqp://guest:guest@127.0.0.1:1/%2F"
 
@@ -107,7 +110,7 @@ def test_a_broker_that_is_not_there_or_says_no(
     for mode in ("spool", "stream"):
         assert archive_cli.main(["--url", either.url, *usual, "--mode", mode]) == 2
         assert f"404 NOT_FOUND - no queue '{missing}'" in capsys.readouterr().err
-    with BulkConnection.open(either.url) as connection:
+    with BulkConnection.open(either.url, heartbeat_s=0) as connection:
         connection.channel().declare(missing)
         publish(either.url, missing, 0, 1)
         assert archive_cli.main(["--url", either.url, *usual, "--mode", "stream"]) == 2
@@ -260,7 +263,7 @@ def test_every_octet_comes_back_in_order(
         (exchange, f"key.{n % 5}", encode_properties(properties(n)), b"%d " % n + bytes(n % 50))
         for n in range(3000)
     ]
-    with BulkConnection.open(either.url) as connection:
+    with BulkConnection.open(either.url, heartbeat_s=0) as connection:
         channel = connection.channel()
         channel.exchange_declare(exchange, "topic")
         channel.declare(queue)
@@ -307,7 +310,7 @@ def test_a_stream_is_archived_and_replayed(
     stream, back = fresh("stream"), fresh("queue")
     declare(vouch.url, stream)
     rows = [("", stream, encode_properties(properties(n)), b"%d" % n) for n in range(2000)]
-    with BulkConnection.open(vouch.url) as connection:
+    with BulkConnection.open(vouch.url, heartbeat_s=0) as connection:
         channel = connection.channel()
         channel.confirm_select()
         assert channel.publish_many(rows).confirmed == 2000

@@ -16,6 +16,9 @@ from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline.streams import declare, delete, publish
 from vouchmq.kit.bulk import BulkConnection
 
+# A busy machine takes a minute to start a JVM and its Python workers.
+pytestmark = pytest.mark.timeout(300)
+
 Fresh = Callable[[str], str]
 
 
