@@ -64,8 +64,8 @@ class Referee(RefereeBroker):
 
     def control(self, *words: str) -> None:
         """Say these words to its rabbitmqctl."""
-        # The tool needs a standard output that is a file.
-        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        # The tool is given our standard error as its output, so that must be a file.
+        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
             assert referee.control(self._directory, self._port, words) == 0
 
 

@@ -6,6 +6,8 @@ print; with `--campaign` also as a reader would run them, each with a Spark of i
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import runpy
@@ -26,14 +28,13 @@ EXAMPLES = PROJECT / "examples" / "spark"
 LIMIT_S = 300
 Run = Callable[..., list[str]]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LIMIT_S)]
 
 
 @pytest.fixture
 def run(
     spark: SparkSession,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> Run:
     """Runs a program here; its session is the one that there is. Returns its lines."""
@@ -43,8 +44,9 @@ def run(
         monkeypatch.setenv("TMPDIR", str(tmp_path))
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.setattr(sys, "argv", [program, *flags])
-        runpy.run_path(program, run_name="__main__")
-        return capsys.readouterr().out.splitlines()
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            runpy.run_path(program, run_name="__main__")
+        return said.getvalue().splitlines()
 
     return run_program
 
