@@ -302,10 +302,13 @@ def main() -> int:
         default=SETTLE_S,
         help="seconds between the declaration of the queues and the first message",
     )
+    parser.add_argument("--work", type=Path, help="keep everything in this directory")
     parser.add_argument("--out", type=Path, help="write what was found to this file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="witnesses-") as directory:
-        found = campaign(given.broker, Path(directory), given.rounds, given.seed, given.settle)
+        work = given.work or Path(directory)
+        work.mkdir(parents=True, exist_ok=True)
+        found = campaign(given.broker, work, given.rounds, given.seed, given.settle)
     text = json.dumps(found, indent=2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
     if given.out:
