@@ -335,7 +335,7 @@ class TestRefused:
 
     def test_an_object_store(self, query: Query) -> None:
         query.options["spoolLocation"] = "s3://bucket/spool"
-        with pytest.raises(SpoolError, match="nbroker fsync nor an atomic rename"):
+        with pytest.raises(SpoolError, match="neither fsync nor an atomic rename"):
             query.start()
 
     def test_a_column_more_than_was_spooled(self, broker: Broker, queue: str, query: Query) -> None:
