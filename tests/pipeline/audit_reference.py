@@ -173,7 +173,7 @@ class Reference:
         kind = line["e"]
         if kind == "dlv":
             dealt = here if line.get("deal") is None else (line["o"], line["deal"])
-            place = 0 if line.get("deal") is not None else place
+            place = -1 if line.get("deal") is not None else place
             copy.deliveries.append((dealt, here, place, line["r"], line["na"], line["cid"], t))
             if line["na"]:
                 copy.ends.append((here, "delivered_no_ack"))
@@ -420,15 +420,22 @@ class Reference:
             queue = self.queues.get(key[:2], {})
             if not copy.deliveries or queue.get("pri") == 1 or self.is_stream(*key[:2]):
                 continue
-            dealt, _, place, again, *_ = min(copy.deliveries, key=lambda d: (d[0], d[2], d[3]))
+            dealt, _, place, again, *_ = min(
+                copy.deliveries, key=lambda d: (d[0], d[2] < 0, d[2], d[3])
+            )
             if again or (copy.requeues and min(copy.requeues) <= dealt):
                 continue
             firsts[key[:2]].append((dealt, place, key[2]))
         for (broker, qid), told in firsts.items():
-            told.sort()
+            told.sort(key=lambda first: (first[0], first[2]))
             for before, after in pairwise(told):
                 if after[2] < before[2]:
                     self.findings.add((broker, qid, after[2], "order"))
+            for batch in {first[0] for first in told}:
+                own = [first for first in told if first[0] == batch and first[1] >= 0]
+                for before, after in pairwise(own):
+                    if after[1] < before[1]:
+                        self.findings.add((broker, qid, after[2], "order"))
 
 
 def expand(ranges: Iterable[Iterable[int]]) -> list[int]:

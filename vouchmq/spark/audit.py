@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.spark import line_tables, lines, tables, verdicts
+from vouchmq.spark import line_tables, lines, story, tables, verdicts
 from vouchmq.spark.facts import Facts
 from vouchmq.spark.fold import Folded, State, facts_before, fold
 from vouchmq.spark.gather import Batch, file_of, gather
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 INTERNAL: Final = "_audit"
 """Below the output directory: what the audit itself keeps; Spark passes over it."""
 POISON_DELIVERIES: Final = 5
+SMALL_BYTES: Final = 4 * 1024 * 1024
+PARTITIONS: Final = 64
+"""Of a shuffle, before Spark puts small ones together: each has to fit in the heap of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,9 @@ class Result:
     facts: Facts
     states: dict[str, int]
     findings: dict[str, int]
+    worst: list[Any]
+    lives: list[Any]
+    overall: list[Any]
     took_s: float
 
     @property
@@ -105,8 +111,8 @@ def run(spark: SparkSession, job: Job) -> Result:
         LedgerError: the input cannot be judged
     """
     began = time.monotonic()
-    tune(spark)
     found = lines.find(job.paths)
+    tune(spark, sum(path.stat().st_size for path in (*found.closed, *found.open)))
     shutil.rmtree(job.internal, ignore_errors=True)
     desk = Desk(spark, job.internal / "full")
     staged, torn = lines.stage_open(found.open, job.internal / "open")
@@ -120,19 +126,24 @@ def run(spark: SparkSession, job: Job) -> Result:
     folded = fold(State(facts), before, batch, desk.keep)
     parts = parts_of(folded, batch, desk)
     written = write_tables(spark, job, folded.state, parts, desk)
-    return finish(job, facts, written, time.monotonic() - began)
+    return finish(spark, job, facts, batch.lines, parts.rows, written, began)
 
 
-def tune(spark: SparkSession) -> None:
+def tune(spark: SparkSession, size_bytes: int) -> None:
     """Settings of queries that the audit needs; they may be changed in a running session."""
+    is_small = size_bytes < SMALL_BYTES
     for name, value in {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "32m",
-        "spark.sql.sources.partitionOverwriteMode": "static",
-        "spark.sql.files.maxPartitionBytes": "32m",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.caseSensitive": "true",
+        "spark.sql.sources.partitionOverwriteMode": "static",
+        "spark.sql.files.maxPartitionBytes": "32m",
+        "spark.sql.adaptive.advisoryPartitionSizeInBytes": "32m",
+        # Planning again and compiling cost seconds each, and pay from some megabytes on.
+        "spark.sql.adaptive.enabled": str(not is_small).lower(),
+        "spark.sql.codegen.wholeStage": str(not is_small).lower(),
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN" if is_small else "FALLBACK",
+        "spark.sql.shuffle.partitions": "1" if is_small else str(PARTITIONS),
     }.items():
         spark.conf.set(name, value)
 
@@ -199,11 +210,13 @@ def write_tables(
     hours = parts.hours.unionByName(
         line_tables.tails(standing, consumers, facts), allowMissingColumns=True
     )
+    bins = desk.keep("bins", tables.bins(copies))
+    written["overall"] = tables.latency(bins, "kind")
     for name, frame in {
         "findings": tables.findings_table(every, queues, seen, facts, scope),
         "completeness": tables.completeness(spark, facts),
         "states": tables.states(copies),
-        "latency": tables.latency(copies),
+        "latency": tables.latency(bins, "hour", "b", "v", "queue", "kind"),
         "heat": tables.heat(copies, line_tables.width_of(facts)),
         "poison": tables.poison(copies, job.poison_deliveries),
         "rates": line_tables.rates(parts.rates, facts, scope),
@@ -230,19 +243,62 @@ def _write_copies(spark: SparkSession, job: Job, named: DataFrame) -> DataFrame:
     return spark.read.schema(named.schema).parquet(str(job.out / "copies"))
 
 
-def finish(job: Job, facts: Facts, written: dict[str, DataFrame], took_s: float) -> Result:
-    """Count what the tables hold."""
+def finish(
+    spark: SparkSession,
+    job: Job,
+    facts: Facts,
+    told: DataFrame,
+    rows: DataFrame,
+    written: dict[str, DataFrame],
+    began: float,
+) -> Result:
+    """Count what the tables hold, and follow the worst through the lines."""
     states = {row["state"]: row["sum(count)"] for row in _sums(written["states"], "state")}
-    kinds = {
-        row["kind"]: row["count"] for row in written["findings"].groupBy("kind").count().collect()
-    }
-    ordered = {state: states[state] for state in verdicts.STATES if states.get(state)}
-    worst = {kind: kinds[kind] for kind in verdicts.FINDINGS if kinds.get(kind)}
-    return Result(job, facts, ordered, worst, took_s)
+    found = written["findings"]
+    kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+    worst = found.where(f"rank <= {story.WORST_MOST}").orderBy("rank").collect() if kinds else []
+    lives = story.lives(told, rows, worst, facts)
+    tables.write(story.lives_table(spark, lives), job.out / "lives")
+    return Result(
+        job,
+        facts,
+        {state: states[state] for state in verdicts.STATES if states.get(state)},
+        {kind: kinds[kind] for kind in verdicts.FINDINGS if kinds.get(kind)},
+        worst,
+        lives,
+        written["overall"].collect(),
+        time.monotonic() - began,
+    )
 
 
 def _sums(frame: DataFrame, column: str) -> list[Any]:
     return frame.groupBy(column).sum("count").collect()
+
+
+def write_summary(result: Result, fail_on: Sequence[str]) -> None:
+    """Write `summary.json` beside the tables: what the ten lines say, for programs."""
+    job, facts = result.job, result.facts
+    write_json(
+        job.out / "summary.json",
+        {
+            "paths": list(job.paths),
+            "exit": result.exit_code(fail_on),
+            "events": sum(epoch.events for *_, epoch in facts.epochs()),
+            "copies": result.copies,
+            "states": result.states,
+            "findings": result.findings,
+            "missing": facts.missing(),
+            "gaps": facts.lost(),
+            "broken": facts.broken_count,
+            "torn": facts.torn,
+            "since": job.scope.since_us,
+            "until": job.scope.until_us,
+            "vhost": job.scope.vhost,
+            "queue": job.scope.queue,
+            "fail_on": list(fail_on),
+            "took_s": round(result.took_s, 1),
+        },
+    )
 
 
 def write_json(path: Path, data: Any) -> None:

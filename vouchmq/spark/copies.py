@@ -19,10 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 KEY: Final = ("bk", "qid", "lsn")
 PLACE_BITS: Final = 10
 """Of the place of a range in its line; what is farther behind counts as in the last place."""
+DEALT: Final = (1 << PLACE_BITS) - 1
+"""Place of a delivery that belongs to the batch of another line: it has none of its own."""
 CODE_BITS: Final = 10
 PERSISTENT, MOVED, ACKED, NACKED, CLAIMED = 1, 2, 4, 8, 16
 """Flags of a copy; the last: confirmed by a watermark beyond the last sync."""
@@ -65,6 +68,17 @@ AGGREGATES: Final[dict[str, str]] = {
 LAST_CONSUMER: Final = "cid"
 COLUMNS: Final = (*KEY, *AGGREGATES, LAST_CONSUMER)
 _COUNT_BITS: Final = 20
+
+
+def schema() -> StructType:
+    """Of rows of copies."""
+    from pyspark.sql.types import IntegerType, LongType, StructType
+
+    narrow = ("bk", "flags")
+    made = StructType()
+    for name in COLUMNS:
+        made = made.add(name, IntegerType() if name in narrow else LongType())
+    return made
 
 
 def second(column: str) -> str:
@@ -164,13 +178,12 @@ def _event_runs(lines: DataFrame, reasons: Sequence[str]) -> DataFrame:
         "CASE WHEN e IN ('pub', 'mov') THEN array(lsn) ELSE i END AS ranges",
         "explode(CASE WHEN e IN ('pub', 'mov') THEN to ELSE array(qid) END) AS copy_qid",
     )
-    place = f"least(place, {(1 << PLACE_BITS) - 1})"
     ranged = told.selectExpr("*", "posexplode(ranges) AS (place, span)").selectExpr(
         "*",
         f"(line << {PLACE_BITS}) AS at_line",
         # A batch that was dealt out to several consumers is in order as a whole.
-        f"CASE WHEN deal IS NULL THEN (line << {PLACE_BITS}) | {place} ELSE "
-        f"((line - n) | deal) << {PLACE_BITS} END AS dealt",
+        f"CASE WHEN deal IS NULL THEN (line << {PLACE_BITS}) | least(place, {DEALT - 1}) ELSE "
+        f"(((line - n) | deal) << {PLACE_BITS}) | {DEALT} END AS dealt",
     )
     end = " ".join(
         (

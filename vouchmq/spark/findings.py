@@ -85,14 +85,27 @@ def overtakings(rows: DataFrame, queues: DataFrame, last: DataFrame | None) -> D
     told = told.withColumn("is_new", f.expr("true"))
     if last is not None:
         told = told.unionByName(last.withColumns({"is_new": f.expr("false"), "t": f.lit(0)}))
-    in_order = Window.partitionBy("bk", "qid").orderBy("place", "lsn")
+    told = told.withColumns(
+        {
+            "line": f.expr(c.line_of("place")),
+            "own": f.expr(f"nullif(place & {c.DEALT}, {c.DEALT})"),
+        }
+    )
+    in_order = Window.partitionBy("bk", "qid").orderBy("line", "lsn")
+    in_line = Window.partitionBy("bk", "qid", "line").orderBy("lsn")
+    earlier = in_line.rowsBetween(Window.unboundedPreceding, -1)
     return (
-        told.withColumn("before", f.lag("lsn").over(in_order))
-        .where("is_new AND before > lsn")
+        told.withColumns(
+            {
+                "before": f.lag("lsn").over(in_order),
+                "own_before": f.last("own", ignorenulls=True).over(earlier),
+            }
+        )
+        .where("is_new AND (before > lsn OR own_before > own)")
         .selectExpr(
-            *("bk", "qid", "lsn", "'order' AS kind", "t"),
-            f"{c.line_of('place')} AS line",
-            "concat('delivered after LSN ', before) AS detail",
+            *("bk", "qid", "lsn", "'order' AS kind", "t", "line"),
+            "CASE WHEN before > lsn THEN concat('delivered after LSN ', before) "
+            "ELSE 'delivered before an older one of the same batch' END AS detail",
         )
     )
 
@@ -176,12 +189,12 @@ def twice_confirmed_nowhere(publishes: DataFrame, confirms: DataFrame) -> DataFr
     met = matched(publishes, confirms).withColumn("number", f.explode(f.sequence("x0", "x1")))
     return (
         met.groupBy("bk", "o", "c", "h", "number")
-        .agg(f.min("t").alias("t"), f.max("line").alias("line"), f.count("line").alias("count"))
-        .where("count > 1")
+        .agg(f.min("t").alias("t"), f.sort_array(f.collect_list("line")).alias("lines"))
+        .where("size(lines) > 1")
         .selectExpr(
             *("bk", "0L AS qid", "CAST(NULL AS bigint) AS lsn", "'confirm_twice' AS kind"),
-            *("t", "line"),
-            "concat('connection ', c, ', channel ', h, ': publish ', number, ' was confirmed ',"
-            " count, ' times') AS detail",
+            *("t", "lines[1] AS line"),
+            "concat('connection ', c, ', channel ', h, ': publish ', number,"
+            " ' was confirmed more than once') AS detail",
         )
     )

@@ -109,11 +109,14 @@ def fold(
     fresh = rows.where(_is_new(batch.facts, before, c.line_of("o_dlv1", c.PLACE_BITS + 1)))
     nowhere = publishes.where("size(to) = 0")
     mandatory = _mandatory(nowhere, lines, state.routes)
+    every_confirm = confirms
+    if older is not None and not nowhere.isEmpty():
+        every_confirm = confirms.unionByName(c.confirmed_ranges(older, None))
     found = [
         findings.overtakings(fresh, queues, state.last),
         findings.unknown_consumers(lines, consumers, holes),
         findings.owed_returns(mandatory, _returned(lines, older), confirms, holes),
-        findings.twice_confirmed_nowhere(nowhere, confirms),
+        findings.twice_confirmed_nowhere(nowhere, every_confirm),
         unacked.over_prefetch(moves, holes),
     ]
     every = found[0].select(*findings.COLUMNS)
@@ -253,11 +256,13 @@ def _returned(lines: DataFrame, older: DataFrame | None) -> DataFrame:
 
 
 def _last_deliveries(fresh: DataFrame, queues: DataFrame, before: DataFrame | None) -> DataFrame:
+    """(bk, qid, place, lsn): the highest LSN in the last batch of each queue."""
     from pyspark.sql import functions as f
 
     told = findings.first_deliveries(fresh, queues).select("bk", "qid", "place", "lsn")
     if before is not None:
         told = told.unionByName(before)
-    return told.groupBy("bk", "qid").agg(
+    lined = told.withColumn("place", f.expr(f"place | {c.DEALT}"))
+    return lined.groupBy("bk", "qid").agg(
         f.max("place").alias("place"), f.expr("max_by(lsn, struct(place, lsn)) AS lsn")
     )

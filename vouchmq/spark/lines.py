@@ -100,9 +100,12 @@ def reading_schema() -> str:
 
 def shape(raw: DataFrame) -> DataFrame:
     """Lines with the file that they come from (`f`) and whether they are broken (`broken`)."""
-    return raw.withColumns({"f": raw["_metadata.file_path"], "broken": _is_broken(raw)}).drop(
-        BROKEN_TEXT
-    )
+    return shape_streamed(raw.withColumn("f", raw["_metadata.file_path"]))
+
+
+def shape_streamed(raw: DataFrame) -> DataFrame:
+    """The same of lines that say already where they come from."""
+    return raw.withColumn("broken", _is_broken(raw)).drop(BROKEN_TEXT)
 
 
 def _is_broken(raw: DataFrame) -> Column:

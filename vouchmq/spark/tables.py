@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark import copies as c
-from vouchmq.spark import findings, verdicts
+from vouchmq.spark import verdicts
 from vouchmq.spark.copies import sql_text
 from vouchmq.spark.facts import LAST_LINE, LINE_BITS, Facts
 
@@ -244,13 +244,11 @@ def _durations(copies: DataFrame, *columns: str) -> DataFrame:
     return told.select(*columns, "step.at", "step.kind", "step.us").where("us >= 0")
 
 
-def latency(copies: DataFrame) -> DataFrame:
-    """Percentiles of each hour and queue, of confirm, delivery and ack."""
+def bins(copies: DataFrame) -> DataFrame:
+    """(hour, b, v, queue, kind, bin, count, most): how many copies took about how long."""
     from pyspark.sql import functions as f
-    from pyspark.sql.window import Window
 
-    key = ["hour", "b", "v", "queue", "kind"]
-    bins = (
+    return (
         _durations(copies, "b", "v", "queue")
         .withColumns(
             {
@@ -258,15 +256,22 @@ def latency(copies: DataFrame) -> DataFrame:
                 "bin": f.expr(f"ceil({BINS_PER_OCTAVE} * log2(greatest(us, 1)) - 1e-9)"),
             }
         )
-        .groupBy(*key, "bin")
+        .groupBy("hour", "b", "v", "queue", "kind", "bin")
         .agg(f.count("us").alias("count"), f.max("us").alias("most"))
     )
+
+
+def latency(bins: DataFrame, *by: str) -> DataFrame:
+    """Percentiles of what the bins hold, for each of `by`."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    key = list(by)
+    once = bins.groupBy(*key, "bin").agg(f.sum("count").alias("count"), f.max("most").alias("most"))
     below = Window.partitionBy(*key).orderBy("bin").rowsBetween(Window.unboundedPreceding, 0)
-    told = bins.withColumns(
-        {
-            "below": f.sum("count").over(below),
-            "total": f.sum("count").over(Window.partitionBy(*key)),
-        }
+    every = Window.partitionBy(*key)
+    told = once.withColumns(
+        {"below": f.sum("count").over(below), "total": f.sum("count").over(every)}
     )
     edge = f"CAST(least(round(pow(2, bin / {BINS_PER_OCTAVE}.0)), 9e18) AS bigint)"
     made = [
@@ -309,13 +314,3 @@ def write(frame: DataFrame, directory: Path, *partitions: str, files: int | None
     if partitions:
         writer = writer.partitionBy(*partitions)
     writer.parquet(str(directory))
-
-
-def empty(spark: SparkSession, ddl: str) -> DataFrame:
-    """A frame without rows."""
-    return spark.createDataFrame([], ddl)
-
-
-def schema_of_findings(spark: SparkSession) -> DataFrame:
-    """A frame without findings."""
-    return empty(spark, findings.SCHEMA)

@@ -72,8 +72,7 @@ def judge(rows: DataFrame, queues: DataFrame, facts: Facts) -> DataFrame:
     from pyspark.sql import functions as f
 
     told = rows.join(f.broadcast(queues), ["bk", "qid"], "left").fillna(
-        {"is_stream": 0, "d": 0, "pri": 0, "flags": 0}
-        | dict.fromkeys(("n_dlv", "n_req", "n_ends", "n_more"), 0)
+        0, ["is_stream", "d", "pri", "flags", "n_dlv", "n_req", "n_ends", "n_more"]
     )
     staged = told.selectExpr(
         "*",
