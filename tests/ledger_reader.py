@@ -135,7 +135,7 @@ class Audit:
         self._consumers.clear()
         self._routes.clear()
         self._published.clear()
-        self._is_dark = bool(line["dark"])
+        self._is_dark = bool(line["dark"]) or line["w"] == "on"
         self._ended = False
         self._in_boot = line["w"] != "on"
         for fate in self.fates.values():
@@ -259,7 +259,7 @@ class Audit:
             if fate.deliveries and not line["r"]:
                 self.fault(line, f"delivered again, not marked: {lsn}")
             if not fate.deliveries and not line["r"] and not self.queues[qid]["pri"]:
-                step = int(line.get("deal", line["n"]))
+                step = int(line["deal"] if "deal" in line else line["n"])
                 self._first_deliveries[qid].append((line["o"], step, lsn))
             if fate.out_to is not None and line["tag"] and not line["r"]:
                 self.fault(line, f"delivered while it was out: {lsn}")

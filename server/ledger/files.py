@@ -86,6 +86,27 @@ class OpenFile:
         os.close(self._descriptor)
 
 
+class Directory:
+    """The directory of the files, to be synced with a file that is new in it."""
+
+    may_fail = True
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Its descriptor."""
+        return self._descriptor
+
+    def sync(self) -> None:
+        """Have its names on disk."""
+        os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._descriptor)
+
+
 class LedgerFiles:
     """The files of one broker's ledger.
 
@@ -128,6 +149,8 @@ class LedgerFiles:
         self._file: OpenFile | None = None
         self._retired: list[OpenFile] = []
         self._in_flight: list[OpenFile] = []
+        self._folder: Directory | None = None
+        self._known_file: OpenFile | None = None  # the directory was synced with
         self._state = -1
         self._is_unsynced = False
         self._lock = Lock()  # the state is written by two threads
@@ -148,6 +171,8 @@ class LedgerFiles:
                 self._directory.mkdir(parents=True, exist_ok=True)
             elif not self._directory.exists():
                 return
+            if self._worker is not None:
+                self._folder = Directory(self._directory)
             self._state = os.open(
                 self._directory / f".{self._broker}.state",
                 os.O_RDWR | os.O_CREAT | os.O_CLOEXEC,
@@ -342,7 +367,13 @@ class LedgerFiles:
     def targets(self) -> list[Syncable]:
         """See `Companions`."""
         self._in_flight = list(self._retired)
-        return [*self._retired, *([] if self._file is None else [self._file])]
+        found: list[Syncable] = [*self._retired]
+        if self._file is not None:
+            found.append(self._file)
+            if self._file is not self._known_file and self._folder is not None:
+                found.append(self._folder)
+                self._known_file = self._file
+        return found
 
     def synced(self, error: int) -> None:
         """See `Companions`: files that were given up can be closed."""
@@ -365,6 +396,8 @@ class LedgerFiles:
         for file in self._retired:
             self._close(file)
         self._retired = []
+        if self._folder is not None:
+            self._folder.close()
         if self._state >= 0:
             os.close(self._state)
             self._state = -1

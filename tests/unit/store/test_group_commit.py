@@ -115,3 +115,52 @@ def test_counters_tell_number_size_and_duration() -> None:
     assert round(counters.last_sync_ms) == 2
     assert round(counters.max_sync_ms) == 9
     assert counters.synced_bytes > 300
+
+
+class Companion:
+    """A file of somebody else."""
+
+    may_fail = True
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.error = 0
+        self.synced_at: list[int] = []
+        self.told: list[int] = []
+
+    def targets(self) -> list[Companion]:
+        return [self]
+
+    def fileno(self) -> int:
+        return -1
+
+    def sync(self) -> None:
+        self.synced_at.append(self.stage.disk.calls["sync"])
+        if self.error:
+            raise OSError(self.error, "no")
+
+    def synced(self, error: int) -> None:
+        self.told.append(error)
+
+
+def test_companions_are_synced_before_the_journal() -> None:
+    stage = Stage()
+    companion = stage.commit.companions = Companion(stage)
+    before = stage.disk.calls["sync"]
+    lsn = stage.publish()
+    stage.finish()
+    assert companion.synced_at == [before]
+    assert stage.disk.calls["sync"] > before
+    assert companion.told == [0]
+    assert stage.watermarks == [lsn]
+
+
+def test_a_companion_that_cannot_be_synced_fails_for_itself_alone() -> None:
+    stage = Stage()
+    companion = stage.commit.companions = Companion(stage)
+    companion.error = errno.EIO
+    lsn = stage.publish()
+    stage.finish()
+    assert stage.watermarks == [lsn]
+    assert stage.failures == []
+    assert not stage.commit.has_failed

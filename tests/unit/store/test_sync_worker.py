@@ -87,6 +87,40 @@ def test_a_failed_sync_comes_back_with_its_errno(worker: SyncWorker, disk: FileD
     file.close()
 
 
+class Pipe:
+    """Something that cannot be synced."""
+
+    def __init__(self, *, may_fail: bool) -> None:
+        self.may_fail = may_fail
+        self.ends = os.pipe()
+
+    def fileno(self) -> int:
+        return self.ends[1]
+
+    def sync(self) -> None:
+        os.fdatasync(self.fileno())
+
+    def close(self) -> None:
+        for end in self.ends:
+            os.close(end)
+
+
+def test_what_only_goes_along_may_fail(worker: SyncWorker, disk: FileDisk) -> None:
+    pipe, file = Pipe(may_fail=True), disk.create("a", 4096)
+    worker.submit(1, (pipe, file))
+    assert wait(worker) == Completion(1, 0, errno.EINVAL)
+    worker.submit(2, (file,))
+    assert wait(worker) == Completion(2, 0)
+    worker.forget(pipe)
+    pipe.close()
+    strict = Pipe(may_fail=False)
+    worker.submit(3, (strict, file))
+    assert wait(worker) == Completion(3, errno.EINVAL)
+    worker.forget(strict)
+    strict.close()
+    file.close()
+
+
 def test_spares_are_made_and_files_removed_on_the_side(
     worker: SyncWorker, disk: FileDisk, tmp_path: Path
 ) -> None:

@@ -1,0 +1,148 @@
+"""Lines get dense numbers, wait within bounds, and a gap says what they have cost."""
+
+from __future__ import annotations
+
+import errno
+import json
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.ledger.book import RETRY_US, Book
+from server.ledger.text import file_name_part, lsns_text, pairs_text, ranges_in, ranges_text
+
+LIMIT = 300_000
+
+
+class Sink:
+    """A file that can be full."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.is_full = False
+        self.told: list[bool] = []
+
+    def write(self, data: bytes) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.data += data
+
+    def failing(self, is_so: bool) -> None:
+        self.told.append(is_so)
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.data.splitlines()]
+
+
+class Desk:
+    """A book, its file and its clock."""
+
+    def __init__(self) -> None:
+        self.now_us = 1_000_000
+        self.sink = Sink()
+        self.book = Book("b@h", 3, self.sink, lambda: self.now_us, LIMIT)
+
+    def put(self, count: int, size: int = 100) -> None:
+        for _ in range(count):
+            self.book.put(f'x","y":"{"z" * size}"')
+
+
+def test_lines_have_their_place_and_time() -> None:
+    desk = Desk()
+    desk.book.name('boot","fmt":1')
+    desk.now_us += 7
+    desk.book.put('syn","wm":5')
+    assert desk.sink.data == b""
+    desk.book.flush()
+    desk.book.flush()
+    assert desk.sink.lines() == [
+        {"b": "b@h", "o": 3, "n": 0, "t": 1_000_000, "e": "boot", "fmt": 1},
+        {"b": "b@h", "o": 3, "n": 1, "t": 1_000_007, "e": "syn", "wm": 5},
+    ]
+
+
+def test_much_is_written_without_waiting() -> None:
+    desk = Desk()
+    desk.put(4000)
+    assert len(desk.sink.data) > 262144
+    desk.book.flush()
+    assert [line["n"] for line in desk.sink.lines()] == list(range(4000))
+
+
+def test_a_full_disk_costs_nothing_while_the_buffer_has_room() -> None:
+    desk = Desk()
+    desk.sink.is_full = True
+    desk.put(100)
+    desk.book.flush()
+    assert desk.sink.told == [True]
+    desk.sink.is_full = False
+    desk.book.flush()
+    assert desk.sink.data == b"", "tried again at once"
+    desk.now_us += RETRY_US
+    desk.put(1)
+    desk.book.flush()
+    assert [line["n"] for line in desk.sink.lines()] == list(range(101))
+    assert desk.sink.told == [True, False]
+    assert desk.book.lost_count == 0
+
+
+def test_a_gap_says_how_many_and_their_numbers_stay_unused() -> None:
+    desk = Desk()
+    desk.sink.is_full = True
+    desk.put(5000)
+    kept = desk.book.octets
+    assert LIMIT < kept < LIMIT + 200
+    desk.book.name('rte","id":1')
+    desk.sink.is_full = False
+    desk.now_us += RETRY_US
+    desk.put(3)
+    desk.book.flush()
+    lines = desk.sink.lines()
+    gaps = [line for line in lines if line["e"] == "gap"]
+    assert len(gaps) == 1
+    numbers = [line["n"] for line in lines]
+    assert numbers == sorted(numbers)
+    assert gaps[0]["lost"] == desk.book.number - len(lines) == desk.book.lost_count > 0
+    assert any(line["e"] == "rte" for line in lines)
+    assert [line["e"] for line in lines[-4:]] == ["gap", "x", "x", "x"]
+
+
+def test_the_end_tells_of_a_gap_too() -> None:
+    desk = Desk()
+    desk.sink.is_full = True
+    desk.put(5000)
+    desk.sink.is_full = False
+    desk.book.close()
+    assert desk.sink.lines()[-1]["e"] == "gap"
+
+
+def test_a_line_that_cannot_be_written_at_the_end_is_no_error() -> None:
+    desk = Desk()
+    desk.sink.is_full = True
+    desk.put(5)
+    desk.book.close()
+    assert desk.sink.data == b""
+
+
+@given(st.lists(st.integers(1, 60)))
+def test_ranges_hold_the_numbers_in_their_order(numbers: list[int]) -> None:
+    ranges = json.loads(ranges_text(numbers))
+    assert [n for first, last in ranges for n in range(first, last + 1)] == numbers
+    messages = [(b"", b"", number * 2 + number % 3 % 2, 0) for number in numbers]
+    if messages:
+        assert json.loads(lsns_text(messages)) == ranges
+
+
+@given(st.sets(st.integers(1, 60)))
+def test_ranges_of_ascending_numbers_are_as_few_as_can_be(numbers: set[int]) -> None:
+    pairs = list(ranges_in(sorted(numbers)))
+    assert all(a[1] + 1 < b[0] for a, b in pairwise(pairs))
+    assert json.loads(pairs_text(pairs)) == [list(pair) for pair in pairs]
+
+
+def test_names_of_files() -> None:
+    assert file_name_part("vouchmq@localhost") == "vouchmq@localhost"
+    assert file_name_part("../a b/ü") == "_a_b__"
+    assert file_name_part("...") == "vouchmq"
