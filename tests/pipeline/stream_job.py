@@ -19,6 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import vouchmq.spark
+from vouchmq.spark.command_line import reason_of
 from vouchmq.spark.session import session
 
 
@@ -52,9 +53,11 @@ def run(spark: SparkSession, job: dict[str, Any]) -> int:
         error = query.exception()
         query.stop()
         if error is not None:
-            sys.stderr.write(f"QUERY FAILED: {str(error).strip().splitlines()[-1]}\n")
+            sys.stderr.write(f"QUERY FAILED: {reason_of(error)}\n")
             sys.stderr.flush()
             time.sleep(0.5)
+    # What waits by now need not come in small batches.
+    job["options"]["maxMessagesPerTrigger"] = "200000"
     start(spark, job, availableNow=True).awaitTermination()
     return 0
 
