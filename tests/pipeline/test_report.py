@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 
 from tests.pipeline import audit_tables
 from tests.pipeline.audit_tables import HOSTILE, Made
-from vouchmq.spark import report, report_plots, report_sections
+from vouchmq.spark import report, report_plots, report_sections, verdicts
 from vouchmq.spark.report_plots import Series, duration, instant, shortened
 from vouchmq.spark.report_tables import Heat, ReportError, Tables
 
@@ -173,8 +173,15 @@ def test_missing_lines_make_it_not_provable(tmp_path: Path) -> None:
 
 def test_what_a_crash_may_do_is_no_fault(tmp_path: Path) -> None:
     made = audit_tables.honest()
-    made.rows["states"][0]["state"] = "resurrected"
-    assert "<h1>Clean</h1>" in headed(made, tmp_path)
+    made.rows["states"][1]["state"] = "resurrected"
+    text = headed(made, tmp_path)
+    assert "<h1>Clean</h1>" in text
+    assert "12 came back after a crash" in text
+
+
+def test_each_state_that_the_audit_has_is_explained() -> None:
+    assert set(report.STATES) == set(verdicts.STATES)
+    assert report.failing(Counter(verdicts.FINDINGS)) >= {"LOST", "order", "early_confirm"}
 
 
 def test_a_state_that_is_wrong_counts_without_a_finding(tmp_path: Path) -> None:

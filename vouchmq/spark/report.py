@@ -106,7 +106,9 @@ def verdict(states: Counter[str], found: Counter[str], missing: int) -> tuple[st
         )
     if not copies:
         return UNSURE, "Nothing to judge", "The ledgers tell of no message."
-    return GOOD, "Clean", f"Each of {copies:,} copies of messages is accounted for."
+    back = states["resurrected"]
+    allowed = f" {back:,} came back after a crash, as their acks were not synced." if back else ""
+    return GOOD, "Clean", f"Each of {copies:,} copies of messages is accounted for.{allowed}"
 
 
 def failing(found: Counter[str]) -> set[str]:
