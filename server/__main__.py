@@ -1,4 +1,4 @@
-"""The command line: `vouchmq serve`, `ping`, `store`, `definitions`, `ledger`, `conformance`.
+"""The command line: `vouchmq serve`, `ping`, `store`, `ledger`, `audit`, `conformance`, and more.
 
     flags → settings → app
 
@@ -33,6 +33,7 @@ LEDGER_VERBS: Final = {
 }
 # Of the extra `spark`: programs of their own that import nothing of ours, and their modules.
 SPARK_COMMANDS: Final = {
+    "audit": ("vouchmq.spark.cli", "judge what ledgers tell of every message"),
     "archive": ("vouchmq.spark.archive_cli", "read a queue or stream into a table"),
     "replay": ("vouchmq.spark.replay_cli", "publish an archive's messages again"),
 }
