@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -48,7 +49,8 @@ def archived(spark: SparkSession, plan: ArchivePlan) -> Archived:
     """Archive what there is."""
     asked = plan.check()
     claim(plan)
-    return follow(start(spark, plan), Waiting(asked), Line(io.StringIO()), Stop())
+    with closing(Waiting(asked)) as waiting:
+        return follow(start(spark, plan), waiting, Line(io.StringIO()), Stop())
 
 
 def replayed(spark: SparkSession, url: str, source: Path, **more: Any) -> Replayed:
@@ -254,6 +256,9 @@ def drained(
     return [each[2:] for each in found]
 
 
+@pytest.mark.parametrize(
+    "either", ["vouch", pytest.param("rabbit", marks=pytest.mark.campaign)], indirect=True
+)
 def test_every_octet_comes_back_in_order(
     spark: SparkSession, either: Broker, fresh: Fresh, tmp_path: Path
 ) -> None:

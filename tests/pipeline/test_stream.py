@@ -79,6 +79,9 @@ def test_a_stream_is_read_as_a_batch(spark: SparkSession, url: str, stream: str)
     assert [row.message_id for row in part.collect()] == [str(n) for n in range(11_990, 12_000)]
 
 
+@pytest.mark.parametrize(
+    "either", ["vouch", pytest.param("rabbit", marks=pytest.mark.campaign)], indirect=True
+)
 def test_a_query_reads_each_message_once_over_restarts(
     spark: SparkSession, url: str, stream: str, tmp_path: Path
 ) -> None:

@@ -39,6 +39,8 @@ def settings(cores: int, memory: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # For a Python worker to start in; 15 s are not enough on a busy machine.
+        "spark.python.authenticate.socketTimeout": "90s",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
     }
 
