@@ -227,7 +227,7 @@ def _witnesses(spark: SparkSession, options: argparse.Namespace, paths: tuple[st
     if paths:
         ledger_lines = spark.read.parquet(str(options.out / audit.INTERNAL / "full" / "lines"))
     result = witness.run(spark, options.witness, out, ledger_lines)
-    for line in result.summary():
+    for line in (*result.summary(), *result.worst):
         sys.stdout.write(f"{line}\n")
     code: int = result.exit_code()
     return code
