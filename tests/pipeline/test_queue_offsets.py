@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vouchmq.kit import bulk
+from vouchmq.spark import tasks
 from vouchmq.spark.dedupe import KEPT_RANGES, Handed, Keys, places_of
 from vouchmq.spark.lanes import Lane, Portion
 from vouchmq.spark.offsets import OffsetError, Places, QueueOffset, Ranges, SpoolOffset
@@ -308,11 +309,11 @@ class TestTasks:
         self, queues: list[list[int]], count: int, limit: int
     ) -> None:
         portions = [portion(f"q{number}", sizes) for number, sizes in enumerate(queues)]
-        tasks = shares(portions, count, limit)
-        assert all(runs and all(run for _, run in runs) for runs in tasks)
+        cut = shares(portions, count, limit)
+        assert all(runs and all(run for _, run in runs) for runs in cut)
         for each in portions:
             rows = [
-                row for runs in tasks for queue, run in runs for row in run if queue == each.queue
+                row for runs in cut for queue, run in runs for row in run if queue == each.queue
             ]
             assert rows == each.deliveries
 
@@ -325,8 +326,8 @@ class TestTasks:
         assert len(shares(portions, 2)) == 2
 
     def test_large_messages_make_more_tasks(self) -> None:
-        tasks = shares([portion("q", [TASK_BYTES // 2 + 1] * 3 + [10, 10])], 1)
-        assert [len(runs[0][1]) for runs in tasks] == [1, 1, 3]
+        cut = shares([portion("q", [TASK_BYTES // 2 + 1] * 3 + [10, 10])], 1)
+        assert [len(runs[0][1]) for runs in cut] == [1, 1, 3]
 
     def test_rows_come_back_from_their_octets(self) -> None:
         columns = ("queue", "body")
@@ -335,6 +336,14 @@ class TestTasks:
         octets = packed(record_batches(runs, columns, broken), arrow_schema(columns))
         table = pa.Table.from_batches(unpacked(octets))
         assert table.to_pylist() == [{"queue": "a", "body": b"one"}, {"queue": "b", "body": b"two"}]
+
+    def test_a_column_of_arrow_does_not_hold_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tasks, "_BATCH_BYTES", 1000)
+        runs = [("a", [plain(tag, b"x" * 300) for tag in range(1, 6)])]
+        batches = list(record_batches(runs, ("body",), []))
+        assert [batch.num_rows for batch in batches] == [1, 1, 1, 1, 1]
+        monkeypatch.setattr(tasks, "_BATCH_BYTES", 1100)
+        assert [batch.num_rows for batch in record_batches(runs, ("body",), [])] == [2, 2, 1]
 
     def test_one_that_cannot_be_read_is_counted(self) -> None:
         broken: list[int] = []

@@ -54,15 +54,27 @@ def _fitting(
     deliveries: Sequence[Delivery], at: int, room: int, room_bytes: int, has_some: bool
 ) -> tuple[int, int]:
     """From `at` on, what still goes into a task: its bytes and where it ends."""
+    whole = deliveries[at : at + room]
+    size = _bytes_of(whole)
+    if size <= room_bytes:
+        # As it nearly always is: no need to look at them one by one.
+        return size, at + len(whole)
     size = 0
     stop = at
-    for delivery in deliveries[at : at + room]:
+    for delivery in whole:
         cost = row_bytes(delivery)
         if size + cost > room_bytes and (stop > at or has_some):
             break
         size += cost
         stop += 1
     return size, stop
+
+
+def _bytes_of(deliveries: Sequence[Delivery]) -> int:
+    """The sum of `row_bytes`, quickly."""
+    bodies = sum([len(delivery[5]) for delivery in deliveries])
+    properties = sum([len(delivery[4]) for delivery in deliveries])
+    return bodies + 3 * properties + _ROW_BYTES * len(deliveries)
 
 
 def row_bytes(delivery: Delivery) -> int:
@@ -81,14 +93,11 @@ def record_batches(
         broken: gets one entry for each message whose properties could not be read
     """
     for queue, deliveries in runs:
-        start = size = 0
-        for number, delivery in enumerate(deliveries):
-            cost = row_bytes(delivery)
-            if size and size + cost > _BATCH_BYTES:
-                yield batch_from(queue, deliveries[start:number], columns, broken)
-                start, size = number, 0
-            size += cost
-        yield batch_from(queue, deliveries[start:], columns, broken)
+        at = 0
+        while at < len(deliveries):
+            _, stop = _fitting(deliveries, at, len(deliveries), _BATCH_BYTES, False)
+            yield batch_from(queue, deliveries[at:stop], columns, broken)
+            at = stop
 
 
 def packed(batches: Iterable[pa.RecordBatch], columns_schema: pa.Schema) -> bytes:
