@@ -193,7 +193,7 @@ def write_tables(
     queues, routes, consumers, standing = state.queues, state.routes, state.consumers, state.unacked
     if queues is None or routes is None or consumers is None or standing is None:
         raise TypeError("a state without its frames")
-    judged = verdicts.judge(parts.rows, queues, facts)
+    judged = desk.keep("judged", verdicts.judge(parts.rows, queues, facts))
     named = tables.named(judged, routes, facts)
     within = tables.Scope(None, None, scope.vhost, scope.queue).condition()
     time_of = "unix_micros(coalesce(t_pub, CAST(day AS timestamp)))"
