@@ -497,6 +497,35 @@ class TestMessages:
         got = [row["body"] for batch in query.sink.values() for row in batch]
         assert got == bodies
 
+    @both
+    def test_odd_headers(self, broker: Broker, queue: str, query: Query) -> None:
+        """Names that are no UTF-8, every type of field, an empty table; each arrives once."""
+        fields = (
+            *(b"t\x01", b"b\xff", b"B\xff", b"s\xff\xfe", b"u\xff\xfe", b"I" + b"\xff" * 4),
+            *(b"i" + b"\xff" * 4, b"l" + b"\xff" * 8, b"f" + bytes(4), b"d" + bytes(8)),
+            *(b"D\x02" + bytes(4), b"T" + bytes(8), b"V", b"S\0\0\0\x02\xff\xfe", b"x\0\0\0\x01\0"),
+            *(b"F\0\0\0\0", b"A\0\0\0\x02t\0"),
+        )
+        tables = [b"", *[b"\x03k\xff\xfe" + each for each in fields]]
+        rows = [
+            ("", queue, b"\x20\0" + len(table).to_bytes(4, "big") + table, b"%d" % number)
+            for number, table in enumerate(tables)
+        ]
+        with channel_to(broker.url) as channel:
+            channel.confirm_select()
+            assert channel.publish_many(rows).confirmed == len(rows)
+        query.columns = ("body", "headers")
+        query.start()
+        with pytest.raises(Killed):
+            query.trigger(until="planned")
+        query.start()
+        query.drain()
+        got = [row for batch in query.sink.values() for row in batch]
+        assert [row["body"] for row in got] == [b"%d" % number for number in range(len(rows))]
+        assert all(dict(row["headers"]).keys() >= {"k\\xff\\xfe"} for row in got[1:])
+        query.kill()
+        assert world.settles_at(broker.url, queue, 0)
+
     def test_one_that_makes_no_row_stops_nothing(
         self, broker: Broker, queue: str, query: Query, caplog: pytest.LogCaptureFixture
     ) -> None:
