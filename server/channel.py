@@ -301,7 +301,7 @@ class Channel:
                 if not settlement.fate.goes_back:
                     for entry in settlement.entries:
                         if entry.queue.pen is not None and not entry.queue.is_deleted:
-                            entry.queue.pen.back(entry.messages)
+                            entry.queue.pen.back(self.node.equipment.gone_of(entry))
                         entry.queue.unsettle(entry.messages)
                         for copies in entry.queue.stored_copies(entry.messages):
                             self.node.unsettle(*copies)

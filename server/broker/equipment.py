@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from server.broker.arguments import QUORUM
 from server.broker.care import OWN_EXPIRATIONS, Care
@@ -13,6 +13,7 @@ from server.broker.lease import Lease
 from server.broker.letters import Letters
 from server.broker.levels import Levels
 from server.broker.limits import Limit
+from server.broker.message import lsn_of
 from server.broker.returns import Returns
 from server.broker.sequence import SEQUENCE_NOTES, Sequence
 from server.broker.single_active import SingleActive
@@ -26,11 +27,20 @@ if TYPE_CHECKING:
     from server.broker.features import Features
     from server.broker.gate import Gate
     from server.broker.letters import Office
+    from server.broker.message import Message
     from server.broker.outlet import NoteLog
     from server.broker.paged_store import JournalClock
     from server.broker.pager import Pager
     from server.broker.queue import Queue
     from server.broker.timers import Timers
+
+
+class Settled(Protocol):
+    """Deliveries of one queue that were settled."""
+
+    queue: Queue
+    messages: list[Message]
+
 
 # Queue ids that a consumer is shown of queues that are not stored begin here.
 UNSTORED_IDS: Final = 1 << 60
@@ -223,6 +233,11 @@ class Equipment:
             queue.unstored_id = UNSTORED_IDS + (self._clock.now_ms() << 16)
             queue.unstored_id += self._unstored_count & 0xFFFF
         return queue.unstored_id
+
+    def gone_of(self, entry: Settled) -> list[Message]:
+        """Those of some settled deliveries that are not kept as dead letters on their way."""
+        kept = {*entry.queue.held_lsns(), *self.office.kept_of(entry.queue)}
+        return [message for message in entry.messages if lsn_of(message[2]) not in kept]
 
     def restore(self, queue: Queue, notes: dict[bytes, bytes]) -> None:
         """What had been noted of a queue before a restart; its messages are in place."""

@@ -155,10 +155,7 @@ class Stream(Queue):
 
     def held_spans(self) -> list[list[Collection[int]]]:
         """See `Queue`: also what is to go, but is not settled yet."""
-        return [
-            [range(first, last + 1) for first, last in ranges]
-            for ranges in (self._retention.doomed_ranges(), list(self.index.ranges()))
-        ]
+        return [self._retention.held_spans() + self.index.held_spans()]
 
     # Consumers
 

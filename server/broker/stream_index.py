@@ -22,7 +22,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 # A chunk is full when it has so many octets, messages or rows.
 CHUNK_OCTETS: Final = 1024 * 1024
@@ -104,6 +104,34 @@ class Rows:
             self._starts.pop()
             self._firsts.pop()
         self.count = count
+
+
+class HeldRows:
+    """The LSNs in some rows as they are at one moment, whatever is appended to them later."""
+
+    __slots__ = ("_count", "_rows")
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._count = rows.count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(range(first, last + 1) for first, last in self.ranges())
+
+    def __contains__(self, lsn: object) -> bool:
+        return any(lsn == each for each in self)
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """First and last of each row."""
+        left = self._count
+        for first, last in self._rows.ranges():
+            if left <= 0:
+                return
+            yield first, min(last, first + left - 1)
+            left -= last - first + 1
 
 
 class Chunk:
@@ -272,6 +300,10 @@ class StreamIndex:
     def ranges(self, lsn: int = 0) -> Iterator[tuple[int, int]]:
         """First and last LSN of each row, of what is not lower than this LSN."""
         return chain.from_iterable(chunk.rows.ranges(lsn) for chunk in self.chunks)
+
+    def held_spans(self) -> list[Collection[int]]:
+        """All LSNs, as they are at this moment."""
+        return [HeldRows(chunk.rows) for chunk in self.chunks]
 
     # Segments
 

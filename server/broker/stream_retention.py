@@ -17,6 +17,7 @@ from server.broker.outlet import CopyLog, NoteLog, Pen
 from server.broker.stream_index import (
     SEGMENT_OCTETS,
     Chunk,
+    HeldRows,
     StreamIndex,
     first_offset_of,
     is_chunk_key,
@@ -24,7 +25,7 @@ from server.broker.stream_index import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from server.broker.features import Features
     from server.broker.timers import Timers
@@ -148,9 +149,9 @@ class Retention:
             self._armed_ms = self._timers.at(due_ms, self._wake)
         return due_ms <= now_ms
 
-    def doomed_ranges(self) -> list[tuple[int, int]]:
-        """First and last LSNs of what is let go, and not settled yet."""
-        return [pair for chunk in self._doomed for pair in chunk.rows.ranges()]
+    def held_spans(self) -> list[Collection[int]]:
+        """LSNs of what is let go, and not settled yet."""
+        return [HeldRows(chunk.rows) for chunk in self._doomed]
 
     def _settle(self, pen: Pen | None) -> bool:
         left = TURN_SETTLES

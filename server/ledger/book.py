@@ -48,10 +48,20 @@ class Book:
         sink: takes the lines
         clock_us: microseconds since 1970, never going back
         limit_octets: more than so much is not kept in memory
+        after_gap: called when lines were dropped and the disk takes them again
     """
 
     __slots__ = (
-        *("_clock_us", "_head", "_limit_octets", "_lines", "_lost", "_retry_at_us", "_sink"),
+        *(
+            "_after_gap",
+            "_clock_us",
+            "_head",
+            "_limit_octets",
+            "_lines",
+            "_lost",
+            "_retry_at_us",
+            "_sink",
+        ),
         *("_is_refused", "deal", "epoch", "highest_lsn", "lost_count", "number", "octets"),
     )
 
@@ -62,6 +72,7 @@ class Book:
         sink: Sink,
         clock_us: Callable[[], int],
         limit_octets: int,
+        after_gap: Callable[[], None] = lambda: None,
     ) -> None:
         self.epoch = epoch
         self.number = 0  # of the next line
@@ -73,6 +84,7 @@ class Book:
         self._sink = sink
         self._clock_us = clock_us
         self._limit_octets = limit_octets
+        self._after_gap = after_gap
         self._lines: list[str] = []
         self._lost = 0  # since the last line that was kept
         self._retry_at_us = 0
@@ -93,7 +105,11 @@ class Book:
         self.octets += len(line)
 
     def name(self, event: str) -> None:
-        """Write down what later lines refer to: it is not dropped, or they would say nothing."""
+        """Write down what later lines refer to: it is dropped last, as they say nothing without."""
+        if self.octets > 2 * self._limit_octets:
+            self.number += 1
+            self._drop()
+            return
         line = f'{self._head}{self.number},"t":{self._clock_us()},"e":"{event}}}\n'
         self.number += 1
         self._lines.append(line)
@@ -136,7 +152,8 @@ class Book:
         self._is_refused = False
         self._sink.failing(False)
         self.lost_count += lost
+        log.info("ledger.accepted", count=lost, meaning="so many events were dropped meanwhile")
         if lost:
             self.name(f'gap","lost":{lost}')
-        log.info("ledger.accepted", count=lost, meaning="so many events were dropped meanwhile")
+            self._after_gap()
         self.flush()

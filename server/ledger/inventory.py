@@ -13,6 +13,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from server.broker.stream import Stream
+from server.broker.stream_index import HeldRows
 from server.ledger.pens import LINE_RANGES
 from server.ledger.text import pairs_text, ranges_in
 
@@ -72,7 +73,9 @@ class Holding(NamedTuple):
 def ranges_of(spans: Iterable[Collection[int]]) -> Iterator[tuple[int, int]]:
     """The ranges in ascending spans."""
     return chain.from_iterable(
-        ((span[0], span[-1]),) if isinstance(span, range) else ranges_in(span)
+        ((span[0], span[-1]),)
+        if isinstance(span, range)
+        else (span.ranges() if isinstance(span, HeldRows) else ranges_in(span))
         for span in spans
         if len(span)
     )

@@ -152,7 +152,14 @@ class Ledger:
         habits, before, node = self._habits, self._before, self._node
         self._files.begin(self._epoch + 1)
         self._epoch += 1
-        book = Book(habits.broker, self._epoch, self._files, self._clock_us, habits.buffer_octets)
+        book = Book(
+            habits.broker,
+            self._epoch,
+            self._files,
+            self._clock_us,
+            habits.buffer_octets,
+            lambda: node.turn.later(self._after_gap),
+        )
         self._book = book
         self._names = Names(book, self._queue_id, self, tells_ids=habits.tells_ids)
         book.highest_lsn = before.lsn
@@ -263,6 +270,10 @@ class Ledger:
                 for consumer in channel.consumers.values():
                     self._say(consumer, "known")
         self._stocktaking.begin(book, why, done, lambda queue: names.queue_again(queue, "known"))
+
+    def _after_gap(self) -> None:
+        """Names may have been dropped, too, and only an inventory tells what is there now."""
+        self._take_inventory("periodic", self._nothing)
 
     # Pens
 
