@@ -375,6 +375,20 @@ def test_a_broker_that_is_restarted_in_between(
             later = run.plan()
             assert later is not None
             assert len(run.read(later)) == 5
+            # Away when the driver asks: nothing new, for a while.
+            assert run.plan() is None
+            broker.kill9()
+            assert run.plan() is None
+            assert run.plan() is None
+            broker.start()
+            publish(broker.url, stream, 30_005, 30_007)
+            assert run.run() == 1
+            assert run.plan() is None
+            broker.kill9()
+            run.restart(options(broker.url, stream, readTimeoutMs=300))
+            with pytest.raises(BulkClosed, match="Connection refused"):
+                for _ in range(20):
+                    run.plan()
     finally:
         broker.kill9()
 

@@ -11,7 +11,9 @@ Spec: STREAM-20, STREAM-21
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,13 +25,16 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from vouchmq.kit.bulk import BulkError
 from vouchmq.spark.options import SourceOptions, refuse
 from vouchmq.spark.ranges import Range, admit, offset_of, positions_of, ranges_of, split
 from vouchmq.spark.stream_read import RangeReader, loss
-from vouchmq.spark.tail import Probe
+from vouchmq.spark.tail import Probe, is_away
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 # How long a trigger waits for news when there is none; also how long stopping a query may take.
 WAIT_S: Final = 0.1
@@ -60,6 +65,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._mean_bytes = 0.0
         self._target: dict[str, int] | None = None
         self._joined: dict[str, int] = {}
+        self._away_since: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins: `startingOffsets`."""
@@ -84,17 +90,16 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: `start` is not of this mode, or of other streams
         """
         positions = self._positions(start)
-        if self._target is None:
-            if self._probe.is_watching(positions) and not self._probe.news(positions, WAIT_S):
-                return dict(start)
-            self._look()
+        if self._target is None and not self._has_news(positions):
+            return dict(start)
         tails = self._tails if self._target is None else self._target
         positions = self._checked(positions, tails)
         ends = admit(positions, tails, self._limit(limit))
         if ends != self._positions(start):
             return offset_of(ends)
         if self._target is None:
-            self._probe.news(positions, WAIT_S)
+            # Consumers at the ends of the streams, for the next call.
+            self._outlasting(lambda: self._probe.news(positions, WAIT_S))
         return dict(start)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -129,10 +134,38 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Close the connection."""
         self._probe.close()
 
-    def _look(self) -> None:
+    def _has_news(self, positions: dict[str, int]) -> bool:
+        """Whether there may be something new; then the tails are known."""
+        if not self._probe.is_watching(positions):
+            return self._outlasting(self._look)
+        has_come = self._outlasting(lambda: self._probe.news(positions, WAIT_S))
+        return has_come and self._outlasting(self._look)
+
+    def _outlasting(self, question: Callable[[], bool]) -> bool:
+        """An answer, False while the broker is away: for `readTimeoutMs`, as in the tasks.
+
+        Raises:
+            BulkError: it is away for longer, or has refused something
+        """
+        try:
+            answer = question()
+        except BulkError as error:
+            now = time.monotonic()
+            self._away_since = now if self._away_since is None else self._away_since
+            is_over = now - self._away_since > self._options.read_timeout_ms / 1000
+            if is_over or not is_away(error):
+                raise
+            log.warning("%s; waiting for it", error)
+            time.sleep(WAIT_S)
+            return False
+        self._away_since = None
+        return answer
+
+    def _look(self) -> bool:
         tails = {queue: self._probe.newest(queue) for queue in self._options.queues}
         self._tails = {queue: tail.next for queue, tail in tails.items()}
         self._mean_bytes = max(tail.mean_bytes for tail in tails.values())
+        return True
 
     def _positions(self, start: Mapping[str, Any]) -> dict[str, int]:
         """Where each stream is read on; one that joined the query is read from its beginning."""
