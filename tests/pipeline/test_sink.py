@@ -16,7 +16,7 @@ from tests.pipeline import peer
 from tests.pipeline.conftest import Referee
 from vouchmq.spark.options import SinkOptions
 from vouchmq.spark.publishes import RowError
-from vouchmq.spark.sink import Published, SinkError, publish_task
+from vouchmq.spark.sink import BatchWriter, Published, SinkError, publish_task
 
 Either = BrokerProcess | Referee
 
@@ -159,6 +159,20 @@ def test_a_task_without_rows_needs_no_broker() -> None:
     nobody = "amqp://127.0.0.1:1/"
     assert publish(nobody, [batch(0, 0)], routingKey="q") == Published()
     assert publish(nobody, [], routingKey="q") == Published()
+
+
+def test_the_driver_hears_of_totals(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="vouchmq.spark.sink")
+    writer = BatchWriter(SinkOptions.parse({"url": "amqp://broker", "exchange": "x"}))
+    writer.commit([Published(5), None, Published(7, nacked=2)])
+    writer.commit([Published(5, unroutable=2)])
+    writer.abort([None, Published(5)])
+    assert [record.message for record in caplog.records] == [
+        "amqp write: 12 rows confirmed, 2 nacks",
+        "amqp write: 5 rows confirmed, 0 nacks",
+        "amqp write: 2 of 5 rows unroutable",
+        "amqp write failed; its other tasks have published 5 rows",
+    ]
 
 
 def test_a_blocked_connection_waits_and_goes_on(

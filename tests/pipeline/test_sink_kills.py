@@ -25,6 +25,7 @@ KEY = "x-deduplication-header"
 # As `sink_job` has set Spark.
 BATCH_ROWS = 200
 ROWS = 2000
+KILLS = 20
 
 told = logging.getLogger(__name__)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * JOB_LIMIT_S)]
@@ -121,11 +122,10 @@ def test_queries_killed_at_any_time(
 ) -> None:
     chance = random.Random(5)
     brokers = [Ends(vouch, fresh), Ends(rabbit, fresh)]
-    rounds = 20
-    batches = 8 * rounds
+    batches = 8 * KILLS
     job = queries(brokers, tmp_path, batches)
     log = tmp_path / "job.log"
-    for _ in range(rounds):
+    for _ in range(KILLS):
         with SinkJob(job, log) as run:
             run.wait_for(brokers[0].grows())
             time.sleep(chance.uniform(0, 2.0))
@@ -134,4 +134,4 @@ def test_queries_killed_at_any_time(
     with SinkJob(job, log) as run:
         run.finish()
     twice = [ends.judge(batches * ROWS) for ends in brokers]
-    told.info("%d kills: lost 0, published twice %s of %d rows", rounds, twice, batches * ROWS)
+    told.info("%d kills: lost 0, published twice %s of %d rows", KILLS, twice, batches * ROWS)
