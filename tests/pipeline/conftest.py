@@ -79,7 +79,8 @@ def vouch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     definitions = directory / "definitions.json"
     definitions.write_text(peer.limited_user())
     process = BrokerProcess(directory, flags=["--load-definitions", str(definitions)])
-    process.start()
+    # Beside Spark a start may take its time.
+    process.start(limit_s=60)
     try:
         yield process
         assert process.is_running, f"the broker died:\n{process.output()}"

@@ -199,7 +199,7 @@ def test_a_blocked_connection_waits_and_goes_on(
 
 def test_a_broker_in_alarm_is_named_as_the_reason(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, flags=["--vm-memory-high-watermark", "1MB"])
-    broker.start()
+    broker.start(limit_s=60)
     try:
         with pytest.raises(SinkError) as raised:
             publish(broker.url, [batch(0, 10)], routingKey="q", confirmTimeoutMs="500")
@@ -210,7 +210,7 @@ def test_a_broker_in_alarm_is_named_as_the_reason(tmp_path: Path) -> None:
 
 def test_a_broker_that_dies_in_the_middle_of_a_task(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path)
-    broker.start()
+    broker.start(limit_s=60)
     peer.declare(broker.url, "q")
 
     def batches() -> Iterator[pa.RecordBatch]:
