@@ -29,10 +29,19 @@ TIMEOUT_S = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A first query starts a JVM and its Python workers: it has more time than other tests."""
+    """A first query starts a JVM and its Python workers: it has more time than other tests.
+
+    Who needs the referee is marked so.
+    """
     for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+        if HERE not in item.path.parents:
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+        chosen = getattr(item, "callspec", None)
+        broker = chosen.params.get("either") if chosen else None
+        if broker == "rabbit" or "rabbit" in getattr(item, "fixturenames", ()):
+            item.add_marker("referee")
 
 
 @pytest.fixture(scope="session")
