@@ -112,6 +112,8 @@ def run(spark: SparkSession, job: Job) -> Result:
     """
     began = time.monotonic()
     found = lines.find(job.paths)
+    # Settings of queries are changed: not in the caller's session.
+    spark = spark.newSession()
     tune(spark, sum(path.stat().st_size for path in (*found.closed, *found.open)))
     shutil.rmtree(job.internal, ignore_errors=True)
     desk = Desk(spark, job.internal / "full")

@@ -138,6 +138,7 @@ def run(spark: SparkSession, job: Job) -> Result:
     """
     began = time.monotonic()
     _check(job)
+    spark = spark.newSession()
     shelf = Shelf(spark, job.internal)
     stream = (
         spark.readStream.schema(lines.reading_schema())

@@ -1,0 +1,219 @@
+"""The audit on small ledgers: the same as plain Python says, and what faults must be found.
+
+One Spark job costs more than a thousand small ledgers: examples are drawn first, each becomes a
+broker with its own id, and all are judged together.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.pipeline.audit_reference import Reference
+from tests.pipeline.worlds import Event, Order, World, spoil, write_files
+from vouchmq.spark import audit, incremental
+from vouchmq.spark.lines import LedgerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEDGERS = 80
+ORDER = st.tuples(st.integers(0, 99), st.integers(0, 19), st.integers(0, 19))
+FAULT = st.tuples(st.integers(0, 99), st.integers(0, 999), st.integers(0, 29))
+Verdict = dict[str, Any]
+
+pytestmark = [pytest.mark.timeout(600)]
+
+
+def drawn(count: int, *, faults: bool = True) -> list[tuple[list[Order], list[Order]]]:
+    """Orders and faults of ledgers, as hypothesis draws them."""
+    found: list[tuple[list[Order], list[Order]]] = []
+    drawing = st.tuples(
+        st.lists(ORDER, min_size=1, max_size=90),
+        st.lists(FAULT, max_size=6) if faults else st.just([]),
+    )
+
+    @settings(
+        max_examples=count,
+        database=None,
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(drawing)
+    def draw(example: tuple[list[Order], list[Order]]) -> None:
+        found.append(example)
+
+    draw()
+    return found
+
+
+def ledgers(examples: Sequence[tuple[list[Order], list[Order]]]) -> list[list[Event]]:
+    """The lines of each example's broker."""
+    made = []
+    for number, (orders, faults) in enumerate(examples):
+        world = World(f"broker-{number:03d}")
+        world.follow(orders)
+        lines = spoil(world.lines, faults)
+        if lines:
+            made.append(lines)
+    return made
+
+
+def verdict(spark: SparkSession, out: Path) -> Verdict:
+    """What the tables say, in the words of the reference."""
+    copies = spark.read.parquet(str(out / "copies")).select("b", "qid", "lsn", "state").collect()
+    found: set[tuple[Any, ...]] = set()
+    for row in spark.read.parquet(str(out / "findings")).collect():
+        if row["kind"] in ("over_prefetch", "unknown_consumer"):
+            number = re.search(r"consumer (\d+)", row["detail"])
+            assert number
+            found.add((row["b"], row["o"], int(number[1]), row["kind"]))
+        elif row["lsn"] is None:
+            number = re.search(r"publish (\d+)", row["detail"])
+            assert number
+            found.add((row["b"], 0, int(number[1]), row["kind"]))
+        else:
+            found.add((row["b"], row["qid"], row["lsn"], row["kind"]))
+    epochs = spark.read.parquet(str(out / "completeness")).collect()
+    return {
+        "states": {(row["b"], row["qid"], row["lsn"]): row["state"] for row in copies},
+        "findings": found,
+        "missing": {(row["b"], row["o"]): row["missing"] for row in epochs},
+    }
+
+
+def expected(brokers: Sequence[Sequence[Event]]) -> Verdict:
+    """What plain Python says."""
+    reference = Reference([line for lines in brokers for line in lines])
+    return {
+        "states": reference.states,
+        "findings": reference.findings,
+        "missing": {
+            (broker, number): reference.missing(broker, number)
+            for broker, epochs in reference.epochs.items()
+            for number in epochs
+        },
+    }
+
+
+def assert_same(found: Verdict, wanted: Verdict) -> None:
+    """Compare, and name the first differences."""
+    for name in ("missing", "states", "findings"):
+        one, other = found[name], wanted[name]
+        keys = (
+            set(one) ^ set(other)
+            if isinstance(one, set)
+            else {key for key in {*one, *other} if one.get(key) != other.get(key)}
+        )
+        sample = sorted(keys, key=str)[:10]
+        assert not keys, (
+            name,
+            [
+                (
+                    k,
+                    k in one,
+                    one.get(k) if isinstance(one, dict) else "",
+                    other.get(k) if isinstance(other, dict) else "",
+                )
+                for k in sample
+            ],
+        )
+
+
+def test_spark_says_what_plain_python_says(spark: SparkSession, tmp_path: Path) -> None:
+    brokers = ledgers(drawn(LEDGERS))
+    for lines in brokers:
+        write_files(lines, tmp_path / "ledger", [11, 30, 5])
+    result = audit.run(spark, audit.Job((str(tmp_path / "ledger"),), tmp_path / "out"))
+    wanted = expected(brokers)
+    assert_same(verdict(spark, tmp_path / "out"), wanted)
+    # The faults are such that there is something to be found.
+    assert len(set(wanted["states"].values())) > 9, set(wanted["states"].values())
+    assert len({kind for *_, kind in wanted["findings"]}) > 5
+    assert sum(result.states.values()) == len(wanted["states"])
+
+
+def test_an_honest_broker_has_no_findings() -> None:
+    for lines in ledgers(drawn(400, faults=False)):
+        reference = Reference(lines)
+        assert not reference.findings, (lines[0]["b"], reference.findings)
+        assert "LOST" not in reference.states.values()
+
+
+def test_incremental_is_full_in_any_split(spark: SparkSession, tmp_path: Path) -> None:
+    """Files come in some order, late ones among them, in three runs; the tables are the same."""
+    brokers = ledgers(drawn(LEDGERS // 2))
+    chance = random.Random(7)
+    files: list[Path] = []
+    for lines in brokers:
+        files += write_files(lines, tmp_path / "all", [9, 14])
+    shuffled = chance.sample(files, len(files))
+    in_order = sorted(files, key=lambda path: path.name.split("-")[2:])
+    runs = [in_order[: len(files) // 3], in_order[len(files) // 3 : len(files) // 2]]
+    runs.append([path for path in shuffled if path not in runs[0] and path not in runs[1]])
+    place = tmp_path / "ledger"
+    place.mkdir()
+    job = audit.Job((str(place),), tmp_path / "out")
+    for batch in runs:
+        for path in batch:
+            shutil.copy(path, place / path.name)
+        incremental.run(spark, job)
+    assert_same(verdict(spark, tmp_path / "out"), expected(brokers))
+
+
+class TestBadInput:
+    """One ledger with everything that can be wrong with files, and two that must be refused."""
+
+    def world(self) -> World:
+        world = World("one@host")
+        chance = random.Random(3)
+        world.follow([(chance.randrange(100), 3, chance.randrange(20)) for _ in range(80)])
+        return world
+
+    def test_files_may_be_torn_broken_packed_and_there_twice(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        lines = self.world().lines
+        written = write_files(lines, tmp_path / "l", [25])
+        # The newest is still written to; one is packed and there as it was, too; one is damaged.
+        newest = written[-1]
+        newest.write_bytes(newest.read_bytes() + b'{"b":"one@host","o"')
+        newest.rename(newest.with_name(f".{newest.name}.open"))
+        written[0].with_suffix(".jsonl.gz").write_bytes(gzip.compress(written[0].read_bytes()))
+        (tmp_path / "l" / "again").mkdir()
+        shutil.copy(written[1], tmp_path / "l" / "again" / written[1].name)
+        text = written[2].read_bytes().splitlines(keepends=True)
+        damaged = json.loads(text[4])
+        text[4] = b"\0" * 40 + b"\n"
+        written[2].write_bytes(b"".join(text))
+        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        assert result.facts.torn == 1
+        assert result.facts.broken == [f"{written[2]}:5"]
+        assert result.facts.missing() == 1
+        rest = [line for line in lines if (line["o"], line["n"]) != (damaged["o"], damaged["n"])]
+        assert_same(verdict(spark, tmp_path / "out"), expected([rest]))
+
+    def test_two_brokers_with_one_id_are_refused(self, spark: SparkSession, tmp_path: Path) -> None:
+        write_files(World("one").lines, tmp_path / "a", [])
+        write_files(World("one", start_t=1_780_000_000_000_000).lines, tmp_path / "b", [])
+        with pytest.raises(LedgerError, match="two brokers have the id one: line 0 of epoch 1"):
+            audit.run(spark, audit.Job((str(tmp_path),), tmp_path / "out"))
+
+    def test_another_format_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
+        lines = World("one").lines
+        lines[0]["fmt"] = 2
+        write_files(lines, tmp_path / "l", [])
+        with pytest.raises(LedgerError, match="format 2 of the ledger is not known"):
+            audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
