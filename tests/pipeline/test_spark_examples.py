@@ -1,7 +1,8 @@
 """The programs of examples/spark/ do what they say, on our broker and on the referee.
 
-By default they run in this process, in the session of the tests, and are judged by what they
-print; with `--campaign` also as a reader would run them, each with a Spark of its own.
+By default they run in this process, in the session of the tests, against our broker, and are
+judged by what they print; with `--campaign` against the referee too, and also as a reader would
+run them, each with a Spark of its own.
 """
 
 from __future__ import annotations
@@ -135,6 +136,9 @@ def check_audit_a_crash(lines: list[str], out: Path) -> None:
 CHECKS = (check_queue_to_parquet, check_stream_to_table, check_parquet_to_exchange)
 
 
+@pytest.mark.parametrize(
+    "either", ["vouch", pytest.param("rabbit", marks=pytest.mark.campaign)], indirect=True
+)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_an_example_does_what_it_says(
     check: Callable[[Run, str], None], run: Run, either: BrokerProcess | RefereeBroker
