@@ -459,7 +459,8 @@ class Assembly:
 
     def _synced(self, watermark: int) -> None:
         if self.ledger is not None:
-            self.ledger.synced(watermark, self.commit.counters.last_sync_ms)
+            # As group commit has it, not as it is told: a confirm may not be its own evidence.
+            self.ledger.synced(self.commit.watermark, self.commit.counters.last_sync_ms)
         self.node.synced(watermark)
         self.storage.synced(watermark)
 

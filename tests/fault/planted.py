@@ -17,13 +17,18 @@ from server.__main__ import main
 from server.broker.dedup import Window
 from server.broker.fate import Reason
 from server.broker.hold import Hold
+from server.broker.line import Line
 from server.broker.message import Message
+from server.broker.outlet import Outlet
 from server.broker.queue import Queue
 from store.group_commit import GroupCommit
 from store.journal import Journal, SyncTicket
 
 VARIABLE: Final = "PLANTED_BUG"
 LAZY_S: Final = 0.05
+RARE: Final = int(os.environ.get("PLANTED_RARE", "1000"))
+"""One message in so many is lost."""
+SOMETIMES: Final = 20
 
 
 def no_sync() -> None:
@@ -123,6 +128,47 @@ def lose_letters() -> None:
     Queue.bury = bury  # type: ignore[method-assign]
 
 
+def lose_some() -> None:
+    """Now and then a message is taken from its queue and given to nobody."""
+    take = Queue.take
+
+    def careless(self: Queue, line: Line, count: int) -> list[Message]:
+        batch = take(self, line, count)
+        kept = [message for message in batch if (message[2] >> 1) % RARE]
+        self.unacked_count -= len(batch) - len(kept)
+        return kept
+
+    Queue.take = careless  # type: ignore[method-assign]
+
+
+def overtake() -> None:
+    """Now and then the head of a queue is sent to its end."""
+    take = Line.take
+    taken = 0
+
+    def unfair(self: Line, count: int) -> list[Message]:
+        nonlocal taken
+        taken += 1
+        if taken % SOMETIMES == 0 and len(self.ready) > count:
+            self.ready.rotate(-1)
+        return take(self, count)
+
+    Line.take = unfair  # type: ignore[method-assign]
+
+
+def forget_redelivered() -> None:
+    """Deliveries are never marked as redelivered."""
+    hand_out = Queue.hand_out
+
+    def innocent(
+        self: Queue, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1
+    ) -> bool:
+        del mark
+        return hand_out(self, outlet, line, batch, 0)
+
+    Queue.hand_out = innocent  # type: ignore[method-assign]
+
+
 BUGS: Final[dict[str, Callable[[], None]]] = {
     "no-sync": no_sync,
     "confirm-before-sync": confirm_before_sync,
@@ -134,6 +180,9 @@ BUGS: Final[dict[str, Callable[[], None]]] = {
     "forget-keys": forget_keys,
     "forget-delayed": forget_delayed,
     "lose-letters": lose_letters,
+    "lose-some": lose_some,
+    "overtake": overtake,
+    "forget-redelivered": forget_redelivered,
 }
 
 if __name__ == "__main__":
