@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 TIMEOUT_S = 300
 
+# Half of what a short-lived JVM does is compile itself. Programs that tests start inherit these.
+LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
+    os.environ.setdefault(name, LEAN)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A first query starts a JVM and its Python workers: it has more time than other tests.
