@@ -7,7 +7,8 @@ Three publishers and three consumers, each a process of its own, with the bulk c
 aio-pika, use two durable queues with persistent, mandatory, confirmed messages. Each round ends
 with SIGKILL of the broker (of the Erlang node, for RabbitMQ) and its start on the same data. At the
 end the queues are emptied, and `vouchmq.spark.witness` judges what the clients have written; for
-VouchMQ also against the broker's own ledger.
+VouchMQ also against the broker's own ledger. With `--young` each round is one client that declares
+a durable queue and publishes to it, and the broker is killed as soon as all is confirmed.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ START_LIMIT_S: Final = 90.0
 NOT_FOUND: Final = 404
 QUIET_S: Final = 2.0
 SETTLE_S: Final = 10.0
+YOUNG_MESSAGES: Final = 100
 RABBITMQ_PORT: Final = 26191
 
 
@@ -161,10 +163,10 @@ class Left:
     queues_gone: list[str] = field(default_factory=list)
 
 
-def drain(url: str, directory: Path, left: Left) -> None:
+def drain(url: str, directory: Path, left: Left, queues: Sequence[str]) -> None:
     """Empty the queues before a witness."""
     with Witness(directory, "drain") as witness, BulkConnection.open(url) as connection:
-        for queue in QUEUES:
+        for queue in queues:
             try:
                 connection.channel().declare_passive(queue)
             except BulkClosed as error:
@@ -218,17 +220,39 @@ def endure(victim: Victim, directory: Path, rounds: int, seed: int, settle_s: fl
         end(processes[:PUBLISHERS])
         time.sleep(1.0)
         end(processes[PUBLISHERS:])
-    left = _patiently_drain(victim.url, directory)
+    left = _patiently_drain(victim.url, directory, QUEUES)
     victim.end()
     return left
 
 
-def _patiently_drain(url: str, directory: Path) -> Left:
+def endure_young(victim: Victim, directory: Path, rounds: int) -> Left:
+    """Kill the broker right after it has confirmed messages in a queue that is just as new."""
+    victim.start()
+    queues = [f"young.{number}" for number in range(rounds)]
+    for queue in queues:
+        with Witness(directory, queue) as witness:
+            connection = BulkConnection.open(victim.url)
+            channel = connection.channel()
+            channel.declare(queue)
+            channel.confirm_select()
+            rows = [
+                ("", queue, {"delivery_mode": 2, "message_id": f"{queue}:{number}"}, b"x" * 100)
+                for number in range(YOUNG_MESSAGES)
+            ]
+            channel.publish_many(rows, mandatory=True, watch=witness.watch())
+            victim.kill9()
+        victim.start()
+    left = _patiently_drain(victim.url, directory, queues)
+    victim.end()
+    return left
+
+
+def _patiently_drain(url: str, directory: Path, queues: Sequence[str]) -> Left:
     """A node that was just started may refuse a connection once more."""
     left = Left()
     for _ in range(20):
         with contextlib.suppress(BulkError):
-            drain(url, directory, left)
+            drain(url, directory, left, queues)
             return left
         time.sleep(0.5)
     raise AssertionError("the broker lets nobody in")
@@ -259,17 +283,22 @@ def judge(directory: Path, out: Path, ledger: Path | None) -> dict[str, Any]:
 
 
 def campaign(
-    broker: str, directory: Path, rounds: int, seed: int, settle_s: float
+    broker: str, directory: Path, rounds: int, seed: int, settle_s: float | None
 ) -> dict[str, Any]:
-    """One whole campaign."""
+    """One whole campaign; `settle_s` None: with young queues."""
     began = time.monotonic()
     ours = Ours(directory) if broker == "vouchmq" else None
     witnesses = directory / "witnesses"
-    left = endure(ours or Theirs(directory), witnesses, rounds, seed, settle_s)
+    victim = ours or Theirs(directory)
+    if settle_s is None:
+        left = endure_young(victim, witnesses, rounds)
+    else:
+        left = endure(victim, witnesses, rounds, seed, settle_s)
     judged = judge(witnesses, directory / "out", ours.ledger if ours else None)
     return {
         "broker": broker,
         "rounds": rounds,
+        "young_queues": settle_s is None,
         "seed": seed,
         "python": platform.python_version(),
         "kernel": platform.release(),
@@ -302,13 +331,15 @@ def main() -> int:
         default=SETTLE_S,
         help="seconds between the declaration of the queues and the first message",
     )
+    parser.add_argument("--young", action="store_true", help="new queues, killed at once")
     parser.add_argument("--work", type=Path, help="keep everything in this directory")
     parser.add_argument("--out", type=Path, help="write what was found to this file")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="witnesses-") as directory:
+        settle_s = None if given.young else given.settle
         work = given.work or Path(directory)
         work.mkdir(parents=True, exist_ok=True)
-        found = campaign(given.broker, work, given.rounds, given.seed, given.settle)
+        found = campaign(given.broker, work, given.rounds, given.seed, settle_s)
     text = json.dumps(found, indent=2, ensure_ascii=False)
     sys.stdout.write(text + "\n")
     if given.out:
