@@ -13,7 +13,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -214,8 +214,21 @@ def start(spark: SparkSession, plan: ArchivePlan) -> StreamingQuery:
     return writer.start(str(plan.to))
 
 
-def follow(query: StreamingQuery, waiting: Waiting, line: Line, stop: Stop) -> Archived:
+def follow(
+    query: StreamingQuery,
+    waiting: Waiting,
+    line: Line,
+    stop: Stop,
+    hush: Callable[[], None] = lambda: None,
+) -> Archived:
     """Show how a query gets on until it ends, or until somebody wants it to.
+
+    Args:
+        query: the query
+        waiting: knows what is still to come
+        line: shows it
+        stop: the wish; a batch that is under way then is done again by the next run
+        hush: called before it is stopped in the middle, of which Spark would complain
 
     Raises:
         StreamingQueryException: it failed
@@ -233,11 +246,12 @@ def follow(query: StreamingQuery, waiting: Waiting, line: Line, stop: Stop) -> A
         seconds = time.monotonic() - began
         so_far = f"{counted(messages, 'message')} in {counted(batches, 'batch')}"
         rate = shown(messages / max(seconds, 0.001))
-        line.show(f"{so_far}, {rate}/s{waiting.text(query)}" if batches else "first batch")
+        line.show((f"{so_far}, {rate}/s" if batches else "first batch") + waiting.text(query))
         if is_over or stop:
             break
         time.sleep(_POLL_S)
     if stop:
+        hush()
         query.stop()
     error = query.exception()
     if error is not None:

@@ -139,7 +139,7 @@ def _archive(plan: ArchivePlan, asked: SourceOptions, memory: str, conf: Mapping
                 ) from None
             raise
         try:
-            done = follow(query, waiting, line, stop)
+            done = follow(query, waiting, line, stop, lambda: spark.sparkContext.setLogLevel("OFF"))
         finally:
             line.clear()
     _say(plan, done, stop)
@@ -148,7 +148,9 @@ def _archive(plan: ArchivePlan, asked: SourceOptions, memory: str, conf: Mapping
 
 def _say(plan: ArchivePlan, done: Archived, stop: Stop) -> None:
     what = f"{plan.mode} '{plan.queue}'" if plan.mode == STREAM else f"queue '{plan.queue}'"
-    if not done.messages:
+    if stop and not done.messages:
+        text = f"no batch of {what} was finished"
+    elif not done.messages:
         text = f"nothing new in {what}; {plan.to} is as it was"
     else:
         text = (
