@@ -120,7 +120,7 @@ def _archive(plan: ArchivePlan, asked: SourceOptions, memory: str, conf: Mapping
     from vouchmq.spark.session import session
 
     line = Line()
-    line.show("starting Spark")
+    line.begin("starting Spark")
     with (
         closing(Waiting(asked)) as waiting,
         session("vouchmq archive", cores=plan.cores, memory=memory, more=conf) as spark,

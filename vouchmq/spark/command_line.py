@@ -102,6 +102,12 @@ class Line:
             self._stream.write(f"{text}\n")
         self._stream.flush()
 
+    def begin(self, text: str) -> None:
+        """Say on a terminal what takes a while, on a line that others may follow."""
+        if self._is_terminal:
+            self._stream.write(f"{text}\n")
+            self._stream.flush()
+
     def clear(self) -> None:
         """Take away what was written over."""
         if self._width:

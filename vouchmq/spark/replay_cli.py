@@ -162,7 +162,7 @@ def _replay(plan: ReplayPlan, memory: str, conf: Mapping[str, str]) -> int:
     from vouchmq.spark.session import session
 
     line = Line()
-    line.show("starting Spark")
+    line.begin("starting Spark")
     more = {**plan.session, **conf}
     with (
         session("vouchmq replay", cores=plan.cores, memory=memory, more=more) as spark,
