@@ -66,9 +66,9 @@ class SinkJob:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def finish(self) -> None:
+    def finish(self, limit_s: float = JOB_LIMIT_S) -> None:
         """Wait for its end, which must be a good one."""
-        assert self._process.wait(JOB_LIMIT_S) == 0, self._log.read_text()
+        assert self._process.wait(limit_s) == 0, self._log.read_text()
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so; it must not end before."""

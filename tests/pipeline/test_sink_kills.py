@@ -122,7 +122,7 @@ def test_queries_killed_at_any_time(
 ) -> None:
     chance = random.Random(5)
     brokers = [Ends(vouch, fresh), Ends(rabbit, fresh)]
-    batches = 8 * KILLS
+    batches = 5 * KILLS
     job = queries(brokers, tmp_path, batches)
     log = tmp_path / "job.log"
     for _ in range(KILLS):
@@ -132,6 +132,6 @@ def test_queries_killed_at_any_time(
             assert run.is_running, "it was through before it could be killed"
             run.kill()
     with SinkJob(job, log) as run:
-        run.finish()
+        run.finish(10 * JOB_LIMIT_S)
     twice = [ends.judge(batches * ROWS) for ends in brokers]
     told.info("%d kills: lost 0, published twice %s of %d rows", KILLS, twice, batches * ROWS)
