@@ -232,7 +232,8 @@ class Server:
                 await aiofiles.os.remove(self._settings.ready_file)
         await self._drain(door)
         loop.remove_reader(assembly.commit.fileno)
-        desk.close()
+        if desk is not None:
+            desk.close()
         control.remove(self._settings.data_dir)
         assembly.close()
         self._clerk.shutdown()
@@ -368,14 +369,17 @@ class Server:
             worker=self._worker if settings.ledger_sync == "group" else None,
         )
 
-    async def _open_desk(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server:
-        """Let who owns the data directory switch the ledger."""
+    async def _open_desk(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server | None:
+        """Let who owns the data directory switch the ledger, if there can be sockets in it."""
         directory = self._settings.data_dir
         desk = LedgerDesk(self._assembly, loop.call_soon_threadsafe)
         try:
             listener = control.listening_socket(directory)
         except OSError as error:
-            raise StartupError(f"{directory / control.NAME}: {error.strerror or error}") from error
+            log.warning(
+                "control.unavailable", path=str(directory / control.NAME), reason=str(error)
+            )
+            return None
         return await loop.create_unix_server(lambda: control.Peer(desk.verbs), sock=listener)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -372,7 +372,9 @@ def keep(place: Path) -> None:
     for record in place.glob("*.log"):
         shutil.copy(record, target)
     if (place / "data").exists():
-        shutil.copytree(place / "data", target / "data")
+        # The socket of a broker that was killed is no file to copy.
+        sockets = shutil.ignore_patterns("control.sock")
+        shutil.copytree(place / "data", target / "data", ignore=sockets)
     sys.stdout.write(f"evidence: {target}\n")
 
 
