@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, Protocol
 
 from protocol.contents import property_block
+from protocol.errors import AmqpError
 from protocol.properties import Properties
 from protocol.runs import body_size
 from server.broker.fate import Fate
@@ -421,6 +422,9 @@ class ChannelPen:
 
 
 def id_text(raw: bytes) -> str:
-    """The message-id of a content as JSON."""
-    message_id = Properties(property_block(raw)).message_id
+    """The message-id of a content as JSON; properties that nobody can read have none."""
+    try:
+        message_id = Properties(property_block(raw)).message_id
+    except AmqpError:
+        return "null"
     return "null" if message_id is None else quoted(message_id)

@@ -13,6 +13,7 @@ from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
 from server.ledger import inventory
 from server.ledger.ledger import Before, Habits, Ledger
+from server.ledger.pens import id_text
 from tests import wire
 from tests.ledger_reader import Audit, Line
 from tests.unit.server.in_memory import Client, World
@@ -230,6 +231,13 @@ class TestPublishing:
         publish(client, "q", b"a", message_id='ü"')
         publish(client, "q", b"a")
         assert [line["m"] for line in world.lines("pub")] == [['ü"'], [None]]
+
+
+def test_an_id_that_cannot_be_read_is_none() -> None:
+    raw = wire.header(1, 0, commands.Basic.Properties(message_id="id"))
+    assert id_text(raw) == '"id"'
+    torn = raw[:-4] + b"\xff" + raw[-3:]
+    assert id_text(torn) == "null"
 
 
 class TestDeliveries:
