@@ -185,7 +185,7 @@ def _say(plan: ReplayPlan, done: Replayed, stop: Stop) -> None:
     elif done.before == done.total:
         text = f"all of {counted(done.total, 'message')} were replayed before"
     else:
-        where = "their own exchanges" if plan.exchange is None else f"exchange '{plan.exchange}'"
+        where = _named(plan.exchange)
         text = (
             f"replayed {counted(done.messages, 'message')} of {plan.source.name} to {where}, "
             f"{done.seconds:.0f} s"
@@ -198,3 +198,9 @@ def _say(plan: ReplayPlan, done: Replayed, stop: Stop) -> None:
         if plan.checkpoint is not None:
             text += ", run it again to go on"
     sys.stdout.write(text + "\n")
+
+
+def _named(exchange: str | None) -> str:
+    if exchange is None:
+        return "their own exchanges"
+    return f"exchange '{exchange}'" if exchange else "the default exchange"
