@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pamqp.commands as amqp
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vouchmq.kit.bulk_frames import BrokenFrameError, Delivery, FrameWalk, Inbox, Returned
 from vouchmq.kit.bulk_methods import HEARTBEAT, method_frame
 from vouchmq.kit.bulk_properties import encode_properties
+
+pytestmark = pytest.mark.timeout(60)
 
 CHANNELS = (1, 2, 7)
 FRAME_MAX = 4096
@@ -148,6 +151,7 @@ def opened() -> FrameWalk:
     return walk
 
 
+@settings(max_examples=60, deadline=None)
 @given(conversations(), st.data())
 def test_any_cut_of_the_bytes_gives_the_same(
     made: tuple[bytes, dict[int, Expected]], data: st.DataObject
@@ -166,6 +170,7 @@ def test_any_cut_of_the_bytes_gives_the_same(
         assert inbox.received_bytes == sum(sizes)
 
 
+@settings(max_examples=60, deadline=None)
 @given(conversations())
 def test_byte_by_byte_gives_the_same(made: tuple[bytes, dict[int, Expected]]) -> None:
     stream, expected = made
@@ -177,6 +182,7 @@ def test_byte_by_byte_gives_the_same(made: tuple[bytes, dict[int, Expected]]) ->
         assert list(inbox.outcomes) == expected[channel].outcomes
 
 
+@settings(max_examples=60, deadline=None)
 @given(conversations(), st.data())
 def test_a_changed_byte_is_read_or_refused_and_nothing_else(
     made: tuple[bytes, dict[int, Expected]], data: st.DataObject

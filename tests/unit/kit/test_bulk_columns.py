@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
@@ -102,6 +102,7 @@ rows_strategy = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(rows_strategy, st.booleans(), st.integers(1, 4))
 def test_a_broker_reads_the_rows_that_were_given(
     rows: list[Row], is_mandatory: bool, count: int

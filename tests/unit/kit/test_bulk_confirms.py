@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vouchmq.kit.bulk_confirms import Confirms, Row
@@ -98,6 +98,7 @@ def test_a_return_whose_properties_were_rewritten_is_recognised_by_the_rest() ->
 Script = st.lists(st.tuples(st.integers(0, 12), st.booleans(), st.booleans()), max_size=20)
 
 
+@settings(deadline=None)
 @given(Script, st.integers(0, 12), st.booleans())
 def test_any_order_of_confirms_is_counted_as_a_list_would(
     script: list[Outcome], sent: int, is_watched: bool

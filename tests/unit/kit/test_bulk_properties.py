@@ -6,7 +6,7 @@ import datetime
 from decimal import Decimal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp.commands import Basic
 
@@ -109,6 +109,7 @@ def test_a_value_that_does_not_fit_is_named(properties: dict[str, object], text:
         encode_properties(properties)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_bytes_are_properties_or_an_error_of_ours(raw: bytes) -> None:
     try:
@@ -124,6 +125,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=20), values, max_size=6))
 def test_any_table_is_read_back(headers: dict[str, object]) -> None:
     assert decode_properties(encode_properties({"headers": headers})).headers == headers
