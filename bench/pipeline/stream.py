@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STREAM: Final = "bench.stream"
-MESSAGES: Final = 300_000
-PIKA_MESSAGES: Final = 60_000
+MESSAGES: Final = 200_000
 TASKS: Final = 2
 PIKA, SPARK, JSON = "pika", "spark", "json"
 
@@ -45,7 +44,7 @@ def measure(place: Place) -> Iterator[Play]:
 
     def play(arm: str) -> Values:
         if arm == PIKA:
-            rate = loops.pika_consume(place.url, STREAM, place.scaled(PIKA_MESSAGES), stream=True)
+            rate = loops.pika_consume(place.url, STREAM, count, stream=True)
         else:
             rate = count / seconds(rows if arm == SPARK else from_json)
         return {"rows_per_s": round(rate)}
