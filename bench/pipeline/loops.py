@@ -147,10 +147,12 @@ def pika_consume(
     began = time.perf_counter()
     channel.basic_consume(queue, on_message, arguments=arguments)
     # Not stop_consuming: it rejects what has come beyond that, which a stream does not allow.
+    heard, heard_at = 0, began
     while seen < count:
-        before = seen
-        connection.process_data_events(time_limit=PATIENCE_S)
-        if seen == before:
+        connection.process_data_events(time_limit=1.0)
+        if seen > heard:
+            heard, heard_at = seen, time.perf_counter()
+        elif time.perf_counter() - heard_at > PATIENCE_S:
             raise RowError(f"{seen} of {count} messages came")
     took = time.perf_counter() - began
     connection.close()
