@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from vouchmq.spark import spool
 from vouchmq.spark.queue import QueueReader
 from vouchmq.spark.source import AmqpDataSource
-from vouchmq.spark.spooling import SpoolReader
+from vouchmq.spark.spooling import SpoolDriver, SpoolReader
 
 POINTS = ("acking", "spooled", "spooling", "logged")
 
@@ -72,9 +72,15 @@ class StoppingQueueReader(QueueReader):
 class StoppingSpoolReader(SpoolReader):
     """The same, and its spool has points of its own."""
 
+    @property
+    def driver(self) -> SpoolDriver:
+        is_new = self._driver is None
+        driver = super().driver
+        if is_new:
+            driver._spool = StoppingSpool(self._directory)
+        return driver
+
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-        if type(self.driver._spool) is spool.Spool:
-            self.driver._spool = StoppingSpool(self._directory)
         if start["file"]:
             reach("acking")
         return super().latestOffset(start, limit)

@@ -93,7 +93,7 @@ class Query:
         self._die_after("logged", until)
         return self._run(len(self.offsets) - 1, until)
 
-    def drain(self, patience: int = 3) -> int:
+    def drain(self, patience: int = 2) -> int:
         """Trigger until nothing has come so many times; how many rows there were."""
         rows = quiet = 0
         while quiet < patience:
