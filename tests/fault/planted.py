@@ -28,7 +28,7 @@ VARIABLE: Final = "PLANTED_BUG"
 LAZY_S: Final = 0.05
 RARE: Final = int(os.environ.get("PLANTED_RARE", "1000"))
 """One message in so many is lost."""
-SOMETIMES: Final = 20
+SOMETIMES: Final = 5
 
 
 def no_sync() -> None:
@@ -149,7 +149,7 @@ def overtake() -> None:
     def unfair(self: Line, count: int) -> list[Message]:
         nonlocal taken
         taken += 1
-        if taken % SOMETIMES == 0 and len(self.ready) > count:
+        if taken % SOMETIMES == 0 and len(self.ready) > 1:
             self.ready.rotate(-1)
         return take(self, count)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def epoch(last: int, boot: dict[str, object] | None = None, end: str | None = None) -> Epoch:
+def epoch(last: int, boot: Mapping[str, object] | None = None, end: str | None = None) -> Epoch:
     """An epoch all of whose lines are there."""
     told = {"w": "crash", "wm": 0, "prev_o": None, "prev_n": None, "prev_lsn": None, "dark": 0}
     return Epoch([[0, last]], 1, 2, {**told, **(boot or {})}, end)

@@ -27,7 +27,7 @@ from vouchmq.spark.lines import LedgerError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LEDGERS = 80
+LEDGERS = 40
 ORDER = st.tuples(st.integers(0, 99), st.integers(0, 19), st.integers(0, 19))
 FAULT = st.tuples(st.integers(0, 99), st.integers(0, 999), st.integers(0, 29))
 Verdict = dict[str, Any]
@@ -135,7 +135,7 @@ def assert_same(found: Verdict, wanted: Verdict) -> None:
 def test_spark_says_what_plain_python_says(spark: SparkSession, tmp_path: Path) -> None:
     brokers = ledgers(drawn(LEDGERS))
     for lines in brokers:
-        write_files(lines, tmp_path / "ledger", [11, 30, 5])
+        write_files(lines, tmp_path / "ledger", [60, 25, 200])
     result = audit.run(spark, audit.Job((str(tmp_path / "ledger"),), tmp_path / "out"))
     wanted = expected(brokers)
     assert_same(verdict(spark, tmp_path / "out"), wanted)
@@ -154,11 +154,11 @@ def test_an_honest_broker_has_no_findings() -> None:
 
 def test_incremental_is_full_in_any_split(spark: SparkSession, tmp_path: Path) -> None:
     """Files come in some order, late ones among them, in three runs; the tables are the same."""
-    brokers = ledgers(drawn(LEDGERS // 2))
+    brokers = ledgers(drawn(LEDGERS // 3))
     chance = random.Random(7)
     files: list[Path] = []
     for lines in brokers:
-        files += write_files(lines, tmp_path / "all", [9, 14])
+        files += write_files(lines, tmp_path / "all", [25, 60])
     shuffled = chance.sample(files, len(files))
     in_order = sorted(files, key=lambda path: path.name.split("-")[2:])
     runs = [in_order[: len(files) // 3], in_order[len(files) // 3 : len(files) // 2]]

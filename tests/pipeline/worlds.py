@@ -16,7 +16,7 @@ from typing import Any, Final
 Event = dict[str, Any]
 Order = tuple[int, int, int]
 
-QUEUES: Final = (
+QUEUES: Final[tuple[Event, ...]] = (
     {"qid": 1, "v": "/", "k": "orders", "ty": "classic", "d": 1, "pri": 0},
     {"qid": 2, "v": "/", "k": "vip", "ty": "classic", "d": 1, "pri": 1},
     {"qid": 3, "v": "/", "k": "scratch", "ty": "classic", "d": 0, "pri": 0},

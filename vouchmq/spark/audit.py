@@ -140,6 +140,9 @@ def tune(spark: SparkSession, size_bytes: int) -> None:
         "spark.sql.caseSensitive": "true",
         "spark.sql.sources.partitionOverwriteMode": "static",
         "spark.sql.files.maxPartitionBytes": "32m",
+        # Many small files are the rule here: rotated by time, a set of them for each broker.
+        "spark.sql.files.openCostInBytes": "65536",
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "32m",
         # Planning again and compiling cost seconds each, and pay from some megabytes on.
         "spark.sql.adaptive.enabled": str(not is_small).lower(),

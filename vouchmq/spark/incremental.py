@@ -30,7 +30,7 @@ from vouchmq.spark.lines import LedgerError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FILES_A_STEP: Final = 16
+STEP_BYTES: Final = 1 << 30
 STATES_KEPT: Final = 3
 HELD_US: Final = 60_000_000
 """A copy that is over but not confirmed stays open for so long: its confirm may be on the way."""
@@ -145,7 +145,7 @@ def run(spark: SparkSession, job: Job) -> Result:
         .option("columnNameOfCorruptRecord", lines.BROKEN_TEXT)
         .option("recursiveFileLookup", "true")
         .option("pathGlobFilter", "*.jsonl*")
-        .option("maxFilesPerTrigger", FILES_A_STEP)
+        .option("maxBytesPerTrigger", STEP_BYTES)
         # Else Spark passes over files that are a week older than the newest, without a word.
         .option("maxFileAge", "36500d")
         .json(_glob(job.paths))
