@@ -21,6 +21,8 @@ from vouchmq.kit.bulk import (
     encode_properties,
 )
 
+pytestmark = pytest.mark.timeout(30)
+
 MIB = 1 << 20
 # As RabbitMQ has it.
 BROKER_FLAGS = ("--max-message-size-bytes", str(128 * MIB))
@@ -399,6 +401,6 @@ def test_a_broker_that_dies_is_told_with_what_was_confirmed(own_broker: BrokerPr
     assert caught.value.published is not None
     confirmed = caught.value.published.confirmed
     assert 10_000 < confirmed <= 20_000
-    own_broker.start()
+    own_broker.start(limit_s=20)
     with BulkConnection.open(own_broker.url) as again:
         assert again.channel().declare_passive(queue)[0] >= confirmed

@@ -10,6 +10,8 @@ import pytest
 from tests.integration.test_tls import TlsBroker
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
 
+pytestmark = pytest.mark.timeout(30)
+
 NONE = b"\x00\x00"
 
 
@@ -43,7 +45,7 @@ def test_bytes_go_both_ways_at_once(tls: TlsBroker, parameters: str) -> None:
         publisher.confirm_select()
         rows = [("", queue, NONE, bytes([number % 256]) * 40_000) for number in range(400)]
         assert publisher.publish_many(rows, mandatory=True).confirmed == 400
-        taken = consumer.wait(400, 8.0)
+        taken = consumer.wait(400, 20.0)
         assert [each[5] for each in taken] == [row[3] for row in rows]
 
 
