@@ -154,15 +154,14 @@ class Consumer:
         if octets > UNJOINED_OCTETS:
             channel.outbox.has_large = True
         pen = self.pen
-        if pen is not None:
-            pen.delivered(messages, first, mark, no_ack=self.no_ack)
+        is_dense = pen is not None and pen.delivered(messages, first, mark, no_ack=self.no_ack)
         if self.no_ack:
             self.queue.settle(messages)
             return
         self.credit.use(messages)
         channel.credit.use(messages)
         since_ms = channel.timeouts.watch(channel, self, self.queue)
-        channel.unacked.add(first, messages, self, self.queue, since_ms)
+        channel.unacked.add(first, messages, self, self.queue, since_ms, is_dense=is_dense)
 
     def deliver_again(self, entry: Taken) -> None:
         """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""

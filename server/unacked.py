@@ -22,7 +22,7 @@ RUN_MESSAGES: Final = 512
 class Run:
     """Deliveries `first`, `first + 1`, … to one consumer (None: got by basic.get)."""
 
-    __slots__ = ("consumer", "first", "live", "messages", "queue", "since_ms")
+    __slots__ = ("consumer", "first", "is_dense", "live", "messages", "queue", "since_ms")
 
     def __init__(
         self,
@@ -31,8 +31,11 @@ class Run:
         consumer: Consumer | None,
         queue: Queue,
         since_ms: int = 0,
+        *,
+        is_dense: bool = False,
     ) -> None:
         self.first = first
+        self.is_dense = is_dense  # their LSNs are known to follow each other
         self.since_ms = since_ms  # when they were written, 0: that does not matter (CONS-70)
         self.messages = messages
         self.live = len(messages)
@@ -43,11 +46,12 @@ class Run:
 class Taken:
     """Deliveries taken out together: the messages of one run, with their tags."""
 
-    __slots__ = ("consumer", "messages", "queue", "tags")
+    __slots__ = ("consumer", "is_dense", "messages", "queue", "tags")
 
     def __init__(self, run: Run, tags: range | list[int], messages: list[Message]) -> None:
         self.tags = tags
         self.messages = messages
+        self.is_dense = run.is_dense and len(messages) == len(tags) and not isinstance(tags, list)
         self.consumer = run.consumer
         self.queue = run.queue
 
@@ -68,8 +72,13 @@ class Unacked:
         consumer: Consumer | None,
         queue: Queue,
         since_ms: int = 0,
+        *,
+        is_dense: bool = False,
     ) -> None:
-        """Enter deliveries with the tags `first`, `first + 1`, …"""
+        """Enter deliveries with the tags `first`, `first + 1`, …
+
+        `is_dense`: their LSNs follow each other, too; who does not know says no.
+        """
         self.count += len(messages)
         if self._runs:
             last = self._runs[-1]
@@ -80,11 +89,18 @@ class Unacked:
                 and last.first + len(last.messages) == first
                 and len(last.messages) + len(messages) <= RUN_MESSAGES
             ):
+                if last.is_dense:
+                    before = last.messages[-1]
+                    last.is_dense = (
+                        is_dense
+                        and before is not None
+                        and before[2] >> 1 == (messages[0][2] >> 1) - 1
+                    )
                 last.messages += messages
                 last.live += len(messages)
                 return
         entries: list[Message | None] = [*messages]
-        self._runs.append(Run(first, entries, consumer, queue, since_ms))
+        self._runs.append(Run(first, entries, consumer, queue, since_ms, is_dense=is_dense))
 
     def times(self) -> list[tuple[Consumer | None, Queue, int]]:
         """Whose the outstanding deliveries are and when they were written, run by run."""
@@ -127,7 +143,8 @@ class Unacked:
         if run.messages[at] is None:
             return None
         taken = [whole(before) for before in self._runs[:index]]
-        part = Run(run.first, run.messages[: at + 1], run.consumer, run.queue)
+        upto = run.messages[: at + 1]
+        part = Run(run.first, upto, run.consumer, run.queue, is_dense=run.is_dense)
         part.live = sum(1 for message in part.messages if message is not None)
         taken.append(whole(part))
         self.count -= sum(len(entry.messages) for entry in taken)

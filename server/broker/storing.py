@@ -37,9 +37,12 @@ class Author(Protocol):
     """Who has messages stored, and writes that down while the ledger is on."""
 
     def stored(
-        self, target: Target, raws: list[bytes], first_lsn: int, *, persistent: bool
+        self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
     ) -> None:
-        """A run has got its LSNs, one after the other, whether the journal holds it or not."""
+        """A run has got its LSNs, one after the other, whether the journal holds it or not.
+
+        `octets` are those of the contents as received.
+        """
 
 
 class Target:
@@ -176,8 +179,9 @@ class Storing:
             return self._store_for_keepers(target, raws, largest, author)
         else:
             seq = journal.take(count) * 2
+        octets = sum(map(len, raws))
         if author is not None:
-            author.stored(target, raws, seq >> 1, persistent=persistent)
+            author.stored(target, raws, seq >> 1, octets, persistent=persistent)
         queues = target.queues
         if not queues:
             return lsn
@@ -188,7 +192,7 @@ class Storing:
             repeat(self.now_ms()),
             strict=False,
         )
-        size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
+        size = (count, octets + count * MESSAGE_OVERHEAD_OCTETS, largest)
         if len(queues) == 1:
             queues[0].enqueue(messages, size, stored=lsn > 0)
         else:
@@ -209,10 +213,11 @@ class Storing:
         if target.is_leveled:
             queue_ids = target.ids_of(priority_of(raws[0]), persistent=False)
         first = self._journal().append_run(queue_ids, target.tail, raws)
+        octets = sum(map(len, raws))
         if author is not None:
-            author.stored(target, raws, first, persistent=False)
+            author.stored(target, raws, first, octets, persistent=False)
         count, now_ms = len(raws), self.now_ms()
-        size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
+        size = (count, octets + count * MESSAGE_OVERHEAD_OCTETS, largest)
         for queue in target.queues:
             seq = first * 2 + queue.keeps_all
             seqs = range(seq, seq + 2 * count, 2)

@@ -150,9 +150,10 @@ class Mover:
         self._why = why
 
     def stored(
-        self, target: Target, raws: list[bytes], first_lsn: int, *, persistent: bool
+        self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
     ) -> None:
         """See `Author`."""
+        del octets
         if not target.queues:
             return
         sources = lsns_in(self._of(raws))
@@ -203,16 +204,20 @@ class ConsumerPen:
 
     def delivered(
         self, messages: list[Message], first_tag: int, mark: int, *, no_ack: bool
-    ) -> None:
-        """Messages were written to the client; those up to `mark` are marked as redelivered."""
+    ) -> bool:
+        """Messages were written to the client; those up to `mark` are marked as redelivered.
+
+        Returns:
+            whether their LSNs are known to follow each other
+        """
         places, self.places = self.places, None
         first, last = messages[0][2], messages[-1][2]
         # What comes from a line is in its order, unless all of it came back.
         if mark < ALWAYS and (first > mark or last <= mark):
-            is_whole = (last >> 1) - (first >> 1) == len(messages) - 1
-            text = f"[[{first >> 1},{last >> 1}]]" if is_whole else lsns_text(messages)
+            is_dense = (last >> 1) - (first >> 1) == len(messages) - 1
+            text = f"[[{first >> 1},{last >> 1}]]" if is_dense else lsns_text(messages)
             self._put(text, first_tag, first <= mark, no_ack, places)
-            return
+            return is_dense
         lsns = lsns_in(messages)
         mark >>= 1
         at = 0
@@ -222,6 +227,7 @@ class ConsumerPen:
             text = ranges_text(part)
             self._put(text, first_tag + at, is_again, no_ack, places and places[at:end])
             at = end
+        return False
 
     def _put(
         self, text: str, tag: int, is_again: bool, no_ack: bool, places: list[int] | None
@@ -281,7 +287,7 @@ class ChannelPen:
     # Publishing
 
     def stored(
-        self, target: Target, raws: list[bytes], first_lsn: int, *, persistent: bool
+        self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
     ) -> None:
         """See `Author`."""
         route, book = self.route, self._book
@@ -298,10 +304,8 @@ class ChannelPen:
             book.highest_lsn = last_lsn = first_lsn + count - 1
             lsns = f"[{first_lsn},{last_lsn}]"
         more = self._more(raws)
-        octets = body_size(raws[0])
-        if count > 1:
-            # As if the properties of all were as long as those of the first.
-            octets += sum(map(len, raws)) - len(raws[0]) - (count - 1) * (len(raws[0]) - octets)
+        # As if the properties of all were as long as those of the first.
+        octets -= count * (len(raws[0]) - body_size(raws[0]))
         book.put(
             f'pub","rt":{known[0]},{self._where},"s":[{first},{self.last}],"p":{persistent:d},'
             f'"z":{octets},"lsn":{lsns},"to":{known[2]}{more}'
@@ -410,7 +414,11 @@ class ChannelPen:
             return
         pen = entry.consumer.pen if entry.consumer is not None else None
         where = f'"qid":{queue.pen.qid},"cid":{pen.cid if pen is not None else 0}'
-        text = lsns_text(entry.messages)
+        messages = entry.messages
+        if entry.is_dense:
+            text = f"[[{messages[0][2] >> 1},{messages[-1][2] >> 1}]]"
+        else:
+            text = lsns_text(messages)
         if fate is Fate.ACKED:
             self._book.put(f'ack",{where},"i":{text}')
         else:
