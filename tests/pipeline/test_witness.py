@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from vouchmq.spark.witness import WitnessResult
 
 
+pytestmark = pytest.mark.timeout(300)
+
+
 def write(directory: Path, lines: Sequence[Line], name: str = "w.jsonl") -> None:
     directory.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(each) + "\n" for each in lines)
