@@ -274,6 +274,17 @@ def test_percentiles_are_the_upper_edges_of_their_bins() -> None:
     assert second[2] == pytest.approx([edges[0]] * 4)
 
 
+def test_of_many_epochs_those_that_lack_something_are_drawn() -> None:
+    plain = {"b": "east", "missing": 0, "gaps": 0, "ended": "stop"}
+    rows = [plain | {"o": number} for number in range(100)]
+    rows[70] |= {"missing": 3}
+    rows[90] |= {"ended": "crash"}
+    drawn = [row["o"] for row in report.drawn_epochs(rows)]
+    assert len(drawn) == report.MOST_EPOCHS
+    assert {70, 90} < set(drawn)
+    assert drawn == sorted(drawn)
+
+
 def test_durations_and_moments_read_as_people_say_them() -> None:
     assert [duration(value) for value in (350, 1500, 2e7, 6e8, 9e9)] == [
         *("350 µs", "1.5 ms", "20 s", "10 min", "2.5 h"),

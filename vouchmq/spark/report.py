@@ -81,7 +81,7 @@ def header(tables: Tables) -> str:
     """The verdict in a word, in figures, and what was looked at."""
     states, found = tables.states(), finding_counts(tables)
     epochs = tables.rows("completeness")
-    missing = sum(int(row["missing"] or 0) + int(row["gaps"] or 0) for row in epochs)
+    missing = sum(lacking(row) for row in epochs)
     kind, word, text = verdict(states, found, missing)
     return (
         f'<header><p class="note">VouchMQ audit</p><div class="verdict {kind}">'
@@ -215,8 +215,8 @@ def completeness(tables: Tables) -> str:
     if not rows:
         return page.paragraph("No line of any ledger was read.")
     spans = []
-    for row in rows[:MOST_EPOCHS]:
-        lack = int(row["missing"] or 0) + int(row["gaps"] or 0)
+    for row in drawn_epochs(rows):
+        lack = lacking(row)
         mark = f"{lack:,} missing" if lack else ENDS[row["ended"]][1]
         colour = plots.BAD if lack else COLOURS[ENDS[row["ended"]][0]]
         first, last = micros(row["first_t"]), micros(row["last_t"])
@@ -233,7 +233,20 @@ def completeness(tables: Tables) -> str:
     headings = ["broker", "epoch", "first event (UTC)", "last event (UTC)", "events"]
     headings += ["missing", "gaps", "end"]
     caption = "From a broker's start to its end. Lines of a ledger are numbered without a hole."
+    if len(rows) > MOST_EPOCHS:
+        caption += f" {MOST_EPOCHS} of {len(rows):,} epochs, those that lack something first."
     return page.plot(svg, caption) + page.behind("Epochs", headings, shown, "completeness")
+
+
+def drawn_epochs(rows: list[Row]) -> list[Row]:
+    """As many as fit into a plot, in order: those that lack lines, then those that crashed."""
+    worst = sorted(rows, key=lambda row: (-lacking(row), row["ended"] != "crash"))[:MOST_EPOCHS]
+    return sorted(worst, key=lambda row: (str(row["b"]), row["o"]))
+
+
+def lacking(row: Row) -> int:
+    """How many lines of an epoch are not there: numbers that are missing, events dropped."""
+    return int(row["missing"] or 0) + int(row["gaps"] or 0)
 
 
 def findings(tables: Tables) -> str:

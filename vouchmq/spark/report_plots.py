@@ -40,6 +40,7 @@ _VARIABLES: Final = {
 WIDTH_IN: Final = 9.0
 """Of a plot. The page shows it 544 to 864 pixels wide, and a text of 11 as one of 9 to 15."""
 ROW_IN: Final = 0.3
+_MINUTE_DAYS: Final = 1 / 1440
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "font.size": 11,
@@ -277,6 +278,9 @@ def _lines_on(axes: Axes, times_us: Sequence[int], series: Sequence[Series]) -> 
         # A value between two pauses is no line.
         mark = "o" if len(at) < 3 or None in each.values else ""
         axes.plot(at, values, color=colour, label=each.name, marker=mark, markersize=3)
+    if len(at) == 1:
+        # Left to itself the axis would be years long.
+        axes.set_xlim(at[0] - _MINUTE_DAYS, at[0] + _MINUTE_DAYS)
     _time_axis(axes)
 
 
