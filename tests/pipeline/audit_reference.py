@@ -187,55 +187,50 @@ class Reference:
         else:
             copy.ends.append((here, "dead_lettered" if kind == "dle" else "dropped"))
 
+    def _claims(self) -> set[tuple[str, int, int]]:
+        """Confirms that speak of a watermark beyond the last sync before them."""
+        found: set[tuple[str, int, int]] = set()
+        synced: dict[tuple[str, int], int | None] = {}
+        holes = {broker: list(holes) for broker, holes in self.holes.items()}
+        for line in self.lines:
+            broker, epoch, n = line["b"], line["o"], line["n"]
+            while holes[broker] and holes[broker][0] < (epoch, n):
+                # What was synced there nobody knows; the next sync says.
+                synced[broker, holes[broker].pop(0)[0]] = None
+            if line["e"] in ("boot", "syn"):
+                synced[broker, epoch] = line["wm"]
+            elif line["e"] == "cnf" and line["ok"] == 1:
+                limit = synced.get((broker, epoch))
+                if limit is not None and line["wm"] > limit:
+                    found.add((broker, epoch, n))
+        return found
+
     def _confirm(self) -> None:
         """Confirms find their publishes; those that went nowhere are judged at once."""
+        claims = self._claims()
         by_number: dict[tuple[str, int, int, int, int], list[CopyKey]] = defaultdict(list)
         for key, copy in self.copies.items():
             for here, _, moved, (c, h), number in copy.published:
                 if not moved:
                     by_number[key[0], here[0], c, h, number].append(key)
-        synced: dict[tuple[str, int], int | None] = {}
         nowhere: dict[tuple[str, int, int, int, int], Event] = {}
         returned: set[tuple[str, int, int, int, int]] = set()
         twice: dict[tuple[str, int, int, int, int], int] = defaultdict(int)
         routes = {(e["b"], e["o"], e["id"]): e["m"] for e in self.lines if e["e"] == "rte"}
         for line in self.lines:
-            place = (line["b"], line["o"])
-            if (*place[1:], line["n"]) and any(
-                hole[0] == line["o"] and hole[1] < line["n"] and hole[1] not in self._passed(place)
-                for hole in self.holes[line["b"]]
-            ):
-                self._pass(place, line["n"])
-                synced[place] = None
-            if line["e"] in ("boot", "syn"):
-                synced[place] = line["wm"]
-            channel = (*place, line.get("c", 0), line.get("h", 0))
+            channel = (line["b"], line["o"], line.get("c", 0), line.get("h", 0))
             if line["e"] == "pub" and not line["to"]:
-                for number in expand([line["s"]]):
-                    nowhere[(*channel, number)] = line
-            if line["e"] == "ret":
+                nowhere |= {(*channel, number): line for number in expand([line["s"]])}
+            elif line["e"] == "ret":
                 returned |= {(*channel, number) for number in expand(line["i"])}
-            if line["e"] == "cnf":
-                limit = synced.get(place)
-                claimed = line["ok"] == 1 and limit is not None and line["wm"] > limit
+            elif line["e"] == "cnf":
+                here = (line["o"], line["n"])
+                told = (here, line["ok"], line["wm"], (line["b"], *here) in claims)
                 for number in expand(line["i"]):
+                    twice[(*channel, number)] += 1
                     for key in by_number.get((*channel, number), ()):
-                        self.copies[key].confirms.append(
-                            ((line["o"], line["n"]), line["ok"], line["wm"], claimed)
-                        )
-                    if (*channel, number) in nowhere:
-                        twice[(*channel, number)] += 1
+                        self.copies[key].confirms.append(told)
         self._nowhere(nowhere, returned, twice, routes)
-
-    _passed_holes: dict[tuple[str, int], set[int]]
-
-    def _passed(self, place: tuple[str, int]) -> set[int]:
-        if not hasattr(self, "_passed_holes"):
-            self._passed_holes = defaultdict(set)
-        return self._passed_holes[place]
-
-    def _pass(self, place: tuple[str, int], n: int) -> None:
-        self._passed(place).update(h for o, h in self.holes[place[0]] if o == place[1] and h < n)
 
     def _nowhere(
         self,
@@ -268,32 +263,36 @@ class Reference:
                 begun[place] = min(begun.get(place, line["n"]), line["n"])
         prefetch: dict[tuple[str, int, int], int] = {}
         unacked: dict[tuple[str, int, int], int] = defaultdict(int)
-        over: set[tuple[str, int, int]] = set()
-        unknown: set[tuple[str, int, int]] = set()
         for line in self.lines:
             cid = line.get("id") if line["e"] == "con" else line.get("cid", 0)
             place = (line["b"], line["o"], cid or 0)
             if line["e"] == "con" and line["w"] != "stop" and not line["na"]:
                 prefetch[place] = line["pf"]
             elif line["e"] == "dlv" and cid:
-                known = begun.get(place)
-                if (known is None or known > line["n"]) and not self.hole_before(line):
-                    unknown.add(place)
-                if line["na"]:
-                    continue
-                unacked[place] += len(expand(line["i"]))
-                most = prefetch.get(place, 0)
-                if most and unacked[place] > most and not self.hole_before(line):
-                    over.add(place)
+                self._delivered(line, place, begun, prefetch, unacked)
             elif line["e"] in ("ack", "req") and cid:
                 unacked[place] -= len(expand(line["i"]))
             elif line["e"] in ("dle", "drp"):
                 for lsn in expand(line["i"]):
-                    had = self._had(line, lsn)
-                    if had:
-                        unacked[line["b"], line["o"], had] -= 1
-        self.findings |= {(b, o, cid, "over_prefetch") for b, o, cid in over}
-        self.findings |= {(b, o, cid, "unknown_consumer") for b, o, cid in unknown}
+                    unacked[line["b"], line["o"], self._had(line, lsn)] -= 1
+
+    def _delivered(
+        self,
+        line: Event,
+        place: tuple[str, int, int],
+        begun: dict[tuple[str, int, int], int],
+        prefetch: dict[tuple[str, int, int], int],
+        unacked: dict[tuple[str, int, int], int],
+    ) -> None:
+        known = begun.get(place)
+        if (known is None or known > line["n"]) and not self.hole_before(line):
+            self.findings.add((*place, "unknown_consumer"))
+        if line["na"]:
+            return
+        unacked[place] += len(expand(line["i"]))
+        most = prefetch.get(place, 0)
+        if most and unacked[place] > most and not self.hole_before(line):
+            self.findings.add((*place, "over_prefetch"))
 
     def _had(self, line: Event, lsn: int) -> int:
         """Who had a copy unacked when it ended by this line; 0: nobody."""

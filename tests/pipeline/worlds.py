@@ -366,41 +366,55 @@ def spoil(lines: Sequence[Event], faults: Iterable[Order]) -> list[Event]:
         if not found:
             break
         at = where % len(found)
-        line = found[at]
         way = kind % 9
         if way == 0:
             del found[at]
         elif way == 1:
-            found.insert((at + x) % len(found), copy.deepcopy(line))
-        elif way == 2 and line["e"] == "dlv":
-            line["r"] = 1 - line["r"]
-        elif way == 3 and line["e"] in ("syn", "cnf", "boot"):
-            line["wm"] = max(0, line["wm"] + x % 7 - 3)
-        elif way == 4 and line.get("i"):
-            line["i"] = line["i"][1:] or [[span[0] + 1, span[1] + 1] for span in line["i"]]
-            line.pop("s", None) if line["e"] == "dlv" else None
-        elif way == 5 and line["e"] in ("ack", "cnf", "dlv", "inv", "dle", "drp"):
-            # It happens once more, later: the numbers behind it move on.
-            again = copy.deepcopy(line)
-            for other in found:
-                if other["o"] == line["o"] and other["n"] > line["n"]:
-                    other["n"] += 1
-                    if other.get("at") is not None and other["at"] > line["n"]:
-                        other["at"] += 1
-                elif other["e"] == "boot" and other.get("prev_o") == line["o"]:
-                    other["prev_n"] += 1
-            again["n"] += 1
-            if again.get("at") is not None:
-                again["at"] = again["n"]
-            found.insert(at + 1, again)
-        elif way == 6 and line["e"] == "dlv" and len(line["i"]) > 1:
-            line["i"] = line["i"][::-1]
-            line.pop("s", None)
-        elif way == 7 and line["e"] == "con":
-            line["id"] += 1000
-        elif way == 8 and line["e"] == "ret":
-            line["i"] = [[span[0] + 50, span[1] + 50] for span in line["i"]]
+            found.insert((at + x) % len(found), copy.deepcopy(found[at]))
+        elif way == 5:
+            _again(found, at)
+        else:
+            _falsify(found[at], way, x)
     return found
+
+
+def _falsify(line: Event, way: int, x: int) -> None:
+    """A line that says something else than what happened."""
+    kind = line["e"]
+    if way == 2 and kind == "dlv":
+        line["r"] = 1 - line["r"]
+    elif way == 3 and kind in ("syn", "cnf", "boot"):
+        line["wm"] = max(0, line["wm"] + x % 7 - 3)
+    elif way == 4 and line.get("i"):
+        line["i"] = line["i"][1:] or [[span[0] + 1, span[1] + 1] for span in line["i"]]
+        if kind == "dlv":
+            line.pop("s", None)
+    elif way == 6 and kind == "dlv" and len(line["i"]) > 1:
+        line["i"] = line["i"][::-1]
+        line.pop("s", None)
+    elif way == 7 and kind == "con":
+        line["id"] += 1000
+    elif way == 8 and kind == "ret":
+        line["i"] = [[span[0] + 50, span[1] + 50] for span in line["i"]]
+
+
+def _again(lines: list[Event], at: int) -> None:
+    """It happens once more, later: the numbers behind it move on."""
+    line = lines[at]
+    if line["e"] not in ("ack", "cnf", "dlv", "inv", "dle", "drp"):
+        return
+    again = copy.deepcopy(line)
+    for other in lines:
+        if other["o"] == line["o"] and other["n"] > line["n"]:
+            other["n"] += 1
+            if other.get("at") is not None and other["at"] > line["n"]:
+                other["at"] += 1
+        elif other["e"] == "boot" and other.get("prev_o") == line["o"]:
+            other["prev_n"] += 1
+    again["n"] += 1
+    if again.get("at") is not None:
+        again["at"] = again["n"]
+    lines.insert(at + 1, again)
 
 
 def write_files(lines: Sequence[Event], directory: Path, sizes: Sequence[int]) -> list[Path]:
