@@ -1,7 +1,7 @@
 """What rows are held against: plain loops with pika, and the messages that all of them carry.
 
 Messages are filled in with octets encoded beforehand, for speed; each has what messages usually
-have: a delivery mode, a content type, an id of its own, a time and two headers.
+have: a delivery mode, a content type, an id of its own and two headers.
 """
 
 from __future__ import annotations

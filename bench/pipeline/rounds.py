@@ -103,7 +103,9 @@ def as_json(played: Played) -> dict[str, object]:
                 "demanded": demand.text,
                 "median": rounded(statistics.median(figures)) if figures else None,
                 "low_high": [rounded(min(figures)), rounded(max(figures))] if figures else None,
-                "met": demand.is_met(statistics.median(figures)) if figures else None,
+                "met": demand.is_met(statistics.median(figures))
+                if figures and demand.text
+                else None,
             }
             for demand in played.demands
             for figures in [played.figures(demand)]
