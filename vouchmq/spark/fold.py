@@ -17,7 +17,7 @@ from vouchmq.spark.facts import LINE_BITS, Facts
 from vouchmq.spark.gather import Batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -93,15 +93,9 @@ def fold(
     whole, parts = inventories(lines, state.inventories)
     queues = keep("queues", describe_queues(lines, whole, state.queues))
     streams = queues.where("is_stream = 1").select("bk", "qid")
-    rows = c.copies(
-        lines,
-        publishes,
-        confirms,
-        whole,
-        batch.facts.reasons,
-        None if streams.isEmpty() else streams,
-        has_positions=batch.has_positions,
-    )
+    reasons, has_positions = batch.facts.reasons, batch.has_positions
+    only = None if streams.isEmpty() else streams
+    rows = c.copies(lines, publishes, confirms, whole, reasons, only, has_positions=has_positions)
     rows = _merge_open(rows, state, keep, closed)
     consumers = keep("consumers", unacked.describe_consumers(lines, state.consumers))
     told = unacked.timeline(lines, rows, consumers, queues, state.unacked)
@@ -109,9 +103,7 @@ def fold(
     fresh = rows.where(_is_new(batch.facts, before, c.line_of("o_dlv1", c.PLACE_BITS + 1)))
     nowhere = publishes.where("size(to) = 0")
     mandatory = _mandatory(nowhere, lines, state.routes)
-    every_confirm = confirms
-    if older is not None and not nowhere.isEmpty():
-        every_confirm = confirms.unionByName(c.confirmed_ranges(older, None))
+    every_confirm = _with_older(confirms, None if nowhere.isEmpty() else older)
     found = [
         findings.overtakings(fresh, queues, state.last),
         findings.unknown_consumers(lines, consumers, holes),
@@ -119,9 +111,6 @@ def fold(
         findings.twice_confirmed_nowhere(nowhere, every_confirm),
         unacked.over_prefetch(moves, holes),
     ]
-    every = found[0].select(*findings.COLUMNS)
-    for each in found[1:]:
-        every = every.unionByName(each.select(*findings.COLUMNS))
     after = replace(
         state,
         facts=batch.facts,
@@ -134,7 +123,18 @@ def fold(
         last=_last_deliveries(fresh, queues, state.last),
         inventories=parts,
     )
-    return Folded(after, keep("findings", every), unacked.hours(moves))
+    return Folded(after, keep("findings", _together(found)), unacked.hours(moves))
+
+
+def _with_older(confirms: DataFrame, older: DataFrame | None) -> DataFrame:
+    return confirms if older is None else confirms.unionByName(c.confirmed_ranges(older, None))
+
+
+def _together(found: Sequence[DataFrame]) -> DataFrame:
+    every = found[0].select(*findings.COLUMNS)
+    for each in found[1:]:
+        every = every.unionByName(each.select(*findings.COLUMNS))
+    return every
 
 
 def facts_before(facts: Facts) -> Facts:
