@@ -154,6 +154,8 @@ def _paths(options: argparse.Namespace) -> tuple[str, ...]:
         raise UsageError("nothing to audit: give a PATH, --data-dir or --witness")
     if options.incremental and options.witness:
         raise UsageError("--incremental is for ledgers, not for --witness")
+    if options.report is not None and not paths:
+        raise UsageError("--report is about ledgers, not about --witness alone")
     if paths:
         lines.find(paths)
     return tuple(paths)
