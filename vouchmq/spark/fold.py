@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.spark import copies as c
 from vouchmq.spark import findings, unacked
 from vouchmq.spark.facts import LINE_BITS, Facts
-from vouchmq.spark.gather import Batch
+from vouchmq.spark.gather import Batch, union
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,17 +98,13 @@ def fold(
     rows = c.copies(lines, publishes, confirms, whole, reasons, only, has_positions=has_positions)
     rows = _merge_open(rows, state, keep, closed)
     consumers = keep("consumers", unacked.describe_consumers(lines, state.consumers))
-    told = unacked.timeline(lines, rows, consumers, queues, state.unacked)
+    told = unacked.timeline(lines, rows, queues, state.unacked)
     moves = keep("moves", told)
     fresh = rows.where(_is_new(batch.facts, before, c.line_of("o_dlv1", c.PLACE_BITS + 1)))
-    nowhere = publishes.where("size(to) = 0")
-    mandatory = _mandatory(nowhere, lines, state.routes)
-    every_confirm = _with_older(confirms, None if nowhere.isEmpty() else older)
     found = [
         findings.overtakings(fresh, queues, state.last),
         findings.unknown_consumers(lines, consumers, holes),
-        findings.owed_returns(mandatory, _returned(lines, older), confirms, holes),
-        findings.twice_confirmed_nowhere(nowhere, every_confirm),
+        *_of_nowhere(lines, publishes, confirms, state.routes, older, holes),
         unacked.over_prefetch(moves, holes),
     ]
     after = replace(
@@ -131,10 +127,26 @@ def _with_older(confirms: DataFrame, older: DataFrame | None) -> DataFrame:
 
 
 def _together(found: Sequence[DataFrame]) -> DataFrame:
-    every = found[0].select(*findings.COLUMNS)
-    for each in found[1:]:
-        every = every.unionByName(each.select(*findings.COLUMNS))
-    return every
+    return union(each.select(*findings.COLUMNS) for each in found)
+
+
+def _of_nowhere(
+    lines: DataFrame,
+    publishes: DataFrame,
+    confirms: DataFrame,
+    routes: DataFrame | None,
+    older: DataFrame | None,
+    holes: DataFrame,
+) -> tuple[DataFrame, DataFrame]:
+    """Findings of publishes that went to no queue, and so have no copy."""
+    nowhere = publishes.where("size(to) = 0")
+    # Who was confirmed before may have been so in an earlier step.
+    every = confirms if older is None or nowhere.isEmpty() else _with_older(confirms, older)
+    mandatory = _mandatory(nowhere, lines, routes)
+    return (
+        findings.owed_returns(mandatory, _returned(lines, older), confirms, holes),
+        findings.twice_confirmed_nowhere(nowhere, every),
+    )
 
 
 def facts_before(facts: Facts) -> Facts:

@@ -82,7 +82,7 @@ def gather(bronze: DataFrame, facts: Facts, older: DataFrame | None = None) -> B
     lines = bronze.where("NOT broken")
     if odd:
         lines = _sort_out(lines, odd, known, spans, older)
-    is_late = _is_late(facts, known, spans)
+    is_late = _is_late(known, spans)
     _take_over(facts, files, spans)
     codes = " ".join(f"WHEN {sql_text(name)} THEN {code}" for name, code in facts.codes().items())
     told = lines.selectExpr(
@@ -173,14 +173,11 @@ def _refuse_conflicts(lines: DataFrame) -> None:
         )
 
 
-def _is_late(
-    facts: Facts, known: dict[Place, list[list[int]]], spans: dict[Place, list[list[int]]]
-) -> bool:
+def _is_late(known: dict[Place, list[list[int]]], spans: dict[Place, list[list[int]]]) -> bool:
     newest: dict[str, tuple[int, int]] = {}
     for (name, number), there in known.items():
         if there:
             newest[name] = max(newest.get(name, (-1, -1)), (number, there[-1][1]))
-    del facts
     return any(
         (number, first) < newest.get(name, (-1, -1))
         for (name, number), there in spans.items()

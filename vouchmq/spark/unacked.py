@@ -39,7 +39,6 @@ def describe_consumers(lines: DataFrame, before: DataFrame | None) -> DataFrame:
 def timeline(
     lines: DataFrame,
     rows: DataFrame,
-    consumers: DataFrame,
     queues: DataFrame,
     before: DataFrame | None,
 ) -> DataFrame:
@@ -66,7 +65,6 @@ def timeline(
     every = every.withColumn("is_old", f.expr("false"))
     if before is not None:
         every = every.unionByName(before, allowMissingColumns=True)
-    del consumers
     so_far = Window.partitionBy(*CONSUMER).orderBy("line").rowsBetween(Window.unboundedPreceding, 0)
     in_order = Window.partitionBy(*CONSUMER).orderBy("line")
     return every.withColumns(

@@ -45,9 +45,8 @@ def _of_broker(facts: Facts, told: Callable[[Broker], Iterable[int]]) -> str:
     return f"CASE bk {cases} END" if cases else _numbers(())
 
 
-def _of_epoch(facts: Facts, values: dict[tuple[int, int], int], broker: str, epoch: str) -> str:
+def _of_epoch(values: dict[tuple[int, int], int], broker: str, epoch: str) -> str:
     """SQL: a number that depends on the broker's epoch, 0 where none is given."""
-    del facts
     given = {place: value for place, value in values.items() if value}
     if not given:
         return "0L"
@@ -101,9 +100,7 @@ def judge(rows: DataFrame, queues: DataFrame, facts: Facts) -> DataFrame:
 def _state(facts: Facts) -> str:
     holes = _of_broker(facts, Broker.holes)
     restarts = _of_broker(facts, Broker.restarts)
-    synced = _of_epoch(
-        facts, {(b, o): e.synced_lsn for b, _, o, e in facts.epochs()}, "bk", "ep_pub"
-    )
+    synced = _of_epoch({(b, o): e.synced_lsn for b, _, o, e in facts.epochs()}, "bk", "ep_pub")
     moved = f"(flags & {c.MOVED}) != 0 AND {synced} >= lsn"
     newest_epoch = f"shiftright(newest, {LINE_BITS})"
     restarted = _between(restarts, "ep_pub", newest_epoch, closed=True)
@@ -138,7 +135,7 @@ def _findings(facts: Facts) -> list[str]:
         for code, name, number, _ in facts.epochs()
     }
     # After a crash a mark may be gone with its page.
-    over_an_end = f"{_of_epoch(facts, in_order, 'bk', first_epoch)} = 1"
+    over_an_end = f"{_of_epoch(in_order, 'bk', first_epoch)} = 1"
     crashed = _between(
         crashes, f"shiftright(l_over, {LINE_BITS})", f"shiftright(l_inv, {LINE_BITS})", closed=True
     )
