@@ -128,7 +128,8 @@ def _sort_out(
 
     is_odd = _any_of(f"b = {sql_text(name)} AND o = {number}" for name, number in sorted(odd))
     told = lines.where(is_odd)
-    _refuse_conflicts(told if older is None else told.unionByName(older.where(is_odd)))
+    before = None if older is None else older.where(is_odd).select(*told.columns)
+    _refuse_conflicts(told if before is None else told.unionByName(before))
     seen = _any_of(
         f"b = {sql_text(name)} AND o = {number} AND n BETWEEN {first} AND {last}"
         for name, number in sorted(odd)
