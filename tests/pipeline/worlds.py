@@ -49,6 +49,7 @@ class World:
             *(self.publish, self.publish, self.sync, self.confirm, self.confirm, self.deliver),
             *(self.deliver, self.ack, self.ack, self.requeue, self.reject, self.expire),
             *(self.inventory, self.restart, self.nowhere, self.fetch, self.take_back, self.gap),
+            *(self.publish, self.sync, self.confirm, self.confirm, self.inventory, self.inventory),
         )
         for act, x, y in orders:
             acts[act % len(acts)](x, y)
@@ -359,19 +360,29 @@ def ranges(numbers: Sequence[int]) -> list[list[int]]:
     return found
 
 
+_ENDS: Final = ("ack", "cnf", "dlv", "inv", "dle", "drp")
+_WAYS: Final[tuple[tuple[str, ...], ...]] = (
+    *((), ()),  # a line is missing; a line is there twice
+    *(("dlv",), ("syn", "cnf"), ("ack", "cnf", "dlv", "inv", "req"), _ENDS, ("dlv",), ("con",)),
+    *(("ret",), _ENDS, ("ack", "dlv"), ("inv", "ack"), ("pub",), ("inv", "cnf")),
+)
+"""Kinds of lines that a fault is about."""
+
+
 def spoil(lines: Sequence[Event], faults: Iterable[Order]) -> list[Event]:
     """The lines after these faults: some of a broker that lies, some of a ledger that lacks."""
     found = [copy.deepcopy(line) for line in lines]
     for kind, where, x in faults:
-        if not found:
-            break
-        at = where % len(found)
-        way = kind % 9
+        way = kind % len(_WAYS)
+        places = [at for at, line in enumerate(found) if not _WAYS[way] or line["e"] in _WAYS[way]]
+        if not places:
+            continue
+        at = places[where % len(places)]
         if way == 0:
             del found[at]
         elif way == 1:
             found.insert((at + x) % len(found), copy.deepcopy(found[at]))
-        elif way == 5:
+        elif way in (5, 9, 10):
             _again(found, at)
         else:
             _falsify(found[at], way, x)
@@ -381,28 +392,28 @@ def spoil(lines: Sequence[Event], faults: Iterable[Order]) -> list[Event]:
 def _falsify(line: Event, way: int, x: int) -> None:
     """A line that says something else than what happened."""
     kind = line["e"]
-    if way == 2 and kind == "dlv":
+    if way == 2:
         line["r"] = 1 - line["r"]
-    elif way == 3 and kind in ("syn", "cnf", "boot"):
+    elif way == 3:
         line["wm"] = max(0, line["wm"] + x % 7 - 3)
-    elif way == 4 and line.get("i"):
-        line["i"] = line["i"][1:] or [[span[0] + 1, span[1] + 1] for span in line["i"]]
-        if kind == "dlv":
-            line.pop("s", None)
-    elif way == 6 and kind == "dlv" and len(line["i"]) > 1:
-        line["i"] = line["i"][::-1]
-        line.pop("s", None)
-    elif way == 7 and kind == "con":
+    elif way in (4, 11, 13) and line["i"]:
+        first, last = line["i"][0]
+        line["i"] = [[first + 1, last], *line["i"][1:]] if last > first else line["i"][1:]
+    elif way == 6:
+        line["i"] = ranges([n for span in line["i"] for n in range(span[0], span[1] + 1)][::-1])
+    elif way == 7:
         line["id"] += 1000
-    elif way == 8 and kind == "ret":
+    elif way == 8:
         line["i"] = [[span[0] + 50, span[1] + 50] for span in line["i"]]
+    elif way == 12 and line["to"]:
+        line["to"] = line["to"][1:]
+    if kind == "dlv" and way in (4, 6):
+        line.pop("s", None)
 
 
 def _again(lines: list[Event], at: int) -> None:
     """It happens once more, later: the numbers behind it move on."""
     line = lines[at]
-    if line["e"] not in ("ack", "cnf", "dlv", "inv", "dle", "drp"):
-        return
     again = copy.deepcopy(line)
     for other in lines:
         if other["o"] == line["o"] and other["n"] > line["n"]:
