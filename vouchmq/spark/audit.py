@@ -136,7 +136,8 @@ def tune(spark: SparkSession, size_bytes: int) -> None:
     is_small = size_bytes < SMALL_BYTES
     for name, value in {
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
+        # A place that an array does not have is nothing, and no error.
+        "spark.sql.ansi.enabled": "false",
         "spark.sql.caseSensitive": "true",
         "spark.sql.sources.partitionOverwriteMode": "static",
         "spark.sql.files.maxPartitionBytes": "32m",

@@ -124,7 +124,15 @@ def _is_broken(raw: DataFrame) -> Column:
         | (raw["n"] < 0)
         | (raw["n"] >= ledger.MOST_LINES)
     )
-    return raw[BROKEN_TEXT].isNotNull() | lacks | out_of_range | ~complete
+    crooked = ~f.forall(f.coalesce(raw["i"], f.array()), _is_span)
+    crooked = crooked | ~f.coalesce(_is_span(raw["lsn"]), f.lit(True))
+    return raw[BROKEN_TEXT].isNotNull() | lacks | out_of_range | ~complete | crooked
+
+
+def _is_span(span: Column) -> Column:
+    from pyspark.sql import functions as f
+
+    return (f.size(span) == 2) & (f.get(span, f.lit(0)) <= f.get(span, f.lit(1)))
 
 
 def name_broken(paths: Iterable[Path]) -> list[str]:
@@ -160,9 +168,13 @@ def is_event(event: dict[str, Any]) -> bool:
     if needed is None or any(event.get(key) is None for key in ("b", "o", "n", "t", *needed)):
         return False
     numbers = {key.name for key in ledger.KEYS if key.ddl in ("int", "bigint")}
-    return all(
-        type(value) is int for key, value in event.items() if key in numbers and value is not None
-    ) and (0 <= event["o"] < ledger.MOST_EPOCHS and 0 <= event["n"] < ledger.MOST_LINES)
+    spans = [*(event.get("i") or ()), *([event["lsn"]] if event.get("lsn") is not None else ())]
+    return (
+        all(type(each) is int for key, each in event.items() if key in numbers and each is not None)
+        and 0 <= event["o"] < ledger.MOST_EPOCHS
+        and 0 <= event["n"] < ledger.MOST_LINES
+        and all(len(span) == 2 and span[0] <= span[1] for span in spans)
+    )
 
 
 def check_gzip(paths: Iterable[Path]) -> None:
