@@ -155,6 +155,7 @@ def test_an_example_stands_alone(
     check(run_alone, either.url)
 
 
+@pytest.mark.campaign
 @pytest.mark.timeout(2 * LIMIT_S)
 def test_the_audit_of_a_crash(run: Run, tmp_path: Path) -> None:
     """The broker is the example's own; it and its ledger outlive `kill -9`."""
