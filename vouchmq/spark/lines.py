@@ -124,8 +124,9 @@ def _is_broken(raw: DataFrame) -> Column:
         | (raw["n"] < 0)
         | (raw["n"] >= ledger.MOST_LINES)
     )
-    crooked = ~f.forall(f.coalesce(raw["i"], f.array()), _is_span)
-    crooked = crooked | ~f.coalesce(_is_span(raw["lsn"]), f.lit(True))
+    straight = raw["i"].isNull() | f.forall(raw["i"], _is_span)
+    straight = straight & (raw["lsn"].isNull() | _is_span(raw["lsn"]))
+    crooked = ~f.coalesce(straight, f.lit(False))
     return raw[BROKEN_TEXT].isNotNull() | lacks | out_of_range | ~complete | crooked
 
 
