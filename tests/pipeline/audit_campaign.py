@@ -140,11 +140,11 @@ class Load:
             if no_ack or not tags:
                 continue
             fate = chance.random()
-            if fate < 0.02:
+            if fate < 0.10:
                 channel.nack(tags.pop(), requeue=True)
-            elif fate < 0.04 and queue == "audited.dying":
+            elif fate < 0.14 and queue == "audited.dying":
                 channel.nack(tags.pop(), requeue=False)
-            elif fate < 0.05:
+            elif fate < 0.15:
                 # Away with all that is unacked: it goes back into the queue.
                 channel.connection.close()
                 return False

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 SMALL: dict[str, tuple[int, dict[str, str]]] = {
     "confirm-before-sync": (3000, {}),
     "lose-some": (6000, {"PLANTED_RARE": "500"}),
-    "overtake": (6000, {}),
-    "forget-redelivered": (12000, {}),
+    "overtake": (8000, {}),
+    "forget-redelivered": (8000, {}),
 }
 
 
