@@ -114,8 +114,10 @@ def listing_of(assembly: Assembly, connections: Iterable[Connection]) -> Listing
 
 
 def aside_of(queue: Queue) -> list[int]:
-    """What is delayed or stuck."""
+    """What is delayed or stuck, or refused and not yet buried."""
     care, found = queue.care, []
+    if care is not None:
+        found += [message[2] for messages, _ in care._dying for message in messages]
     if care is not None and care.returns is not None:
         found += [message[2] for message in care.returns.aside.messages()]
     if care is not None and care.letters is not None and care.letters.stuck is not None:
