@@ -52,6 +52,8 @@ def encode_properties(properties: Properties | base.BasicProperties | None) -> b
         # pamqp's own class says "" for a property that is not there.
         given = dict(properties)
         properties = {name: given[name] for name in NAMES if given[name] not in (None, "")}
+    if not isinstance(properties, Mapping):
+        raise PropertiesError(f"properties must be a mapping, not {type(properties).__name__}")
     if not _KNOWN.issuperset(properties):
         raise PropertiesError(f"no property {min(map(str, properties.keys() - _KNOWN))!r}")
     values = properties

@@ -32,6 +32,7 @@ _BODY: Final = struct.Struct(">BBHI")
 _FRAME: Final = struct.Struct(">BHI")
 _METHODS_KEPT: Final = 10_000
 _NO_PROPERTIES: Final = b"\x00\x00"
+_BODIES: Final = (bytes, bytearray, memoryview)
 
 
 class RowError(BulkError, ValueError):
@@ -55,7 +56,7 @@ class Encoder:
         `first` is the number of the first row, for error texts.
 
         Raises:
-            RowError: a name or the properties of a row do not fit
+            RowError: a row has not four values, or one of them does not fit
         """
         parts: list[bytes] = []
         channel = self._channel
@@ -68,8 +69,8 @@ class Encoder:
             row = next(rows, None)
             if row is None:
                 break
-            exchange, routing_key, properties, body = row
             try:
+                exchange, routing_key, properties, body = row
                 if not isinstance(properties, bytes):
                     properties = encode_properties(properties)
                 if len(properties) < 2:
@@ -77,12 +78,14 @@ class Encoder:
                 method = methods.get((exchange, routing_key))
                 if method is None:
                     method = self._method(exchange, routing_key)
+                if not isinstance(body, _BODIES):
+                    raise TypeError(f"body must be bytes, not {type(body).__name__}")
                 size = len(body)
                 inner = 12 + len(properties)
                 if inner > body_max:
                     raise ValueError(f"properties of {len(properties)} bytes: over frame_max")
             except (ValueError, TypeError) as error:
-                raise RowError(f"row {first + len(taken)}: {error}") from error
+                raise RowError(f"row {first + len(taken)}: {_reason(row, error)}") from error
             head = header(2, channel, inner, 60, 0, size)
             if 0 < size <= body_max:
                 parts += (
@@ -112,6 +115,13 @@ class Encoder:
         method = head + names + FRAME_END
         self._methods[exchange, routing_key] = method
         return method
+
+
+def _reason(row: object, error: Exception) -> str:
+    if isinstance(row, (tuple, list)) and len(row) == 4:
+        return str(error)
+    what = f"{len(row)} values" if isinstance(row, (tuple, list)) else type(row).__name__
+    return f"must be (exchange, routing_key, properties, body), not {what}"
 
 
 def _short(name: str, what: str) -> bytes:

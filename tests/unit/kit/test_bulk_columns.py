@@ -137,7 +137,14 @@ def test_a_chunk_ends_when_it_is_big() -> None:
         (("", None, b"", b""), "row 8: routing_key must be a string"),
         (("", "q", bytes(5000), b""), "row 8: properties of 5000 bytes: over frame_max"),
         (("", "q", {"priority": -1}, b""), "row 8: priority"),
-        (("", "q", b"", None), "row 8: "),
+        (("", "q", b"", None), "row 8: body must be bytes, not NoneType"),
+        (("", "q", b"", "text"), "row 8: body must be bytes, not str"),
+        (("", "q", b"", [b"x"]), "row 8: body must be bytes, not list"),
+        (("q", b"", b""), "row 8: must be .*, not 3 values"),
+        (("", "q", b"", b"", 1), "row 8: must be .*, not 5 values"),
+        (7, "row 8: must be .*, not int"),
+        ("four", "row 8: must be .*, not str"),
+        (("", "q", "abc", b""), "row 8: properties must be a mapping, not str"),
     ],
 )
 def test_a_row_that_cannot_be_sent_is_named(row: Row, text: str) -> None:
