@@ -179,6 +179,9 @@ def test_a_rate_makes_small_slices_and_few_tasks(tmp_path: Path) -> None:
         (["--from", "{tmp}/nothing"], "--from: {tmp}/nothing is no directory"),
         (["--from", "{tmp}/empty"], "--from: {tmp}/empty holds no Parquet files"),
         (["--url", "localhost"], "--url: "),
+        (["--from", ""], "argument --from: an empty path"),
+        (["--checkpoint", ""], "argument --checkpoint: an empty path"),
+        (["--memory", "2gb"], "argument --memory: '2gb' is no size such as 2g or 900m"),
         (["--rate", "0"], "argument --rate: '0' is no whole number from 1 on"),
         (["--exchange", "x" * 300], "argument --exchange: longer than 255 octets"),
         (

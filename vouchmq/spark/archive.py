@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.kit.bulk import BulkClosed, BulkConnection, BulkError
+from vouchmq.kit.bulk_url import targets
 from vouchmq.spark.command_line import Line, Stop, UsageError, counted, shown
 from vouchmq.spark.options import STREAM, SourceOptions
 from vouchmq.spark.tail import Probe
@@ -88,9 +89,14 @@ class ArchivePlan:
 
         Raises:
             OptionError: one of them is wrong
-            UsageError: directories that cannot be what they are meant for
+            UsageError: a URL with parameters that there are not, or directories that cannot be
+                what they are meant for
         """
         asked = SourceOptions.parse(self.source)
+        try:
+            targets(asked.url)
+        except ValueError as error:
+            raise UsageError(f"--url: {error}") from None
         for name, path in (("--to", self.to), ("--checkpoint", self.checkpoint)):
             if path.exists() and not path.is_dir():
                 raise UsageError(f"{name}: {path} is no directory")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Final
 
 from vouchmq.spark.archive import (
@@ -33,6 +32,7 @@ from vouchmq.spark.command_line import (
     assignment,
     counted,
     listening,
+    place,
     run,
     whole,
 )
@@ -51,9 +51,9 @@ def parser() -> Parser:
     )
     made.add_argument("--url", required=True, help="of the broker: amqp:// or amqps://")
     made.add_argument("--queue", required=True, metavar="NAME", help="one, or several by commas")
-    made.add_argument("--to", required=True, type=Path, metavar="DIR", help="the archive")
+    made.add_argument("--to", required=True, type=place, metavar="DIR", help="the archive")
     made.add_argument(
-        "--checkpoint", required=True, type=Path, metavar="DIR", help="how far it has come"
+        "--checkpoint", required=True, type=place, metavar="DIR", help="how far it has come"
     )
     made.add_argument(
         "--mode", choices=(SPOOL, STREAM), default=SPOOL, help="what is read: a queue, or a stream"

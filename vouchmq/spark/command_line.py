@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, TextIO
 
@@ -27,6 +28,9 @@ _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*|_\w+): (.+)$", re
 # Spark puts a class of its own before its words and a state behind them.
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w+.*$", re.DOTALL)
+_UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+# One and a half times what Spark sets aside for itself.
+_LEAST_HEAP_BYTES: Final = 450 << 20
 _PYTHON: Final = frozenset({"Traceback", "File", "Caused"})
 
 
@@ -46,7 +50,9 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     """The options of every command that runs Spark."""
     spark = parser.add_argument_group("Spark")
     spark.add_argument("--cores", type=whole(1), default=2, metavar="N", help="tasks at a time (2)")
-    spark.add_argument("--memory", default="2g", metavar="SIZE", help="heap of the JVM (2g)")
+    spark.add_argument(
+        "--memory", type=heap, default="2g", metavar="SIZE", help="heap of the JVM (2g)"
+    )
     spark.add_argument(
         "--conf",
         action="append",
@@ -66,6 +72,25 @@ def whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return number
+
+
+def heap(text: str) -> str:
+    """The type of an argument that is the heap of a JVM: `2g`, `900m`."""
+    found = re.fullmatch(r"(\d{1,9})([kmg])", text.lower(), re.ASCII)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 2g or 900m")
+    if int(found[1]) * _UNITS[found[2]] < _LEAST_HEAP_BYTES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: Spark needs at least {_LEAST_HEAP_BYTES >> 20}m"
+        )
+    return text.lower()
+
+
+def place(text: str) -> Path:
+    """The type of an argument that is a path: an empty one would mean the current directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty path")
+    return Path(text)
 
 
 def assignment(text: str) -> tuple[str, str]:

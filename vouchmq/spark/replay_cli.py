@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
@@ -24,6 +23,7 @@ from vouchmq.spark.command_line import (
     assignment,
     counted,
     listening,
+    place,
     run,
     shown,
     whole,
@@ -46,7 +46,7 @@ def parser() -> Parser:
         allow_abbrev=False,
     )
     made.add_argument(
-        "--from", dest="source", required=True, type=Path, metavar="DIR", help="the archive"
+        "--from", dest="source", required=True, type=place, metavar="DIR", help="the archive"
     )
     made.add_argument("--url", required=True, help="of the broker: amqp:// or amqps://")
     made.add_argument("--exchange", type=_short, metavar="X", help="instead of each message's own")
@@ -74,7 +74,7 @@ def parser() -> Parser:
     )
     made.add_argument(
         "--checkpoint",
-        type=Path,
+        type=place,
         metavar="DIR",
         help="how far it has come, to go on from there when it was stopped",
     )
