@@ -115,14 +115,18 @@ def listing_of(assembly: Assembly, connections: Iterable[Connection]) -> Listing
 
 def aside_of(queue: Queue) -> list[int]:
     """What is delayed or stuck, or refused and not yet buried."""
-    care, found = queue.care, []
-    if care is not None:
-        found += [message[2] for messages, _ in care._dying for message in messages]
+    care, found = queue.care, dying_of(queue)
     if care is not None and care.returns is not None:
         found += [message[2] for message in care.returns.aside.messages()]
     if care is not None and care.letters is not None and care.letters.stuck is not None:
         found += [message[2] for message in care.letters.stuck.messages()]
     return found
+
+
+def dying_of(queue: Queue) -> list[int]:
+    """What clients have refused and is not yet buried: no settlement of it is written."""
+    dying = queue.care._dying if queue.care is not None else ()
+    return [message[2] for messages, _ in dying for message in messages]
 
 
 def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
@@ -144,7 +148,7 @@ def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None)
         if not queue.stored:
             continue
         label = label_of(queue)
-        out = set(listing.unacked[name])
+        out = {*listing.unacked[name], *dying_of(queue)}
         for pile in (listing.kept, listing.ready, listing.aside, listing.unacked):
             for seq in pile[name]:
                 if seq & 1:
