@@ -171,6 +171,31 @@ def test_missing_lines_make_it_not_provable(tmp_path: Path) -> None:
     assert "7 lines of the ledgers are missing" in text
 
 
+def test_lines_that_cannot_be_read_make_it_not_provable(tmp_path: Path) -> None:
+    made = audit_tables.honest()
+    made.summary["broken"] = 3
+    text = Page(headed(made, tmp_path)).text
+    assert "Not provable" in text
+    assert "0 lines of the ledgers are missing, 3 cannot be read" in text
+
+
+def test_copies_without_a_verdict_are_not_called_clean(tmp_path: Path) -> None:
+    made = audit_tables.honest()
+    made.rows["states"][1]["state"] = "open"
+    text = Page(headed(made, tmp_path)).text
+    assert "No verdict yet" in text
+    assert "Of 180,025 copies of messages 12 have no inventory" in text
+    assert "accounted for" not in text
+
+
+def test_a_page_that_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path) -> None:
+    made = audit_tables.honest().write(tmp_path / "tables")
+    (tmp_path / "page.html").mkdir()
+    with pytest.raises(IsADirectoryError):
+        report.write(made, tmp_path / "page.html")
+    assert {each.name for each in tmp_path.iterdir()} == {"tables", "page.html"}
+
+
 def test_what_a_crash_may_do_is_no_fault(tmp_path: Path) -> None:
     made = audit_tables.honest()
     made.rows["states"][1]["state"] = "resurrected"

@@ -95,7 +95,10 @@ class Result:
     @property
     def is_provable(self) -> bool:
         """Whether nothing is missing that a verdict would have needed."""
-        return not (self.facts.missing() or self.facts.lost() or self.states.get("unproven"))
+        facts = self.facts
+        # A line that cannot be read may have been the last of its epoch: its number is not missed.
+        lacking = facts.missing() or facts.lost() or facts.broken_count
+        return not (lacking or self.states.get("unproven"))
 
     def exit_code(self, fail_on: Sequence[str]) -> int:
         """0 clean, 1 findings of these kinds, 3 nothing worse than what cannot be proven."""

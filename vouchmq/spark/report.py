@@ -67,8 +67,12 @@ def write(tables: Path, out: Path) -> None:
     made = Tables(tables)
     text = page.page("VouchMQ audit", header(made), [_section(made, *each) for each in SECTIONS])
     partial = out.with_name(f".{out.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(out)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(out)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _section(
@@ -82,30 +86,48 @@ def header(tables: Tables) -> str:
     states, found = tables.states(), finding_counts(tables)
     epochs = tables.rows("completeness")
     missing = sum(lacking(row) for row in epochs)
-    kind, word, text = verdict(states, found, missing)
+    broken = int(tables.summary().get("broken") or 0)
+    kind, word, text = verdict(states, found, missing, broken)
     return (
         f'<header><p class="note">VouchMQ audit</p><div class="verdict {kind}">'
         f"<h1>{word}</h1>{page.paragraph(text)}</div>{facts(tables, states, epochs)}</header>"
     )
 
 
-def verdict(states: Counter[str], found: Counter[str], missing: int) -> tuple[str, str, str]:
-    """Which colour, which word, which sentence; `missing` are lines that the ledgers lack."""
+def verdict(
+    states: Counter[str], found: Counter[str], missing: int, broken: int
+) -> tuple[str, str, str]:
+    """Which colour, which word, which sentence.
+
+    Args:
+        states: how many copies have each
+        found: how many findings of each kind
+        missing: lines that the ledgers lack
+        broken: lines that cannot be read
+    """
     bad = found + Counter({name: states[name] for name in of_colour(BAD) if name not in found})
     bad = Counter({name: count for name, count in bad.items() if count and name in failing(found)})
     copies = sum(states.values())
     if bad:
         listed = ", ".join(f"{count:,} {name}" for name, count in bad.most_common())
         return BAD, "Findings", f"Of {copies:,} copies of messages: {listed}."
-    if missing or states["unproven"]:
+    if missing or broken or states["unproven"]:
+        unread = f", {broken:,} cannot be read" if broken else ""
         return (
             UNSURE,
             "Not provable",
             f"Nothing wrong was found in {copies:,} copies of messages, but {missing:,} lines of "
-            f"the ledgers are missing and {states['unproven']:,} copies have no proof.",
+            f"the ledgers are missing{unread} and {states['unproven']:,} copies have no proof.",
         )
     if not copies:
-        return UNSURE, "Nothing to judge", "The ledgers tell of no message."
+        return UNSURE, "Nothing to judge", "No message of the ledgers is in the scope."
+    if waiting := states["open"]:
+        return (
+            UNSURE,
+            "No verdict yet",
+            f"Of {copies:,} copies of messages {waiting:,} have no inventory of their queue after "
+            "them; nothing wrong was found in the others.",
+        )
     back = states["resurrected"]
     allowed = f" {back:,} came back after a crash, as their acks were not synced." if back else ""
     return GOOD, "Clean", f"Each of {copies:,} copies of messages is accounted for.{allowed}"

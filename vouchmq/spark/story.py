@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from vouchmq.spark.audit import Result
+    from vouchmq.spark.tables import Scope
 
 WORST_MOST: Final = 50
 """So many findings have their lives in the table, the worst ones."""
@@ -214,12 +215,34 @@ def _verdict(result: Result, fail_on: Sequence[str]) -> str:
     if code == 1:
         failing = sum(result.findings.get(kind, 0) for kind in fail_on)
         return f"{_count(failing, 'failing finding')} (exit 1)"
+    waiting = result.states.get("open", 0)
+    told = []
+    if not result.copies:
+        told.append(f"nothing to judge: {_nothing(result.job.scope)}")
     if code == 3:
-        return "not provable: something is missing, and nothing worse (exit 3)"
+        told.append("not provable: something is missing, and nothing worse")
+    if waiting:
+        told.append(
+            f"{waiting:,} {'has' if waiting == 1 else 'have'} no verdict yet "
+            "(no inventory after them: --data-dir asks a running broker for one)"
+        )
     others = sum(result.findings.values())
-    return "every confirmed message is accounted for" + (
-        f"; {_count(others, 'other finding')} (exit 0)" if others else " (exit 0)"
-    )
+    told = told or ["every confirmed message is accounted for"]
+    told += [_count(others, "other finding")] if others and code == 0 else []
+    return f"{'; '.join(told)} (exit {code})"
+
+
+def _nothing(scope: Scope) -> str:
+    """Why there is no copy: what was asked for, or the ledger as a whole."""
+    times = {"--since": scope.since_us, "--until": scope.until_us}
+    given = [
+        f"{name} {datetime.fromtimestamp(us / 1_000_000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+        for name, us in times.items()
+        if us is not None
+    ]
+    texts = {"--vhost": scope.vhost, "--queue": scope.queue}
+    given += [f"{name} {text}" for name, text in texts.items() if text is not None]
+    return f"no message fits {' '.join(given)}" if given else "the ledger tells of no message"
 
 
 def worst_lives(findings: Sequence[Any], lives: Sequence[Any]) -> list[str]:
