@@ -11,24 +11,29 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.spark import audit, lines, story, tables, verdicts
-from vouchmq.spark.command_line import EXIT_UNUSABLE, Parser, UsageError, add_session, run, whole
+from vouchmq.spark import audit, audit_input, lines, story, tables, verdicts, witness
+from vouchmq.spark.command_line import (
+    EXIT_UNUSABLE,
+    Parser,
+    UsageError,
+    add_session,
+    place,
+    run,
+    whole,
+)
 from vouchmq.spark.java import JavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FAIL_ON: Final = ("LOST", "double_end", "early_confirm", "order")
-LATE_S: Final = 60.0
-"""How long a running broker may take for its inventories."""
+KINDS: Final = tuple(dict.fromkeys((*verdicts.FINDINGS, *witness.FINDINGS)))
 
 
 def parser() -> Parser:
@@ -38,21 +43,24 @@ def parser() -> Parser:
         description="Judge what became of every message, from the ledgers of brokers.",
         allow_abbrev=False,
     )
-    made.add_argument("paths", nargs="*", metavar="PATH", help="a ledger's directory, or a file")
+    made.add_argument(
+        "paths", nargs="*", type=path, metavar="PATH", help="a ledger's directory, or a file"
+    )
     made.add_argument(
         "--data-dir",
-        type=Path,
+        type=place,
         metavar="DIR",
         help="of a running broker: it takes inventories first, and its ledger is read",
     )
     made.add_argument(
         "--witness",
         nargs="+",
+        type=path,
         default=[],
         metavar="DIR",
         help="what clients saw; a ledger beside it is compared with that",
     )
-    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the tables")
+    made.add_argument("--out", type=place, required=True, metavar="DIR", help="for the tables")
     made.add_argument(
         "--incremental", action="store_true", help="go on where the last run into DIR ended"
     )
@@ -65,14 +73,13 @@ def parser() -> Parser:
     made.add_argument(
         "--fail-on",
         type=kinds,
-        default=FAIL_ON,
         metavar="KINDS",
-        help=f"findings that make the exit code 1 ({','.join(FAIL_ON)})",
+        help=f"findings that make the exit code 1 (of ledgers {','.join(FAIL_ON)}; "
+        f"of witnesses {','.join(witness.FAIL_ON)})",
     )
     made.add_argument(
         "--poison-deliveries",
         type=whole(2),
-        default=audit.POISON_DELIVERIES,
         metavar="N",
         help=f"copies delivered so often are listed ({audit.POISON_DELIVERIES})",
     )
@@ -81,9 +88,14 @@ def parser() -> Parser:
         action="store_true",
         help=f"a directory for each queue, of at most {tables.MOST_QUEUES}",
     )
-    made.add_argument("--report", type=Path, metavar="FILE", help="one HTML page about all of it")
+    made.add_argument("--report", type=place, metavar="FILE", help="one HTML page about all of it")
     add_session(made)
     return made
+
+
+def path(text: str) -> str:
+    """The type of an argument that is a path, kept as it was written."""
+    return str(place(text))
 
 
 def moment(text: str) -> int:
@@ -111,10 +123,8 @@ def kinds(text: str) -> tuple[str, ...]:
     """The type of an argument that lists kinds of findings."""
     named = tuple(part.strip() for part in text.split(",") if part.strip())
     for kind in named:
-        if kind not in verdicts.FINDINGS:
-            raise argparse.ArgumentTypeError(
-                f"{kind!r} is no finding; they are {', '.join(verdicts.FINDINGS)}"
-            )
+        if kind not in KINDS:
+            raise argparse.ArgumentTypeError(f"{kind!r} is no finding; they are {', '.join(KINDS)}")
     return named
 
 
@@ -131,8 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _audit(options: argparse.Namespace, codes: list[int]) -> int:
-    paths = _paths(options)
-    _check_out(options.out, paths)
+    paths = audit_input.check(options)
     from vouchmq.spark.session import session
 
     with session(
@@ -145,56 +154,11 @@ def _audit(options: argparse.Namespace, codes: list[int]) -> int:
     return next(code for code in (1, 3, 0) if code in codes)
 
 
-def _paths(options: argparse.Namespace) -> tuple[str, ...]:
-    paths = list(options.paths)
-    if options.data_dir is not None:
-        _ask_inventory(options.data_dir)
-        paths.append(str(options.data_dir / "ledger"))
-    if not paths and not options.witness:
-        raise UsageError("nothing to audit: give a PATH, --data-dir or --witness")
-    if options.incremental and options.witness:
-        raise UsageError("--incremental is for ledgers, not for --witness")
-    if options.report is not None and not paths:
-        raise UsageError("--report is about ledgers, not about --witness alone")
-    if paths:
-        lines.find(paths)
-    return tuple(paths)
-
-
-def _check_out(out: Path, paths: Sequence[str]) -> None:
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out} is no directory")
-    known = ("_audit", "copies", "messages", "summary.json", "witness")
-    if out.is_dir() and any(out.iterdir()) and not any((out / name).exists() for name in known):
-        raise UsageError(f"--out {out} holds other things: tables replace what is there")
-    for path in paths:
-        if Path(path).resolve() == out.resolve():
-            raise UsageError(f"--out {out} is the ledger itself")
-
-
-def _ask_inventory(directory: Path) -> None:
-    """Have a running broker list what its queues hold: else what came last has no verdict yet.
-
-    Raises:
-        UsageError: no broker runs there, or it has no ledger
-    """
-    command = [sys.executable, "-m", "server", "ledger", "inventory", "--data-dir", str(directory)]
-    try:
-        ran = subprocess.run(  # noqa: S603 - our own command
-            command, capture_output=True, text=True, timeout=LATE_S, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise UsageError(f"the broker on {directory} takes no inventory") from error
-    if ran.returncode:
-        said = (ran.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise UsageError(f"--data-dir {directory}: {said.removeprefix('vouchmq: ')}")
-
-
 def _ledgers(spark: SparkSession, options: argparse.Namespace, paths: tuple[str, ...]) -> int:
     scope = tables.Scope(options.since, options.until, options.vhost, options.queue)
-    job = audit.Job(
-        paths, options.out, scope, options.poison_deliveries, by_queue=options.partition_by_queue
-    )
+    poison = options.poison_deliveries or audit.POISON_DELIVERIES
+    job = audit.Job(paths, options.out, scope, poison, by_queue=options.partition_by_queue)
+    fail_on = FAIL_ON if options.fail_on is None else options.fail_on
     if options.incremental:
         from vouchmq.spark import incremental
 
@@ -206,24 +170,26 @@ def _ledgers(spark: SparkSession, options: argparse.Namespace, paths: tuple[str,
         write(f"broken     {name}\n")
     if len(result.facts.broken) < result.facts.broken_count:
         write(f"broken     … {result.facts.broken_count} lines in all\n")
-    for line in story.summary(result, options.fail_on):
+    for line in story.summary(result, fail_on):
         write(f"{line}\n")
     for line in story.worst_lives(result.worst, result.lives):
         write(f"{line}\n")
     write(f"tables     {options.out}\n")
-    code = result.exit_code(options.fail_on)
-    audit.write_summary(result, options.fail_on)
+    code = result.exit_code(fail_on)
+    audit.write_summary(result, fail_on)
     if options.report is not None:
         from vouchmq.spark import report
 
-        report.write(options.out, options.report)
+        try:
+            report.write(options.out, options.report)
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise UsageError(f"--report {options.report}: {said}") from error
         write(f"report     {options.report}\n")
     return code
 
 
 def _witnesses(spark: SparkSession, options: argparse.Namespace, paths: tuple[str, ...]) -> int:
-    from vouchmq.spark import witness
-
     out = options.out / "witness" if paths else options.out
     ledger_lines = None
     if paths:
@@ -231,8 +197,7 @@ def _witnesses(spark: SparkSession, options: argparse.Namespace, paths: tuple[st
     result = witness.run(spark, options.witness, out, ledger_lines)
     for line in (*result.summary(), *result.worst):
         sys.stdout.write(f"{line}\n")
-    code: int = result.exit_code()
-    return code
+    return result.exit_code(witness.FAIL_ON if options.fail_on is None else options.fail_on)
 
 
 if __name__ == "__main__":
