@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+# A heap is what was asked for; beside it a JVM takes as much as it likes, unless it is told.
+LEAN: Final = "-XX:+UseSerialGC -XX:MaxDirectMemorySize=256m -XX:ReservedCodeCacheSize=192m"
 
 
 def settings(cores: int, memory: str) -> dict[str, str]:
@@ -41,7 +43,7 @@ def settings(cores: int, memory: str) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # For a Python worker to start in; 15 s are not enough on a busy machine.
         "spark.python.authenticate.socketTimeout": "90s",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{LEAN} -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     }
 
 
