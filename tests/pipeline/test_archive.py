@@ -75,7 +75,7 @@ def replayed(spark: SparkSession, url: str, source: Path, **more: Any) -> Replay
         (["--interval", "soon"], "'soon' is no whole number from 0 on"),
         (["--cores", "0"], "'0' is no whole number from 1 on"),
         (["--memory", "lots"], "argument --memory: 'lots' is no size such as 2g or 900m"),
-        (["--memory", "1m"], "argument --memory: '1m': Spark needs at least 450m"),
+        (["--memory", "1m"], "argument --memory: '1m': Spark needs at least 480m"),
         (["--to", ""], "argument --to: an empty path"),
         (["--checkpoint", ""], "argument --checkpoint: an empty path"),
         (["--option", "prefetch"], "'prefetch' is not of the form NAME=VALUE"),

@@ -29,8 +29,8 @@ _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*|_\w+): (.+)$", re
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w+.*$", re.DOTALL)
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-# One and a half times what Spark sets aside for itself.
-_LEAST_HEAP_BYTES: Final = 450 << 20
+# One and a half times what Spark sets aside for itself, and what the JVM does not count as heap.
+_LEAST_HEAP_BYTES: Final = 480 << 20
 _PYTHON: Final = frozenset({"Traceback", "File", "Caused"})
 
 

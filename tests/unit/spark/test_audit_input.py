@@ -52,7 +52,7 @@ def checked(here: Path, *arguments: str) -> tuple[str, ...]:
         (["--data-dir", ""], "argument --data-dir: an empty path"),
         (["--witness", ""], "argument --witness: an empty path"),
         (["{tmp}/l", "--memory", "lots"], "argument --memory: 'lots' is no size such as 2g"),
-        (["{tmp}/l", "--memory", "0g"], "argument --memory: '0g': Spark needs at least 450m"),
+        (["{tmp}/l", "--memory", "0g"], "argument --memory: '0g': Spark needs at least 480m"),
         (["{tmp}/l", "--out", "{tmp}/file"], "--out {tmp}/file is no directory"),
         (
             ["{tmp}/l", "--out", "{tmp}/file/x/y"],
