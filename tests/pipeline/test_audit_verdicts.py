@@ -209,6 +209,17 @@ class TestBadInput:
         rest = [line for line in lines if (line["o"], line["n"]) != (damaged["o"], damaged["n"])]
         assert_same(verdict(spark, tmp_path / "out"), expected([rest]))
 
+    def test_a_broken_last_line_leaves_no_number_out_and_proves_nothing(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        *_, written = write_files(self.world().lines, tmp_path / "l", [])
+        with written.open("ab") as file:
+            file.write(b'{"b":"one@host","o"\n')
+        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        assert (result.facts.missing(), result.facts.lost()) == (0, 0)
+        assert result.facts.broken_count == 1
+        assert result.exit_code(()) == 3
+
     def test_two_brokers_with_one_id_are_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         write_files(World("one").lines, tmp_path / "a", [])
         write_files(World("one", start_t=1_780_000_000_000_000).lines, tmp_path / "b", [])
