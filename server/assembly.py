@@ -453,8 +453,10 @@ class Assembly:
             self.storage.written()
             self.office.written()
             self.upkeep.written()
-        # What compaction has moved asks for no sync; after so much of it one is made all the same.
-        if self.journal.wants_sync or self.journal.unsynced_bytes > SYNC_OCTETS:
+        # What compaction has moved, and settles, ask for no sync; after so much of it one is made
+        # all the same. Who is not read until less is unsynced may be the last to ask for anything.
+        most = min(SYNC_OCTETS, self.node.limits.unsynced_limit_bytes // 2)
+        if self.journal.wants_sync or self.journal.unsynced_bytes > most:
             self.commit.request()
 
     def _synced(self, watermark: int) -> None:
