@@ -13,7 +13,7 @@ import pytest
 
 from tests.fault.loop_disk import LoopDisk, loop_disk, why_not
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.ledger_load import connect
+from tests.integration.ledger_load import connect, doomed
 from tests.ledger_reader import Audit, lines_in
 
 MIB = 1024 * 1024
@@ -112,13 +112,14 @@ def test_a_full_disk_costs_lines_and_no_messages(disk: LoopDisk, broker: BrokerP
 def test_killed_while_it_drops_lines_the_next_life_says_so(
     disk: LoopDisk, broker: BrokerProcess
 ) -> None:
-    channel = connect(broker.url).channel()
-    channel.confirm_delivery()
-    channel.queue_declare("q", durable=True)
-    publish(channel, 50)
-    ballast = fill(disk)
-    publish(channel, 1000)
-    broker.kill9()
+    with doomed(broker.url) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True)
+        publish(channel, 50)
+        ballast = fill(disk)
+        publish(channel, 1000)
+        broker.kill9()
     ballast.unlink()
     broker.start()
     assert broker.stop() == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -26,6 +28,17 @@ EXPECTED = (pika.exceptions.AMQPError, OSError)
 
 def connect(url: str) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.URLParameters(url))
+
+
+@contextmanager
+def doomed(url: str) -> Iterator[pika.BlockingConnection]:
+    """A connection whose broker is killed before the end."""
+    connection = connect(url)
+    try:
+        yield connection
+    finally:
+        with suppress(*EXPECTED):
+            connection.close()
 
 
 def declare_all(url: str) -> None:
@@ -115,3 +128,7 @@ def load(url: str, seed: int) -> Iterator[None]:
         stop.set()
         for thread in threads:
             thread.join(15)
+        # pika leaves the sockets of a broker that was killed to the garbage collector.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()

@@ -19,7 +19,7 @@ from tests.integration.broker_process import (
     StartError,
     clean_environment,
 )
-from tests.integration.ledger_load import connect, declare_all, load
+from tests.integration.ledger_load import connect, declare_all, doomed, load
 from tests.ledger_reader import Audit, Line, lines_in
 
 KILLS = 3
@@ -213,13 +213,14 @@ def test_a_life_without_a_ledger_is_told_to_the_next(start: Start) -> None:
 def test_lsns_are_never_given_again(start: Start) -> None:
     """Transient messages leave nothing in the journal that would keep their numbers."""
     broker = start()
-    channel = connect(broker.url).channel()
-    channel.queue_declare("q")
-    for _ in range(500):
-        channel.basic_publish("", "q", b"transient")
-    while channel.queue_declare("q", passive=True).method.message_count < 500:
-        time.sleep(0.01)
-    broker.kill9()
+    with doomed(broker.url) as connection:
+        channel = connection.channel()
+        channel.queue_declare("q")
+        for _ in range(500):
+            channel.basic_publish("", "q", b"transient")
+        while channel.queue_declare("q", passive=True).method.message_count < 500:
+            time.sleep(0.01)
+        broker.kill9()
     broker._flags[1] = "off"  # nor by a broker that keeps none
     broker.start(30)
     publish(broker, "q2", 20)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -107,16 +108,30 @@ class Result:
         return 0 if self.is_provable else 3
 
 
+@contextmanager
+def apart(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session of our own: settings of queries are changed, not in the caller's."""
+    try:
+        yield spark.newSession()
+    finally:
+        # A new session becomes the active one, in which Spark looks formats up; this brings the
+        # caller's back.
+        spark.createDataFrame([], "nothing int")
+
+
 def run(spark: SparkSession, job: Job) -> Result:
     """Audit everything that is there, from the beginning.
 
     Raises:
         LedgerError: the input cannot be judged
     """
+    with apart(spark) as own:
+        return _run(own, job)
+
+
+def _run(spark: SparkSession, job: Job) -> Result:
     began = time.monotonic()
     found = lines.find(job.paths)
-    # Settings of queries are changed: not in the caller's session.
-    spark = spark.newSession()
     tune(spark, sum(path.stat().st_size for path in (*found.closed, *found.open)))
     shutil.rmtree(job.internal, ignore_errors=True)
     desk = Desk(spark, job.internal / "full")

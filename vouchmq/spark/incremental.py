@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.spark import audit, lines
 from vouchmq.spark import copies as c
-from vouchmq.spark.audit import Desk, Job, Parts, Result, write_json
+from vouchmq.spark.audit import Desk, Job, Parts, Result, apart, write_json
 from vouchmq.spark.facts import Facts
 from vouchmq.spark.fold import Folded, State, facts_before, fold
 from vouchmq.spark.gather import Batch, gather
@@ -136,9 +136,13 @@ def run(spark: SparkSession, job: Job) -> Result:
     Raises:
         LedgerError: the input cannot be judged, or belongs to another audit
     """
+    with apart(spark) as own:
+        return _run(own, job)
+
+
+def _run(spark: SparkSession, job: Job) -> Result:
     began = time.monotonic()
     _check(job)
-    spark = spark.newSession()
     shelf = Shelf(spark, job.internal)
     stream = (
         spark.readStream.schema(lines.reading_schema())
