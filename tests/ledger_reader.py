@@ -347,11 +347,15 @@ class Audit:
     # Verdicts
 
     def disorder(self) -> list[tuple[int, int]]:
-        """First deliveries of a queue that are not in the order of publishing."""
+        """First deliveries of a queue that are not in the order of publishing.
+
+        Only within an epoch: what was written down when the broker was killed may never have left,
+        and is then delivered for the first time once more.
+        """
         found = []
         for qid, places in self._first_deliveries.items():
-            ordered = [lsn for _, _, lsn in sorted(places)]
-            found += [(qid, b) for a, b in pairwise(ordered) if b < a]
+            pairs = pairwise(sorted(places))
+            found += [(qid, b[2]) for a, b in pairs if b[0] == a[0] and b[2] < a[2]]
         return found
 
     def double_ends(self) -> list[tuple[Copy, list[str]]]:
