@@ -285,8 +285,12 @@ def test_silence_before_the_end_is_an_error(url: str, stream: str) -> None:
 
 
 def test_a_broker_that_sends_nothing_fails_the_task(
-    url: str, stream: str, monkeypatch: pytest.MonkeyPatch
+    url: str, stream: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
+    if "rabbit" in request.node.name:
+        pytest.skip(
+            "RabbitMQ sends whole chunks: the prefetch of a stream is no limit there (C-77)"
+        )
     publish(url, stream, 0, 20)
     monkeypatch.setattr("vouchmq.kit.bulk.BulkChannel.ack", lambda *_, **__: None)
     # Without acks the window stays full after ten.
