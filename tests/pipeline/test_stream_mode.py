@@ -288,9 +288,7 @@ def test_a_broker_that_sends_nothing_fails_the_task(
     url: str, stream: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     if "rabbit" in request.node.name:
-        pytest.skip(
-            "RabbitMQ sends whole chunks: the prefetch of a stream is no limit there (C-77)"
-        )
+        pytest.skip("RabbitMQ sends whole chunks of a stream, whatever the prefetch (C-77)")
     publish(url, stream, 0, 20)
     monkeypatch.setattr("vouchmq.kit.bulk.BulkChannel.ack", lambda *_, **__: None)
     # Without acks the window stays full after ten.
