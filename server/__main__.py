@@ -49,7 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _spark(given[0], given[1:])
     options = _parser().parse_args(given)
     if options.command in _COMMANDS:
-        return _COMMANDS[options.command](options)
+        try:
+            return _COMMANDS[options.command](options)
+        except StartupError as error:
+            print(f"vouchmq: {error}", file=sys.stderr)
+            return EXIT_STARTUP
     _parser().print_help()
     return EXIT_STARTUP
 
@@ -177,23 +181,14 @@ def _settings(options: argparse.Namespace) -> s.Settings:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    try:
-        settings = _settings(options)
-        # Below the settings: a mistake in them is told without waiting for the broker's imports.
-        run = import_module("server.app").run
-        code: int = run(settings)
-    except StartupError as error:
-        print(f"vouchmq: {error}", file=sys.stderr)
-        return EXIT_STARTUP
+    settings = _settings(options)
+    # Below the settings: a mistake in them is told without waiting for the broker's imports.
+    code: int = import_module("server.app").run(settings)
     return code
 
 
 def _ping(options: argparse.Namespace) -> int:
-    try:
-        settings = _settings(options)
-    except StartupError as error:
-        print(f"vouchmq: {error}", file=sys.stderr)
-        return EXIT_STARTUP
+    settings = _settings(options)
     problem: str = import_module("server.ping").ping(settings.host, settings.port)
     if problem:
         print(f"vouchmq: {problem}", file=sys.stderr)
@@ -214,21 +209,13 @@ def _store(options: argparse.Namespace) -> int:
 
 
 def _definitions(options: argparse.Namespace) -> int:
-    try:
-        settings = _settings(options)
-    except StartupError as error:
-        print(f"vouchmq: {error}", file=sys.stderr)
-        return EXIT_STARTUP
+    settings = _settings(options)
     code: int = import_module("server.definitions_command").export(settings.data_dir)
     return code
 
 
 def _ledger(options: argparse.Namespace) -> int:
-    try:
-        settings = _settings(options)
-    except StartupError as error:
-        print(f"vouchmq: {error}", file=sys.stderr)
-        return EXIT_STARTUP
+    settings = _settings(options)
     code: int = import_module("server.ledger_command").run(settings.data_dir, options.verb)
     return code
 
