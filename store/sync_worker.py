@@ -14,6 +14,7 @@ import array
 import contextlib
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
 import queue
@@ -320,9 +321,8 @@ def _become_helper(parent: int, descriptors: tuple[int, int, int, int]) -> NoRet
         ask_for_slice(_HELPER_SLICE_NS)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        # First out of the way of the numbers they will get, then onto these.
-        high = [os.dup(descriptor) for descriptor in descriptors]
-        high = [os.dup2(descriptor, 64 + n) for n, descriptor in enumerate(high)]
+        # First out of the way of the numbers they will get, to ones that are free, then onto these.
+        high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64) for descriptor in descriptors]
         null = os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(null, number)

@@ -210,10 +210,20 @@ def connect(options: SourceOptions, who: str) -> BulkConnection:
 
 def newest(connection: BulkConnection, queue: str) -> Tail:
     """The end of a stream; see `Probe.newest`."""
+    tail = _newest(connection, queue)
+    # RabbitMQ's `last` is the newest chunk, also one that it is still writing and gives nobody
+    # yet. Its count may still say 0 then; its first chunk tells better.
+    if not tail.next and first_offset(connection, queue, "first") is not None:
+        return _newest(connection, queue, at_least=1)
+    return tail
+
+
+def _newest(connection: BulkConnection, queue: str, at_least: int = 0) -> Tail:
     channel = _consumer(connection, queue, "last")
     try:
         tail, count, size = 0, 0, 0
-        for deliveries in _until_quiet(channel, _at_least(connection, channel, queue)):
+        at_least = max(at_least, _at_least(connection, channel, queue))
+        for deliveries in _until_quiet(channel, at_least):
             tail = offset_of_delivery(queue, deliveries[-1]) + 1
             count += len(deliveries)
             size += sum(len(each[4]) + len(each[5]) for each in deliveries)

@@ -184,6 +184,22 @@ def wait_until_running(worker: HelperProcess) -> None:
     assert wait(worker) == Completion(0, 0)
 
 
+@pytest.mark.parametrize("highest", range(52, 68))
+def test_the_helper_starts_however_many_files_are_open(disk: FileDisk, highest: int) -> None:
+    """A number that it moves its descriptors to may be that of another of them."""
+    opened: list[int] = []
+    while not opened or opened[-1] < highest:
+        opened.append(os.open(os.devnull, os.O_RDONLY))
+    try:
+        worker = HelperProcess()
+        worker.submit(1, [disk.directory])
+        assert wait(worker) == Completion(1, 0)
+        worker.close()
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
 def test_the_helper_is_small() -> None:
     worker = HelperProcess()
     wait_until_running(worker)
