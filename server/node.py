@@ -171,7 +171,8 @@ class Node:
 
     def synced(self, watermark: int) -> None:
         """Everything up to `watermark` is on disk: say so, and write it out at once."""
-        self.watermark = self.turn.watermark = watermark
+        self.watermark = watermark
+        self.turn.synced(watermark)
         for waiter in list(self._waiters):
             if waiter.release(watermark):
                 self._waiters.pop(waiter, None)

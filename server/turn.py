@@ -45,6 +45,7 @@ class Turn:
     """
 
     __slots__ = (
+        "_awaiting",
         "_call_soon",
         "_confirming",
         "_delivers",
@@ -74,6 +75,7 @@ class Turn:
         self._owes_write = False
         self._work: list[Callable[[], None]] = []
         self._queues: list[Queue] = []
+        self._awaiting: dict[Queue, None] = {}
         self._confirming: dict[Releases, None] = {}
         self._outboxes: list[Outbox] = []
         self.ledger: Flushed | None = None  # while it is on
@@ -85,6 +87,18 @@ class Turn:
         self._queues.append(queue)
         if not self._is_scheduled:
             self.wake()
+
+    def waits_for_sync(self, queue: Queue) -> None:
+        """Wake this queue when the watermark moves, once: what came to it is not on disk yet."""
+        self._awaiting[queue] = None
+
+    def synced(self, watermark: int) -> None:
+        """Everything up to this LSN is on disk."""
+        self.watermark = watermark
+        if self._awaiting:
+            awaiting, self._awaiting = self._awaiting, {}
+            for queue in awaiting:
+                queue.wake()
 
     def wants_flush(self, outbox: Outbox) -> None:
         """Write this outbox at the end of the turn; it asks only once."""

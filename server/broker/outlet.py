@@ -45,10 +45,15 @@ class Outlet(Protocol):
 
 
 class Dispatcher(Protocol):
-    """Who calls `Queue.dispatch` once per loop turn."""
+    """Who calls `Queue.dispatch` once per loop turn; `watermark` is the highest LSN on disk."""
+
+    watermark: int
 
     def wants_dispatch(self, queue: Queue) -> None:
         """Put the queue on this turn's list; the queue sees to it that it stands there once."""
+
+    def waits_for_sync(self, queue: Queue) -> None:
+        """Wake this queue when the watermark moves, once: what came to it is not on disk yet."""
 
 
 class CopyLog(Protocol):

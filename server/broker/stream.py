@@ -67,6 +67,7 @@ class Stream(Queue):
 
     __slots__ = (
         "_clock",
+        "_end",
         "_first_reader",
         "_has_unmeasured",
         "_pager",
@@ -98,6 +99,7 @@ class Stream(Queue):
         self._recent = Recent(pager, self.wake)
         self._readers: dict[Outlet, Reader] = {}
         self._first_reader = 0
+        self._end = 0  # messages from this offset on are not on disk yet
         self._spans: list[Sequence[int]] = []
         self._has_unmeasured = False
         self._stamp = Stamp(OFFSET_HEADER)
@@ -228,7 +230,11 @@ class Stream(Queue):
             self._turn.wants_dispatch(self)
 
     def dispatch(self) -> None:
-        """Give every consumer what it has room for, a slice each time round."""
+        """Give every consumer what it has room for, a slice each time round.
+
+        Nobody gets what a power cut may take: its offset would be given to another message, and
+        who had read on to there would never see that one (STREAM-02).
+        """
         self.is_dirty = False
         if self.is_deleted:
             return
@@ -241,6 +247,7 @@ class Stream(Queue):
             return
         first = self._first_reader = (self._first_reader + 1) % len(readers)
         readers = readers[first:] + readers[:first]
+        self._end = self.index.end_at(self._turn.watermark)
         left = TURN_MESSAGES
         while readers and left > 0:
             going_on: list[Reader] = []
@@ -254,6 +261,10 @@ class Stream(Queue):
             readers = going_on
         if left <= 0:
             self.wake()
+        if self._end < self.index.next_offset and any(
+            reader.position >= self._end for reader in self._readers.values()
+        ):
+            self._turn.waits_for_sync(self)
         self._trim()
 
     def _advance(self, reader: Reader, limit: int) -> int:
@@ -265,7 +276,7 @@ class Stream(Queue):
         index = self.index
         if reader.position < index.first_offset:
             reader.jump(index.first_offset)
-        if reader.position >= index.next_offset or outlet.room(ANY) <= 0:
+        if reader.position >= self._end or outlet.room(ANY) <= 0:
             return 0
         messages = self._next(reader, limit)
         if not messages:
@@ -318,6 +329,7 @@ class Stream(Queue):
 
     def _next(self, reader: Reader, limit: int) -> list[Message]:
         """The next messages of a consumer, none when they can only be read in another turn."""
+        limit = min(limit, self._end - reader.position)
         if reader.has_piece:
             return reader.take(limit)
         recent = self._recent
@@ -328,6 +340,9 @@ class Stream(Queue):
             return []
         if chunk.first_offset > reader.position:
             reader.jump(chunk.first_offset)
+            limit = min(limit, self._end - reader.position)
+            if limit <= 0:
+                return []
         if self._pager.reads_left <= 0:
             self._pager.put_off(reader)
             return []

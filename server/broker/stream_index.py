@@ -297,6 +297,16 @@ class StreamIndex:
         chunk = self.chunks[at]
         return chunk.first_offset + chunk.rows.below(lsn)
 
+    def end_at(self, lsn: int) -> int:
+        """The offset behind that of the last message whose LSN is not higher than this one."""
+        if not self.chunks or self.chunks[-1].rows.last <= lsn:
+            return self.next_offset
+        at = bisect_right(self.chunks, lsn, key=lambda chunk: chunk.rows.first) - 1
+        if at < 0:
+            return self.first_offset
+        chunk = self.chunks[at]
+        return chunk.first_offset + chunk.rows.below(lsn + 1)
+
     def ranges(self, lsn: int = 0) -> Iterator[tuple[int, int]]:
         """First and last LSN of each row, of what is not lower than this LSN."""
         return chain.from_iterable(chunk.rows.ranges(lsn) for chunk in self.chunks)

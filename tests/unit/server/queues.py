@@ -76,9 +76,13 @@ class FakeTurn:
     """Remembers which queues asked for a dispatch."""
 
     asked: list[Queue] = field(default_factory=list)
+    watermark: int = 0
 
     def wants_dispatch(self, queue: Queue) -> None:
         self.asked.append(queue)
+
+    def waits_for_sync(self, queue: Queue) -> None:
+        raise AssertionError(f"{queue.spec.name} hands out what is not on disk")
 
     def run(self) -> None:
         """Dispatch those that asked, until none does."""

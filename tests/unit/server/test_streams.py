@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from server.broker.stream import Stream
 from server.broker.stream_index import CHUNK_OCTETS
 from server.broker.stream_reader import RECENT_OCTETS
 from tests import wire
+from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.in_memory import World, closes_connection, confirms, content
 from tests.unit.server.on_disk import DiskWorld
 
@@ -183,6 +185,49 @@ class TestRestart:
         assert [offset for offset, _ in seen] == list(range(seen[0][0], 600))
         assert all(int(body) == offset for offset, body in seen)
         assert oldest - 20 <= seen[0][0] <= oldest
+
+
+class TestOnlyWhatIsOnDisk:
+    """STREAM-02, STREAM-03: an offset that somebody has seen is never another message's."""
+
+    def test_consumer_waits_for_the_sync(self, world: DiskWorld) -> None:
+        client = world.connect()
+        client.open()
+        declare(client)
+        world.sync()
+        reader = Reader(world)
+        client.send(*(wire.publish(1, "s", body) for body in bodies(0, 3)))
+        assert reader.look() == [], "not synced, and nobody has asked for a confirm"
+        world.sync()
+        assert reader.look() == numbered(0, 3)
+
+    @pytest.mark.parametrize("seed", range(30))
+    def test_offset_keeps_its_message_over_power_cuts(self, seed: int) -> None:
+        draw = Random(seed)
+        world = DiskWorld(SimDisk(seed))
+        seen: dict[int, bytes] = {}
+        published = 0
+        for life in range(4):
+            client = world.connect()
+            client.open()
+            declare(client)
+            world.sync()
+            readers = [Reader(world, draw.choice(["first", "last", "next"])) for _ in range(2)]
+            for _ in range(draw.randrange(1, 12)):
+                count = draw.randrange(1, 5)
+                client.send(*(wire.publish(1, "s", body) for body in bodies(published, count)))
+                published += count
+                world.run_turns()
+                if draw.random() < 0.4 and not world.assembly.commit.is_idle:
+                    world.assembly.commit.on_readable()
+                for reader in readers:
+                    reader.look()
+            for reader in readers:
+                for offset, body in reader.seen:
+                    assert seen.setdefault(offset, body) == body
+            world = world.after_power_cut(10 * seed + life)
+        left = dict(Reader(world).seen)
+        assert seen.items() <= left.items()
 
 
 class TestRetention:
