@@ -30,6 +30,7 @@ pytestmark = pytest.mark.timeout(300)
 
 Fresh = Callable[[str], str]
 URL = "amqp://guest:guest@127.0.0.1:1/%2F"
+TLS_URL = "amqps://guest:guest@127.0.0.1/%2F"
 
 
 def plan_of(tmp_path: Path, url: str = URL, **more: Any) -> ArchivePlan:
@@ -69,6 +70,7 @@ def replayed(spark: SparkSession, url: str, source: Path, **more: Any) -> Replay
         ([], "arguments are required: --url, --queue, --to, --checkpoint"),
         (["--url", "http://x"], "option url: the value does not begin with amqp:// or amqps://"),
         (["--url", f"{URL}?retries=3"], "--url: url: no parameter 'retries'; there are "),
+        (["--url", f"{TLS_URL}?cafile=/none.pem"], "--url: amqps://guest@127.0.0.1:5671/: cafile"),
         (["--queue", ""], "option queue: '' has an empty name"),
         (["--mode", "queue"], "invalid choice: 'queue'"),
         (["--once", "--interval", "3"], "not allowed with argument --once"),

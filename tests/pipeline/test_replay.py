@@ -18,6 +18,7 @@ from vouchmq.spark.replay_run import ReplayPlan, begun, files_of_log, keep
 from vouchmq.spark.slices import Resume, Unit
 
 URL = "amqp://guest:guest@127.0.0.1:1/%2F"
+TLS_URL = "amqps://guest:guest@127.0.0.1/%2F"
 
 
 def on(edit: Edit, *properties: dict[str, Any] | bytes | None) -> list[Any]:
@@ -179,6 +180,7 @@ def test_a_rate_makes_small_slices_and_few_tasks(tmp_path: Path) -> None:
         (["--from", "{tmp}/nothing"], "--from: {tmp}/nothing is no directory"),
         (["--from", "{tmp}/empty"], "--from: {tmp}/empty holds no Parquet files"),
         (["--url", "localhost"], "--url: "),
+        (["--url", f"{TLS_URL}?certfile=/none.pem"], "certfile or keyfile: [Errno 2] "),
         (["--from", ""], "argument --from: an empty path"),
         (["--checkpoint", ""], "argument --checkpoint: an empty path"),
         (["--memory", "2gb"], "argument --memory: '2gb' is no size such as 2g or 900m"),

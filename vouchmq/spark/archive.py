@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.kit.bulk import BulkClosed, BulkConnection, BulkError
+from vouchmq.kit.bulk import BulkConnection, BulkError
 from vouchmq.kit.bulk_url import targets
-from vouchmq.spark.command_line import Line, Stop, UsageError, counted, shown
+from vouchmq.spark.command_line import Line, Stop, UsageError, asking, counted, shown
 from vouchmq.spark.options import STREAM, SourceOptions
 from vouchmq.spark.tail import Probe
 
@@ -118,24 +118,19 @@ def look_at_queues(asked: SourceOptions) -> None:
     """Whether the broker lets us in and has what is to be read: said before Spark starts.
 
     Raises:
-        UsageError: no such queue, or no permission
+        UsageError: no such queue, no permission, or a URL that cannot be used
         BulkError: the broker is not there
     """
-    try:
-        with Probe(asked) as probe:
-            if asked.mode == STREAM:
+    with asking():
+        if asked.mode == STREAM:
+            with Probe(asked) as probe:
                 for queue in asked.queues:
                     probe.newest(queue)
-                return
-        with BulkConnection.open(
-            asked.url, connect_timeout_s=asked.connect_timeout_ms / 1000
-        ) as one:
+            return
+        limit_s = asked.connect_timeout_ms / 1000
+        with BulkConnection.open(asked.url, connect_timeout_s=limit_s) as one:
             for queue in asked.queues:
                 one.channel().declare_passive(queue)
-    except BulkClosed as error:
-        if error.code:
-            raise UsageError(str(error)) from None
-        raise
 
 
 def claim(plan: ArchivePlan) -> None:

@@ -28,8 +28,8 @@ from vouchmq.spark.command_line import (
     Parser,
     Stop,
     UsageError,
+    add_options,
     add_session,
-    assignment,
     counted,
     listening,
     place,
@@ -76,14 +76,7 @@ def parser() -> Parser:
         default=PARQUET,
         help="another form of table; give its package with --conf spark.jars.packages=…",
     )
-    made.add_argument(
-        "--option",
-        action="append",
-        type=assignment,
-        default=[],
-        metavar="NAME=VALUE",
-        help="more options of the source; may be given several times",
-    )
+    add_options(made, "source")
     add_session(made)
     return made
 

@@ -1,6 +1,6 @@
 """What our Spark commands have in common: mistakes in one line, progress in one line, clean ends.
 
-Knows terminals, signals and how Spark words its errors; no AMQP.
+Knows terminals, signals, how Spark words its errors, and which errors of the client are the user's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, TextIO
+
+from vouchmq.kit.bulk import BulkClosed
 
 EXIT_FAILED: Final = 1
 EXIT_UNUSABLE: Final = 2
@@ -63,6 +65,18 @@ def add_session(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_options(parser: argparse.ArgumentParser, what: str) -> None:
+    """`--option`: more of what the source or the sink takes."""
+    parser.add_argument(
+        "--option",
+        action="append",
+        type=assignment,
+        default=[],
+        metavar="NAME=VALUE",
+        help=f"more options of the {what}; may be given several times",
+    )
+
+
 def whole(least: int) -> Callable[[str], int]:
     """The type of an argument that is a whole number of at least so much."""
 
@@ -99,6 +113,23 @@ def assignment(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
+
+
+@contextmanager
+def asking() -> Iterator[None]:
+    """While the broker is looked at: what it refuses, and a URL of no use, are the user's mistakes.
+
+    Raises:
+        UsageError: that; a broker that is not there is none
+    """
+    try:
+        yield
+    except BulkClosed as error:
+        if error.code:
+            raise UsageError(str(error)) from None
+        raise
+    except ValueError as error:
+        raise UsageError(f"--url: {error}") from None
 
 
 class Line:

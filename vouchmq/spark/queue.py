@@ -18,13 +18,11 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from vouchmq.spark.dedupe import Handed, places_of
 from vouchmq.spark.feed import Feed, FeedError, Fence
@@ -32,6 +30,7 @@ from vouchmq.spark.intake import Intake
 from vouchmq.spark.lanes import Portion
 from vouchmq.spark.offsets import OffsetError, Place, Places, QueueOffset
 from vouchmq.spark.options import SPOOL, SourceOptions
+from vouchmq.spark.reader import QueryReader, telling
 from vouchmq.spark.replay import Replay
 from vouchmq.spark.rows import arrow_schema
 from vouchmq.spark.tasks import MESSAGE_BYTES, largest, packed, record_batches, shares, unpacked
@@ -50,16 +49,6 @@ def stream_reader(options: SourceOptions, columns: tuple[str, ...]) -> DataSourc
     return QueueReader(options, columns)
 
 
-@contextmanager
-def telling() -> Iterator[None]:
-    """Write the reason to stderr before Spark ends the process: not every end of it is shown."""
-    try:
-        yield
-    except BaseException as error:
-        log.error("vouchmq source: %s: %s", type(error).__name__, error)
-        raise
-
-
 class PackedPartition(InputPartition):
     """The rows of a task, as the octets of an Arrow stream."""
 
@@ -69,39 +58,16 @@ class PackedPartition(InputPartition):
         self.octets = octets
 
 
-class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class QueueReader(QueryReader["QueueDriver"]):
     """What Spark calls. One instance lives on the driver, others elsewhere only `read`."""
 
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
-        """Opens nothing: Spark makes instances where there is nothing to be opened."""
-        self._options = options
-        self._columns = columns
-        self._driver: QueueDriver | None = None
-
-    @property
-    def driver(self) -> QueueDriver:
-        """What the driver-side instance does; made with the first call."""
-        if self._driver is None:
-            self._driver = QueueDriver(self._options, self._columns, Feed(self._options))
-        return self._driver
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """`maxMessagesPerTrigger`."""
-        return ReadMaxRows(self._options.max_messages_per_trigger)
+    def new_driver(self) -> QueueDriver:
+        """See `QueryReader`."""
+        return QueueDriver(self._options, self._columns, Feed(self._options))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Nothing handed out yet."""
         return self.driver.initial()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """This run ends with what is in the queues now."""
-        with telling():
-            self.driver.prepare_available_now()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Ack up to `start`, take the next batch; `start` itself when there is none."""
-        with telling():
-            return self.driver.latest(start, limit)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
@@ -113,16 +79,6 @@ class QueueReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, PackedPartition):
             raise TypeError(f"no partition of this source: {partition!r}")
         return unpacked(partition.octets)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Ack up to `end`, if that was not done already."""
-        with telling():
-            self.driver.finish(end)
-
-    def stop(self) -> None:
-        """What is not acked goes back to the queue."""
-        if self._driver is not None:
-            self._driver.stop()
 
 
 @dataclass

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.kit.bulk import BulkClosed, BulkConnection
+from vouchmq.kit.bulk import BulkConnection
 from vouchmq.kit.bulk_url import targets
 from vouchmq.spark.command_line import (
     EXIT_FAILED,
@@ -19,8 +19,9 @@ from vouchmq.spark.command_line import (
     Parser,
     Stop,
     UsageError,
+    add_options,
     add_session,
-    assignment,
+    asking,
     counted,
     listening,
     place,
@@ -78,14 +79,7 @@ def parser() -> Parser:
         metavar="DIR",
         help="how far it has come, to go on from there when it was stopped",
     )
-    made.add_argument(
-        "--option",
-        action="append",
-        type=assignment,
-        default=[],
-        metavar="NAME=VALUE",
-        help="more options of the sink; may be given several times",
-    )
+    add_options(made, "sink")
     add_session(made)
     return made
 
@@ -145,15 +139,13 @@ def _user(url: str) -> str:
 
 def _look_at_broker(asked: SinkOptions, exchange: str | None) -> None:
     """Whether the broker lets us in and has the exchange: said before Spark starts."""
-    try:
-        limit_s = asked.connect_timeout_ms / 1000
-        with BulkConnection.open(asked.url, connect_timeout_s=limit_s) as connection:
-            if exchange:
-                connection.channel().exchange_declare(exchange, passive=True)
-    except BulkClosed as error:
-        if error.code:
-            raise UsageError(str(error)) from None
-        raise
+    limit_s = asked.connect_timeout_ms / 1000
+    with (
+        asking(),
+        BulkConnection.open(asked.url, connect_timeout_s=limit_s) as connection,
+    ):
+        if exchange:
+            connection.channel().exchange_declare(exchange, passive=True)
 
 
 def _replay(plan: ReplayPlan, memory: str, conf: Mapping[str, str]) -> int:

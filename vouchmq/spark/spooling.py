@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import InputPartition
 
 from vouchmq.spark import spool
 from vouchmq.spark.dedupe import Keys, places_of
@@ -27,7 +26,7 @@ from vouchmq.spark.intake import Intake
 from vouchmq.spark.lanes import Portion
 from vouchmq.spark.offsets import Place, Places, SpoolOffset
 from vouchmq.spark.options import SourceOptions
-from vouchmq.spark.queue import telling
+from vouchmq.spark.reader import QueryReader, telling
 from vouchmq.spark.rows import arrow_schema
 from vouchmq.spark.tasks import record_batches, shares
 
@@ -49,7 +48,7 @@ class SpooledPartition(InputPartition):
         self.batches = batches
 
 
-class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SpoolReader(QueryReader["SpoolDriver"]):
     """What Spark calls. One instance lives on the driver, others elsewhere only `read`."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
@@ -58,37 +57,17 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             SpoolError: `spoolLocation` is no place for a spool
         """
-        self._options = options
-        self._columns = columns
+        super().__init__(options, columns)
         self._directory = spool.directory_of(options.spool_location or "")
-        self._driver: SpoolDriver | None = None
 
-    @property
-    def driver(self) -> SpoolDriver:
-        """What the driver-side instance does; made with the first call."""
-        if self._driver is None:
-            self._driver = SpoolDriver(
-                self._options, self._columns, Feed(self._options), spool.Spool(self._directory)
-            )
-        return self._driver
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """`maxMessagesPerTrigger`."""
-        return ReadMaxRows(self._options.max_messages_per_trigger)
+    def new_driver(self) -> SpoolDriver:
+        """See `QueryReader`."""
+        directory = spool.Spool(self._directory)
+        return SpoolDriver(self._options, self._columns, Feed(self._options), directory)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """No file yet."""
         return SpoolOffset("", 0).as_json()
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """This run ends with what is in the queues now."""
-        with telling():
-            self.driver.prepare_available_now()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Spool the next batch and ack it; `start` itself when there is none."""
-        with telling():
-            return self.driver.latest(start, limit)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch."""
@@ -103,16 +82,6 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, SpooledPartition):
             raise TypeError(f"no partition of this source: {partition!r}")
         yield from spool.read(Path(partition.path), partition.batches, self._columns)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Files up to `end` are done with."""
-        with telling():
-            self.driver.finish(end)
-
-    def stop(self) -> None:
-        """What is not spooled goes back to the queue."""
-        if self._driver is not None:
-            self._driver.stop()
 
 
 class SpoolDriver:
