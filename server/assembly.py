@@ -427,8 +427,8 @@ class Assembly:
             vhost.end_queue(queue)
 
     def _write_journal(self) -> None:
-        if self.ledger is not None:
-            self.ledger.flush()  # first: no settle may be on disk whose event is not
+        if self.turn.ledger is not None:
+            self.turn.ledger.flush()  # first: no settle may be on disk whose event is not
         if self.node.has_failed or self._is_closed:
             return
         if self.journal.next_lsn != self.storage.stuck_lsn:

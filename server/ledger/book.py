@@ -1,7 +1,10 @@
 """The book of one epoch: numbers its lines, keeps them until written, counts what it drops.
 
-    event ──▶ line with its number ──▶ buffer, bounded ──▶ file
-                                          └─ full: dropped, a `gap` line tells how many
+    event ──▶ numbered, kept ──▶ lines ──▶ buffer, bounded ──▶ file
+                                             └─ full: dropped, a `gap` line tells how many
+
+An event costs little while a turn runs; lines are made of all that a turn has left at once, and
+have the time of the first of them.
 
 Lines are written at the latest before the journal's block of the same turn, so that a process that
 is killed cannot leave a settled message without its event. Nothing here may raise, nothing waits:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 # So much is written without waiting for the end of the turn.
 WRITE_OCTETS: Final = 256 * 1024
+# Of a line beside its event and the broker's name: not exact, as it only bounds the memory.
+AROUND_OCTETS: Final = 56
 # A disk that refuses is tried again after this.
 RETRY_US: Final = 200_000
 
@@ -54,13 +59,16 @@ class Book:
     __slots__ = (
         *(
             "_after_gap",
+            "_around_octets",
             "_clock_us",
+            "_events",
             "_head",
             "_limit_octets",
             "_lines",
             "_lost",
             "_retry_at_us",
             "_sink",
+            "_time_us",
         ),
         *("_is_refused", "deal", "epoch", "highest_lsn", "lost_count", "number", "octets"),
     )
@@ -85,6 +93,9 @@ class Book:
         self._clock_us = clock_us
         self._limit_octets = limit_octets
         self._after_gap = after_gap
+        self._around_octets = len(self._head) + AROUND_OCTETS
+        self._events: list[str] = []  # the last of them has the number before the next one
+        self._time_us = 0  # of these
         self._lines: list[str] = []
         self._lost = 0  # since the last line that was kept
         self._retry_at_us = 0
@@ -95,28 +106,40 @@ class Book:
         if self.octets > WRITE_OCTETS:
             self.flush()
             if self.octets > self._limit_octets:
-                self.number += 1
                 self._drop()
                 return
-        number = self.number
-        self.number = number + 1
-        line = f'{self._head}{number},"t":{self._clock_us()},"e":"{event}}}\n'
-        self._lines.append(line)
-        self.octets += len(line)
+        if not self._events:
+            self._time_us = self._clock_us()
+        self._events.append(event)
+        self.number += 1
+        self.octets += len(event) + self._around_octets
 
     def name(self, event: str) -> None:
         """Write down what later lines refer to: it is dropped last, as they say nothing without."""
         if self.octets > 2 * self._limit_octets:
-            self.number += 1
             self._drop()
             return
-        line = f'{self._head}{self.number},"t":{self._clock_us()},"e":"{event}}}\n'
+        if not self._events:
+            self._time_us = self._clock_us()
+        self._events.append(event)
         self.number += 1
-        self._lines.append(line)
-        self.octets += len(line)
+        self.octets += len(event) + self._around_octets
+
+    def _write_out(self) -> None:
+        """Make lines of the events."""
+        head, between = self._head, f',"t":{self._time_us},"e":"'
+        first = self.number - len(self._events)
+        lines = [
+            f"{head}{number}{between}{event}}}\n"
+            for number, event in enumerate(self._events, first)
+        ]
+        self._lines += lines
+        self._events.clear()
 
     def flush(self) -> None:
         """Hand all lines to the file; what it refuses is tried again in a while."""
+        if self._events:
+            self._write_out()
         if not self._lines or (self._retry_at_us and self._clock_us() < self._retry_at_us):
             return
         try:
@@ -141,6 +164,9 @@ class Book:
             log.error("ledger.cut", count=len(self._lines), meaning="the end of it is missing")
 
     def _drop(self) -> None:
+        if self._events:
+            self._write_out()
+        self.number += 1
         self._lost += 1
         if self._lost == 1:
             log.error("ledger.dropping", meaning="too much waits for its disk; a line will tell")

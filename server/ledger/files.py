@@ -68,14 +68,14 @@ class OpenFile:
         if self.is_torn:
             os.ftruncate(self._descriptor, self.octets)
             self.is_torn = False
-        view, at = memoryview(data), self.octets
-        while view:
+        at = self.octets
+        while data:
             try:
-                count = os.pwrite(self._descriptor, view, at)
+                count = os.pwrite(self._descriptor, data, at)
             except OSError:
                 self.is_torn = at > self.octets
                 raise
-            view, at = view[count:], at + count
+            data, at = data[count:], at + count
         self.octets = at
 
     def close(self) -> None:

@@ -174,7 +174,8 @@ class Ledger:
             f'"prev_lsn":{previous[2]},"sync":"{sync}","dark":{is_dark:d}'
         )
         self._opened_at = self._counted_at = node.clock()
-        node.ledger = node.turn.ledger = self
+        node.ledger = self
+        node.turn.ledger = book
         for vhost in node.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.pen = self._names.queue(queue, "recovered" if at_start else "known")

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from server.publishing import Route
     from server.unacked import Taken
 
+# An enum's member is looked up slowly.
+ACKED: Final = Fate.ACKED
+DISCARDED: Final = Fate.DISCARDED
 # Ranges in one line: a line of many is split.
 LINE_RANGES: Final = 2000
 # Routes whose text a channel remembers.
@@ -216,7 +219,14 @@ class ConsumerPen:
         if mark < ALWAYS and (first > mark or last <= mark):
             is_dense = (last >> 1) - (first >> 1) == len(messages) - 1
             text = f"[[{first >> 1},{last >> 1}]]" if is_dense else lsns_text(messages)
-            self._put(text, first_tag, first <= mark, no_ack, places)
+            book = self._book
+            if places is None and book.deal < 0:
+                book.put(
+                    f'dlv","qid":{self._qid},"cid":{self.cid},"i":{text},"tag":{first_tag},'
+                    f'"r":{first <= mark:d},"na":{no_ack:d}'
+                )
+            else:
+                self._put(text, first_tag, first <= mark, no_ack, places)
             return is_dense
         lsns = lsns_in(messages)
         mark >>= 1
@@ -303,7 +313,7 @@ class ChannelPen:
         if target.queues:
             book.highest_lsn = last_lsn = first_lsn + count - 1
             lsns = f"[{first_lsn},{last_lsn}]"
-        more = self._more(raws)
+        more = self._more(raws) if self._names.tells_ids or self._is_refused else ""
         # As if the properties of all were as long as those of the first.
         octets -= count * (len(raws[0]) - body_size(raws[0]))
         book.put(
@@ -373,6 +383,13 @@ class ChannelPen:
     def confirmed(self, ranges: list[tuple[int, int]], watermark: int, *, is_ok: bool) -> None:
         """Confirm numbers have been said to be safe, or refused."""
         start = self.confirms_from
+        if len(ranges) == 1:
+            first, last = ranges[0]
+            self._book.put(
+                f'cnf",{self._where},"i":[[{first + start},{last + start}]],"ok":{is_ok:d},'
+                f'"wm":{watermark}'
+            )
+            return
         pairs: list[tuple[int, int]] = []
         for first, last in ranges:
             if pairs and pairs[-1][1] + 1 == first + start:
@@ -410,16 +427,16 @@ class ChannelPen:
     def settled(self, entry: Taken, fate: Fate, why: str = "") -> None:
         """Deliveries are acked or go back; of what is refused its queue tells the end."""
         queue = entry.queue
-        if fate is Fate.DISCARDED or queue.is_deleted or queue.pen is None or not entry.messages:
+        messages, queue_pen, consumer = entry.messages, queue.pen, entry.consumer
+        if queue_pen is None or fate is DISCARDED or queue.is_deleted or not messages:
             return
-        pen = entry.consumer.pen if entry.consumer is not None else None
-        where = f'"qid":{queue.pen.qid},"cid":{pen.cid if pen is not None else 0}'
-        messages = entry.messages
+        pen = consumer.pen if consumer is not None else None
+        where = f'"qid":{queue_pen.qid},"cid":{pen.cid if pen is not None else 0}'
         if entry.is_dense:
             text = f"[[{messages[0][2] >> 1},{messages[-1][2] >> 1}]]"
         else:
             text = lsns_text(messages)
-        if fate is Fate.ACKED:
+        if fate is ACKED:
             self._book.put(f'ack",{where},"i":{text}')
         else:
             self._book.put(f'req",{where},"i":{text},"w":"{why or RETURNED[fate]}"')

@@ -56,10 +56,13 @@ def test_lines_have_their_place_and_time() -> None:
     desk.book.put('syn","wm":5')
     assert desk.sink.data == b""
     desk.book.flush()
+    desk.book.put('syn","wm":6')
+    desk.book.flush()
     desk.book.flush()
     assert desk.sink.lines() == [
         {"b": "b@h", "o": 3, "n": 0, "t": 1_000_000, "e": "boot", "fmt": 1},
-        {"b": "b@h", "o": 3, "n": 1, "t": 1_000_007, "e": "syn", "wm": 5},
+        {"b": "b@h", "o": 3, "n": 1, "t": 1_000_000, "e": "syn", "wm": 5},
+        {"b": "b@h", "o": 3, "n": 2, "t": 1_000_007, "e": "syn", "wm": 6},
     ]
 
 
