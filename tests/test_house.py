@@ -73,7 +73,7 @@ STATE_MACHINES: Final = frozenset({"pamqp", "regex", "structlog"})
 DISK: Final = frozenset({"fcntl", "os", "pathlib"})
 SYNC: Final = frozenset(
     {
-        *("ctypes", "mmap", "os", "pathlib", "queue", "select", "signal", "socket", "sys"),
+        *("ctypes", "fcntl", "mmap", "os", "pathlib", "queue", "select", "signal", "socket", "sys"),
         "threading",
     }
 )
