@@ -31,7 +31,7 @@ from bench.shape import Consumer, Shape
 
 LEAST_SHARE: Final = 0.9
 """Of the rate without a ledger, for persistent messages that are confirmed."""
-DURATION_MS: Final = 5000
+DURATION_MS: Final = 3000
 
 
 def _catalogued(name: str) -> Shape:

@@ -44,6 +44,13 @@ class Sink(Protocol):
         """Lines are being dropped, or no longer: to be known after a crash."""
 
 
+class Growing(Protocol):
+    """Who has an event that the next thing to happen may belong to."""
+
+    def finish(self) -> str:
+        """The event as it is now; it grows no more."""
+
+
 class Book:
     """The lines of one epoch.
 
@@ -70,7 +77,8 @@ class Book:
             "_sink",
             "_time_us",
         ),
-        *("_is_refused", "deal", "epoch", "highest_lsn", "lost_count", "number", "octets"),
+        *("_is_refused", "_number", "deal", "epoch", "growing", "highest_lsn", "lost_count"),
+        "octets",
     )
 
     def __init__(
@@ -83,7 +91,8 @@ class Book:
         after_gap: Callable[[], None] = lambda: None,
     ) -> None:
         self.epoch = epoch
-        self.number = 0  # of the next line
+        self._number = 0  # of the next line
+        self.growing: Growing | None = None  # gives its event when another one comes
         self.octets = 0  # in memory
         self.lost_count = 0  # lines that were dropped in this epoch
         self.highest_lsn = 0  # that a line has named
@@ -103,6 +112,8 @@ class Book:
 
     def put(self, event: str) -> None:
         """Write down an event: `kind","key":value,…`, as JSON without what all lines begin with."""
+        if self.growing is not None:
+            self._finish()
         if self.octets > WRITE_OCTETS:
             self.flush()
             if self.octets > self._limit_octets:
@@ -111,24 +122,44 @@ class Book:
         if not self._events:
             self._time_us = self._clock_us()
         self._events.append(event)
-        self.number += 1
+        self._number += 1
         self.octets += len(event) + self._around_octets
+
+    def begin(self, growing: Growing) -> None:
+        """Write down an event as soon as the next one comes, as it is then."""
+        if self.growing is not None:
+            self._finish()
+        self.growing = growing
+
+    def _finish(self) -> None:
+        growing, self.growing = self.growing, None
+        if growing is not None:
+            self.put(growing.finish())
+
+    @property
+    def number(self) -> int:
+        """Of the next line."""
+        if self.growing is not None:
+            self._finish()
+        return self._number
 
     def name(self, event: str) -> None:
         """Write down what later lines refer to: it is dropped last, as they say nothing without."""
+        if self.growing is not None:
+            self._finish()
         if self.octets > 2 * self._limit_octets:
             self._drop()
             return
         if not self._events:
             self._time_us = self._clock_us()
         self._events.append(event)
-        self.number += 1
+        self._number += 1
         self.octets += len(event) + self._around_octets
 
     def _write_out(self) -> None:
         """Make lines of the events."""
         head, between = self._head, f',"t":{self._time_us},"e":"'
-        first = self.number - len(self._events)
+        first = self._number - len(self._events)
         lines = [
             f"{head}{number}{between}{event}}}\n"
             for number, event in enumerate(self._events, first)
@@ -138,6 +169,8 @@ class Book:
 
     def flush(self) -> None:
         """Hand all lines to the file; what it refuses is tried again in a while."""
+        if self.growing is not None:
+            self._finish()
         if self._events:
             self._write_out()
         if not self._lines or (self._retry_at_us and self._clock_us() < self._retry_at_us):
@@ -166,7 +199,7 @@ class Book:
     def _drop(self) -> None:
         if self._events:
             self._write_out()
-        self.number += 1
+        self._number += 1
         self._lost += 1
         if self._lost == 1:
             log.error("ledger.dropping", meaning="too much waits for its disk; a line will tell")

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from server.publishing import Route
     from server.unacked import Taken
 
+    # The number of a route in the ledger, and the queues that it leads to, also as text.
+    Known = tuple[int, tuple[Queue, ...], str]
+
 # An enum's member is looked up slowly.
 ACKED: Final = Fate.ACKED
 DISCARDED: Final = Fate.DISCARDED
@@ -252,6 +255,29 @@ class ConsumerPen:
         )
 
 
+class Run:
+    """Messages that one channel publishes to one route without anything between."""
+
+    __slots__ = ("_route", "first", "first_lsn", "known", "next_lsn", "octets", "persistent")
+
+    def __init__(
+        self, route: Route | None, known: Known, first: int, first_lsn: int, *, persistent: bool
+    ) -> None:
+        self._route = route
+        self.known = known
+        self.first = first
+        self.first_lsn = self.next_lsn = first_lsn
+        self.octets = 0
+        self.persistent = persistent
+
+    def is_for(self, route: Route, queues: tuple[Queue, ...], *, persistent: bool) -> bool:
+        """Whether a message like that can belong to it."""
+        return route is self._route and queues is self.known[1] and persistent is self.persistent
+
+
+NO_RUN: Final = Run(None, (0, (), ""), 0, 0, persistent=False)
+
+
 class ChannelPen:
     """Writes what one channel publishes, is confirmed, and settles.
 
@@ -267,7 +293,7 @@ class ChannelPen:
 
     __slots__ = (
         *("_book", "_channel", "_is_refused", "_names", "_numbers", "_returns", "_routes"),
-        *("_vhost", "_where", "committed", "confirms_from", "connection", "last", "route"),
+        *("_run", "_vhost", "_where", "committed", "confirms_from", "connection", "last", "route"),
     )
 
     def __init__(
@@ -286,9 +312,10 @@ class ChannelPen:
         self.connection = connection
         self._channel = channel
         self._where = f'"c":{connection},"h":{channel}'
-        self._routes: dict[Route, tuple[int, tuple[Queue, ...], str]] = {}
+        self._routes: dict[Route, Known] = {}
         self._returns: list[int] = []  # reply codes of what comes back of the next publishes
         self._is_refused = False
+        self._run = NO_RUN
         self.last = numbers.get(channel, 0)
         self.confirms_from = self.last  # publish number of the confirm number 0
         self.committed = (0, 0)
@@ -303,25 +330,54 @@ class ChannelPen:
         route, book = self.route, self._book
         if route is None:
             return
-        known = self._routes.get(route)
-        if known is None or known[1] is not target.queues or known[0] < self._names.oldest_route:
-            known = self._know(route, target.queues, mandatory=route.mandatory)
-        count = len(raws)
+        count, queues = len(raws), target.queues
         first = self.last + 1
         self.last += count
-        lsns = "null"
-        if target.queues:
-            book.highest_lsn = last_lsn = first_lsn + count - 1
-            lsns = f"[{first_lsn},{last_lsn}]"
-        more = self._more(raws) if self._names.tells_ids or self._is_refused else ""
         # As if the properties of all were as long as those of the first.
         octets -= count * (len(raws[0]) - body_size(raws[0]))
+        run, is_plain = self._run, not (self._is_refused or self._returns)
+        if (
+            book.growing is self
+            and first_lsn == run.next_lsn
+            and run.is_for(route, queues, persistent=persistent)
+            and is_plain
+        ):
+            run.next_lsn += count
+            run.octets += octets
+            book.highest_lsn = run.next_lsn - 1
+            return
+        known = self._routes.get(route)
+        if known is None or known[1] is not queues or known[0] < self._names.oldest_route:
+            known = self._know(route, queues, mandatory=route.mandatory)
+        if is_plain and queues and not self._names.tells_ids:
+            # What comes next may be more of it.
+            book.begin(self)
+            self._run = Run(route, known, first, first_lsn, persistent=persistent)
+            self._run.next_lsn += count
+            self._run.octets = octets
+            book.highest_lsn = first_lsn + count - 1
+            return
+        lsns = "null"
+        if queues:
+            book.highest_lsn = last_lsn = first_lsn + count - 1
+            lsns = f"[{first_lsn},{last_lsn}]"
+        more = self._more(raws)
         book.put(
             f'pub","rt":{known[0]},{self._where},"s":[{first},{self.last}],"p":{persistent:d},'
             f'"z":{octets},"lsn":{lsns},"to":{known[2]}{more}'
         )
         if self._returns:
             self._put_returns(first)
+
+    def finish(self) -> str:
+        """See `Growing`."""
+        run = self._run
+        number, _, to = run.known
+        last = run.first + run.next_lsn - run.first_lsn - 1
+        return (
+            f'pub","rt":{number},{self._where},"s":[{run.first},{last}],"p":{run.persistent:d},'
+            f'"z":{run.octets},"lsn":[{run.first_lsn},{run.next_lsn - 1}],"to":{to}'
+        )
 
     def nowhere(self, route: Route, raw: bytes, *, persistent: bool, is_owed: bool = True) -> None:
         """A publish that no queue got; `is_owed`: the client is told so if it asked for that."""
@@ -345,9 +401,7 @@ class ChannelPen:
         """One of the next publishes goes back to the client with this reply code."""
         self._returns.append(code)
 
-    def _know(
-        self, route: Route, queues: tuple[Queue, ...], *, mandatory: bool
-    ) -> tuple[int, tuple[Queue, ...], str]:
+    def _know(self, route: Route, queues: tuple[Queue, ...], *, mandatory: bool) -> Known:
         if len(self._routes) >= ROUTES_KEPT:
             self._routes.clear()
         number = self._route_number(route, mandatory=mandatory)

@@ -55,10 +55,14 @@ from tests.fault.special_clients import declare_specials
 from tests.fault.special_judge import Specials
 from tests.integration.broker_process import PROJECT, BrokerProcess, StartError
 from tests.integration.raw_client import RawClient, method
+from tests.ledger_reader import lines_in
+from tests.pipeline.audit_reference import Reference
 
 # Small segments, so that a round of a second begins, recycles and removes several.
 FLAGS: Final = ("--segment-size-bytes", str(1024 * 1024), "--disk-free-limit", "0")
 DISK_BYTES: Final = 2 * 1024**3
+# Small files, so that a round begins several.
+LEDGER_FLAGS: Final = ("--ledger-enabled", "on", "--ledger-file-bytes", str(1024 * 1024))
 LARGEST_BACKLOG: Final = 15_000
 CUT_SHORT: Final = "no ready line"
 START_LIMIT_S: Final = 30.0
@@ -83,6 +87,7 @@ class Outcome:
     delayed: int = 0
     repeats: int = 0
     stream_offsets: int = 0
+    audited: int = 0
     violations: list[str] = field(default_factory=list)
 
 
@@ -188,6 +193,13 @@ class Campaign:
                     channel.take_confirm(client.read()[1])
         return violations
 
+    def audit(self) -> list[str]:
+        """Stop the broker, and judge all of its lives by its own ledger."""
+        self.broker.stop()
+        reference = Reference(lines_in(self.broker.data_dir / "ledger"))
+        self.outcome.audited = len(reference.copies)
+        return [f"audit: {kind}: {place}" for *place, kind in sorted(reference.findings, key=str)]
+
     def _judge_definitions(self) -> Iterator[str]:
         ledger = self.ledger
         with RawClient(self.broker.url).handshake() as client:
@@ -261,8 +273,9 @@ def campaign(
 def kill_campaign(
     directory: Path, *, seed: int, program: str = "server"
 ) -> Iterator[tuple[Campaign, Strike]]:
-    """A campaign of SIGKILLs, and the strike."""
-    with campaign(directory, seed=seed, end="kill", program=program) as one:
+    """A campaign of SIGKILLs on a broker with a ledger, and the strike."""
+    flags = (*FLAGS, *LEDGER_FLAGS)
+    with campaign(directory, seed=seed, end="kill", program=program, flags=flags) as one:
         yield one, lambda _: one.broker.kill9()
 
 
@@ -355,6 +368,8 @@ def main() -> int:
                 sys.stdout.write(f"round {one.outcome.rounds}: {one.outcome.confirmed} confirmed\n")
                 sys.stdout.writelines(f"  {what}\n" for what in violations)
                 sys.stdout.flush()
+            if options.kind == "sigkill" and not one.outcome.violations:
+                one.outcome.violations += one.audit()
         if one.outcome.violations:
             keep(place)
     result = report(options, one.outcome, began)

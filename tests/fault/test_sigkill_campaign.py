@@ -30,6 +30,8 @@ def test_no_kill_breaks_a_promise(tmp_path: Path) -> None:
     with kill_campaign(tmp_path, seed=8) as (one, strike):
         for violations in run_rounds(one, strike, ROUNDS):
             assert violations == []
+        assert one.audit() == []
+    assert one.outcome.audited > 1000
     assert one.outcome.rounds == ROUNDS
     assert one.outcome.confirmed > 1000, "too little load"
     assert one.outcome.judged > 500
