@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
     from server.connection import Connection
-    from server.ledger.pens import ChannelPen
+    from server.ledger.channel_pen import ChannelPen
     from server.node import Node
     from server.outbox import Outbox
     from server.reply_to import ReplyConsumer, ReplyNames

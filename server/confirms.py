@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocol.codec import basic_ack, basic_nack
 
 if TYPE_CHECKING:
-    from server.ledger.pens import ChannelPen
+    from server.ledger.channel_pen import ChannelPen
 
 
 class Confirms:

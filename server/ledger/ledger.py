@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from server.ledger.book import Book, Sink
+from server.ledger.channel_pen import ChannelPen
 from server.ledger.inventory import Stocktaking
 from server.ledger.names import Names
-from server.ledger.pens import ChannelPen, ConsumerPen
+from server.ledger.pens import ConsumerPen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ from pamqp import commands
 from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
 from server.ledger import inventory
+from server.ledger.channel_pen import id_text
 from server.ledger.ledger import Before, Habits, Ledger
-from server.ledger.pens import id_text
 from tests import wire
 from tests.ledger_reader import Audit, Line
 from tests.unit.server.in_memory import Client, World
