@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.integration.broker_process import BrokerProcess, RefereeBroker
+from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroker
 from tests.pipeline import peer
 from tools import referee
 
@@ -146,3 +146,22 @@ def _free_port() -> int:
     return next(
         port for port in range(21673, 29000, 7) if not taken & {port, port + 1, port + 20000}
     )
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """VouchMQ, unless the test says otherwise."""
+    found: Broker = request.getfixturevalue(getattr(request, "param", "vouch"))
+    return found
+
+
+@pytest.fixture
+def queue(broker: Broker, fresh: Callable[[str], str]) -> Iterator[str]:
+    """A queue at the broker of the test."""
+    from tests.pipeline import source_world
+
+    name = fresh("source")
+    source_world.declare(broker.url, name)
+    yield name
+    with source_world.channel_to(broker.url) as channel:
+        channel.delete(name)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pytest
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from vouchmq.kit import bulk
@@ -23,6 +24,8 @@ from vouchmq.spark.queue import QueueReader, stream_reader
 from vouchmq.spark.spooling import SpoolReader
 
 PERSISTENT = {"delivery_mode": 2}
+# Most of it depends on no broker's ways; what does is tried with both.
+both = pytest.mark.parametrize("broker", ["vouch", "rabbit"], indirect=True)
 
 
 class Killed(Exception):  # noqa: N818 - what happened
@@ -251,3 +254,8 @@ class Cutter:
 
 
 __all__ = ["ALL", "Cutter", "Killed", "Query", "channel_to", "declare", "fill", "ready"]
+
+
+def once(count: int) -> dict[str, int]:
+    """The ids of so many messages, each of which came once."""
+    return {str(number): 1 for number in range(count)}

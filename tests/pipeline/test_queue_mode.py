@@ -10,32 +10,12 @@ import pytest
 
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline import source_world as world
-from tests.pipeline.source_world import Cutter, Killed, Query, channel_to, fill
+from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
 from vouchmq.kit import bulk
 from vouchmq.spark import queue as queue_module
 from vouchmq.spark.feed import FeedError, is_delivery_timeout, is_passing
 from vouchmq.spark.offsets import OffsetError
 from vouchmq.spark.options import OptionError
-
-# Most of it depends on no broker's ways; what does is tried with both.
-both = pytest.mark.parametrize("broker", ["vouch", "rabbit"], indirect=True)
-
-
-@pytest.fixture
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """VouchMQ, unless the test says otherwise."""
-    found: Broker = request.getfixturevalue(getattr(request, "param", "vouch"))
-    return found
-
-
-@pytest.fixture
-def queue(broker: Broker, fresh: Callable[[str], str]) -> Iterator[str]:
-    """A queue at the broker of the test."""
-    name = fresh("source")
-    world.declare(broker.url, name)
-    yield name
-    with channel_to(broker.url) as channel:
-        channel.delete(name)
 
 
 @pytest.fixture
@@ -44,10 +24,6 @@ def query(broker: Broker, queue: str) -> Iterator[Query]:
     made = Query(url=broker.url, queue=queue, maxMessagesPerTrigger=100, readTimeoutMs=3000)
     yield made
     made.kill()
-
-
-def once(count: int) -> dict[str, int]:
-    return {str(number): 1 for number in range(count)}
 
 
 class TestBatches:

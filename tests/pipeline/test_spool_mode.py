@@ -11,31 +11,11 @@ import pytest
 
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline import source_world as world
-from tests.pipeline.source_world import Cutter, Killed, Query, channel_to, fill
+from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
 from vouchmq.spark import spool
 from vouchmq.spark.feed import Feed, FeedError
 from vouchmq.spark.offsets import OffsetError
 from vouchmq.spark.spool import SpoolError
-
-# Most of it depends on no broker's ways; what does is tried with both.
-both = pytest.mark.parametrize("broker", ["vouch", "rabbit"], indirect=True)
-
-
-@pytest.fixture
-def broker(request: pytest.FixtureRequest) -> Broker:
-    """VouchMQ, unless the test says otherwise."""
-    found: Broker = request.getfixturevalue(getattr(request, "param", "vouch"))
-    return found
-
-
-@pytest.fixture
-def queue(broker: Broker, fresh: Callable[[str], str]) -> Iterator[str]:
-    """A queue at the broker of the test."""
-    name = fresh("source")
-    world.declare(broker.url, name)
-    yield name
-    with channel_to(broker.url) as channel:
-        channel.delete(name)
 
 
 @pytest.fixture
@@ -50,10 +30,6 @@ def query(broker: Broker, queue: str, tmp_path: Path) -> Iterator[Query]:
     )
     yield made
     made.kill()
-
-
-def once(count: int) -> dict[str, int]:
-    return {str(number): 1 for number in range(count)}
 
 
 def spooled(query: Query) -> list[int]:
