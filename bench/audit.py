@@ -52,14 +52,18 @@ class Measured:
     bytes: int
     audit_s: float
     steps_per_s: int
-    peak_rss_mib: int
+    peak_pss_mib: int
     read_lines_per_s: int
     exit: int
     states: dict[str, int]
 
 
 def watched(command: list[str]) -> tuple[str, int, float]:
-    """Run a command; its output, the most memory that it and its children had (MiB), seconds."""
+    """Run a command; its output, the most memory that it and its children had (MiB), seconds.
+
+    Pages that several processes share count once: a JVM that starts a child is there twice for a
+    moment, with the same pages.
+    """
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     seen = psutil.Process(process.pid)
@@ -67,8 +71,8 @@ def watched(command: list[str]) -> tuple[str, int, float]:
     while process.poll() is None:
         try:
             every = [seen, *seen.children(recursive=True)]
-            peak = max(peak, sum(each.memory_info().rss for each in every))
-        except psutil.NoSuchProcess:
+            peak = max(peak, sum(each.memory_full_info().pss for each in every))
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
             pass
         time.sleep(POLL_S)
     output = process.stdout.read() if process.stdout else ""
@@ -110,7 +114,7 @@ def main() -> int:
         told = rows[-1]
         print(
             f"{told.steps:>12,} steps, {told.queues} queues: {told.audit_s} s, "
-            f"{told.steps_per_s:,} steps/s, {told.peak_rss_mib:,} MiB; JSON alone "
+            f"{told.steps_per_s:,} steps/s, {told.peak_pss_mib:,} MiB; JSON alone "
             f"{told.read_lines_per_s:,} lines/s; exit {told.exit} {told.states}",
             flush=True,
         )
