@@ -337,7 +337,10 @@ class Reference:
         """Whether it was there before the ledger was."""
         begins = [at for at, begin in copy.inventories if begin]
         seen = self.first_sight(key, copy)
-        return not copy.published and bool(begins) and seen is not None and min(begins) <= seen
+        if copy.published or not begins or seen is None or min(begins) > seen:
+            return False
+        epochs, own = self.epochs[key[0]], min(begins)[0]
+        return own == min(epochs) or bool((epochs[own].boot or {}).get("dark"))
 
     def over_at(self, key: CopyKey, copy: Copy) -> Line:
         """The end that an inventory must not be behind."""

@@ -25,7 +25,7 @@ COLUMNS: Final = {
     "heat": "t:t b kind bin:i count:i",
     "lives": f"finding:i {WHERE} lsn:i t:t o:i n:i e what",
     "findings": f"{WHERE} seq:i kind t:t o:i n:i detail lsn:i rank:i",
-    "completeness": "b o:i first_t:t last_t:t events:i missing:i gaps:i ended",
+    "completeness": "b o:i first_t:t last_t:t events:i missing:i gaps:i ended unseen:i",
     "latency": f"hour:t {WHERE} kind count:i p50:i p95:i p99:i p999:i max:i",
     "consumers": f"hour:t {WHERE} o:i cid:i g deliveries:i redeliveries:i acks:i requeues:m "
     "prefetch:i unacked_mean:f unacked_max:i utilisation:f oldest_unacked_us:i",

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.audit_reference import Reference
 from tests.pipeline.worlds import Event, Order, World, spoil, write_files
-from vouchmq.spark import audit, incremental
+from vouchmq.spark import audit, incremental, story
 from vouchmq.spark.lines import LedgerError
 
 if TYPE_CHECKING:
@@ -219,6 +219,29 @@ class TestBadInput:
         assert (result.facts.missing(), result.facts.lost()) == (0, 0)
         assert result.facts.broken_count == 1
         assert result.exit_code(()) == 3
+
+    def test_an_epoch_that_is_absent_is_something_missing(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """Its lines are not counted, as nobody knows how many there were."""
+        world = World("one@host")
+        for _ in range(3):
+            world.follow([(0, 0, 5)] * 3)
+            world.restart(0, 0)
+        whole = world.lines
+        assert {line["o"] for line in whole} >= {1, 2, 3}
+        lines = [line for line in whole if line["o"] != 2]
+        write_files(lines, tmp_path / "l", [])
+        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        assert (result.facts.missing(), result.facts.unseen()) == (0, 1)
+        assert result.exit_code(()) == 3
+        told = story.summary(result, ())
+        assert "times without a ledger 1" in told[7]
+        assert "not provable" in told[9]
+        # What was published in it is not taken for what was there before the ledger.
+        states = verdict(spark, tmp_path / "out")
+        assert_same(states, expected([lines]))
+        assert "known" not in states["states"].values()
 
     def test_two_brokers_with_one_id_are_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         write_files(World("one").lines, tmp_path / "a", [])

@@ -404,6 +404,20 @@ class TestRefused:
         else:
             assert query.trigger() == 0
 
+    def test_a_stream_that_is_idle(
+        self, broker: Broker, query: Query, fresh: Callable[[str], str]
+    ) -> None:
+        """It gives a consumer of a queue nothing: what is there came before the consumer."""
+        name = fresh("stream")
+        world.declare(broker.url, name, queue_type="stream")
+        fill(broker.url, name, range(10))
+        query.options["queue"] = name
+        query.start(available_now=True)
+        with pytest.raises(FeedError, match=f"queue '{name}' is a stream.*mode stream"):
+            query.trigger()
+        with channel_to(broker.url) as channel:
+            channel.delete(name)
+
     @both
     def test_a_stream(self, broker: Broker, query: Query, fresh: Callable[[str], str]) -> None:
         name = fresh("stream")

@@ -49,7 +49,7 @@ class Session:
         self.registered: list[type] = []
         given = {} if speculation is None else {"spark.speculation": speculation}
         conf = SimpleNamespace(get=given.get)
-        self.sparkContext = SimpleNamespace(getConf=lambda: conf)
+        self.sparkContext = SimpleNamespace(getConf=lambda: conf, master="local[2]")
         self.dataSource = SimpleNamespace(register=self.registered.append)
 
 
@@ -101,8 +101,30 @@ def test_a_queue_cannot_be_read_as_a_batch() -> None:
 
 
 def test_a_query_has_no_end() -> None:
+    reader = source(READ, mode="stream", endingOffsets="latest").streamReader(BODY)
     with pytest.raises(OptionError, match=r"option endingOffsets: of spark\.read"):
-        source(READ, mode="stream", endingOffsets="latest").streamReader(BODY)
+        reader.initialOffset()
+
+
+def test_a_streaming_query_that_cannot_be_says_so_when_it_is_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where a reader is made Spark hides what we raise behind an error of its own."""
+    reader: Any = source(READ, spoolLocation="s3://bucket/spool").streamReader(BODY)
+    for call in (
+        reader.getDefaultReadLimit,
+        reader.initialOffset,
+        reader.prepareForTriggerAvailableNow,
+        lambda: reader.latestOffset({}, None),
+        lambda: reader.partitions({}, {}),
+        lambda: reader.read(None),
+    ):
+        caplog.clear()
+        with pytest.raises(Exception, match="spoolLocation"):
+            call()
+        assert "spoolLocation" in caplog.text
+    reader.commit({})
+    reader.stop()
 
 
 def test_options_of_reading_are_looked_at_with_the_schema() -> None:
@@ -114,7 +136,7 @@ def test_options_of_reading_are_looked_at_with_the_schema() -> None:
 def test_schemas_are_looked_at_before_anything_opens() -> None:
     wrong: Any = Schema(Spelt("bodi", "binary"))
     for call in (
-        source(READ).streamReader,
+        lambda schema: source(READ).streamReader(schema).initialOffset(),
         source(READ, mode="stream").reader,
         lambda schema: source(WRITE).writer(schema, False),
         lambda schema: source(WRITE).streamWriter(schema, False),

@@ -98,7 +98,7 @@ class Result:
         """Whether nothing is missing that a verdict would have needed."""
         facts = self.facts
         # A line that cannot be read may have been the last of its epoch: its number is not missed.
-        lacking = facts.missing() or facts.lost() or facts.broken_count
+        lacking = facts.missing() or facts.lost() or facts.broken_count or facts.unseen()
         return not (lacking or self.states.get("unproven"))
 
     def exit_code(self, fail_on: Sequence[str]) -> int:
@@ -191,8 +191,10 @@ def write_lines(spark: SparkSession, files: Sequence[Path], desk: Desk) -> DataF
 def note_broken(bronze: DataFrame, facts: Facts) -> None:
     """Count and name the lines that cannot be read."""
     rows = bronze.where("broken").groupBy("f").count().orderBy("f").collect()
-    facts.broken_count += sum(row["count"] for row in rows)
-    facts.broken += lines.name_broken([Path(file_of(row["f"])) for row in rows])
+    named = lines.name_broken([Path(file_of(row["f"])) for row in rows])
+    # Spark makes no row of a line that is an empty array.
+    facts.broken_count += max(len(named), sum(row["count"] for row in rows))
+    facts.broken += named
 
 
 def parts_of(folded: Folded, batch: Batch, desk: Desk) -> Parts:
@@ -313,6 +315,7 @@ def write_summary(result: Result, fail_on: Sequence[str]) -> None:
             "findings": result.findings,
             "missing": facts.missing(),
             "gaps": facts.lost(),
+            "unseen": facts.unseen(),
             "broken": facts.broken_count,
             "torn": facts.torn,
             "since": job.scope.since_us,
@@ -323,6 +326,12 @@ def write_summary(result: Result, fail_on: Sequence[str]) -> None:
             "took_s": round(result.took_s, 1),
         },
     )
+
+
+def note_exit(out: Path, code: int) -> None:
+    """Have `summary.json` say the exit code of the command, where witnesses were judged as well."""
+    path = out / "summary.json"
+    write_json(path, {**json.loads(path.read_text(encoding="utf-8")), "exit": code})
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -151,7 +151,12 @@ def _audit(options: argparse.Namespace, codes: list[int]) -> int:
         if options.witness:
             found.append(_witnesses(spark, options, paths))
     codes += found
-    return next(code for code in (1, 3, 0) if code in codes)
+    code = next(code for code in (1, 3, 0) if code in codes)
+    if len(found) > 1:
+        audit.note_exit(options.out, code)
+        sys.stdout.write(f"together   the ledger exit {found[0]}, the witnesses exit {found[1]}")
+        sys.stdout.write(f" (exit {code})\n")
+    return code
 
 
 def _ledgers(spark: SparkSession, options: argparse.Namespace, paths: tuple[str, ...]) -> int:

@@ -101,6 +101,19 @@ class Broker:
                 insort(found, head | min(LAST_LINE, epoch.last_n + 1))
         return found
 
+    def beginnings(self) -> list[int]:
+        """Epochs before which there was no ledger: the first there is, those after a dark time."""
+        first = min(self.epochs, default=0)
+        return [
+            number
+            for number, epoch in self.ordered()
+            if number == first or (epoch.boot is not None and epoch.boot.get("dark"))
+        ]
+
+    def unseen(self, number: int) -> bool:
+        """Whether the broker did something behind this epoch of which nothing tells."""
+        return self.ends_short(number)[1]
+
     def restarts(self, ways: tuple[str, ...] = RESTARTS) -> list[int]:
         """Epochs that a new process began, ascending; one without its boot line may be one."""
         return [
@@ -153,17 +166,25 @@ class Facts:
         """Lines that should be there, over all."""
         return sum(b.missing(number) for b in self.brokers.values() for number in b.epochs)
 
+    def unseen(self) -> int:
+        """Times of which nothing tells, over all: whole epochs that are absent, the ledger off."""
+        return sum(b.unseen(number) for b in self.brokers.values() for number in b.epochs)
+
     def lost(self) -> int:
         """Events that brokers had to drop, over all."""
         return sum(epoch.lost for _, _, _, epoch in self.epochs())
 
     def completeness(self) -> list[tuple[Any, ...]]:
-        """Rows of the table: b, o, first_t, last_t, events, missing, gaps, ended; times in µs."""
+        """Rows of the table: b, o, first_t, last_t, events, missing, gaps, ended, unseen.
+
+        Times are in µs.
+        """
         rows = []
         for _, name, number, epoch in self.epochs():
             broker = self.brokers[name]
             told = (broker.missing(number), epoch.lost, broker.ended(number))
-            rows.append((name, number, epoch.first_t, epoch.last_t, epoch.events, *told))
+            unseen = int(broker.unseen(number))
+            rows.append((name, number, epoch.first_t, epoch.last_t, epoch.events, *told, unseen))
         return rows
 
     def check(self) -> None:

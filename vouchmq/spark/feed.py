@@ -215,6 +215,19 @@ class Feed:
             log.debug("messages could not be counted: %s", error)
             return 0
 
+    def refuse_streams(self) -> None:
+        """Look again at queues that have messages and have given none.
+
+        Raises:
+            FeedError: one of them is a stream, which gives a consumer of a queue only what is new
+        """
+        try:
+            for lane in self.lanes:
+                if not lane.is_known and self._is_stream(lane.queue):
+                    raise FeedError(self._stream_text(lane.queue))
+        except bulk.BulkError as error:
+            log.debug("queues could not be looked at: %s", error)
+
     def unlimited(self, is_unlimited: bool) -> None:
         """Whether to read on above `maxBufferedBytes`: a replay must see what it waits for."""
         self._is_unlimited = is_unlimited
@@ -265,10 +278,12 @@ class Feed:
                 is_suspicious = lane.is_suspicious()
             if is_suspicious:
                 if self._is_stream(lane.queue):
-                    raise FeedError(
-                        f"queue '{lane.queue}' is a stream; read it with option mode stream"
-                    )
+                    raise FeedError(self._stream_text(lane.queue))
                 lane.is_known = True
+
+    @staticmethod
+    def _stream_text(queue: str) -> str:
+        return f"queue '{queue}' is a stream; read it with option mode stream"
 
     def _is_stream(self, queue: str) -> bool:
         """A header alone proves nothing, it may have come with a copied message.

@@ -93,6 +93,7 @@ class Intake:
                 return False
             patience -= 1
             if patience <= 0:
+                feed.refuse_streams()
                 log.warning(
                     "vouchmq source: %d messages are ready, but the broker gives none to this "
                     "consumer; the run ends without them",

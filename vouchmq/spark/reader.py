@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from vouchmq.spark.options import SourceOptions
@@ -47,6 +47,41 @@ class Driver(Protocol):
 
 
 DriverT = TypeVar("DriverT", bound=Driver)
+
+
+class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Of a query that cannot be: whatever is asked of it, it raises what is wrong."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        with telling():
+            raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """Raises."""
+        self._refuse()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
+        """Raises."""
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Raises."""
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Raises."""
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raises."""
+        self._refuse()
 
 
 class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[DriverT]):

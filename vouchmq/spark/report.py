@@ -87,7 +87,8 @@ def header(tables: Tables) -> str:
     epochs = tables.rows("completeness")
     missing = sum(lacking(row) for row in epochs)
     broken = int(tables.summary().get("broken") or 0)
-    kind, word, text = verdict(states, found, missing, broken)
+    unseen = sum(int(row["unseen"] or 0) for row in epochs)
+    kind, word, text = verdict(states, found, (missing, broken, unseen))
     return (
         f'<header><p class="note">VouchMQ audit</p><div class="verdict {kind}">'
         f"<h1>{word}</h1>{page.paragraph(text)}</div>{facts(tables, states, epochs)}</header>"
@@ -95,24 +96,25 @@ def header(tables: Tables) -> str:
 
 
 def verdict(
-    states: Counter[str], found: Counter[str], missing: int, broken: int
+    states: Counter[str], found: Counter[str], lacks: tuple[int, int, int]
 ) -> tuple[str, str, str]:
     """Which colour, which word, which sentence.
 
     Args:
         states: how many copies have each
         found: how many findings of each kind
-        missing: lines that the ledgers lack
-        broken: lines that cannot be read
+        lacks: lines that the ledgers lack, lines that cannot be read, times without a ledger
     """
+    missing, broken, unseen = lacks
     bad = found + Counter({name: states[name] for name in of_colour(BAD) if name not in found})
     bad = Counter({name: count for name, count in bad.items() if count and name in failing(found)})
     copies = sum(states.values())
     if bad:
         listed = ", ".join(f"{count:,} {name}" for name, count in bad.most_common())
         return BAD, "Findings", f"Of {copies:,} copies of messages: {listed}."
-    if missing or broken or states["unproven"]:
+    if any(lacks) or states["unproven"]:
         unread = f", {broken:,} cannot be read" if broken else ""
+        unread += f", of {unseen:,} stretches of time there is no ledger" if unseen else ""
         return (
             UNSURE,
             "Not provable",
@@ -240,7 +242,8 @@ def completeness(tables: Tables) -> str:
     for row in drawn_epochs(rows):
         lack = lacking(row)
         mark = f"{lack:,} missing" if lack else ENDS[row["ended"]][1]
-        colour = plots.BAD if lack else COLOURS[ENDS[row["ended"]][0]]
+        mark += ", then no ledger for a time" if row["unseen"] else ""
+        colour = plots.BAD if lack or row["unseen"] else COLOURS[ENDS[row["ended"]][0]]
         first, last = micros(row["first_t"]), micros(row["last_t"])
         spans.append(Span(f"{row['b']} · {row['o']}", first, last, colour, mark))
     svg = plots.timeline("epochs", "Epochs of the brokers over time", spans)

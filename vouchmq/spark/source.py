@@ -79,10 +79,17 @@ class AmqpDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """For `spark.readStream`.
 
-        Raises:
-            OptionError: an option is wrong
-            SchemaError: `schema` is no subset of the columns
+        What is wrong with options, schema or spool is raised by the reader's first method: from
+        here Spark would show an error of its own in the place of ours.
         """
+        try:
+            return self._stream_reader(schema)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it would not be seen
+            from vouchmq.spark.reader import RefusingReader
+
+            return RefusingReader(error)
+
+    def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = SourceOptions.parse(self.options)
         columns = projection(schema)
         if options.has_ending_offsets:

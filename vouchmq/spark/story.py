@@ -179,11 +179,13 @@ def _states(states: Mapping[str, int], names: Iterable[str]) -> str:
 
 
 def _complete(facts: Facts) -> str:
-    if not (facts.missing() or facts.lost() or facts.broken_count or facts.torn):
+    unseen = facts.unseen()
+    if not (facts.missing() or facts.lost() or facts.broken_count or facts.torn or unseen):
         return "every line is there"
     return (
         f"missing {facts.missing():,} lines · dropped by the broker {facts.lost():,} · "
-        f"broken {facts.broken_count:,} · torn at the end {facts.torn:,}"
+        f"broken {facts.broken_count:,} · torn at the end {facts.torn:,} · "
+        f"times without a ledger {unseen:,}"
     )
 
 

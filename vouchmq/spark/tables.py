@@ -210,10 +210,12 @@ def findings_table(
 def completeness(spark: SparkSession, facts: Facts) -> DataFrame:
     """A row for each epoch of each broker."""
     raw = "b string, o bigint, first bigint, last bigint, events bigint, missing bigint"
-    rows = spark.createDataFrame(facts.completeness(), f"{raw}, gaps bigint, ended string")
+    rows = spark.createDataFrame(
+        facts.completeness(), f"{raw}, gaps bigint, ended string, unseen int"
+    )
     return rows.selectExpr(
         *("b", "o", "timestamp_micros(first) AS first_t", "timestamp_micros(last) AS last_t"),
-        *("events", "missing", "gaps", "ended"),
+        *("events", "missing", "gaps", "ended", "unseen"),
     )
 
 

@@ -87,7 +87,12 @@ def judge(rows: DataFrame, queues: DataFrame, facts: Facts) -> DataFrame:
         f"{c.line_of('o_inv1')}) AS l_seen",
         f"(d = 2 OR (d = 1 AND (flags & {c.PERSISTENT}) != 0)) AS persists",
     )
-    known = f"(o_pub IS NULL AND o_begin IS NOT NULL AND {c.line_of('o_begin')} <= l_seen)"
+    begin = c.line_of("o_begin")
+    beginnings = _of_broker(facts, Broker.beginnings)
+    known = (
+        f"(o_pub IS NULL AND o_begin IS NOT NULL AND {begin} <= l_seen AND "
+        f"array_contains({beginnings}, shiftright({begin}, {LINE_BITS})))"
+    )
     placed = staged.selectExpr(
         "*",
         f"{known} AS known",
