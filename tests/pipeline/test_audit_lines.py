@@ -70,6 +70,21 @@ class TestFiles:
         path.write_text("\n".join([good, *broken, "", *more, good]) + "\n")
         found = [2, 3, 4, 5, 7, 8, 9]
         assert lines.name_broken([path]) == [f"{path}:{number}" for number in found]
+        assert lines.count_broken(path) == len(found)
+
+    @pytest.mark.parametrize("name", ["l.jsonl", "l.jsonl.gz"])
+    def test_lines_that_are_arrays_are_looked_for(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        pack = gzip.compress if name.endswith(".gz") else bytes
+        for text, may in (
+            (b"", False),
+            (b'{"i":[[1,2]]}\n{"b":1}\n', False),
+            (b'[{"b":1}]\n', True),
+            (b'{"b":1}\n[]\n', True),
+            (b'{"b":1}\n []\n', True),
+        ):
+            path.write_bytes(pack(text))
+            assert lines.may_have_arrays(path) == may, text
 
     def test_a_damaged_archive_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "one-00000001-00000001.jsonl.gz"

@@ -214,10 +214,11 @@ class TestBadInput:
     ) -> None:
         *_, written = write_files(self.world().lines, tmp_path / "l", [])
         with written.open("ab") as file:
-            file.write(b'{"b":"one@host","o"\n')
+            file.write(b'{"b":"one@host","o"\n[]\n')
         result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
         assert (result.facts.missing(), result.facts.lost()) == (0, 0)
-        assert result.facts.broken_count == 1
+        # Spark makes no row of an array that is empty.
+        assert result.facts.broken_count == len(result.facts.broken) == 2
         assert result.exit_code(()) == 3
 
     def test_an_epoch_that_is_absent_is_something_missing(
@@ -255,3 +256,31 @@ class TestBadInput:
         write_files(lines, tmp_path / "l", [])
         with pytest.raises(LedgerError, match="format 2 of the ledger is not known"):
             audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+
+    def test_files_that_went_by_their_age_are_nothing_missing(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """What was published in them and is still there is known, and nothing else changes."""
+        world = World("one@host")
+        for number in range(30):
+            world.follow([(0, number % 3, 2), (2, 0, 0), (3, 0, 0), (5, number, 1), (7, 0, 3)])
+        world.follow([(12, 0, 0)])
+        files = write_files(world.lines, tmp_path / "l", [20])
+        assert len(files) > 4
+        whole = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "whole"))
+        assert whole.exit_code(()) == 0
+        for path in files[:2]:
+            path.unlink()
+        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        assert (result.facts.missing(), result.facts.unseen()) == (0, 0)
+        assert result.exit_code(()) == 0, (result.states, result.findings)
+        assert "older files are gone" in story.summary(result, ())[7]
+        before, after = verdict(spark, tmp_path / "whole"), verdict(spark, tmp_path / "out")
+        assert set(after["states"]) < set(before["states"])
+        for copy, state in after["states"].items():
+            assert state == before["states"][copy] or state == "known", copy
+        # Without the one behind them a file is missing indeed.
+        files[3].unlink()
+        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "hole"))
+        assert result.facts.missing() == 20
+        assert result.exit_code(()) == 3

@@ -190,11 +190,15 @@ def write_lines(spark: SparkSession, files: Sequence[Path], desk: Desk) -> DataF
 
 def note_broken(bronze: DataFrame, facts: Facts) -> None:
     """Count and name the lines that cannot be read."""
-    rows = bronze.where("broken").groupBy("f").count().orderBy("f").collect()
-    named = lines.name_broken([Path(file_of(row["f"])) for row in rows])
-    # Spark makes no row of a line that is an empty array.
-    facts.broken_count += max(len(named), sum(row["count"] for row in rows))
-    facts.broken += named
+    rows = bronze.groupBy("f").agg({"broken": "count_if"}).orderBy("f").collect()
+    found: list[Path] = []
+    for file, count in rows:
+        path = Path(file_of(file))
+        broken = lines.count_broken(path) if lines.may_have_arrays(path) else count
+        if broken:
+            found.append(path)
+        facts.broken_count += broken
+    facts.broken += lines.name_broken(found)
 
 
 def parts_of(folded: Folded, batch: Batch, desk: Desk) -> Parts:

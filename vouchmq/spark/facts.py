@@ -18,6 +18,8 @@ from vouchmq.spark.lines import LedgerError
 LINE_BITS: Final = 38
 """A line's place in the life of its broker is `epoch << 38 | number`."""
 LAST_LINE: Final = (1 << LINE_BITS) - 1
+ALL_LSNS: Final = 1 << 62
+"""Higher than any."""
 RESTARTS: Final = ("clean", "crash")
 """`boot.w` of a new process; `on` goes on with the old one."""
 
@@ -33,6 +35,8 @@ class Epoch:
     end: str | None = None
     gaps: list[list[int]] = field(default_factory=list)  # [number of the line, events lost]
     synced_lsn: int = 0  # highest that a `syn` named
+    lowest_lsn: int | None = None  # that was published
+    first_file: int = 1  # the lowest number of its files that are there
 
     @property
     def events(self) -> int:
@@ -101,6 +105,22 @@ class Broker:
                 insort(found, head | min(LAST_LINE, epoch.last_n + 1))
         return found
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the oldest files are gone, by their age: the ledger begins within an epoch."""
+        if not self.epochs:
+            return False
+        oldest = self.epochs[min(self.epochs)]
+        return oldest.first_file > 1 and bool(oldest.spans) and oldest.spans[0][0] > 0
+
+    @property
+    def horizon(self) -> int:
+        """Copies with a lower LSN were published in files that are gone; 0: there are none."""
+        if not self.is_cut:
+            return 0
+        lowest = (epoch.lowest_lsn for _, epoch in self.ordered())
+        return next((lsn for lsn in lowest if lsn is not None), ALL_LSNS)
+
     def beginnings(self) -> list[int]:
         """Epochs before which there was no ledger: the first there is, those after a dark time."""
         first = min(self.epochs, default=0)
@@ -123,9 +143,13 @@ class Broker:
         ]
 
     def missing(self, number: int) -> int:
-        """Lines of an epoch that should be there; gaps that the broker admits do not count."""
+        """Lines of an epoch that should be there.
+
+        Gaps that the broker admits do not count, nor do files that went by their age.
+        """
         epoch = self.epochs[number]
-        absent = sum(last - first + 1 for first, last in epoch.absent())
+        is_cut = self.is_cut and number == min(self.epochs)
+        absent = sum(last - first + 1 for first, last in epoch.absent() if first > 0 or not is_cut)
         return max(0, absent - epoch.lost) + self.ends_short(number)[0]
 
     def ended(self, number: int) -> str | None:
@@ -165,6 +189,15 @@ class Facts:
     def missing(self) -> int:
         """Lines that should be there, over all."""
         return sum(b.missing(number) for b in self.brokers.values() for number in b.epochs)
+
+    def cut_at(self) -> int | None:
+        """Since when there is a ledger, µs since 1970, where older files of a broker are gone."""
+        times = [
+            broker.epochs[min(broker.epochs)].first_t
+            for broker in self.brokers.values()
+            if broker.is_cut
+        ]
+        return max((t for t in times if t is not None), default=None)
 
     def unseen(self) -> int:
         """Times of which nothing tells, over all: whole epochs that are absent, the ledger off."""

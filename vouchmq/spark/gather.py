@@ -110,6 +110,7 @@ def _expressions() -> list[Any]:
         *("count(1) AS count", "min(n) AS first_n", "max(n) AS last_n", "sum(n) AS sum_n"),
         *("min(t) AS first_t", "max(t) AS last_t"),
         "max(CASE WHEN e = 'syn' THEN wm END) AS synced_lsn",
+        "min(CASE WHEN e IN ('pub', 'mov') THEN lsn[0] END) AS lowest_lsn",
         "coalesce(max(e = 'dlv' AND s IS NOT NULL), false) AS positions",
     )
     return [f.expr(each) for each in told]
@@ -188,7 +189,10 @@ def _is_late(known: dict[Place, list[list[int]]], spans: dict[Place, list[list[i
 
 def _take_over(facts: Facts, files: list[Any], spans: dict[Place, list[list[int]]]) -> None:
     for file in files:
-        epoch = facts.brokers[file["b"]].epochs.setdefault(file["o"], Epoch())
+        number = ledger.file_number(file_of(file["f"]))
+        epoch = facts.brokers[file["b"]].epochs.setdefault(file["o"], Epoch(first_file=number))
+        epoch.first_file = min(epoch.first_file, number)
+        epoch.lowest_lsn = min(_given(epoch.lowest_lsn, file["lowest_lsn"]), default=None)
         epoch.first_t = min(_given(epoch.first_t, file["first_t"]))
         epoch.last_t = max(_given(epoch.last_t, file["last_t"]))
         epoch.synced_lsn = max(epoch.synced_lsn, file["synced_lsn"] or 0)

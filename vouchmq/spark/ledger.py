@@ -30,6 +30,12 @@ BEGINNINGS: Final = ("boot", "on")
 """`inv.w` of the inventories at the begin of an epoch."""
 
 
+def file_number(path: str) -> int:
+    """Which file of its epoch it is; 1 where the name does not say."""
+    found = FILE_NAME.fullmatch(path.rpartition("/")[2])
+    return int(found["number"]) if found else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a line: its type in Spark and what it says."""

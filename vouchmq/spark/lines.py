@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import mmap
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -146,6 +147,26 @@ def name_broken(paths: Iterable[Path]) -> list[str]:
                 if len(named) == NAMED_MOST:
                     return named
     return named
+
+
+def may_have_arrays(path: Path) -> bool:
+    """Whether a line may be an array, of which Spark makes as many rows as it has elements."""
+    if path.name.endswith(".gz"):
+        return any(line.startswith((b"[", b" ", b"\t")) for _, line in _lines_of(path))
+    if not path.stat().st_size:
+        return False
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        # A line that begins with a blank is as strange.
+        starts = (b"[", b" ", b"\t")
+        return data[:1] in starts or any(data.find(b"\n" + each) >= 0 for each in starts)
+
+
+def count_broken(path: Path) -> int:
+    """How many lines of a file are broken, line by line."""
+    return sum(_is_broken_text(line) for _, line in _lines_of(path))
 
 
 def _lines_of(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -181,7 +181,11 @@ def _states(states: Mapping[str, int], names: Iterable[str]) -> str:
 def _complete(facts: Facts) -> str:
     unseen = facts.unseen()
     if not (facts.missing() or facts.lost() or facts.broken_count or facts.torn or unseen):
-        return "every line is there"
+        since_us = facts.cut_at()
+        if since_us is None:
+            return "every line is there"
+        since = datetime.fromtimestamp(since_us // 1_000_000, UTC)
+        return f"every line is there from {since:%Y-%m-%d %H:%M:%S} UTC on; older files are gone"
     return (
         f"missing {facts.missing():,} lines · dropped by the broker {facts.lost():,} · "
         f"broken {facts.broken_count:,} · torn at the end {facts.torn:,} · "

@@ -89,9 +89,11 @@ def judge(rows: DataFrame, queues: DataFrame, facts: Facts) -> DataFrame:
     )
     begin = c.line_of("o_begin")
     beginnings = _of_broker(facts, Broker.beginnings)
+    horizons = {(code, 0): each.horizon for code, each in enumerate(facts.brokers.values())}
     known = (
-        f"(o_pub IS NULL AND o_begin IS NOT NULL AND {begin} <= l_seen AND "
-        f"array_contains({beginnings}, shiftright({begin}, {LINE_BITS})))"
+        f"(o_pub IS NULL AND l_seen IS NOT NULL AND (lsn < {_of_epoch(horizons, 'bk', '0')} OR "
+        f"(o_begin IS NOT NULL AND {begin} <= l_seen AND "
+        f"array_contains({beginnings}, shiftright({begin}, {LINE_BITS})))))"
     )
     placed = staged.selectExpr(
         "*",
