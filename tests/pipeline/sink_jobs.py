@@ -20,6 +20,8 @@ from tests.integration.broker_process import PROJECT, clean_environment
 
 # A quiet machine needs a tenth of it.
 JOB_LIMIT_S = 240
+# When the first of some files was written.
+OLDEST_S = 1_700_000_000
 
 
 def files(directory: Path, count: int, rows: int, queue: str) -> Path:
@@ -29,7 +31,10 @@ def files(directory: Path, count: int, rows: int, queue: str) -> Path:
         bodies = [str(each).encode() for each in range(number * rows, (number + 1) * rows)]
         table = pa.table({"body": pa.array(bodies, pa.binary())})
         table = table.append_column("routing_key", pa.array([queue] * rows))
-        pq.write_table(table, directory / f"{number:04}.parquet", row_group_size=500)
+        path = directory / f"{number:04}.parquet"
+        pq.write_table(table, path, row_group_size=500)
+        # Spark takes them by their times, and two may be written within a millisecond.
+        os.utime(path, (OLDEST_S + number, OLDEST_S + number))
     return directory
 
 
