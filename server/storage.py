@@ -70,6 +70,7 @@ class Storage:
         self._unwritten: list[Callable[[], int]] = []
         self._probe_lsn = 0
         self._has_only_probe = False
+        self._has_new = False  # messages came because of the last refusal, and wait for the disk
         # The next LSN when the disk refused the last block; nothing new until it grows. 0: fine.
         self.stuck_lsn = 0
 
@@ -108,8 +109,11 @@ class Storage:
             log.warning("storage.refused", count=max(0, last_lsn - first_lsn + 1))
         if last_lsn >= first_lsn:
             self._give_again()
+            given_lsn = journal.next_lsn
             if not self._has_only_probe:
                 node.storage_refused(first_lsn, last_lsn)
+            # What was let go may have died meanwhile: its dead letters go with the next probe.
+            self._has_new = journal.next_lsn > given_lsn
         self.stuck_lsn = journal.next_lsn
         # What was written before says nothing of the disk as it is now.
         self._probe_lsn = 0
@@ -126,7 +130,7 @@ class Storage:
         """While the disk refuses: have a block written and synced (LIMIT-15)."""
         if self._alarms.is_storage_failing and not self._probe_lsn:
             lsn = self._journal().barrier()
-            self._has_only_probe = lsn == self.stuck_lsn
+            self._has_only_probe = lsn == self.stuck_lsn and not self._has_new
             if self.hand_over(lsn):
                 self._probe_lsn = lsn
             self._has_only_probe = False
