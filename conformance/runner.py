@@ -45,7 +45,8 @@ class Plan:
 
     def stage(self) -> Stage:
         """A stage for one case."""
-        return Stage(self.target, self.slack_s, self.control_command, self.tls)
+        given = (self.target, self.slack_s, self.control_command, self.tls)
+        return Stage(*given, is_referee=self.is_referee)
 
 
 def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> list[Verdict]:

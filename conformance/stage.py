@@ -33,8 +33,11 @@ class Stage:
         slack_s: float = SLACK_S,
         control_command: str = "",
         tls: Tls | None = None,
+        *,
+        is_referee: bool = False,
     ) -> None:
         self.target = target
+        self.is_referee = is_referee
         self.slack_s = slack_s
         self._control = control_command
         self._tls = tls

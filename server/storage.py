@@ -98,6 +98,7 @@ class Storage:
     def written(self) -> None:
         """The disk has taken everything that was buffered."""
         self.stuck_lsn = 0
+        self._has_new = False
         self._unwritten.clear()
 
     def refused(self, node: Node, first_lsn: int, last_lsn: int) -> None:

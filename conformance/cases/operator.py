@@ -169,8 +169,10 @@ def deleted_vhost(stage: Stage) -> None:
     vhost = connection.target.vhost
     channel = connection.channel()
     channel.call("queue.declare", queue="kept", durable=True)
-    # "is deleted", or "is down": RabbitMQ ends the vhost beside its connections.
-    with connection.hard(320, Starting(f"CONNECTION_FORCED - vhost '{vhost}' is d")):
+    said = f"CONNECTION_FORCED - vhost '{vhost}' is "
+    # RabbitMQ ends the vhost beside its connections, which then say "down" as often.
+    text = Starting(f"{said}d") if stage.is_referee else f"{said}deleted"
+    with connection.hard(320, text):
         stage.operate("delete_vhost", vhost)
     stage.operate("add_vhost", vhost, undo=("delete_vhost", vhost))
     stage.operate("set_permissions", "-p", vhost, stage.target.user, ".*", ".*", ".*")

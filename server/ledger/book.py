@@ -119,6 +119,9 @@ class Book:
             if self.octets > self._limit_octets:
                 self._drop()
                 return
+        self._keep(event)
+
+    def _keep(self, event: str) -> None:
         if not self._events:
             self._time_us = self._clock_us()
         self._events.append(event)
@@ -150,11 +153,7 @@ class Book:
         if self.octets > 2 * self._limit_octets:
             self._drop()
             return
-        if not self._events:
-            self._time_us = self._clock_us()
-        self._events.append(event)
-        self._number += 1
-        self.octets += len(event) + self._around_octets
+        self._keep(event)
 
     def _write_out(self) -> None:
         """Make lines of the events."""

@@ -346,6 +346,19 @@ def run_rounds(one: Campaign, strike: Strike, rounds: int) -> Iterator[list[str]
             return
 
 
+def hunt(one: Campaign, strike: Strike, rounds: int, sign: str) -> list[str]:
+    """Rounds until a violation says `sign`; gives all that were seen.
+
+    One bug breaks several promises, and what a single kill shows of it is chance.
+    """
+    caught: list[str] = []
+    for _ in range(rounds):
+        caught += one.round(strike)
+        if any(sign in what for what in caught):
+            break
+    return caught
+
+
 def main() -> int:
     """Run a campaign; exit 0 without a violation, 1 with one, 2 when it cannot be run here."""
     options = parse()

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.campaign import power_campaign, run_rounds
+from tests.fault.campaign import hunt, power_campaign, run_rounds
 from tests.fault.loop_disk import FileSystem, why_not
 from tests.fault.planted import VARIABLE
 
 ROUNDS = 3
 PLANTED_ROUNDS = 30
+GONE = "promised messages are gone"
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -57,5 +58,5 @@ def test_a_planted_bug_is_caught(
     need("ext4", referee_url)
     monkeypatch.setenv(VARIABLE, bug)
     with power_campaign(tmp_path, "ext4", seed=3, program="tests.fault.planted") as (one, strike):
-        caught = [what for found in run_rounds(one, strike, PLANTED_ROUNDS) for what in found]
-    assert any("promised messages are gone" in what for what in caught), caught
+        caught = hunt(one, strike, PLANTED_ROUNDS, GONE)
+    assert any(GONE in what for what in caught), caught

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.campaign import kill_campaign, run_rounds
+from tests.fault.campaign import hunt, kill_campaign, run_rounds
 from tests.fault.ledger import Ledger
 from tests.fault.planted import VARIABLE
 
@@ -59,7 +59,7 @@ def test_a_planted_bug_is_caught(
 ) -> None:
     monkeypatch.setenv(VARIABLE, bug)
     with kill_campaign(tmp_path, seed=8, program="tests.fault.planted") as (one, strike):
-        caught = [what for found in run_rounds(one, strike, PLANTED_ROUNDS) for what in found]
+        caught = hunt(one, strike, PLANTED_ROUNDS, sign)
     assert any(sign in what for what in caught), caught
 
 

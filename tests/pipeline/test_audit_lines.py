@@ -85,6 +85,8 @@ class TestFiles:
         ):
             path.write_bytes(pack(text))
             assert lines.may_have_arrays(path) == may, text
+        path.unlink()
+        assert not lines.may_have_arrays(path), "removed by its age since it was read"
 
     def test_a_damaged_archive_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "one-00000001-00000001.jsonl.gz"

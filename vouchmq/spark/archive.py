@@ -93,10 +93,8 @@ class ArchivePlan:
                 what they are meant for
         """
         asked = SourceOptions.parse(self.source)
-        try:
+        with asking():
             targets(asked.url)
-        except ValueError as error:
-            raise UsageError(f"--url: {error}") from None
         for name, path in (("--to", self.to), ("--checkpoint", self.checkpoint)):
             if path.exists() and not path.is_dir():
                 raise UsageError(f"{name}: {path} is no directory")

@@ -151,17 +151,21 @@ def name_broken(paths: Iterable[Path]) -> list[str]:
 
 def may_have_arrays(path: Path) -> bool:
     """Whether a line may be an array, of which Spark makes as many rows as it has elements."""
-    if path.name.endswith(".gz"):
-        return any(line.startswith((b"[", b" ", b"\t")) for _, line in _lines_of(path))
-    if not path.stat().st_size:
+    # A line that begins with a blank is as strange.
+    starts = (b"[", b" ", b"\t")
+    try:
+        if path.name.endswith(".gz"):
+            return any(line.startswith(starts) for _, line in _lines_of(path))
+        if not path.stat().st_size:
+            return False
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            return data[:1] in starts or any(data.find(b"\n" + each) >= 0 for each in starts)
+    except FileNotFoundError:
+        # Read, and removed by its age or packed since.
         return False
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-    ):
-        # A line that begins with a blank is as strange.
-        starts = (b"[", b" ", b"\t")
-        return data[:1] in starts or any(data.find(b"\n" + each) >= 0 for each in starts)
 
 
 def count_broken(path: Path) -> int:

@@ -130,10 +130,8 @@ def _short(text: str) -> str:
 
 def _user(url: str) -> str:
     """Who we are to the broker: the only one whose name may stand in a message (PUB-06)."""
-    try:
+    with asking():
         users = {target.user for target in targets(url)}
-    except ValueError as error:
-        raise UsageError(f"--url: {error}") from None
     return users.pop() if len(users) == 1 else ""
 
 
