@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.integration.broker_process import Broker, BrokerProcess
+from tests.pipeline.conftest import Referee
 from tests.pipeline.streams import SMALL, declare, delete, options, publish, query
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
 from vouchmq.kit.bulk_publish import AnyRow
@@ -84,6 +85,33 @@ def test_the_tail_is_right_under_load(url: str, stream: str) -> None:
         assert tail.next >= confirmed[0] > 0
         assert tail.mean_bytes == pytest.approx(100 + 35, abs=20)
         assert probe.oldest(stream) == 0
+
+
+STUTTER = """
+{{ok, Q}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"{stream}">>)),
+Writer = amqqueue:get_pid(Q),
+Loop = fun Again(0) -> ok;
+           Again(Left) ->
+               erlang:suspend_process(Writer), timer:sleep(20),
+               erlang:resume_process(Writer), timer:sleep(1),
+               Again(Left - 1)
+       end,
+spawn(fun() -> Loop({times}) end), ok.
+"""
+
+
+def test_a_writer_that_is_slow_to_answer_is_waited_for(rabbit: Referee, fresh: Fresh) -> None:
+    """RabbitMQ sends nothing before the stream's writer has said that there is something."""
+    stream = fresh("stream")
+    declare(rabbit.url, stream)
+    publish(rabbit.url, stream, 0, 50)
+    rabbit.control("eval", STUTTER.format(stream=stream, times=200))
+    ends_at = time.monotonic() + 4
+    with Probe(options(rabbit.url, stream)) as probe:
+        while time.monotonic() < ends_at:
+            assert probe.oldest(stream) == 0
+            assert probe.since(stream, datetime(2020, 1, 1, tzinfo=UTC)) == 0
+            assert probe.newest(stream).next == 50
 
 
 def test_an_empty_stream_is_waited_at(url: str, stream: str) -> None:

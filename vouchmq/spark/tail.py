@@ -4,7 +4,8 @@
 
 A consumer at `last` gets the newest messages. A synchronous method on its channel is a fence: what
 was sent before its answer is here by then. Waiting for silence instead is wrong on a busy machine,
-and the message count of a declare is none for the streams of some brokers. Everything found here
+and the message count of a declare is none for the streams of some brokers. Where a stream has a
+process of its own a fence must reach that as well (`_reach_writer`). Everything found here
 is an offset that was delivered, or one past it; a range may end there. Must not know Spark.
 
 Spec: STREAM-16, STREAM-20
@@ -38,6 +39,8 @@ _LONG_ENOUGH_S: Final = 1.0
 # A broker that has messages and does not send them is busy reading them from its disk.
 _PATIENCE_S: Final = 10.0
 _FENCE_PAUSE_S: Final = 0.005
+# An offset that no stream gets to.
+_NEVER: Final = 2**62
 
 # Reply codes of a connection that was lost, or closed by an operator or a broker that goes down.
 _AWAY: Final = frozenset({0, 320})
@@ -223,6 +226,7 @@ def _newest(connection: BulkConnection, queue: str, at_least: int = 0) -> Tail:
     try:
         tail, count, size = 0, 0, 0
         at_least = max(at_least, _at_least(connection, channel, queue))
+        _reach_writer(connection, channel, queue)
         for deliveries in _until_quiet(channel, at_least):
             tail = offset_of_delivery(queue, deliveries[-1]) + 1
             count += len(deliveries)
@@ -238,6 +242,7 @@ def first_offset(connection: BulkConnection, queue: str, start: str | datetime) 
     channel = _consumer(connection, queue, start, prefetch=1)
     try:
         at_least = min(1, _at_least(connection, channel, queue)) if start == "first" else 0
+        _reach_writer(connection, channel, queue)
         for deliveries in _until_quiet(channel, at_least):
             return offset_of_delivery(queue, deliveries[0])
         return None
@@ -255,12 +260,28 @@ def _consumer(
     return channel
 
 
+def _is_exact(connection: BulkConnection) -> bool:
+    """Whether counts are those of the moment, and what there is is sent at once: VouchMQ."""
+    return "queue_sequence" in connection.capabilities
+
+
+def _reach_writer(connection: BulkConnection, channel: BulkChannel, queue: str) -> None:
+    """Have what a new consumer gets at once sent before the next fence is answered.
+
+    RabbitMQ's channel asks the stream's writer to tell it when there is something, goes on, and
+    sends nothing before that is said. A second consumer makes it ask the same process for
+    something that it waits for; the first answer is in by then. The fence is answered after that.
+    """
+    if not _is_exact(connection):
+        channel.consume(queue, arguments={OFFSET: _NEVER})
+        channel.fence()
+
+
 def _at_least(connection: BulkConnection, channel: BulkChannel, queue: str) -> int:
     """How many messages must come from `last` on."""
     count, _ = channel.declare_passive(queue)
     # RabbitMQ's count lags behind and its `last` may be one message.
-    is_exact = "queue_sequence" in connection.capabilities
-    return min(count, _LAST_MESSAGES if is_exact else 1)
+    return min(count, _LAST_MESSAGES if _is_exact(connection) else 1)
 
 
 def _until_quiet(channel: BulkChannel, at_least: int) -> Iterator[list[Delivery]]:
