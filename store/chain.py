@@ -8,6 +8,7 @@ One in the middle goes the same way when somebody has logged its settles again (
 It knows blocks by number and size only; what they say is the journal's business.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -89,6 +90,7 @@ class Chain:
         self._full: list[Segment] = []
         self._is_directory_dirty = False
         self._needs_scrub = False
+        self._block_offset = 0
         self._retired: list[tuple[Segment, int]] = []
         self._spares = Spares(disk, segment_size_bytes)
 
@@ -149,6 +151,7 @@ class Chain:
         block = self._seal(active, kind, payload, length, first_lsn, next_lsn)
         size = records.HEADER_SIZE + length
         self._needs_scrub = True
+        self._block_offset = active.offset
         active.append(block, size)
         self.appended_bytes += size
         self._needs_scrub = False
@@ -233,6 +236,9 @@ class Chain:
         if not lsns:
             return
         first, last = records.span(lsns)
+        active = self.active
+        if first < active.first_lsn:
+            active.note_outer(self._block_offset)
         segment = self._homes.shared(first, last)
         if segment is not None:
             segment.settle(queue_id, lsns, first, last)
@@ -245,9 +251,14 @@ class Chain:
 
     def drop_queue(self, queue_id: int) -> None:
         """Count that the block just written took all copies of a queue away."""
+        self.note_outer()
         for segment in self._segments:
             if segment.drop_queue(queue_id):
                 segment.dead_number = self.number - 1
+
+    def note_outer(self) -> None:
+        """Note that older segments may need what the block just written says."""
+        self.active.note_outer(self._block_offset)
 
     def alive(self, segment: Segment, queue_id: int, lsns: range) -> Sequence[int]:
         """Return those of `lsns` of which a queue has its live copy in this segment.
@@ -342,6 +353,7 @@ class Chain:
             raise
         segment.first_number = self.number
         segment.head_bytes = size
+        segment.outer = array("I")
         self._note_block(segment)
         self._segments.append(segment)
         self._homes.begin(first_lsn, segment)

@@ -175,7 +175,10 @@ class Compactor:
         segment = current.segment
         if segment.is_unchecked:
             yield from self._check(current)
-        yield from self._survey(current)
+        if segment.is_needed or segment.outer is None:
+            yield from self._survey(current)
+        else:
+            yield from self._survey_outer(current, segment.outer)
         if not self._choice.is_worth_it(segment, current.live_bytes, current.kept_bytes):
             return
         self.counters.rounds += 1
@@ -228,12 +231,7 @@ class Compactor:
             current.live_bytes += live_bytes
             has_fates = not current.is_oldest and _has_fates(block)
             if has_fates:
-                for queue_id, settled in _pieces_settled(block, window):
-                    current.kept_bytes += self._kept_bytes(segment, queue_id, settled)
-                    cost += _RUN_COST
-                    if cost >= _BIT:
-                        yield cost
-                        cost = 0
+                cost += yield from self._survey_fates(current, block, window)
             is_needed = live_bytes or has_fates
             if is_needed or records.ROUTES in block.sections:
                 current.plan.append((offset, block.end))
@@ -243,6 +241,34 @@ class Compactor:
             if cost >= _BIT:
                 yield cost
                 cost = 0
+
+    def _survey_outer(self, current: _Round, offsets: Sequence[int]) -> Iterator[int]:
+        """Look at those blocks only of which others need something: nothing is alive here.
+
+        Settles of its own messages were about copies that nobody has moved.
+        """
+        segment = current.segment
+        window = Window(current.file)
+        for offset in () if current.is_oldest else offsets:
+            window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
+            block = _block_at(window, segment, offset)
+            cost = yield from self._survey_fates(current, block, window)
+            current.plan.append((offset, block.end))
+            yield cost + _BLOCK_COST
+        self.counters.passed_bytes += segment.offset
+
+    def _survey_fates(
+        self, current: _Round, block: Block, window: Window
+    ) -> Generator[int, None, int]:
+        """Count what of a block's settles is needed; return the cost that was not yielded."""
+        cost = 0
+        for queue_id, settled in _pieces_settled(block, window):
+            current.kept_bytes += self._kept_bytes(current.segment, queue_id, settled)
+            cost += _RUN_COST
+            if cost >= _BIT:
+                yield cost
+                cost = 0
+        return cost
 
     def _live_bytes(self, segment: Segment, run: Run) -> int:
         """Return what it would take to move what lives of a run."""

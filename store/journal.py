@@ -426,6 +426,8 @@ class Journal:
         self._summarizer.add(turn, keys, self._notes.words() if has_notes else ())
         if has_notes:
             self._notes.count()
+        if has_notes or turn.relogs or turn.dropped_again:
+            chain.note_outer()
         for queue_id in turn.drops:
             self._all_marks.pop(queue_id, None)
             self._notes.count_drop(queue_id)

@@ -4,6 +4,7 @@ It knows its blocks only as octets to put at its end; what they mean is the jour
 business. The counts of live copies decide when the whole file may go.
 """
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -65,6 +66,7 @@ class Segment:
         "noted_bytes",
         "offset",
         "oldest",
+        "outer",
         "salt",
         "settled",
         "settled_end",
@@ -110,6 +112,8 @@ class Segment:
         self.synced = self.oldest = 0
         # Number of the block that took the last live copy away (or the last to be written).
         self.dead_number = 0
+        # Offsets of blocks that say what older segments may need; None if nobody has kept count.
+        self.outer: array[int] | None = None
 
     def has_room(self, size: int) -> bool:
         """Return whether `size` more octets fit."""
@@ -119,6 +123,12 @@ class Segment:
         """Write `parts`, together `size` octets, at the end. A failure moves nothing."""
         self._open_file().write(parts, self.offset)
         self.offset += size
+
+    def note_outer(self, offset: int) -> None:
+        """Note that the newest block, which begins there, is about older segments as well."""
+        outer = self.outer
+        if outer is not None and (not outer or outer[-1] != offset):
+            outer.append(offset)
 
     def wipe(self, size: int) -> None:
         """Write zeros over the first octets behind the end."""

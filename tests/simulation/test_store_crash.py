@@ -6,7 +6,7 @@ import errno
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -364,6 +364,39 @@ def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.Mon
 def test_harness_catches_a_settle_lost_in_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal.Journal, "relog", lambda self, queue_id, lsns: None)
     assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_settle_that_a_segment_is_not_known_to_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing is alive only those blocks are looked at that are about others."""
+    monkeypatch.setattr(Segment, "note_outer", lambda self, offset: None)
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_blocks_that_are_about_others_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at each block finds nothing more that is needed."""
+    survey_outer = Compactor._survey_outer
+    counts = [0, 0]
+
+    def compared(self: Compactor, current: Any, offsets: Sequence[int]) -> Iterator[int]:
+        whole = replace(current, plan=[])
+        # Nothing may happen between the two.
+        costs = list(survey_outer(self, current, offsets))
+        list(self._survey(whole))
+        assert not whole.live_bytes
+        assert whole.kept_bytes == current.kept_bytes
+        counts[0] += 1
+        counts[1] += current.kept_bytes > 0
+        yield from costs
+
+    monkeypatch.setattr(Compactor, "_survey_outer", compared)
+    for seed in range(300):
+        run_random(seed)
+    assert counts[0] > 100, "few segments were looked at"
+    assert counts[1] > 10, "hardly anything was needed"
 
 
 @pytest.mark.timeout(60)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from store.blocks import Block, Window, read_block
 from store.compaction import Compactor
 from store.journal import Journal
 from store.segment import segment_name
@@ -97,6 +98,36 @@ def test_a_dead_segment_behind_a_living_one_goes_with_its_settles_logged_again()
         assert lsns_of(recovered, 1) == living[:10] + living[20:]
         assert lsns_of(recovered, 2) == []
         assert recovered.report.damaged == []
+
+
+def test_a_dead_segment_is_not_read_through_for_settles_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    living = publish(journal, 1, *[RAW] * 100)
+    sync(journal)
+    for _ in range(300):
+        # The settle is a block of its own.
+        lsns = publish(journal, 2, RAW)
+        sync(journal)
+        journal.settle(2, lsns)
+        sync(journal)
+    journal.settle(1, living[:1])
+    before = len(segments_on(disk))
+    reads: list[int] = []
+
+    def counted(window: Window, offset: int, *rest: int) -> Block | None:
+        reads.append(offset)
+        return read_block(window, offset, *rest)
+
+    monkeypatch.setattr("store.compaction.read_block", counted)
+    compact(journal)
+    assert len(segments_on(disk)) <= before - 4
+    assert len(reads) < 20
+    _, recovered = open_on(disk, size=SIZE)
+    assert lsns_of(recovered, 1) == living[1:]
+    assert lsns_of(recovered, 2) == []
 
 
 def test_a_vacated_file_that_comes_back_does_not_count() -> None:
