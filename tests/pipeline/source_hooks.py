@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from vouchmq.spark import spool
-from vouchmq.spark.queue import QueueReader
+from vouchmq.spark.queueing import QueueReader
 from vouchmq.spark.source import AmqpDataSource
 from vouchmq.spark.spooling import SpoolDriver, SpoolReader
 

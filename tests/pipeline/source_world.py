@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import SourceOptions
-from vouchmq.spark.queue import QueueReader, stream_reader
+from vouchmq.spark.queueing import QueueReader, stream_reader
 from vouchmq.spark.spooling import SpoolReader
 
 PERSISTENT = {"delivery_mode": 2}

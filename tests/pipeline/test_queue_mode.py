@@ -12,7 +12,7 @@ from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline import source_world as world
 from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
 from vouchmq.kit import bulk
-from vouchmq.spark import queue as queue_module
+from vouchmq.spark import queueing as queue_module
 from vouchmq.spark.feed import FeedError, is_delivery_timeout, is_passing
 from vouchmq.spark.offsets import OffsetError
 from vouchmq.spark.options import OptionError

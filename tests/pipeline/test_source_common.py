@@ -15,7 +15,7 @@ from tests.pipeline.test_rows import Schema, Spelt
 from vouchmq.spark import register
 from vouchmq.spark.columns import SCHEMA_DDL, SchemaError
 from vouchmq.spark.options import OptionError
-from vouchmq.spark.queue import QueueReader
+from vouchmq.spark.queueing import QueueReader
 from vouchmq.spark.sink import BatchWriter, StreamWriter
 from vouchmq.spark.source import AmqpDataSource, SpeculativeAmqpDataSource
 from vouchmq.spark.spooling import SpoolReader

@@ -95,7 +95,7 @@ class AmqpDataSource(DataSource):
         if options.has_ending_offsets:
             refuse("endingOffsets", "of spark.read; a streaming query has no end")
         if options.mode in (QUEUE, SPOOL):
-            from vouchmq.spark.queue import stream_reader as queue_reader
+            from vouchmq.spark.queueing import stream_reader as queue_reader
 
             return queue_reader(options, columns)
         from vouchmq.spark.stream import stream_reader
