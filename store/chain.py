@@ -236,9 +236,8 @@ class Chain:
         if not lsns:
             return
         first, last = records.span(lsns)
-        active = self.active
-        if first < active.first_lsn:
-            active.note_outer(self._block_offset)
+        if first < self.active.first_lsn:
+            self.note_outer()
         segment = self._homes.shared(first, last)
         if segment is not None:
             segment.settle(queue_id, lsns, first, last)

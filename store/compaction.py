@@ -249,7 +249,10 @@ class Compactor:
         """
         segment = current.segment
         window = Window(current.file)
+        ahead = 0
         for offset in () if current.is_oldest else offsets:
+            if offset >= ahead:
+                ahead = _read_ahead(current.file, offset, segment.offset)
             window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
             block = _block_at(window, segment, offset)
             cost = yield from self._survey_fates(current, block, window)

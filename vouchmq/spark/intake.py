@@ -27,8 +27,19 @@ class Intake:
     def __init__(self, options: SourceOptions, feed: Feed) -> None:
         self._options = options
         self._feed = feed
+        self._is_started = False
         # With AvailableNow: how many more this run takes.
         self._left: int | None = None
+
+    def start(self) -> None:
+        """Start the feed, once.
+
+        Raises:
+            FeedError: no broker, no queue, no permission, or somebody else has it exclusively
+        """
+        if not self._is_started:
+            self._feed.start()
+            self._is_started = True
 
     def prepare_available_now(self) -> None:
         """This run takes what is there now, and then ends.
@@ -39,6 +50,7 @@ class Intake:
         Raises:
             FeedError: the feed has ended
         """
+        self.start()
         feed = self._feed
         self._left = max(feed.ready_at_connect, feed.ready_count() + feed.arrived()[0])
 

@@ -112,7 +112,6 @@ class QueueDriver:
         self._feed = feed
         self._clock = clock
         self._intake = Intake(options, feed)
-        self._is_started = False
         self._handed_out = 0
         self._handed = Handed()
         self._has_begun = False
@@ -133,13 +132,7 @@ class QueueDriver:
 
     def prepare_available_now(self) -> None:
         """See `Intake`."""
-        self._start()
         self._intake.prepare_available_now()
-
-    def _start(self) -> None:
-        if not self._is_started:
-            self._feed.start()
-            self._is_started = True
 
     def finish(self, end: dict[str, Any]) -> None:
         """Spark has finished everything up to `end`: ack it.
@@ -173,7 +166,7 @@ class QueueDriver:
             FeedError: the feed has ended, or a message is too large
             OffsetError: `start` is no offset of this mode
         """
-        self._start()
+        self._intake.start()
         self._feed.check()
         self.finish(start)
         if self._batch is not None:
@@ -267,7 +260,7 @@ class QueueDriver:
         if end.done is None:
             log.warning("vouchmq source: a batch is empty that was under way; its rows come later")
             return False
-        self._start()
+        self._intake.start()
         if not self._feed.has_sequence:
             log.warning(
                 "vouchmq source: without dedupe=seq a batch is empty that was under way; its rows "

@@ -109,7 +109,6 @@ class SpoolDriver:
         self._spool = directory
         self._clock = clock
         self._intake = Intake(options, feed)
-        self._is_started = False
         self._is_ready = False
         self._files: list[int] = []
         # What was spooled, so that it is known when it comes again: by its place or by its key.
@@ -130,13 +129,7 @@ class SpoolDriver:
 
     def prepare_available_now(self) -> None:
         """See `Intake`."""
-        self._start()
         self._intake.prepare_available_now()
-
-    def _start(self) -> None:
-        if not self._is_started:
-            self._feed.start()
-            self._is_started = True
 
     def _open(self, identity: str) -> None:
         if not self._spool.identity:
@@ -200,7 +193,7 @@ class SpoolDriver:
         """
         offset = SpoolOffset.of_json(start)
         self._open(offset.spool)
-        self._start()
+        self._intake.start()
         self._feed.check()
         self._get_ready()
         self.finish(start)

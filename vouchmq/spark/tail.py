@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vouchmq.kit.bulk import BulkClosed, BulkConnection, BulkError
+from vouchmq.spark.feed import CAPABILITY
 from vouchmq.spark.property_edit import stream_offset
 
 if TYPE_CHECKING:
@@ -262,7 +263,7 @@ def _consumer(
 
 def _is_exact(connection: BulkConnection) -> bool:
     """Whether counts are those of the moment, and what there is is sent at once: VouchMQ."""
-    return "queue_sequence" in connection.capabilities
+    return CAPABILITY in connection.capabilities
 
 
 def _reach_writer(connection: BulkConnection, channel: BulkChannel, queue: str) -> None:
