@@ -8,7 +8,8 @@
 
 Every other share of the time goes to the store alone (`store_model.run_random`), whose
 histories are shorter; half of the broker's have every feature in use (`--features`). Prints crash
-states per second and totals; exit code 1 after a failure, with the line that brings it back.
+states per second and totals; exit code 1 after a failure, of which the line that brings it back
+is printed at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.queues import Queue
 
 from tests.simulation import history, store_model
@@ -40,7 +41,13 @@ class Totals:
     store_seconds: float = 0.0
     confirms: int = 0
     deliveries: int = 0
-    failures: list[str] = field(default_factory=list)
+    failures: int = 0
+
+    def failed(self, what: str) -> None:
+        """Say it at once: a run may go on for an hour."""
+        self.failures += 1
+        sys.stdout.write(f"FAILED python -m tests.simulation {what}\n")
+        sys.stdout.flush()
 
     def add(self, other: Totals) -> None:
         self.histories += other.histories
@@ -65,10 +72,7 @@ def live_broker(seed: int, totals: Totals, *, has_features: bool, is_rough: bool
     if outcome.failure is not None:
         kind = type(outcome.failure).__name__
         what = ("--features " if has_features else "") + ("--rough " if is_rough else "")
-        totals.failures.append(
-            f"python -m tests.simulation {what}--seed {seed}"
-            f" --steps {outcome.steps}  # {kind}: {outcome.failure}"
-        )
+        totals.failed(f"{what}--seed {seed} --steps {outcome.steps}  # {kind}: {outcome.failure}")
 
 
 def live_store(seed: int, totals: Totals) -> None:
@@ -76,9 +80,7 @@ def live_store(seed: int, totals: Totals) -> None:
     try:
         totals.store_states += store_model.run_random(seed).recoveries
     except history.BROKEN as error:
-        totals.failures.append(
-            f"python -m tests.simulation --store --seed {seed}  # {type(error).__name__}: {error}"
-        )
+        totals.failed(f"--store --seed {seed}  # {type(error).__name__}: {error}")
     totals.store_seconds += time.perf_counter() - began
     totals.histories += 1
 
@@ -88,7 +90,7 @@ def live(first_seed: int, seconds: float, states: int, is_rough: bool = False) -
     totals = Totals()
     deadline = time.perf_counter() + seconds
     seed = first_seed
-    while time.perf_counter() < deadline and len(totals.failures) < 10:
+    while time.perf_counter() < deadline and totals.failures < 10:
         if 0 < states <= totals.broker_states + totals.store_states:
             break
         spent = totals.broker_seconds + totals.store_seconds
@@ -193,8 +195,8 @@ def report(totals: Totals, first_seed: int, seconds: float) -> None:
         f"  store  {totals.store_states} "
         f"({totals.store_states / (totals.store_seconds or 1):.0f}/s per process)\n"
     )
-    for failure in totals.failures:
-        sys.stdout.write(f"FAILED {failure}\n")
+    if totals.failures:
+        sys.stdout.write(f"  {totals.failures} failed, above\n")
 
 
 if __name__ == "__main__":

@@ -486,6 +486,7 @@ class Books:
         name = queue.spec.name
         for message in batch:
             copy = self._of(queue, message)
+            self._read_again(copy, message)
             deadline = self.deadline_ms(queue, copy)
             is_late = deadline is not None and deadline <= now_ms
             if is_late and (deadline != copy.arrived_ms or turn > copy.turn + 1):
@@ -547,6 +548,15 @@ class Books:
                 f"not {returns._of(message).returns} (REDELIVER-13)"
             )
 
+    def _read_again(self, copy: Copy, message: Message) -> None:
+        """What the journal says of when it came: a block has one time, that of its writing."""
+        arrived_ms = self._world.wall_of(message[3])
+        if not copy.arrived_ms <= arrived_ms <= (copy.written_ms or self._now_ms()):
+            raise Violation(
+                f"{copy.number} came at {copy.arrived_ms}, not {arrived_ms} (DURABLE-20)"
+            )
+        copy.arrived_ms = arrived_ms
+
     # The balance
 
     def balance(self, listing: Listing) -> None:
@@ -584,12 +594,8 @@ class Books:
             raise Violation(f"{copy.number} is in {copy.place}, where it never was")
         if before.deaths != copy.deaths:
             raise Violation(f"{copy.number} died {copy.deaths}, not {before.deaths}")
-        copy.arrived_ms = self._world.wall_of(message[3])
-        # A block has one time, which is that at which it was written.
-        if not before.arrived_ms <= copy.arrived_ms <= (before.written_ms or self._now_ms()):
-            raise Violation(
-                f"{copy.number} came at {before.arrived_ms}, not {copy.arrived_ms} (DURABLE-20)"
-            )
+        copy.arrived_ms, copy.written_ms = before.arrived_ms, before.written_ms
+        self._read_again(copy, message)
         copy.written_ms = copy.arrived_ms
         copy.handed = is_handed
         copy.is_published = False
