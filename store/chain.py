@@ -158,17 +158,20 @@ class Chain:
         self._note_block(active)
         return size
 
-    def scrub(self) -> None:
-        """Wipe the header of a block that failed.
+    def scrub(self) -> int:
+        """Wipe the header of a block that failed; return how many LSNs are to be left out for it.
 
-        It may have reached the disk in full, and its number will be used again.
+        It may have reached the disk in full, and its number will be used again. A crash may leave
+        it instead of the one that takes its number; those behind that one then do not follow it,
+        as no two blocks of one number end with the same LSN.
         """
         if not self._needs_scrub:
-            return
+            return 0
         self.active.wipe(records.HEADER_SIZE)
         self._needs_scrub = False
         if self.active not in self._dirty:
             self._dirty.append(self.active)
+        return 1
 
     def _seal(
         self,

@@ -278,7 +278,7 @@ class Journal:
         if turn.runs:
             turn.written_ms = self._wall_ms()
         try:
-            self._chain.scrub()
+            self.next_lsn += self._chain.scrub()
             self._write_block()
         except OSError as error:
             raise self._forget_block(error) from error
@@ -401,7 +401,7 @@ class Journal:
         first, last = self.written_lsn + 1, self.next_lsn - 1
         self.refusals += 1
         with suppress(OSError):
-            self._chain.scrub()
+            self.next_lsn += self._chain.scrub()
         lost = set(self._new_routes)
         self._new_routes = []
         self._turn = self._turn.refused(first)
@@ -467,7 +467,7 @@ class Journal:
         """
         if not self._chain.active.has_room(records.HEADER_SIZE):
             return
-        self._chain.scrub()
+        self.next_lsn += self._chain.scrub()
         # What is buffered belongs to a later block, and so do its LSNs.
         lsn = self.written_lsn + 1
         self.unsynced_bytes += self._chain.append((), 0, lsn, lsn)

@@ -148,7 +148,8 @@ def scan_segment(buffer: bytes, generation: int) -> list[Extent]:
 
 def _extend(extents: list[Extent], header: records.BlockHeader, start: int, end: int) -> None:
     last = extents[-1] if extents else None
-    if last is not None and last.end == start and last.last_number + 1 == header.number:
+    is_next = last is not None and last.end == start and last.last_number + 1 == header.number
+    if last is not None and is_next and last.next_lsn >= header.first_lsn:
         last.end = end
         last.last_number = header.number
         last.next_lsn = header.next_lsn
@@ -275,10 +276,20 @@ def _missing(previous: Extent | None, extent: Extent, oldest: int) -> Gap | None
         last = extent.first_number - 1
         return (last, last)
     if extent.first_number == previous.last_number + 1:
-        return None
+        if _follows(previous, extent):
+            return None
+        # The disk had refused the block before it, which stayed; what took its number is lost.
+        return (previous.last_number, previous.last_number)
     if extent.first_number <= previous.last_number:
         return (1, 0)
     return (previous.last_number + 1, extent.first_number - 1)
+
+
+def _follows(previous: Extent, extent: Extent) -> bool:
+    """Whether the next block by number is it by place and by LSN as well."""
+    is_same_file = extent.generation == previous.generation
+    is_behind = extent.start == (previous.end if is_same_file else 0)
+    return is_behind and extent.first_lsn <= previous.next_lsn
 
 
 def _locate(

@@ -172,6 +172,8 @@ class Care:
 
     def back(self, messages: list[Message]) -> None:
         """These had gone, which was refused (TX-09)."""
+        if self.returns is not None:
+            self.returns.back(messages)
         if self.sequence is not None:
             self.sequence.back(messages)
         if self.dedup is not None:
@@ -220,6 +222,11 @@ class Care:
 
     def before_dispatch(self) -> bool:
         """Have dead heads gone before anybody is served; False when there is more to do first."""
+        # Deliveries stand behind a write: what went before it has gone for good.
+        if self.sequence is not None:
+            self.sequence.forget_dead()
+        if self.returns is not None:
+            self.returns.forget_gone()
         if self._dying:
             self._let_die()
         if self.returns is not None:

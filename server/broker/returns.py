@@ -70,6 +70,7 @@ class Returns:
         "_clock",
         "_counts",
         "_features",
+        "_gone",
         "_log",
         "_only_failures",
         "_queue",
@@ -94,6 +95,7 @@ class Returns:
         self._features = features
         self._only_failures = only_failures
         self._counts: dict[int, Counts] = {}
+        self._gone: dict[int, Counts] = {}  # of what has left since the last write
         self.aside = Aside(timers, queue.wake)
 
     def set(self, features: Features) -> None:
@@ -163,9 +165,23 @@ class Returns:
         if not self._counts:
             return
         for message in messages:
-            is_counted = self._counts.pop(message[2], None) is not None
-            if is_counted and message[2] & 1 and self._queue.stored:
+            counts = self._counts.pop(message[2], None)
+            if counts is None:
+                continue
+            self._gone[message[2]] = counts
+            if message[2] & 1 and self._queue.stored:
                 self._log().unnote(self._queue.spec.queue_id, note_key(message[2]))
+
+    def back(self, messages: list[Message]) -> None:
+        """These had gone, which was refused: no new lives for that (TX-09, REDELIVER-13)."""
+        for message in messages if self._gone else ():
+            counts = self._gone.pop(message[2], None)
+            if counts is not None:
+                self._count(message, counts)
+
+    def forget_gone(self) -> None:
+        """What has gone is on disk, and does not come back."""
+        self._gone.clear()
 
     def purged(self) -> None:
         """Nothing is ready any more: what is not out and not aside is gone."""

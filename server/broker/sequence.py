@@ -105,7 +105,6 @@ class Sequence:
 
     def leaving(self, batch: list[Message]) -> None:
         """A batch was taken from the head."""
-        self._forget_dead()
         queue = self._queue
         at = 0
         if queue.levels is None:
@@ -143,8 +142,8 @@ class Sequence:
             if row is not None:
                 row.live += 1
 
-    def _forget_dead(self) -> None:
-        # A delivery stands behind a write: what went before it has gone for good.
+    def forget_dead(self) -> None:
+        """What has gone is on disk, and does not come back."""
         dead, self._dead = self._dead, []
         for row in dead:
             if row is self._newest:

@@ -214,6 +214,36 @@ class TestStay:
         put(client, "q", b"d")
         assert numbers(client) == {b"d": 4}
 
+    def test_over_a_refused_commit_with_somebody_behind_it(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        """TX-09: what stands before the write is not done, whoever takes what meanwhile."""
+        declare(client, "q")
+        declare(client, "other")
+        for body in (b"a", b"b", b"c", b"d", b"e"):
+            put(client, "q", body)
+            put(client, "other", body)  # so that each has a row of its own
+        client.method(1, commands.Basic.Qos(prefetch_count=1))
+        ask(client, "q")
+        client.send(wire.ack(1, 1))
+        before = places(client)
+        assert list(before) == [b"a", b"b"]
+        client.method(1, commands.Tx.Select())
+        other = connected(world)
+        world.disk.fail[("write", world.disk.calls["write"] + 1)] = errno.ENOSPC
+        client.send(wire.ack(1, 2), wire.method(1, commands.Tx.Commit()))
+        for _ in range(3):
+            other.send(wire.method(1, commands.Basic.Get(queue="q")))
+        world.sync()
+        client.hear()
+        client.finish()
+        other.finish()
+        world.check()
+        client = connected(world)
+        ask(client, "q")
+        after = places(client)
+        assert after[b"b"] == before[b"b"]
+
     def test_rows_are_let_go(self, client: Client) -> None:
         """Memory and notes are for what may come back, not for what ever was."""
         declare(client, "q")

@@ -17,6 +17,7 @@ from store.group_commit import GroupCommit
 from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
 from tests.unit.server.on_disk import DiskWorld
+from tests.unit.server.test_letters import got
 
 HEARING = (*NOTIFIED, "connection.blocked")
 LOST = "RESOURCE_ERROR - failed to deliver message"
@@ -68,6 +69,12 @@ def numbers(world: DiskWorld, queue: str = "d") -> list[bytes]:
     client.method(1, commands.Basic.Consume(queue=queue, consumer_tag="c", no_ack=True))
     _, *said = client.hear()
     return [delivery(what)[2] for _, what in said]
+
+
+def returns_of_head(world: DiskWorld) -> int:
+    """How often the head of q has come back by what its delivery says, which takes it."""
+    headers = got(other(world), "q", no_ack=False).properties.headers or {}
+    return int(headers.get("x-delivery-count", 0))
 
 
 class TestPublishes:
@@ -293,6 +300,31 @@ class TestTransactions:
         world.check()
         assert world.vhost.queues["d"].ready_count == 4  # the transient 5 was not to be stored
         assert numbers(world.after_power_cut()) == [b"1", b"2", b"3"]
+
+    @pytest.mark.parametrize("mode", [1, 2], ids=["transient", "persistent"])
+    def test_a_refused_commit_gives_no_new_lives(
+        self, world: DiskWorld, client: Client, mode: int
+    ) -> None:
+        """REDELIVER-13."""
+        limit: dict[str, Any] = {"x-delivery-limit": 9}
+        client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=limit))
+        client.send(wire.publish(1, "q", b"poison", commands.Basic.Properties(delivery_mode=mode)))
+        tx = other(world)
+        tx.method(1, commands.Basic.Get(queue="q"))
+        tx.send(wire.nack(1, 1))
+        tx.method(1, commands.Tx.Select())
+        tx.method(1, commands.Basic.Get(queue="q"))
+        world.sync()
+        tx.hear()
+        refuse(world)
+        tx.send(wire.nack(1, 2, requeue=False), stored(4))
+        with closes_channel(tx, 406, "PRECONDITION_FAILED - partial tx completion", (90, 20)):
+            tx.method(1, commands.Tx.Commit())
+        world.check()
+        # The first nack and the end of the channel.
+        assert returns_of_head(world) == 2
+        if mode == 2:
+            assert returns_of_head(world.after_power_cut()) == 2
 
     def test_acks_alone(self, world: DiskWorld, tx: Client) -> None:
         refuse(world)

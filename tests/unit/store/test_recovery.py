@@ -8,7 +8,7 @@ import pytest
 
 from store import journal as journal_module
 from store import records
-from store.errors import CorruptSegment, UnsupportedFormat
+from store.errors import CorruptSegment, UnsupportedFormat, WriteFailed
 from store.journal import Journal
 from store.recovery import open_journal
 from store.segment import segment_name
@@ -78,6 +78,46 @@ def test_what_lies_behind_a_hole_in_the_unsynced_tail_is_discarded() -> None:
     # The numbers are used again; what was discarded must not come back among them.
     later = publish(journal, 1, b"later")
     assert lsns_of(open_on(disk)[1], 1) == [*kept, kept[-1] + 1, *later]
+
+
+@pytest.mark.parametrize("instead", [b"replaced", b"", b"as long as it takes", None])
+@pytest.mark.parametrize("behind", [b"behind", b"in the next segment" * 210])
+def test_what_lies_behind_a_lost_block_does_not_follow_the_refused_one(
+    monkeypatch: pytest.MonkeyPatch, instead: bytes | None, behind: bytes
+) -> None:
+    """The disk took it all and refused it; then it lost what took its place, if only settles."""
+    disk = SimDisk()
+    monkeypatch.setattr(disk.draw, "choice", max)
+    journal, _ = open_on(disk)
+    kept = publish(journal, 1, b"kept")
+    refused = journal.append_run((1,), b"tail", [b"refused!"])
+    disk.fail_next("write", errno.ENOSPC)
+    with pytest.raises(WriteFailed):
+        journal.write()
+    inode = disk.visible[segment_name(1)]
+    stale, _ = inode.pending[-2:]
+    assert isinstance(stale, tuple)
+    if instead is None:
+        journal.settle(1, kept)
+    else:
+        journal.append_run((1,), b"tail", [instead])
+    journal.write()
+    lost_bytes = journal._chain.active.offset - stale[0]
+    assert (lost_bytes == len(stale[1])) == (instead == b"replaced")
+    journal.append_run((1,), b"tail", [behind])
+    journal.write()
+    is_elsewhere = len(segments_on(disk)) == 2
+    is_whole = is_elsewhere or lost_bytes >= len(stale[1])  # nothing was written into its end
+    assert is_elsewhere == (len(behind) > 1000)
+    for each in disk.visible.values():
+        each.sync()
+    disk.sync_names()
+    for octets in (inode.visible, inode.durable):
+        octets[stale[0] : stale[0] + lost_bytes] = stale[1].ljust(lost_bytes, b"\0")[:lost_bytes]
+    for _ in range(2):
+        _, recovered = open_on(disk)
+        assert lsns_of(recovered, 1) == ([*kept, refused] if is_whole else kept)
+        assert recovered.report.damaged == []
 
 
 def test_damage_before_synced_blocks_is_told_and_the_rest_is_served() -> None:
