@@ -194,8 +194,8 @@ class Books:
 
     def _came_on(self, queue: Queue, copy: Copy, frame: Frame) -> None:
         number, name = copy.number, copy.place[0]
-        if number not in frame.sources and frame.kind == "kept" and number in self.turned_away:
-            return  # a dead letter of a message that was in no queue
+        if number not in frame.sources and number in self.turned_away:
+            return  # a dead letter of a message that was in no queue; it waits for the block's end
         if number not in frame.sources:
             raise Violation(f"{number} came to {name} out of nowhere ({frame.kind})")
         frame.credits[number].append(name)
