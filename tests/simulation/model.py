@@ -601,7 +601,10 @@ class Model:
     ) -> None:
         """A delivery to a consumer, seen when it is written; `turn_ended` judges the order."""
         if self.has_failed:
-            return  # the broker closes connections of its own now, and nothing is written
+            # The broker closes connections of its own now, and nothing is written. But the block
+            # that failed may be on the disk, and what this turn handed out stands in it.
+            self._tell_failed(ch, consumer_tag, number)
+            return
         self.deliveries += 1
         if tag in ch.again:
             due = ch.again[tag].pop(0)
@@ -633,6 +636,13 @@ class Model:
             consumer.count += 1
             ch.outstanding[tag] = Outstanding(held, queue, consumer)
         self._batch.setdefault(queue, []).append((consumer, held))
+
+    def _tell_failed(self, ch: MChannel, consumer_tag: str, number: int) -> None:
+        consumer = ch.consumers.get(consumer_tag) if self.ledger.fails_now else None
+        ready = consumer.queue.ready if consumer is not None else ()
+        held = next((each for each in ready if each.number == number), None)
+        if consumer is not None and held is not None:
+            self._hand_out(consumer.queue, held, consumer.no_ack, self.ledger.told())
 
     def turn_ended(self) -> None:
         """What was delivered in one turn is the head of its queue, in order for each consumer."""
