@@ -19,10 +19,9 @@ from server.assembly import Assembly
 from server.ledger.ledger import Before, Ledger
 from store.sync_worker import SyncInline
 from tests.ledger_reader import Audit, Line
-from tests.simulation import feature_world
 from tests.simulation.feature_queues import watched_queues
 from tests.simulation.feature_world import FeatureWorld
-from tests.simulation.history import quiet_logs, small_pages
+from tests.simulation.history import quiet_logs, small_pages, step
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.simulation.world import Loop
 
@@ -156,7 +155,7 @@ def live(seed: int, steps: int, *, is_rough: bool = False) -> tuple[LedgerWorld,
             if is_rough:
                 world.strain()
             try:
-                feature_world.step(world)
+                step(world)
                 if draw.random() < 0.03:
                     world.take_stock()
             except PowerCut:

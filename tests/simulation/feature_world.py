@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, cast
 from server.admission import Admission
 from server.assembly import DISK_FULL, Assembly
 from server.broker.hold import Hold
-from server.connection import Connection
-from server.handshake import Handshake
 from store.errors import StoreError, WriteFailed
 from store.sync_worker import SyncInline
 from tests.simulation import crashes, feature_client
@@ -39,12 +37,8 @@ from tests.simulation.feature_topology import Topology
 from tests.simulation.ledger import Violation
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.simulation.world import (
-    AUTH,
-    OFFER,
-    ROOM_STEPS,
     SETTINGS,
     WALL_MS,
-    FakeWire,
     Loop,
     SimWorker,
     World,
@@ -56,6 +50,7 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
     from server.node import Node
+    from tests.simulation.clients import Client
 
 SETTLE_S = 0.02
 LAST_S = 3.0
@@ -252,19 +247,27 @@ class FeatureWorld(World):
     def connect(self) -> FeatureClient:
         self._numbers += 1
         client = FeatureClient(self, self._numbers)
-        wire = self.clients[client] = FakeWire(self, client)
-        handshake = Handshake(
-            OFFER,
-            AUTH,
-            self.assembly.broker.vhosts.get,
-            self.admission,
-            peer=wire.name,
-            is_loopback=True,
-        )
-        wire.connection = client.connection = Connection(self.assembly.node, wire, handshake)
+        wire = self.plug_in(client)
         dispatch = client.watch(wire.connection._dispatch, lambda: False)
         wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
         return client
+
+    def set_up(self, client: Client) -> None:
+        """See `World`."""
+        feature_client.set_up(cast(FeatureClient, client), self.draw)
+
+    def act(self, client: Client) -> None:
+        """See `World`."""
+        feature_client.act(cast(FeatureClient, client), self.draw)
+
+    def count(self) -> None:
+        """Clients have counted already."""
+
+    # Time
+
+    def pass_time(self) -> None:
+        """Some of it, or none: much is timed here."""
+        self.loop.advance(self.draw.choice((0.0, 0.0, 0.001, 0.003, 0.02)))
 
     # What holds after each turn
 
@@ -317,28 +320,8 @@ class FeatureWorld(World):
 
     # Rest
 
-    def settle_down(self) -> None:
-        """Let everything happen that is under way; then nothing may be left undone."""
-        for wire in self.clients.values():
-            wire.connection.outbox.release()
-        for _ in range(ROOM_STEPS):
-            if self.model.has_failed:
-                return
-            able = any(c.out and not wire.paused for c, wire in self.clients.items())
-            if not (able or self.loop.ready or self.worker.has_work):
-                if not self.assembly.alarms.is_raised:
-                    break
-                self.check()
-            self.carry()
-            self.turn()
-            self.worker.work(self.draw)
-        else:
-            raise Violation("the broker never comes to rest")
-        if any(client.out for client in self.clients):
-            raise Violation("a connection is never read again")
-        self._check_idle()
-
-    def _check_idle(self) -> None:
+    def check_idle(self) -> None:
+        """Nobody waits, and everything that is counted is there."""
         for client in self.clients:
             for ch in client.channels.values() if not client.is_leaving else ():
                 talk = cast(FeatureClient, client).talks[ch.number]
@@ -364,6 +347,13 @@ class FeatureWorld(World):
                 is_armed = expiry is not None and self.wall_of(expiry._armed_ms) >= now_ms
                 if deadline is not None and deadline + 1 < now_ms and not is_armed:
                     raise Violation(f"{copy} expired, and stays (TTL-04)")
+
+    def end(self) -> None:
+        """Come to rest, crash once more, and let clients fetch what is there."""
+        self.disk.crash_after = None
+        self.settle_down()
+        self.crash()
+        self.drain()
 
     def drain(self) -> None:
         """Time passes, clients take everything: then nothing may be left or counted."""
@@ -454,59 +444,3 @@ class FeatureWorld(World):
                 found.handed |= {place for place in found.copies if place[0] == label_of(queue)}
         self.check_bugs()
         return found
-
-
-def step(world: FeatureWorld) -> None:
-    """A little of everything, in an order that nobody has chosen."""
-    draw = world.draw
-    chance = draw.random()
-    if world.model.has_failed:
-        for _ in range(draw.randrange(6)):
-            world.turn()
-        world.crash()
-    elif chance < 0.008:
-        world.crash()
-    elif chance < 0.012:
-        world.cut_soon()
-    elif chance < 0.02:
-        world.fault()
-    elif chance < 0.03:
-        world.settle_down()
-    elif chance < 0.045 and world.clients:
-        client = draw.choice(list(world.clients))
-        if draw.random() < 0.6:
-            world.lose(client)
-        elif not client.is_leaving:
-            client.leave()
-    elif chance < 0.06 and world.clients:
-        outbox = world.clients[draw.choice(list(world.clients))].connection.outbox
-        outbox.hold() if draw.random() < 0.3 else outbox.release()
-    elif len(world.clients) < 2 or (len(world.clients) < 5 and chance < 0.08):
-        feature_client.set_up(world.connect(), draw)
-    else:
-        move(world, draw)
-
-
-def move(world: FeatureWorld, draw: random.Random) -> None:
-    """Clients act, the network carries, the loop turns, the disk works, time passes."""
-    for _ in range(draw.choice((0, 1, 1, 2, 3))):
-        client = draw.choice(list(world.clients))
-        if not client.is_leaving:
-            feature_client.act(cast(FeatureClient, client), draw)
-    for _ in range(draw.choice((0, 1, 2, 3))):
-        world.carry()
-    for _ in range(draw.choice((0, 1, 1, 2))):
-        world.turn()
-    for _ in range(draw.choice((0, 0, 1, 1, 2))):
-        world.worker.work(draw)
-    if draw.random() < 0.03:
-        world.check()
-    world.loop.advance(draw.choice((0.0, 0.0, 0.001, 0.003, 0.02)))
-
-
-def end(world: FeatureWorld) -> None:
-    """Come to rest, crash once more, and let clients fetch what is there."""
-    world.disk.crash_after = None
-    world.settle_down()
-    world.crash()
-    world.drain()

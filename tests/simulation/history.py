@@ -14,7 +14,6 @@ import structlog
 
 from server.broker import line, pager
 from store.errors import StoreError
-from tests.simulation import actions, feature_world
 from tests.simulation.feature_queues import watched_queues
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
@@ -82,27 +81,11 @@ def run(
     The same seed lives the same history, and more steps only go on with it. A rough one has a
     disk that is full every few steps, and a power that goes as often.
     """
-    outcome = Outcome(seed, 0)
     bugs: list[BaseException] = []
     with quiet_logs(bugs), small_pages():
         world = World(seed, bugs, crash_rate=crash_rate)
         world.trace = trace
-        try:
-            for number in range(steps):
-                outcome.steps = number + 1
-                if is_rough:
-                    world.strain()
-                try:
-                    step(world, outcome)
-                except PowerCut:
-                    crash(world, outcome, is_cut=True)
-            if steps >= STEPS:
-                end(world, outcome)
-        except BROKEN as error:
-            outcome.failure = bugs[0] if bugs else error
-    outcome.states, outcome.crashes = world.states, world.crashes
-    count(world, outcome)
-    return outcome
+        return _lived(world, Outcome(seed, 0), steps, is_rough=is_rough)
 
 
 def run_features(
@@ -114,7 +97,6 @@ def run_features(
     trace: Callable[[str], None] | None = None,
 ) -> Outcome:
     """The same for a broker with every feature in use."""
-    outcome = Outcome(seed, 0)
     bugs: list[BaseException] = []
     with quiet_logs(bugs), ExitStack() as around:
         around.enter_context(watched_queues())
@@ -122,25 +104,30 @@ def run_features(
             around.enter_context(small_pages())
         world = FeatureWorld(seed, bugs, crash_rate=crash_rate)
         world.trace = trace
-        try:
-            for number in range(steps):
-                outcome.steps = number + 1
-                if is_rough:
-                    world.strain()
-                try:
-                    feature_world.step(world)
-                except PowerCut:
-                    world.crash(is_cut=True)
-            if steps >= STEPS:
-                feature_world.end(world)
-        except BROKEN as error:
-            outcome.failure = bugs[0] if bugs else error
+        return _lived(world, Outcome(seed, 0), steps, is_rough=is_rough)
+
+
+def _lived(world: World, outcome: Outcome, steps: int, *, is_rough: bool) -> Outcome:
+    try:
+        for number in range(steps):
+            outcome.steps = number + 1
+            if is_rough:
+                world.strain()
+            try:
+                step(world)
+            except PowerCut:
+                world.crash(is_cut=True)
+        if steps >= STEPS:
+            world.end()
+    except BROKEN as error:
+        outcome.failure = world.bugs[0] if world.bugs else error
+    world.count()
     outcome.states, outcome.crashes = world.states, world.crashes
     outcome.deliveries, outcome.confirms = world.deliveries, world.confirms
     return outcome
 
 
-def step(world: World, outcome: Outcome) -> None:
+def step(world: World) -> None:
     """A little of everything, in an order that nobody has chosen."""
     draw = world.draw
     chance = draw.random()
@@ -148,9 +135,9 @@ def step(world: World, outcome: Outcome) -> None:
         # What the broker says on its way out must be true as well.
         for _ in range(draw.randrange(6)):
             world.turn()
-        crash(world, outcome)
+        world.crash()
     elif chance < 0.008:
-        crash(world, outcome)
+        world.crash()
     elif chance < 0.012:
         world.cut_soon()
     elif chance < 0.02:
@@ -167,7 +154,7 @@ def step(world: World, outcome: Outcome) -> None:
         outbox = world.clients[draw.choice(list(world.clients))].connection.outbox
         outbox.hold() if draw.random() < 0.3 else outbox.release()
     elif len(world.clients) < 2 or (len(world.clients) < 5 and chance < 0.08):
-        actions.set_up(world.connect(), draw)
+        world.set_up(world.connect())
     else:
         move(world, draw)
 
@@ -177,7 +164,7 @@ def move(world: World, draw: random.Random) -> None:
     for _ in range(draw.choice((0, 1, 1, 2, 3))):
         client = draw.choice(list(world.clients))
         if not client.is_leaving:
-            actions.act(client, draw)
+            world.act(client)
     for _ in range(draw.choice((0, 1, 2, 3))):
         world.carry()
     for _ in range(draw.choice((0, 1, 1, 2))):
@@ -186,28 +173,4 @@ def move(world: World, draw: random.Random) -> None:
         world.worker.work(draw)
     if draw.random() < 0.03:
         world.check()
-    world.loop.advance(draw.random() / 1000)
-
-
-def crash(world: World, outcome: Outcome, *, is_cut: bool = False) -> None:
-    count(world, outcome)
-    world.crash(is_cut=is_cut)
-
-
-def count(world: World, outcome: Outcome) -> None:
-    """Take over what the present process has counted."""
-    outcome.deliveries += world.model.deliveries
-    outcome.confirms += world.model.confirms
-    world.model.deliveries = world.model.confirms = 0
-
-
-def end(world: World, outcome: Outcome) -> None:
-    """Come to rest, crash once more, and let clients fetch what is there."""
-    world.disk.crash_after = None
-    world.settle_down()
-    crash(world, outcome)
-    actions.fetch_all(world.connect(), world.draw)
-    world.settle_down()
-    for each in world.model.queues.values():
-        if each.ready:
-            raise Violation(f"{each.name} keeps {each.ready[0].number}, and nobody gets it")
+    world.pass_time()

@@ -24,7 +24,7 @@ from server.handshake import Handshake, Offer
 from server.settings import Settings
 from store.errors import WriteFailed
 from store.sync_worker import Completion, SyncInline
-from tests.simulation import crashes
+from tests.simulation import actions, crashes
 from tests.simulation.clients import Client
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MConsumer, Model
@@ -248,6 +248,7 @@ class World:
         self.states = 0  # crash states that were recovered and judged
         self.crashes = 0
         self.bugs = bugs
+        self.deliveries = self.confirms = 0
         self._crash_rate = crash_rate
         self._messages = 0
         self._numbers = 0
@@ -328,6 +329,14 @@ class World:
     def connect(self) -> Client:
         self._numbers += 1
         client = Client(self, self._numbers)
+        wire = self.plug_in(client)
+        gate = wire.connection._gate
+        dispatch = client.watch(wire.connection._dispatch, lambda: gate.is_blocking)
+        wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
+        return client
+
+    def plug_in(self, client: Client) -> FakeWire:
+        """Give a client a connection that has yet to shake hands."""
         wire = self.clients[client] = FakeWire(self, client)
         handshake = Handshake(
             OFFER,
@@ -338,10 +347,7 @@ class World:
             is_loopback=True,
         )
         wire.connection = client.connection = Connection(self.assembly.node, wire, handshake)
-        gate = wire.connection._gate
-        dispatch = client.watch(wire.connection._dispatch, lambda: gate.is_blocking)
-        wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
-        return client
+        return wire
 
     def lose(self, client: Client) -> None:
         """The socket is gone, from whichever side."""
@@ -351,6 +357,14 @@ class World:
             wire.is_finished = True
             client.lost()
             wire.connection.lost("closed by the client")
+
+    def set_up(self, client: Client) -> None:
+        """A new client shakes hands and makes itself at home."""
+        actions.set_up(client, self.draw)
+
+    def act(self, client: Client) -> None:
+        """A client does something."""
+        actions.act(client, self.draw)
 
     def next_message(self) -> int:
         self._messages += 1
@@ -386,6 +400,10 @@ class World:
             self.disk.has_refused = self.disk.is_blind = False
             self.check_bugs()
 
+    def pass_time(self) -> None:
+        """A little of it."""
+        self.loop.advance(self.draw.random() / 1000)
+
     @staticmethod
     def new_loop() -> Loop:
         return Loop()
@@ -416,6 +434,10 @@ class World:
             raise Violation("the broker never comes to rest")
         if any(client.out for client in self.clients):
             raise Violation("a connection is never read again")
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """What holds when nothing is under way."""
         self.model.check_idle(self._can_take)
 
     def _can_take(self, consumer: MConsumer) -> bool:
@@ -449,9 +471,27 @@ class World:
         self.disk.watcher = None
         self.crashes += 1
         self.tell("the process is killed" if is_kill else "the power is cut")
+        self.count()
         state, found = crashes.judge(self, self.disk, is_kill=is_kill)
         self.model = Model.recovered(self.model, state, found)
         self.start()
+
+    def count(self) -> None:
+        """Take over what the present process has counted."""
+        self.deliveries += self.model.deliveries
+        self.confirms += self.model.confirms
+        self.model.deliveries = self.model.confirms = 0
+
+    def end(self) -> None:
+        """Come to rest, crash once more, and let clients fetch what is there."""
+        self.disk.crash_after = None
+        self.settle_down()
+        self.crash()
+        actions.fetch_all(self.connect(), self.draw)
+        self.settle_down()
+        for each in self.model.queues.values():
+            if each.ready:
+                raise Violation(f"{each.name} keeps {each.ready[0].number}, and nobody gets it")
 
     def cut_soon(self) -> None:
         """The power will be cut in the middle of something."""
