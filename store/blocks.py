@@ -9,6 +9,7 @@ import errno
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from store import records
+from store.errors import UnsupportedFormat
 from store.records import BlockHeader, Section
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def read_block(window: Window, offset: int, generation: int, salt: int) -> Block
 
     Raises:
         OSError: it cannot be read
+        UnsupportedFormat: it has a section that this program does not know and may not skip
     """
     start = offset + records.HEADER_SIZE
     if window.covers(offset, start):
@@ -117,6 +119,20 @@ def read_block(window: Window, offset: int, generation: int, salt: int) -> Block
         return None
     end = start + header.length
     return Block(offset, end, header, _sections(window, start, end))
+
+
+def find_block(window: Window, offset: int, generation: int, salt: int) -> Block | None:
+    """Return the same of octets that nobody has checked: None also if they are not readable so.
+
+    Whether they are damaged or a newer program's is for the next start to say, which checks them.
+
+    Raises:
+        OSError: it cannot be read
+    """
+    try:
+        return read_block(window, offset, generation, salt)
+    except UnsupportedFormat:
+        return None
 
 
 def _sections(window: Window, start: int, end: int) -> dict[int, Section]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 from store import records
-from store.blocks import GLANCE_BYTES, PART_BYTES, Block, Parts, Window, read_block
+from store.blocks import GLANCE_BYTES, PART_BYTES, Block, Parts, Window, find_block
 from store.choice import Choice
 from store.copies import Route, Run, drops_of, learn_routes, notes_of, runs_of, settles_of
 
@@ -413,7 +413,7 @@ def _block_at(window: Window, segment: Segment, offset: int) -> Block:
         LookupError: there is none
         OSError: it cannot be read
     """
-    block = read_block(window, offset, segment.generation, segment.salt)
+    block = find_block(window, offset, segment.generation, segment.salt)
     if block is None or block.end > segment.offset:
         raise LookupError(f"there is no block at offset {offset}")
     return block

@@ -100,9 +100,11 @@ class SegmentIndex:
             first_route: the lowest number of the routes that it logs
             moved: the lowest and the highest LSN of the messages that were moved into it
         """
+        is_behind_hole = self.end != offset and self.end > 0
         # A block that does not fit into the stretch as it is begins one of its own.
-        if has_runs and (size > self._room or offset != self.end):
-            self._lsns.append(lsns[0])
+        if is_behind_hole or (has_runs and size > self._room):
+            # What was in the hole is looked for behind it: there it is not, and nothing is broken.
+            self._lsns.append(self.next_lsn if is_behind_hole else lsns[0])
             self._offsets.append(offset)
             self._room = STRETCH_BYTES
         self._room = max(0, self._room - size)

@@ -21,7 +21,7 @@ from struct import unpack_from
 from typing import TYPE_CHECKING, Final
 
 from store import records
-from store.blocks import GLANCE_BYTES, WALK_BYTES, Block, Window, read_block
+from store.blocks import GLANCE_BYTES, WALK_BYTES, Block, Window, find_block
 from store.copies import arrived_ms, moves_arrived
 from store.errors import ReadFailed
 
@@ -319,7 +319,7 @@ class Reader:
             KeyError: there is none, or it is damaged
             OSError: it cannot be read
         """
-        block = read_block(window, offset, segment.generation, segment.salt)
+        block = find_block(window, offset, segment.generation, segment.salt)
         if block is None:
             raise KeyError(offset)
         base = window.base

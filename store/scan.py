@@ -92,8 +92,11 @@ def scan(
     for generation in sorted(generations):
         name = segment_name(generation)
         buffer = read_segment(disk, name)
-        records.refuse_newer_versions(buffer, name)
-        extents += scan_segment(buffer, generation)
+        found = scan_segment(buffer, generation)
+        if not found:
+            # With blocks of ours behind it, what looks like another version is damage.
+            records.refuse_newer_versions(buffer, name)
+        extents += found
         tell()
     return extents
 
@@ -304,6 +307,9 @@ def _locate(
         places.append((extent.generation, previous.end, extent.start - previous.end))
     elif extent.start > 0:
         places.append((extent.generation, 0, extent.start))
+        if previous is not None and missing[0] < missing[1]:
+            # One of them was the head; the others may have been behind the last that is there.
+            places.append((previous.generation, previous.end, 0))
     elif previous is not None and not places:
         places.append((previous.generation, previous.end, 0))
     if not places:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from store.blocks import Block, Window, read_block
+from store.blocks import Block, Window, find_block
 from store.compaction import Compactor
 from store.journal import Journal
 from store.segment import segment_name
@@ -119,9 +119,9 @@ def test_a_dead_segment_is_not_read_through_for_settles_of_its_own(
 
     def counted(window: Window, offset: int, *rest: int) -> Block | None:
         reads.append(offset)
-        return read_block(window, offset, *rest)
+        return find_block(window, offset, *rest)
 
-    monkeypatch.setattr("store.compaction.read_block", counted)
+    monkeypatch.setattr("store.compaction.find_block", counted)
     compact(journal)
     assert len(segments_on(disk)) <= before - 4
     assert len(reads) < 20

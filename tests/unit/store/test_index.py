@@ -34,8 +34,10 @@ def test_a_stretch_begins_at_a_block_and_holds_what_it_says(
     index = segment(1, 100)
     offset, lsn = 500, 100
     places = {}
+    offsets = []
     for size, count, has_gap in blocks:
         offset += 80 * has_gap
+        offsets.append(offset)
         places.update(dict.fromkeys(range(lsn, lsn + count), offset))
         offset = add(index, offset, size, lsn, count)
         lsn += count
@@ -45,13 +47,27 @@ def test_a_stretch_begins_at_a_block_and_holds_what_it_says(
         assert stretch is not None
         assert stretch.first_lsn <= wanted < stretch.next_lsn
         assert stretch.offset <= at < stretch.end
-        assert stretch.offset in places.values()
+        assert stretch.offset in offsets
         # Small blocks share a stretch, and nothing large has to be read to get to a later one.
         assert at == stretch.offset or at - stretch.offset <= STRETCH_BYTES + 80 * len(blocks)
         begins.add((stretch.first_lsn, stretch.next_lsn))
     assert all(a[1] == b[0] for a, b in pairwise(sorted(begins)))
     assert index.stretch_of(99) is None
     assert index.stretch_of(lsn) is None
+
+
+def test_no_stretch_spans_a_hole_whatever_stands_behind_it() -> None:
+    index = segment(1, 1)
+    end = add(index, 500, 200, 1, 1)
+    # LSN 2 was in the hole; then a block of acks alone, then another message.
+    behind = add(index, end + 300, 60, 3, 0)
+    add(index, behind, 200, 3, 1)
+    before, lost, after = (index.stretch_of(lsn) for lsn in (1, 2, 3))
+    assert before is not None
+    assert before.next_lsn == 2
+    assert lost == after
+    assert after is not None
+    assert after.offset == end + 300
 
 
 def test_small_blocks_cost_next_to_nothing() -> None:

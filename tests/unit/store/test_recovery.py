@@ -299,7 +299,9 @@ def test_a_newer_format_is_refused_and_left_alone() -> None:
     disk = SimDisk()
     journal, _ = open_on(disk)
     publish(journal, 1, b"a")
-    disk.visible[segment_name(1)].visible[6] = 9
+    octets = disk.visible[segment_name(1)].visible
+    ours = bytes(octets[:8])
+    octets[:] = octets.replace(ours, ours[:6] + b"\x09" + ours[7:])
     before = bytes(disk.visible[segment_name(1)].visible)
     with pytest.raises(UnsupportedFormat, match="journal format 9"):
         open_on(disk)
