@@ -102,11 +102,12 @@ class Alarms:
             self._tell("disk", is_disk_low, free_bytes=disk_free_octets, limit_bytes=limit)
         self._update()
 
-    def storage_failed(self) -> None:
+    def storage_failed(self, free_octets: int) -> None:
         """The disk took no block: an alarm until it is shown to take one (LIMIT-15)."""
         if not self.is_storage_failing:
             self.is_storage_failing = True
-            self._tell("storage", True, free_bytes=self.disk_free_octets)
+            self.disk_free_octets = free_octets
+            self._tell("storage", True, free_bytes=free_octets)
             self._update()
 
     def storage_recovered(self) -> None:

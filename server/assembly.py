@@ -153,7 +153,11 @@ class Assembly:
         self.journal: Journal
         self.alarms = self._new_alarms(settings, memory_octets)
         self.storage = Storage(
-            lambda: self.journal, self._write_journal, self.alarms, settings.segment_size_bytes
+            lambda: self.journal,
+            self._write_journal,
+            self.alarms,
+            free_octets=self._free_octets,
+            has_room=lambda: self._has_room(settings.segment_size_bytes),
         )
         self.timers = Timers(now_ms, call_later or never)
         self.storing = Storing(lambda: self.journal, now_ms)
@@ -224,17 +228,25 @@ class Assembly:
 
     def check(self, memory_octets: int) -> None:
         """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15)."""
-        try:
-            free_octets = self._disk.free_bytes()
-        except OSError as error:
-            log.error("disk.unreadable", reason=str(error))
-            free_octets = 0
-        self.alarms.read(memory_octets, free_octets)
+        self.alarms.read(memory_octets, self._free_octets())
         self.storage.probe()
         self._tell_of_pager()
         self.upkeep.look()
         if self.ledger is not None:
             self.ledger.look()
+
+    def _free_octets(self) -> int:
+        try:
+            return self._disk.free_bytes()
+        except OSError as error:
+            log.error("disk.unreadable", reason=str(error))
+            return 0
+
+    def _has_room(self, octets: int) -> bool:
+        # A file that waits is room as well, but compaction's first: it makes more of it.
+        self.upkeep.look()
+        spare_octets = 0 if self.upkeep.is_at_work else self.journal.chain.spare_bytes
+        return self.alarms.disk_free_octets + spare_octets >= octets
 
     def close(self) -> None:
         """Close the journal's files and remove scratch files; nothing is written any more."""

@@ -29,6 +29,7 @@ from server.accounts import (
     require_known_vhosts,
 )
 from server.amounts import parse_amount
+from server.ledger.text import file_name_part
 from server.options import from_text, from_value, option
 from server.startup import SettingsError
 
@@ -47,6 +48,8 @@ CONFIG_VARIABLE: Final = "VOUCHMQ_CONFIG"
 FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "VOUCHMQ_TEST_URL"})
 
 MECHANISM_NAMES: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL")
+# A file name has room for more, and for the rest of it.
+LEDGER_BROKER_OCTETS: Final = 100
 MIB: Final = 1024 * 1024
 DATA_DIR: Final = Path("vouchmq-data")
 
@@ -250,7 +253,9 @@ class Settings:
         "", "Directory of the ledger, which several brokers may share; empty: `ledger` in data_dir."
     )
     ledger_broker: str = option(
-        "", "This broker's name in the ledger, the first part of its files; empty: made of `node`."
+        "",
+        "This broker's name in the ledger, the first part of its files: letters, digits and "
+        "`_.@-`; empty: made of `node`.",
     )
     ledger_detail: str = option(
         "runs",
@@ -459,6 +464,14 @@ def _require_consistent(settings: Settings) -> None:
     """What no single setting can tell."""
     if 0 < settings.frame_max < 4096:
         raise SettingsError(f"frame_max: {settings.frame_max} is not 0 and not at least 4096")
+    if not settings.host:
+        raise SettingsError("host: expected an address; 0.0.0.0 or :: is every interface")
+    name = settings.ledger_broker
+    if name and (name != file_name_part(name) or len(name) > LEDGER_BROKER_OCTETS):
+        raise SettingsError(
+            f"ledger_broker: expected at most {LEDGER_BROKER_OCTETS} of A-Z a-z 0-9 _ . @ -, the "
+            f"first of them no . or -, not {name!r}"
+        )
     for name in ("default_vhost", "default_user"):
         size = len(getattr(settings, name).encode("utf-8", "surrogateescape"))
         if not 0 < size <= 255:

@@ -53,7 +53,8 @@ class Storage:
         journal: returns the journal, which does not exist yet while it is being opened
         write: hands what is buffered to the disk; calls `written` or `refused`
         alarms: the storage alarm is raised and cleared here
-        room_octets: so much must be free before publishers may go on: one segment
+        free_octets: measures what is free on the disk
+        has_room: whether publishers may go on, as there is room for a segment
     """
 
     def __init__(
@@ -61,12 +62,15 @@ class Storage:
         journal: Callable[[], Refusable],
         write: Callable[[], None],
         alarms: Alarms,
-        room_octets: int,
+        *,
+        free_octets: Callable[[], int],
+        has_room: Callable[[], bool],
     ) -> None:
         self._journal = journal
         self._write = write
         self._alarms = alarms
-        self._room_octets = room_octets
+        self._free_octets = free_octets
+        self._has_room = has_room
         self._unwritten: list[Callable[[], int]] = []
         self._probe_lsn = 0
         self._has_only_probe = False
@@ -105,7 +109,8 @@ class Storage:
         """The disk took nothing of what was buffered under these LSNs, both included."""
         journal = self._journal()
         # First, so that nobody publishes because of what follows.
-        self._alarms.storage_failed()
+        if not self._alarms.is_storage_failing:
+            self._alarms.storage_failed(self._free_octets())
         if not self.stuck_lsn:
             log.warning("storage.refused", count=max(0, last_lsn - first_lsn + 1))
         if last_lsn >= first_lsn:
@@ -141,5 +146,5 @@ class Storage:
         if self._probe_lsn and watermark >= self._probe_lsn:
             self._probe_lsn = 0
             # A small block may fit where the next segment does not.
-            if self._alarms.disk_free_octets >= self._room_octets:
+            if self._has_room():
                 self._alarms.storage_recovered()

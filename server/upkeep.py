@@ -77,6 +77,10 @@ class Tail(Protocol):
     def tail_room_bytes(self) -> int:
         """Octets that still fit into it."""
 
+    @property
+    def spare_bytes(self) -> int:
+        """Octets of the next one that are there already, however full the disk is."""
+
 
 class Turns(Protocol):
     """What writes the journal, and tells whether anybody is served."""
@@ -136,6 +140,11 @@ class Upkeep:
             self._generation = self._tail.tail_generation
             self.look()
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether there is more to do, and room to do it."""
+        return self._is_scheduled
+
     def look(self) -> None:
         """Begin with what there is to do; to be called now and then."""
         if not self._is_scheduled and self._may_write() and self._steps.look():
@@ -157,6 +166,8 @@ class Upkeep:
         if self._is_stuck():
             return False
         if self._tail.tail_room_bytes >= ROOM_SHARE * self._segment_octets:
+            return True
+        if self._tail.spare_bytes:
             return True
         free_octets = self._alarms.disk_free_octets
         return not self._alarms.is_storage_failing and free_octets >= (

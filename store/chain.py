@@ -129,6 +129,11 @@ class Chain:
         return self.active.size_bytes - self.active.offset
 
     @property
+    def spare_bytes(self) -> int:
+        """Octets of the next one that are there already, however full the disk is."""
+        return self._spares.ready_bytes
+
+    @property
     def vacated(self) -> list[Vacated]:
         """Those left out of turn that an older one might make somebody look for."""
         oldest = self._segments[0].generation if self._segments else 0

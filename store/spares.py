@@ -50,6 +50,11 @@ class Spares:
         self._has_ordered = False
         self._reserve_bytes = 0
 
+    @property
+    def ready_bytes(self) -> int:
+        """Octets of the file that waits to become the next segment; it needs no room any more."""
+        return self.size_bytes if self._names else 0
+
     def fit(self, head_bytes: int) -> None:
         """Have files with room for many blocks behind a head of this size."""
         size = self._least_bytes

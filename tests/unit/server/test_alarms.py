@@ -86,7 +86,7 @@ def test_two_at_once_and_one_after_the_other(alarms: Alarms) -> None:
     assert alarms.reason == "low on memory & disk"
     alarms.read(0, 0)
     assert alarms.reason == "low on disk"
-    alarms.storage_failed()
+    alarms.storage_failed(1000)
     alarms.read(0, PLENTY)
     assert alarms.reason == "low on disk"
     alarms.storage_recovered()

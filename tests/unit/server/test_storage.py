@@ -13,6 +13,7 @@ from pamqp import commands
 
 from server.connection import STALLED
 from server.gate import BLOCKED
+from server.upkeep import Upkeep
 from store.group_commit import GroupCommit
 from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
@@ -216,6 +217,25 @@ class TestRecovery:
         world.check()
         assert world.node.alarms.is_storage_failing
         monkeypatch.setattr(world.disk, "free_bytes", lambda: 65536)
+        world.check()
+        assert not world.node.alarms.is_raised
+
+    def test_the_file_of_a_dead_segment_is_room_unless_compaction_wants_it(
+        self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refuse(world)
+        client.send(stored(1))
+        client.hear()
+        monkeypatch.setattr(world.disk, "free_bytes", lambda: 0)
+        world.check()
+        assert world.node.alarms.is_storage_failing
+        spares = world.assembly.journal.chain._spares
+        world.disk.create("7.spare", spares.size_bytes).close()
+        spares._names.append("7.spare")
+        with monkeypatch.context() as patch:
+            patch.setattr(Upkeep, "is_at_work", True)
+            world.check()
+            assert world.node.alarms.is_storage_failing
         world.check()
         assert not world.node.alarms.is_raised
 

@@ -31,6 +31,7 @@ class Stage:
         self.appended_bytes = 0
         self.tail_generation = 1
         self.tail_room_bytes = SEGMENT_OCTETS
+        self.spare_bytes = 0
         self.passed_bytes = self.moved_bytes = 0
         self.has_work = True
         self.is_stuck = False
@@ -178,7 +179,7 @@ def test_there_are_no_steps_while_the_disk_refuses(stage: Stage) -> None:
 
 def test_a_full_disk_is_emptied_into_room_that_is_there(stage: Stage) -> None:
     stage.alarms.read(0, 0)
-    stage.alarms.storage_failed()
+    stage.alarms.storage_failed(0)
     stage.upkeep.look()
     stage.run(1)
     assert len(stage.limits) == 1
@@ -186,6 +187,13 @@ def test_a_full_disk_is_emptied_into_room_that_is_there(stage: Stage) -> None:
     stage.run(1)
     assert len(stage.limits) == 1, "what is left is for acks"
     assert not stage.is_waiting
+    # Until a segment is found to be dead: its file is the next one.
+    for spare_bytes in (0, SEGMENT_OCTETS):
+        stage.spare_bytes = spare_bytes
+        stage.upkeep.look()
+        assert stage.upkeep.is_at_work == bool(spare_bytes)
+    stage.run(1)
+    assert len(stage.limits) == 2
 
 
 @pytest.mark.parametrize(("free_octets", "goes_on"), [(50_000_000, True), (1_000_000, False)])
