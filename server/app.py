@@ -49,7 +49,7 @@ from server.tls_door import TlsDoor, Tunnel
 from server.transport import STOPPING, Door, Edge, listen, shown
 from server.version import VERSION
 from store.disk import FileDisk
-from store.errors import StoreError
+from store.errors import ReadFailed, StoreError
 from store.slices import ask_for_slice
 from store.sync_worker import ThreadWorker, start_worker
 
@@ -82,6 +82,8 @@ CHECK_FULL_DISK_S: Final = 0.2
 GIVE_BACK_S: Final = 5.0
 LAST_WORDS_S: Final = 0.2
 MOST_LOOKS: Final = 1_000_000
+# Each start of these has found another segment that is not what was written.
+MOST_STARTS: Final = 100
 
 
 def run(settings: Settings) -> int:
@@ -95,11 +97,23 @@ def run(settings: Settings) -> int:
     worker: SyncWorker = start_worker() if settings.durability_fsync else Unsynced()
     if not settings.durability_fsync:
         log.warning("durability.fsync_off", meaning="a confirm does not survive a power cut")
+    left = MOST_STARTS
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(Server(settings, worker).serve())
+        while True:
+            left -= 1
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    return runner.run(Server(settings, worker).serve())
+            except SpoiltSegmentError as error:
+                if not left:
+                    raise
+                log.warning("journal.reopened", reason=str(error))
     finally:
         worker.close()
+
+
+class SpoiltSegmentError(StartupError):
+    """A segment that was believed unread is not what was written; the next start reads it."""
 
 
 def raise_descriptor_limit() -> int:
@@ -335,6 +349,10 @@ class Server:
                 progress=progress,
                 ledger_files=self._ledger_files,
             )
+        except ReadFailed as error:
+            self._ledger_files.close()
+            disk.close()
+            raise SpoiltSegmentError(str(error)) from error
         except StoreError as error:
             raise StartupError(str(error)) from error
         except OSError as error:

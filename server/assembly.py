@@ -31,7 +31,7 @@ from server.ledger.ledger import Habits, Ledger
 from server.ledger.text import file_name_part
 from server.node import Limits, Node
 from server.startup import StartupError
-from server.storage import Storage
+from server.storage import Storage, free_octets
 from server.turn import Turn
 from server.upkeep import Upkeep
 from server.version import VERSION
@@ -60,6 +60,7 @@ SOME_OCTETS: Final = 1 << 40
 TELL_S: Final = 60.0
 # A disk without room: it takes back nothing that it took, and may have room again (LIMIT-15).
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+ORPHANS: Final = "its declaration was damaged; what is left of it is in the files set aside"
 
 log = structlog.get_logger(__name__)
 
@@ -156,7 +157,7 @@ class Assembly:
             lambda: self.journal,
             self._write_journal,
             self.alarms,
-            free_octets=self._free_octets,
+            free_octets=lambda: free_octets(disk),
             has_room=lambda: self._has_room(settings.segment_size_bytes),
         )
         self.timers = Timers(now_ms, call_later or never)
@@ -194,6 +195,10 @@ class Assembly:
         for queue_id, copies in recovered.queues.items():
             queue = queues.get(queue_id)
             if queue is None:
+                if recovered.report.damaged:
+                    log.error(
+                        "queue.unknown", queue_id=queue_id, count=copies.count, meaning=ORPHANS
+                    )
                 self.storage.drop_queue(queue_id)
             else:
                 queue.restore(queue_id, copies.spans, copies.delivered_lsn)
@@ -228,19 +233,12 @@ class Assembly:
 
     def check(self, memory_octets: int) -> None:
         """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15)."""
-        self.alarms.read(memory_octets, self._free_octets())
+        self.alarms.read(memory_octets, free_octets(self._disk))
         self.storage.probe()
         self._tell_of_pager()
         self.upkeep.look()
         if self.ledger is not None:
             self.ledger.look()
-
-    def _free_octets(self) -> int:
-        try:
-            return self._disk.free_bytes()
-        except OSError as error:
-            log.error("disk.unreadable", reason=str(error))
-            return 0
 
     def _has_room(self, octets: int) -> bool:
         # A file that waits is room as well, but compaction's first: it makes more of it.
@@ -486,8 +484,10 @@ class Assembly:
 
     def _storage_failed(self, reason: str) -> None:
         """A failed write or sync is final: no page can be trusted after it (DURABLE-21)."""
-        if not self.node.has_failed:
-            self.node.storage_failed()
+        # What cannot be read while there is no node yet ends the start.
+        node: Node | None = getattr(self, "node", None)
+        if node is not None and not node.has_failed:
+            node.storage_failed()
             self._fatal(reason)
 
     def _spoiled(self, name: str, reason: str) -> None:

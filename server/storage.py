@@ -46,6 +46,22 @@ class Refusable(Protocol):
         """An LSN that is synced no earlier than all that is buffered now."""
 
 
+class Measured(Protocol):
+    """A disk whose room can be told."""
+
+    def free_bytes(self) -> int:
+        """Octets that are free."""
+
+
+def free_octets(disk: Measured) -> int:
+    """What is free; none if that cannot be told."""
+    try:
+        return disk.free_bytes()
+    except OSError as error:
+        log.error("disk.unreadable", reason=str(error))
+        return 0
+
+
 class Storage:
     """Stands between those who want something stored and the journal.
 

@@ -78,12 +78,10 @@ class Broker(Generic[Q_co]):
             if isinstance(definition, d.QueueIdsReserved):
                 self._reserve_queue_ids(definition.next_queue_id)
             elif isinstance(definition, d.VHostCreated):
-                if definition.vhost not in self.vhosts:
-                    self._add_vhost(definition.vhost)
+                self._known_vhost(definition.vhost)
             else:
-                vhost = self.vhosts.get(definition.vhost)
-                if vhost is None:
-                    raise d.BadDefinition(f"definition in a vhost that is not: {record[:80]!r}")
+                # None is ever deleted: where damage took the record of one, it exists all the same.
+                vhost = self._known_vhost(definition.vhost)
                 if isinstance(definition, d.QueueDeclared | d.QueueDeleted):
                     self._reserve_queue_ids(next_id_after(definition))
                 apply_definition(vhost, definition)
@@ -97,6 +95,9 @@ class Broker(Generic[Q_co]):
             if queue.spec.stored
             for store_id in queue.spec.store_ids
         }
+
+    def _known_vhost(self, name: str) -> VHost[Q_co]:
+        return self.vhosts.get(name) or self._add_vhost(name)
 
     def _add_vhost(self, name: str) -> VHost[Q_co]:
         vhost = self.vhosts[name] = VHost(

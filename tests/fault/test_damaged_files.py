@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pamqp.commands as amqp
 import pytest
+from pamqp.common import FieldTable
 
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import PeerClosedError, RawClient, content, method
@@ -233,6 +234,78 @@ def test_damage_that_no_start_has_read_ends_the_broker_and_is_set_aside_by_the_n
     assert 0 < len(lost) <= 100
     assert max(lost) - min(lost) < 100
     assert_it_works_on(broker, found)
+
+
+def test_damage_that_a_start_comes_upon_makes_it_begin_again(
+    tmp_path: Path, referee_url: str | None, request: pytest.FixtureRequest
+) -> None:
+    """How many octets a queue with a limit has is counted at start, in segments nobody has read."""
+    if referee_url is not None:
+        pytest.skip("damages VouchMQ's own files")
+    flags = ("--segment-size-bytes", str(SEGMENT), "--recovery-read-bytes", "0")
+    broker = BrokerProcess(tmp_path, flags=flags)
+    request.addfinalizer(broker.kill9)
+    broker.start()
+    limit: FieldTable = {"x-max-length-bytes": 1 << 30}
+    with RawClient(broker.url).handshake() as client:
+        client.open_channel()
+        for queue in QUEUES:
+            declare = amqp.Queue.Declare(queue=queue, durable=True, arguments=limit)
+            client.call(1, declare, amqp.Queue.DeclareOk)
+        client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+        for first in range(1, COUNT + 1, 50):
+            client.send(b"".join(message(number) for number in range(first, first + 50)))
+            client.confirmed_up_to(first + 49)
+    assert broker.stop() == 0
+    target = segments(broker)[1]
+    data = bytearray(target.read_bytes())
+    flip(data, SEGMENT // 2)
+    target.write_bytes(data)
+    before = len(broker.output())
+    broker.start()
+    (told,) = events(broker, "journal.reopened", before)
+    assert "is not in the journal where it should be" in told["reason"]
+    (told,) = events(broker, "journal.damaged", before)
+    assert target.name in told["damage"]
+    found = contents(broker)
+    assert 0 < COUNT - len({*found[0], *found[1]}) <= 100
+    assert_it_works_on(broker, found)
+
+
+def test_acks_behind_a_damaged_block_keep_nobody_from_what_follows(
+    tmp_path: Path, referee_url: str | None, request: pytest.FixtureRequest
+) -> None:
+    if referee_url is not None:
+        pytest.skip("damages VouchMQ's own files")
+    broker = BrokerProcess(tmp_path)
+    request.addfinalizer(broker.kill9)
+    broker.start()
+    with RawClient(broker.url).handshake() as client:
+        client.open_channel()
+        client.call(1, amqp.Queue.Declare(queue=QUEUES[0], durable=True), amqp.Queue.DeclareOk)
+        client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+        client.send(content(1, "", QUEUES[0], b"first", persistent=True))
+        client.confirmed_up_to(1)
+        client.call(1, amqp.Basic.Get(queue=QUEUES[0]), amqp.Basic.GetOk)
+        assert client.body() == b"first"
+        client.send(content(1, "", QUEUES[0], b"spoilt", persistent=True))
+        client.confirmed_up_to(2)
+        # A block that brings no message, and then another message.
+        client.send(method(1, amqp.Basic.Ack(delivery_tag=1)))
+        assert client.ready_count(QUEUES[0]) == 1
+        client.send(content(1, "", QUEUES[0], b"third", persistent=True))
+        client.confirmed_up_to(3)
+    broker.kill9()
+    (target,) = segments(broker)
+    data = bytearray(target.read_bytes())
+    flip(data, data.index(b"spoilt"))
+    target.write_bytes(data)
+    broker.start()
+    with RawClient(broker.url).handshake() as client:
+        client.open_channel()
+        assert client.ready_count(QUEUES[0]) == 1
+        client.send(method(1, amqp.Basic.Consume(queue=QUEUES[0])))
+        assert [body for _, body in client.deliveries(1)] == [b"third"]
 
 
 def test_a_segment_that_is_gone_is_reported(stopped: BrokerProcess) -> None:
