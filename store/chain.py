@@ -458,10 +458,14 @@ class Chain:
         """Leave a segment out; block `number` and those behind it say so."""
         self._retired.append((segment, number))
         self._segments.remove(segment)
-        self._homes.forget(segment)
+        self._forget_home(segment)
         self._recovered.discard(segment.generation)
         if not self._recovered:
             self._recovered_settled = {}
+
+    def _forget_home(self, segment: Segment) -> None:
+        # Moves go to younger segments: what is older may still hold what was moved to this one.
+        self._homes.forget(segment, lambda each: each.generation > segment.generation)
 
     def _remove_retired(self) -> None:
         """Remove files of which a synced block says that they are gone."""
@@ -478,7 +482,7 @@ class Chain:
         Its file is renamed, not removed. The numbers of its blocks are among `gaps`.
         """
         self._segments.remove(segment)
-        self._homes.forget(segment)
+        self._forget_home(segment)
         self.disk.rename(segment.name, segment.name + DAMAGED_SUFFIX)
         self._is_directory_dirty = True
 

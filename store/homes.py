@@ -8,7 +8,7 @@ It must not know what a segment is.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 S = TypeVar("S")
@@ -21,7 +21,7 @@ class Homes(Generic[S]):
 
     def __init__(self) -> None:
         self._starts: list[int] = []
-        self._homes: list[S] = []
+        self._homes: list[S | None] = []
 
     def __len__(self) -> int:
         """Return how many ranges there are."""
@@ -84,7 +84,7 @@ class Homes(Generic[S]):
         starts, homes = self._starts, self._homes
         low = bisect_left(starts, first)
         high = bisect_left(starts, end, low)
-        new: list[tuple[int, S]] = []
+        new: list[tuple[int, S | None]] = []
         if not low or homes[low - 1] is not home:
             new.append((first, home))
         is_cut = high == len(starts) or starts[high] > end
@@ -96,12 +96,20 @@ class Homes(Generic[S]):
         starts[low:high] = [start for start, _ in new]
         homes[low:high] = [each for _, each in new]
 
-    def forget(self, home: S) -> None:
-        """Nothing lives in this home any more: its neighbours may have its ranges."""
+    def forget(self, home: S, may_have: Callable[[S], bool]) -> None:
+        """Nothing lives in this home any more: its neighbours may have its ranges.
+
+        But only those to whom `may_have` gives leave: where copies still stand that were moved
+        from there to this home, they would be alive again. Then the range is nobody's.
+        """
         starts: list[int] = []
-        homes: list[S] = []
-        for start, each in zip(self._starts, self._homes, strict=True):
-            if each is not home and not (homes and homes[-1] is each):
+        homes: list[S | None] = []
+        for start, old in zip(self._starts, self._homes, strict=True):
+            before = homes[-1] if homes else None
+            each = old
+            if old is home:
+                each = before if before is not None and may_have(before) else None
+            if each is not before:
                 starts.append(start)
                 homes.append(each)
         self._starts, self._homes = starts, homes
