@@ -32,5 +32,8 @@ def export(directory: Path, out: TextIO | None = None) -> int:
         reason = error.strerror if isinstance(error, OSError) else error
         sys.stderr.write(f"vouchmq: {directory}: {reason}\n")
         return EXIT_UNREADABLE
-    out.write(exported(broker))
+    text, left_out = exported(broker)
+    out.write(text)
+    for each in left_out:
+        sys.stderr.write(f"vouchmq: left out, as JSON has no such number: {each}\n")
     return EXIT_DAMAGED if found.inspection.damaged else EXIT_CLEAN

@@ -32,8 +32,13 @@ PRODUCT: Final = "VouchMQ"
 Row = dict[str, object]
 
 
-def exported(broker: Broker[QueueLike]) -> str:
-    """The text of a definitions file with everything durable in it but users and limits."""
+def exported(broker: Broker[QueueLike]) -> tuple[str, list[str]]:
+    """A definitions file with everything durable in it but users and limits.
+
+    Returns:
+        its text, and what had to be left out: JSON has no infinite numbers, arguments may have
+    """
+    left_out: list[str] = []
     vhosts = sorted(broker.vhosts.values(), key=lambda each: each.name)
     policies = [(vhost.name, each) for vhost in vhosts for each in _sorted_policies(vhost)]
     document: Row = {
@@ -42,11 +47,20 @@ def exported(broker: Broker[QueueLike]) -> str:
         "vhosts": [{"name": vhost.name} for vhost in vhosts],
         "parameters": [_operator_policy(*each) for each in policies if each[1].is_operator],
         "policies": [_policy(*each) for each in policies if not each[1].is_operator],
-        "queues": [row for vhost in vhosts for row in _queues(vhost)],
-        "exchanges": [row for vhost in vhosts for row in _exchanges(vhost)],
-        "bindings": [row for vhost in vhosts for row in _bindings(vhost)],
     }
-    return json.dumps(document, indent=1) + "\n"
+    for kind, rows_of in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
+        rows = [row for vhost in vhosts for row in rows_of(vhost)]
+        document[kind] = [row for row in rows if _is_json(row)]
+        left_out += (f"{kind}: {row}" for row in rows if not _is_json(row))
+    return json.dumps(document, indent=1, allow_nan=False) + "\n", left_out
+
+
+def _is_json(row: Row) -> bool:
+    try:
+        json.dumps(row, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _sorted_policies(vhost: VHost[QueueLike]) -> list[Policy]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.fields import Table, longstr
 from server.accounts import UNLIMITED, UserAccount
+from server.broker.names import SERVER_NAMED_PREFIX
 from server.broker.policies import ALL, Policy
 from server.definitions_entry import DefinitionsError, Entry, kind_of
 
@@ -330,6 +331,8 @@ def _exchange(entry: Entry, content: Content) -> None:
 
 
 def _queue(entry: Entry, content: Content) -> None:
+    if _is_server_named(entry, "name", content):
+        return
     arguments = entry.table()
     # Newer exports say the type beside the arguments, too.
     queue_type = entry.text("type", "classic")
@@ -352,6 +355,8 @@ def _binding(entry: Entry, content: Content) -> None:
     if kind not in {"queue", "exchange"}:
         where = entry.at("destination_type")
         raise DefinitionsError(f"{where}: expected queue or exchange, not {kind!r}")
+    if kind == "queue" and _is_server_named(entry, "destination", content):
+        return
     content.bindings.append(
         BindingEntry(
             entry.where,
@@ -363,6 +368,15 @@ def _binding(entry: Entry, content: Content) -> None:
             entry.table(),
         )
     )
+
+
+def _is_server_named(entry: Entry, key: str, content: Content) -> bool:
+    """Whether it is about a queue of some client: RabbitMQ exports them, and passes them over."""
+    if not entry.name(key).startswith(SERVER_NAMED_PREFIX):
+        return False
+    content.skipped.append(f"{entry.where} {entry.name(key)!r}")
+    entry.pass_over()
+    return True
 
 
 def _global_parameter(entry: Entry, content: Content) -> None:

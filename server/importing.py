@@ -36,7 +36,13 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
     from server.broker.spec import QueueLike, QueueSpec
     from server.broker.vhost import VHost
-    from server.definitions_file import Content, ExchangeEntry, LimitsEntry, PermissionEntry
+    from server.definitions_file import (
+        BindingEntry,
+        Content,
+        ExchangeEntry,
+        LimitsEntry,
+        PermissionEntry,
+    )
 
 log = structlog.get_logger(__name__)
 
@@ -229,8 +235,18 @@ def _declare(broker: Broker[QueueLike], content: Content) -> None:
     for binding in content.bindings:
         vhost = _vhost_of(broker, binding.where, binding.vhost)
         ends = (binding.source, binding.kind, binding.destination)
+        if not _has_exchanges(vhost, binding):
+            if binding.where not in content.skipped:
+                content.skipped.append(binding.where)
+            continue
         with _told(binding.where):
             vhost.bind(*ends, binding.routing_key, binding.arguments, None)
+
+
+def _has_exchanges(vhost: VHost[QueueLike], entry: BindingEntry) -> bool:
+    """Whether they exist: RabbitMQ leaves internal ones out of its exports, not their bindings."""
+    names = [entry.source] + [entry.destination] * (entry.kind == "exchange")
+    return all(name in vhost.exchanges for name in names)
 
 
 def _declare_exchange(vhost: VHost[QueueLike], entry: ExchangeEntry) -> None:

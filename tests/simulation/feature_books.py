@@ -268,7 +268,9 @@ class Books:
         """A commit was taken back: unacked again."""
         for message in messages if not queue.is_deleted else ():
             place = (queue.spec.name, message[2])
-            self.copies[place] = self.archive[place]
+            # A dead letter that nobody took has never left.
+            if place not in self.copies:
+                self.copies[place] = self.archive[place]
 
     def written(self) -> None:
         """A block was written with all there is."""

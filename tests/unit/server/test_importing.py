@@ -9,6 +9,7 @@ import pytest
 from pamqp import commands
 
 from protocol.errors import AccessRefused, NotAllowed
+from protocol.fields import Field
 from server.auth import LoginError
 from server.broker.broker import Broker
 from server.definitions_entry import DefinitionsError
@@ -98,10 +99,13 @@ def test_twice_is_as_good_as_once(world: World) -> None:
             "received 'true' but current is 'false'",
         ),
         (
-            {"queues": [QUEUE | {"name": "amq.gen-x"}]},
-            "queues[0]: queue name 'amq.gen-x' contains reserved prefix 'amq.*'",
+            {"queues": [QUEUE | {"name": "amq.x"}]},
+            "queues[0]: queue name 'amq.x' contains reserved prefix 'amq.*'",
         ),
-        ({"bindings": [BINDING]}, "bindings[0]: no exchange 'x' in vhost '/'"),
+        (
+            {"bindings": [BINDING | {"source": "amq.topic", "destination": "nowhere"}]},
+            "bindings[0]: no queue 'nowhere' in vhost '/'",
+        ),
         (
             {
                 "permissions": [
@@ -150,6 +154,46 @@ def test_a_fault_anywhere_changes_nothing(
         set(world.broker.vhosts),
         set(world.vhost.queues),
     ) == before
+
+
+def test_what_rabbitmq_exports_and_passes_over_itself_is_skipped(world: World) -> None:
+    """HTTP-41: queues of clients, and bindings of internal exchanges that it leaves out."""
+    content = read_content(
+        json.dumps(
+            {
+                "queues": [QUEUE, QUEUE | {"name": "amq.gen-x"}],
+                "bindings": [
+                    BINDING | {"source": "amq.topic", "destination": "amq.gen-x"},
+                    BINDING | {"source": "internal"},
+                    BINDING
+                    | {"source": "amq.topic"}
+                    | {"destination": "internal"}
+                    | {"destination_type": "exchange"},
+                    BINDING | {"source": "amq.topic"},
+                ],
+            }
+        )
+    )
+    Importer(world.broker, world.auth, world.admission).apply(content)
+    assert list(world.vhost.queues) == ["q"]
+    assert [each.source for each in world.vhost.bindings] == ["amq.topic"]
+    assert content.skipped == [
+        "bindings[0] 'amq.gen-x'",
+        "queues[1] 'amq.gen-x'",
+        "bindings[1]",
+        "bindings[2]",
+    ]
+
+
+def test_numbers_that_json_has_not_are_left_out_of_an_export(world: World) -> None:
+    load(world, queues=[QUEUE])
+    for key, number in (("fine", 1.5), ("odd", float("inf"))):
+        arguments = {"n": Field("d", number)}
+        world.vhost.bind("amq.headers", "queue", "q", key, arguments, None)
+    text, left_out = exported(world.broker)
+    assert [each["routing_key"] for each in json.loads(text)["bindings"]] == ["fine"]
+    assert len(left_out) == 1
+    assert "'routing_key': 'odd'" in left_out[0]
 
 
 class TestPoliciesOfTheFile:
@@ -292,20 +336,20 @@ class TestExport:
         client.open()
         declare(client, "transient")
         client.declare("mine", durable=True, exclusive=True)
-        text = exported(world.broker)
+        text = exported(world.broker)[0]
         assert "transient" not in text
         assert "mine" not in text
         assert "delayed" not in text.replace("x-delayed-exchange", "")
         copy = World()
         load(copy, **json.loads(text))
-        assert exported(copy.broker) == text
+        assert exported(copy.broker)[0] == text
 
     def test_from_records(self, world: World) -> None:
         """A data directory without a broker."""
         load(world, queues=[QUEUE], policies=[POLICY])
         sketch: Broker[Sketch] = empty_sketch()
         sketch.restore(world.journal.records)
-        assert exported(sketch) == exported(world.broker)
+        assert exported(sketch)[0] == exported(world.broker)[0]
 
 
 def test_a_sketch_refuses_nothing_that_a_queue_would_take() -> None:
