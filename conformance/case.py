@@ -45,16 +45,25 @@ class Case:
         """Rule and what it says."""
         return f"{self.rule} {self.says}"
 
+    @property
+    def races_on_referee(self) -> bool:
+        """Whether RabbitMQ 3.10.8 keeps the rule, but now and then fails for a moment (C-84)."""
+        return self.rule.startswith("STREAM-")
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a case; `reason` explains everything but `passed`."""
+    """What came of a case; `reason` explains everything but `passed`.
+
+    `tries` has what went wrong before it was tried again (`Case.races_on_referee`).
+    """
 
     case: Case
     outcome: Outcome
     reason: str = ""
     trace: tuple[str, ...] = ()
     duration_s: float = 0.0
+    tries: tuple[str, ...] = ()
 
 
 _CASES: Final[list[Case]] = []

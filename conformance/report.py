@@ -55,7 +55,8 @@ class Display:
             words = f"conformance · {self._failed} failed" if self._failed else "conformance"
             self._progress.update(self._task, advance=1, description=words)
         else:
-            self.console.print(f"{verdict.outcome:8}{verdict.case.title}", markup=False)
+            line = f"{verdict.outcome:8}{verdict.case.title}{_tried(verdict)}"
+            self.console.print(line, markup=False)
 
     def table(self, verdicts: Sequence[Verdict]) -> None:
         """Rule, what it says, verdict; then the wire evidence of every failure."""
@@ -89,20 +90,31 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def _line(verdict: Verdict) -> str:
-    reason = f": {verdict.reason}" if verdict.outcome in ("skipped", "excused") else ""
-    one = verdict.case
+    one, reason = verdict.case, _why(verdict)
     return f"{one.rule:11} {one.mark:2} | {one.says} | {verdict.outcome}{reason}"
+
+
+def _why(verdict: Verdict) -> str:
+    if verdict.outcome in ("skipped", "excused"):
+        return f": {verdict.reason}"
+    return _tried(verdict)
+
+
+def _tried(verdict: Verdict) -> str:
+    """What went wrong before it was tried again."""
+    if not verdict.tries:
+        return ""
+    return f" (try {len(verdict.tries) + 1}, before: {'; '.join(verdict.tries)})"
 
 
 def _rich_table(verdicts: Sequence[Verdict]) -> Table:
     table = Table("rule", "", "what it says", "verdict", show_lines=False)
     for verdict in verdicts:
-        reason = f": {verdict.reason}" if verdict.outcome in ("skipped", "excused") else ""
         table.add_row(
             verdict.case.rule,
             verdict.case.mark,
             _escaped(verdict.case.says),
-            f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/]{_escaped(reason)}",
+            f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/]{_escaped(_why(verdict))}",
         )
     return table
 
@@ -120,6 +132,7 @@ def write_json(path: Path, url: str, verdicts: Sequence[Verdict], product: str =
             "mark": verdict.case.mark,
             "verdict": verdict.outcome,
             "reason": verdict.reason,
+            "tries": list(verdict.tries),
             "trace": list(verdict.trace),
             "duration_s": round(verdict.duration_s, 3),
         }

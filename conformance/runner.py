@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -25,6 +25,7 @@ from conformance.target import Target, Tls
 from conformance.wire import WireError
 
 SLOW_JOBS: Final = 16
+MOST_TRIES: Final = 3
 RESTART_S: Final = 120
 BACK_S: Final = 60
 
@@ -76,6 +77,15 @@ def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> l
 
 
 def _judge(one: Case, plan: Plan) -> Verdict:
+    tries: list[str] = []
+    while (verdict := _try(one, plan)).outcome == "failed":
+        if not (plan.is_referee and one.races_on_referee and len(tries) + 1 < MOST_TRIES):
+            break
+        tries.append(verdict.reason)
+    return replace(verdict, tries=tuple(tries))
+
+
+def _try(one: Case, plan: Plan) -> Verdict:
     stage = plan.stage()
     attempt = _Attempt(one, stage, plan)
     attempt.step(lambda: _whole(one, stage))

@@ -98,6 +98,32 @@ def test_a_known_departure_is_excused_for_the_referee_only() -> None:
     assert judge(broken, Plan(NOBODY, is_referee=True)).outcome == "failed"
 
 
+@pytest.mark.parametrize(
+    ("rule", "is_referee", "failures", "outcome", "tries"),
+    [
+        ("STREAM-23", True, 0, "passed", 0),
+        ("STREAM-23", True, 2, "passed", 2),
+        ("STREAM-23", True, 3, "failed", 2),
+        # Ours has to keep it at once, and so has RabbitMQ what does not race there.
+        ("STREAM-23", False, 1, "failed", 0),
+        ("CONF-01", True, 1, "failed", 0),
+    ],
+)
+def test_what_races_on_the_referee_is_tried_again(
+    rule: str, is_referee: bool, failures: int, outcome: str, tries: int
+) -> None:
+    left = iter(range(failures))
+
+    def racing(stage: Stage) -> None:
+        for number in left:
+            raise MismatchError(f"race {number}")
+
+    one = Case(rule, "something", "≡", racing)
+    verdict = run([one], Plan(NOBODY, is_referee=is_referee), lambda verdict: None)[0]
+    assert (verdict.outcome, len(verdict.tries)) == (outcome, tries)
+    assert list(verdict.tries) == [f"race {number}" for number in range(tries)]
+
+
 def test_a_restart_case_is_skipped_without_the_command() -> None:
     verdict = judge(halves, needs_restart=True)
     assert (verdict.outcome, verdict.reason) == ("skipped", "needs --restart-command")
