@@ -102,12 +102,13 @@ def expired_queue_is_deleted(stage: Stage) -> None:
 def lease_anew(stage: Stage) -> Iterator[None]:
     channel = stage.channel()
     begin = time.monotonic()
-    queue = stage.queue(channel, arguments={"x-expires": 6000}, durable=True)
+    # Long enough for other cases before the restart, and again for others behind it.
+    queue = stage.queue(channel, arguments={"x-expires": 14_000}, durable=True)
     yield
     channel = stage.channel()
-    time.sleep(max(begin + 6.5 - time.monotonic(), 0))
-    equal(_is_there(channel, queue), True, "the queue exists 6.5 s after it was declared")
-    eventually(partial(_is_there, channel, queue), False, "the queue exists")
+    time.sleep(max(begin + 14.5 - time.monotonic(), 0))
+    equal(_is_there(channel, queue), True, "the queue exists 14.5 s after it was declared")
+    eventually(partial(_is_there, channel, queue), False, "the queue exists", patience_s=20.0)
 
 
 @case("TTL-23", says="declaring a quorum-type queue again renews its lease", mark="≠", slow=True)
