@@ -227,7 +227,7 @@ class Assembly:
             self.commit.companions = files
         if settings.ledger_enabled:
             try:
-                self.ledger.switch_on(at_start=True)
+                self.ledger.switch_on(at_start=True, message_lsn=self.report.message_lsn)
             except OSError as error:
                 raise StartupError(f"the ledger: {error.strerror or error}") from error
 

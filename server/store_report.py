@@ -12,22 +12,20 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 from protocol.errors import AmqpError
-from protocol.fields import Field, decode_shortstr, encode_table, render
+from protocol.fields import Field, decode_shortstr, render
 from protocol.properties import Properties
 from server.broker import definitions as d
+from server.store_names import Names, clean
 from store.disk import ReadOnlyDisk
 from store.errors import DataDirUnreadable, StoreError
 from store.inspect import Contents, Damaged, Inspection, Inspector, QueueView, StoredMessage
-
-if TYPE_CHECKING:
-    from server.broker.definitions import Definition
 
 EXIT_CLEAN: Final = 0
 EXIT_DAMAGED: Final = 1
@@ -45,71 +43,6 @@ PROPERTIES: Final = (
     *("correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type"),
     *("user_id", "app_id", "cluster_id"),
 )
-
-
-@dataclass(slots=True)
-class Names:
-    """What the definitions add up to."""
-
-    vhosts: list[str] = field(default_factory=list)
-    exchanges: dict[tuple[str, str], str] = field(default_factory=dict)
-    queues: dict[int, tuple[str, str]] = field(default_factory=dict)
-    bindings: set[tuple[str, str, str, str, str, bytes]] = field(default_factory=set)
-    unreadable: int = 0
-
-    def of_queue(self, queue_id: int) -> str:
-        """What to call a queue."""
-        vhost, name = self.queues.get(queue_id, ("", ""))
-        if not vhost:
-            return f"(no queue, id {queue_id})"
-        return clean(name) if vhost == "/" else f"{clean(name)} in {clean(vhost)}"
-
-    def add(self, definition: Definition) -> None:
-        """Apply one definition; the same twice is as good as once."""
-        if isinstance(definition, d.VHostCreated):
-            if definition.vhost not in self.vhosts:
-                self.vhosts.append(definition.vhost)
-        elif isinstance(definition, d.ExchangeDeclared):
-            self.exchanges[definition.vhost, definition.name] = definition.type
-        elif isinstance(definition, d.ExchangeDeleted):
-            self.exchanges.pop((definition.vhost, definition.name), None)
-            self._unbind(definition.vhost, "exchange", definition.name)
-        elif isinstance(definition, d.QueueDeclared):
-            self.queues[definition.queue_id] = (definition.vhost, definition.name)
-        elif isinstance(definition, d.QueueDeleted):
-            self.queues.pop(definition.queue_id, None)
-            self._unbind(definition.vhost, "queue", definition.name)
-        elif isinstance(definition, d.Bound):
-            self.bindings.add(_key(definition))
-        elif isinstance(definition, d.Unbound):
-            self.bindings.discard(_key(definition))
-
-    def _unbind(self, vhost: str, kind: str, name: str) -> None:
-        self.bindings = {
-            each
-            for each in self.bindings
-            if not (
-                each[0] == vhost
-                and ((each[2], each[3]) == (kind, name) or (kind == "exchange" and each[1] == name))
-            )
-        }
-
-
-def _key(binding: d.Bound | d.Unbound) -> tuple[str, str, str, str, str, bytes]:
-    return (
-        binding.vhost,
-        binding.source,
-        str(binding.kind),
-        binding.destination,
-        binding.routing_key,
-        encode_table(binding.arguments),
-    )
-
-
-def clean(text: str) -> str:
-    """Text that may go to any terminal: no control characters, no lone surrogates."""
-    octets = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return octets if octets.isprintable() else repr(octets)[1:-1]
 
 
 @dataclass(slots=True)
@@ -187,7 +120,11 @@ def dump(
         contents = Contents(disk)
         try:
             for message in found.inspector.messages():
-                ids = [q for q in message.queue_ids if wanted is None or q in wanted]
+                ids = [
+                    each
+                    for each in message.queue_ids
+                    if wanted is None or found.names.owner(each) in wanted
+                ]
                 if ids:
                     _print_message(_describe(found, message, ids, contents), as_json, out)
         finally:
@@ -293,9 +230,22 @@ def _print_found(found: Found, out: TextIO) -> None:
 
 def _all_queues(found: Found) -> dict[int, QueueView]:
     """Queues that are defined, and those that have messages without being so."""
-    views = found.inspection.queues
-    ids = sorted({*views, *found.names.queues})
-    return {queue_id: views.get(queue_id, QueueView()) for queue_id in ids}
+    views = dict.fromkeys(found.names.queues, QueueView())
+    for store_id, view in found.inspection.queues.items():
+        queue_id = found.names.owner(store_id)
+        views[queue_id] = _together(views.get(queue_id, QueueView()), view)
+    return dict(sorted(views.items()))
+
+
+def _together(one: QueueView, other: QueueView) -> QueueView:
+    """Two levels of a queue as one."""
+    return QueueView(
+        one.count + other.count,
+        one.size_bytes + other.size_bytes,
+        min(filter(None, (one.first_lsn, other.first_lsn)), default=0),
+        max(one.last_lsn, other.last_lsn),
+        one.redelivered + other.redelivered,
+    )
 
 
 def _of_queue(view: QueueView) -> tuple[str, str, str, str, str]:
@@ -314,7 +264,7 @@ def _of_queue(view: QueueView) -> tuple[str, str, str, str, str]:
 def _of_damage(damage: Damaged, names: Names) -> str:
     lost = max(0, damage.last_lsn - damage.first_lsn + 1)
     where = f"{damage.segment} at offset {damage.offset}, {_octets(damage.size_bytes)}"
-    queues = ", ".join(names.of_queue(queue_id) for queue_id in damage.queue_ids) or "unknown"
+    queues = ", ".join(names.of_queues(damage.queue_ids)) or "unknown"
     what = f"LSNs {damage.first_lsn} to {damage.last_lsn} ({lost})" if lost else "no message"
     return f"DAMAGED: {where}: may have lost {what}; queues touched: {queues}"
 
@@ -391,7 +341,7 @@ def _document(found: Found) -> dict[str, object]:
             for queue_id, view in _all_queues(found).items()
         ],
         "damaged": [
-            {**each._asdict(), "queues": [names.of_queue(q) for q in each.queue_ids]}
+            {**each._asdict(), "queues": names.of_queues(each.queue_ids)}
             for each in inspection.damaged
         ],
         "unroutable": inspection.unroutable,
@@ -414,7 +364,7 @@ def _describe(
         raw = contents.read(message, need)
     return {
         "lsn": message.lsn,
-        "queues": [found.names.of_queue(queue_id) for queue_id in queue_ids],
+        "queues": found.names.of_queues(queue_ids),
         "redelivered": any(message.lsn <= marks.get(queue_id, 0) for queue_id in queue_ids),
         "exchange": exchange,
         "routing_key": routing_key,

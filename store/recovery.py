@@ -80,7 +80,11 @@ class Damage:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery found; sizes in octets."""
+    """What recovery found; sizes in octets.
+
+    `message_lsn` is the highest LSN of a message in what was read, alive or not: others are those
+    of notes, or of nothing.
+    """
 
     segments: int = 0
     unread_segments: int = 0
@@ -90,6 +94,7 @@ class RecoveryReport:
     discarded_segments: list[str] = field(default_factory=list)
     damaged: list[Damage] = field(default_factory=list)
     unroutable_messages: int = 0
+    message_lsn: int = 0
 
 
 @dataclass(slots=True)
@@ -192,6 +197,7 @@ def _refuse(verdict: Verdict) -> None:
 
 def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[int, RecoveredQueue]:
     report.unroutable_messages = replay.unroutable_count
+    report.message_lsn = replay.message_lsn
     queues = replay.queues()
     for queue in queues.values():
         queue.fetch = journal.fetch

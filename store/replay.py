@@ -104,6 +104,7 @@ class Replay:
         self.marks: dict[int, int] = {}
         self.moved: dict[int, Segment] = {}
         self.unroutable_count = 0
+        self.message_lsn = 0
         self._queues: dict[int, Lsns] = {}
         self.settled: dict[int, Settled] = {}
         self._dropped: set[int] = set()
@@ -270,6 +271,7 @@ class Replay:
         numbers.reverse()
         runs = iter(numbers)
         for count, first, number in zip(runs, runs, runs, strict=True):
+            self.message_lsn = max(self.message_lsn, first + count - 1)
             if kind == records.MOVES:
                 segment.note_moved(first, count)
             route = routes.get(number)

@@ -14,7 +14,7 @@ from server.broker.letters import Letters
 from server.broker.levels import Levels
 from server.broker.limits import Limit
 from server.broker.message import lsn_of
-from server.broker.returns import Returns
+from server.broker.returns import COUNTS, Returns
 from server.broker.sequence import SEQUENCE_NOTES, Sequence
 from server.broker.single_active import SingleActive
 from server.broker.stream import Stream
@@ -162,14 +162,17 @@ class Equipment:
             # What was counted or delayed so far stays so, even if nothing more is.
             care.returns.set(features)
         elif features.counts_returns:
-            care.returns = Returns(
-                queue,
-                self.timers,
-                self._journal,
-                self._clock,
-                features,
-                only_failures=self._only_failures,
-            )
+            self._count_returns(queue, care)
+
+    def _count_returns(self, queue: Queue, care: Care) -> None:
+        care.returns = Returns(
+            queue,
+            self.timers,
+            self._journal,
+            self._clock,
+            queue.features,
+            only_failures=self._only_failures,
+        )
 
     def _level(self, queue: Queue, features: Features) -> None:
         """Only a new queue: its one line becomes one of many, in which nothing is."""
@@ -248,6 +251,13 @@ class Equipment:
             self.expect_expirations(queue)
         if SEQUENCE_NOTES in notes:
             self.number(queue)
+        if any(key[:1] == COUNTS for key in notes):
+            # Whoever asked for it, e.g. a policy, may be gone: what was counted or delayed is not.
+            care = queue.care = queue.care or Care(queue, self.timers.now_ms)
+            if care.returns is None:
+                self._count_returns(queue, care)
         if queue.care is not None:
             queue.care.restore(notes)
+            if queue.features.is_plain:
+                self._clear_out(queue, queue.care)
             queue.wake()

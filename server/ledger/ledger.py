@@ -142,8 +142,12 @@ class Ledger:
 
     # On and off
 
-    def switch_on(self, *, at_start: bool = False, watermark: int = 0) -> None:
+    def switch_on(self, *, at_start: bool = False, message_lsn: int | None = None) -> None:
         """Begin an epoch.
+
+        Args:
+            at_start: of the broker; else something may have ended unseen
+            message_lsn: the highest LSN of a message that was recovered
 
         Raises:
             OSError: its first file cannot be made; nothing has changed
@@ -171,7 +175,9 @@ class Ledger:
         previous = ("null",) * 3 if is_first else (before.epoch, before.number, before.lsn)
         book.name(
             f'boot","fmt":{FORMAT},"ver":"{habits.version}","w":"{how}",'
-            f'"wm":{watermark or node.watermark},"prev_o":{previous[0]},"prev_n":{previous[1]},'
+            f'"wm":{node.watermark},'
+            f'"msg":{node.watermark if message_lsn is None else message_lsn},'
+            f'"prev_o":{previous[0]},"prev_n":{previous[1]},'
             f'"prev_lsn":{previous[2]},"sync":"{sync}","dark":{is_dark:d}'
         )
         self._opened_at = self._counted_at = node.clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -63,6 +64,13 @@ def count(connection: pika.BlockingConnection, queue: str = "orders") -> int:
     return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
 
 
+def has(connection: pika.BlockingConnection, queue: str) -> bool:
+    """Whether there is such a queue."""
+    with contextlib.suppress(pika.exceptions.ChannelClosedByBroker):
+        return count(connection, queue) >= 0
+    return False
+
+
 def becomes(look: Callable[[], int], wanted: int) -> None:
     """Fail unless that is so before long."""
     deadline = time.monotonic() + LATE_S
@@ -105,6 +113,56 @@ def test_policies_live_and_die_with_the_file(operator: Operator) -> None:
         fill(connection, 3)
         becomes(lambda: count(connection), 4)
         assert broker.stop() == 0
+    assert broker.complaints() == []
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["no restart", "kill -9"])
+def test_what_a_policy_has_counted_and_delayed_outlives_it(
+    operator: Operator, is_killed: bool
+) -> None:
+    """REDELIVER-13, REDELIVER-22: the policy is away while the broker starts."""
+    broker = operator.broker
+    limited = POLICY | {"definition": {"delivery-limit": 2}}
+    late = {"delayed-retry-type": "all", "delayed-retry-min": 60_000}
+    delayed = POLICY | {"name": "late", "pattern": "^late", "definition": late}
+    both = [QUEUE, QUEUE | {"name": "late"}]
+    operator.write(queues=both, policies=[limited, delayed])
+    broker.start()
+
+    def returned(channel: Any, queue: str) -> int | None:
+        """Have the head returned; how often it had been."""
+        method, properties, _ = channel.basic_get(queue)
+        assert method is not None
+        channel.basic_reject(method.delivery_tag, requeue=True)
+        return (properties.headers or {}).get("x-delivery-count")
+
+    with blocking(broker) as connection:
+        fill(connection, 1)
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for _ in range(2):
+            channel.basic_publish("", "late", b"", PERSISTENT)
+        assert [returned(channel, "orders") for _ in range(2)] == [None, 1]
+        returned(channel, "late")
+        becomes(lambda: count(connection, "late"), 1)
+        operator.write(queues=[*both, QUEUE | {"name": "read"}])
+        operator.hang_up()
+        becomes(lambda: has(connection, "read"), True)
+        # Its returns are on disk with it.
+        channel.basic_publish("", "late", b"", PERSISTENT)
+    if is_killed:
+        broker.kill9()
+        broker.start()
+    with blocking(broker) as connection:
+        channel = connection.channel()
+        assert count(connection, "late") == 2
+        operator.write(queues=[QUEUE | {"name": "again"}], policies=[limited, delayed])
+        operator.hang_up()
+        becomes(lambda: has(connection, "again"), True)
+        assert returned(channel, "orders") == 2
+        assert channel.basic_get("orders")[0] is None
+        assert count(connection, "late") == 2
+    assert broker.stop() == 0
     assert broker.complaints() == []
 
 

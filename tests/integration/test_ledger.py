@@ -210,6 +210,35 @@ def test_a_life_without_a_ledger_is_told_to_the_next(start: Start) -> None:
     assert audit.held[1] == set()
 
 
+@pytest.mark.parametrize("is_killed", [False, True], ids=["stop", "kill -9"])
+def test_what_is_noted_of_returns_is_no_message_that_is_missing(
+    start: Start, is_killed: bool
+) -> None:
+    """Notes have LSNs, which no line names: the audit must not take them for a hole."""
+    broker = start()
+    with connect(broker.url) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("q", durable=True, arguments={"x-queue-type": "quorum"})
+        for _ in range(5):
+            channel.basic_publish("", "q", b"", pika.BasicProperties(delivery_mode=2))
+        for _ in range(3):
+            method, _, _ = channel.basic_get("q")
+            channel.basic_reject(method.delivery_tag, requeue=True)
+    if is_killed:
+        broker.kill9()
+    else:
+        broker.stop()
+    broker.start(30)
+    broker.stop()
+    checked(broker)
+    lines = lines_in(broker.data_dir / "ledger")
+    boot = [line for line in lines if line["e"] == "boot"][1]
+    published = max(line["lsn"][1] for line in lines if line["e"] == "pub")
+    assert (boot["msg"], boot["prev_lsn"] >= published) == (published, True)
+    assert boot["wm"] > boot["prev_lsn"]
+
+
 def test_lsns_are_never_given_again(start: Start) -> None:
     """Transient messages leave nothing in the journal that would keep their numbers."""
     broker = start()

@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pika
 import pytest
 
 from server.store_report import check, dump
 from store.disk import FileDisk
 from store.journal import Journal
 from store.recovery import open_journal
-from tests.integration.broker_process import PROJECT, clean_environment
+from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
+from tests.integration.moving import blocking
 
 QUEUE = (
     b'{"v":1,"op":"queue","vhost":"/","name":"orders","queue_id":1,'
@@ -78,6 +81,31 @@ def test_dump_shows_messages(tmp_path: Path) -> None:
     assert bytes.fromhex(messages[0]["body"]) == b"hello"
     assert messages[0]["properties"] == {"delivery_mode": 2}
     assert (messages[0]["exchange"], messages[0]["routing_key"]) == ("", "orders")
+
+
+def test_priority_levels_are_their_queue(tmp_path: Path) -> None:
+    """PRIO-01: the journal keeps each level under a number of its own."""
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    counts = {"graded": 6, "quorum": 2, "plain": 1}
+    with blocking(broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        kinds: list[dict[str, Any]] = [{"x-max-priority": 5}, {"x-queue-type": "quorum"}, {}]
+        for (queue, count), arguments in zip(counts.items(), kinds, strict=True):
+            channel.queue_declare(queue, durable=True, arguments=arguments)
+            for number in range(count):
+                properties = pika.BasicProperties(delivery_mode=2, priority=number)
+                channel.basic_publish("", queue, b"", properties)
+    broker.kill9()
+    document = json.loads(run("check", str(broker.data_dir), "--json").stdout)
+    assert {each["name"]: each["count"] for each in document["queues"]} == counts
+    graded = document["queues"][0]
+    assert graded["last_lsn"] - graded["first_lsn"] == 5
+    for queue, count in counts.items():
+        done = run("dump", str(broker.data_dir), "--queue", queue, "--json")
+        queues = [json.loads(line)["queues"] for line in done.stdout.splitlines()]
+        assert queues == [[queue]] * count
 
 
 @pytest.mark.parametrize("verb", ["check", "dump"])

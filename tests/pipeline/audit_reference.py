@@ -90,7 +90,8 @@ class Reference:
         epoch, boot = self.epochs[broker][number], self.epochs[broker][later[0]].boot or {}
         follows = boot.get("prev_o") == number
         short = max(0, boot["prev_n"] - max(epoch.numbers)) if follows else 0
-        unsynced = boot.get("prev_lsn") is not None and boot["wm"] > boot["prev_lsn"]
+        reached = boot["wm"] if boot.get("msg") is None else boot["msg"]
+        unsynced = boot.get("prev_lsn") is not None and reached > boot["prev_lsn"]
         silent = boot.get("w") == "clean" and epoch.end is None and not short
         return short, not follows or bool(boot.get("dark")) or unsynced or silent
 

@@ -127,6 +127,10 @@ class TestHoles:
         follows = {"prev_o": 1, "prev_n": 9, "prev_lsn": 50, "wm": 50}
         assert Broker({1: epoch(9), 2: epoch(5, follows)}).holes() == []
 
+    def test_an_lsn_that_is_of_no_message_is_no_hole(self) -> None:
+        follows = {"prev_o": 1, "prev_n": 9, "prev_lsn": 50, "wm": 57, "msg": 50}
+        assert Broker({1: epoch(9), 2: epoch(5, follows)}).holes() == []
+
     def test_missing_lines_are_holes_where_they_are(self) -> None:
         broker = Broker({1: Epoch([[0, 3], [6, 9]], 1, 2, {"w": "clean"})})
         assert broker.holes() == [1 << LINE_BITS | 4]
@@ -141,12 +145,20 @@ class TestHoles:
         ("boot", "short"),
         [
             ({"prev_o": 1, "prev_n": 12, "prev_lsn": 50, "wm": 50}, 3),
+            ({"prev_o": 1, "prev_n": 9, "prev_lsn": 50, "wm": 57, "msg": 51}, 0),
             ({"prev_o": 1, "prev_n": 9, "prev_lsn": 50, "wm": 51}, 0),
             ({"prev_o": 1, "prev_n": 9, "prev_lsn": 50, "wm": 50, "dark": 1}, 0),
             ({"prev_o": 0, "prev_n": 9, "prev_lsn": 50, "wm": 50}, 0),
             ({"prev_o": 1, "prev_n": 9, "prev_lsn": 50, "wm": 50, "w": "clean"}, 0),
         ],
-        ids=["its last file", "a tail that was not synced", "dark", "an epoch", "its end"],
+        ids=[
+            "its last file",
+            "a tail that was not synced",
+            "one of an older broker",
+            "dark",
+            "an epoch",
+            "its end",
+        ],
     )
     def test_what_an_epoch_lacks_at_its_end_is_a_hole_there(
         self, boot: dict[str, object], short: int

@@ -85,8 +85,10 @@ class Broker:
         previous, last = boot.get("prev_o"), boot.get("prev_n")
         short = max(0, last - epoch.last_n) if previous == number and last is not None else 0
         tail = bool(boot.get("dark")) or previous != number
-        prev_lsn = boot.get("prev_lsn")
-        if prev_lsn is not None and boot.get("wm", 0) > prev_lsn:
+        prev_lsn, message_lsn = boot.get("prev_lsn"), boot.get("msg")
+        if message_lsn is None:  # of an older broker; notes have LSNs, too, which no line names
+            message_lsn = boot.get("wm", 0)
+        if prev_lsn is not None and message_lsn > prev_lsn:
             tail = True
         if boot.get("w") == "clean" and epoch.end is None and not short:
             # Who stops in order says so.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CONTROL: Final = ("boot", "end", "gap")
-_BOOT_KEYS: Final = ("w", "wm", "prev_o", "prev_n", "prev_lsn", "dark")
+_BOOT_KEYS: Final = ("w", "wm", "msg", "prev_o", "prev_n", "prev_lsn", "dark")
 
 Place = tuple[str, int]
 """A broker's id and the number of an epoch."""

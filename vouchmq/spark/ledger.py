@@ -66,6 +66,7 @@ KEYS: Final = (
     Key("ver", "string", "version of the broker"),
     Key("w", "string", "why, or which way; the words depend on the kind"),
     Key("wm", "bigint", "watermark: the highest LSN that is synced, or was recovered"),
+    Key("msg", "bigint", "highest LSN of a message that was recovered; others may be of notes"),
     Key("prev_o", "bigint", "epoch before this one, as found in the ledger's directory"),
     Key("prev_n", "bigint", "number of its last line"),
     Key("prev_lsn", "bigint", "highest LSN that its lines name"),
@@ -111,7 +112,7 @@ KINDS: Final = (
     Kind(
         "boot",
         ("fmt", "w", "wm"),
-        ("ver", "prev_o", "prev_n", "prev_lsn", "sync", "dark"),
+        ("ver", "msg", "prev_o", "prev_n", "prev_lsn", "sync", "dark"),
         "first line of an epoch; w: clean, crash, or on (switched on)",
     ),
     Kind("end", ("w",), (), "last line of an epoch that ended in order; w: stop, off"),
