@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
 from tests.pipeline.streams import declare, options
 from vouchmq.kit.bulk import BulkConnection, BulkError
+from vouchmq.spark.archive_files import files_of_log
 from vouchmq.spark.ranges import Range
-from vouchmq.spark.replay_run import files_of_log
 from vouchmq.spark.stream_read import RangeReader
 from vouchmq.spark.tail import Probe
 

@@ -12,6 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -197,6 +199,18 @@ def test_progress_is_one_line_on_a_terminal_and_few_elsewhere() -> None:
     assert plain.getvalue() == "line 2\nline 5\n"
 
 
+SPARK = "org.apache.spark.SparkException"
+JAVA = "java.lang.RuntimeException"
+UNREAD = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file:/a.parquet"
+
+
+def java(call: str, *errors: str) -> str:
+    """What py4j says of an exception and its causes."""
+    stack = "\n\tat org.apache.A$.b(A.scala:1)\n\tat c.D.e(Unknown Source)"
+    causes = "".join(f"\nCaused by: {each}{stack}\n\t... 23 more" for each in errors[1:])
+    return f"An error occurred while calling {call}.\n: {errors[0]}{stack}{causes}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -209,6 +223,38 @@ def test_progress_is_one_line_on_a_terminal_and_few_elsewhere() -> None:
             "404 NOT_FOUND - no queue 'q'",
         ),
         ("x" * 1000, "x" * 399 + "…"),
+        (
+            # The tail of a query's error has lines that look like errors of Python.
+            "[STREAM_FAILED] Query [id = 1] terminated: Traceback (most recent call last):\n"
+            '  File "a"\n    raise\nvouchmq.spark.sink.SinkError: nacked: 3 of 5 rows\n'
+            " SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1, runId = 2]\n"
+            "Current Committed Offsets: {}",
+            "nacked: 3 of 5 rows",
+        ),
+        (
+            java("o157.parquet", f"{SPARK}: {UNREAD} footer. SQLSTATE: KD001"),
+            "Encountered error while reading file:/a.parquet footer",
+        ),
+        (
+            java("o1.x", f"{SPARK}: {UNREAD}.  SQLSTATE: KD001", f"{JAVA}: file:/a is not Parquet"),
+            "Encountered error while reading file:/a.parquet: file:/a is not Parquet",
+        ),
+        (
+            # The innermost one that says something else.
+            java("o1.x", f"{SPARK}: one\nand two: 3", "a.B$C: why", f"{JAVA}: one", JAVA),
+            "one and two: 3: why",
+        ),
+        (java("o1.x", JAVA, f"{JAVA}: [A.B] why. SQLSTATE: 1"), "why"),
+        (java("o1.x", f"{SPARK}: a", f"{JAVA}: b: c", f"{JAVA}: {JAVA}: c", "x.Y: c"), "a: b: c"),
+        (java("o1.x", JAVA), "Exception"),
+        (
+            java("o1.x", f"{SPARK}: {'w' * 900}", f"{JAVA}: {'c' * 100}"),
+            f"{'w' * 297}…: {'c' * 100}",
+        ),
+        (
+            java("o1.x", f"{SPARK}: {'w' * 900}", f"{JAVA}: {'c' * 900}"),
+            f"{'w' * 99}…: {'c' * 297}…",
+        ),
     ],
 )
 def test_reasons_are_one_line(text: str, reason: str | None) -> None:
@@ -248,6 +294,75 @@ def properties(number: int, *, of_stream: bool = False) -> dict[str, Any]:
         "user_id": "guest",
         "app_id": "tests",
     }
+
+
+def test_what_is_no_parquet_is_told_by_its_file(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "part-0.parquet").write_bytes(b"PAR1, and then something else")
+    with pytest.raises(UsageError) as raised:
+        replayed(spark, URL, tmp_path)
+    text = str(raised.value)
+    assert text.startswith(f"--from: {tmp_path}: Encountered error while reading file")
+    assert f"{tmp_path}/part-0.parquet is not a Parquet file." in text
+    assert "\n" not in text
+
+
+def test_files_of_one_name_are_all_replayed(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, tmp_path: Path
+) -> None:
+    """Directories that Spark makes by a column hold files of the same names."""
+    queue = fresh("queue")
+    source = tmp_path / "lake [q] 100% {x}*"
+    for day in range(3):
+        place = source / f"at=0{day}%3A00" / "part 0%.parquet"
+        place.parent.mkdir(parents=True)
+        rows = [
+            {
+                "queue": "q",
+                "offset": number,
+                "exchange": "",
+                "routing_key": "k",
+                "body": b"%d" % number,
+                "properties_raw": b"\0\0",
+            }
+            for number in range(250 * day, 250 * (day + 1))
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), place)
+    way: dict[str, Any] = {"exchange": "", "routing_key": queue}
+    with BulkConnection.open(vouch.url, heartbeat_s=0) as connection:
+        connection.channel().declare(queue)
+        # Whole files in a slice, and parts of them.
+        for more in ({}, {"rate": 2000}, {"rate": 10, "where": "offset % 50 = 0"}):
+            for in_order in (False, True):
+                done = replayed(spark, vouch.url, source, in_order=in_order, **way, **more)
+                wanted = [*range(0, 750, 50 if "where" in more else 1)]
+                assert (done.messages, done.total) == (len(wanted), len(wanted))
+                got = [int(body) for *_, body in drained(connection, queue, len(wanted))]
+                assert (got if in_order else sorted(got)) == wanted
+        connection.channel().delete(queue)
+
+
+def test_an_archive_in_a_directory_with_odd_letters(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, tmp_path: Path
+) -> None:
+    queue, back = fresh("queue"), fresh("queue")
+    rows = [("", queue, encode_properties(properties(n * 100)), b"%d" % n) for n in range(50)]
+    with BulkConnection.open(vouch.url, heartbeat_s=0) as connection:
+        channel = connection.channel()
+        channel.declare(queue)
+        channel.declare(back)
+        channel.confirm_select()
+        assert channel.publish_many(rows).confirmed == 50
+        plan = plan_of(tmp_path / "arch [q] 100% {x}", vouch.url, queue=queue, by_day=True)
+        assert archived(spark, plan).messages == 50
+        # What is not in the sink's log does not count.
+        committed = next(plan.to.rglob("*.parquet"))
+        committed.with_name("part-9.parquet").write_bytes(committed.read_bytes())
+        done = replayed(spark, vouch.url, plan.to, exchange="", routing_key=back, in_order=True)
+        assert (done.messages, done.total) == (50, 50)
+        got = drained(connection, back, 50)
+        channel.delete(queue)
+        channel.delete(back)
+    assert [int(body) for *_, body in got] == list(range(50))
 
 
 def drained(

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.integration.broker_process import Broker
-from vouchmq.kit.bulk import decode_properties, encode_properties
+from tests.integration.broker_process import Broker, BrokerProcess
+from vouchmq.kit.bulk import BulkConnection, decode_properties, encode_properties
 from vouchmq.spark import replay_cli
+from vouchmq.spark.archive_files import Files, FilesError, files_of_log, path_of, pattern_of
 from vouchmq.spark.command_line import UsageError
 from vouchmq.spark.replay_edit import Edit, EditError
-from vouchmq.spark.replay_run import ReplayPlan, begun, files_of_log, keep
-from vouchmq.spark.slices import Resume, Unit
+from vouchmq.spark.replay_run import ReplayError, ReplayPlan, begun, keep, publish
+from vouchmq.spark.slices import Resume, Slice, Unit
 
 URL = "amqp://guest:guest@127.0.0.1:1/%2F"
 TLS_URL = "amqps://guest:guest@127.0.0.1/%2F"
@@ -59,6 +63,14 @@ def test_headers_of_the_broker_go_and_one_comes_in() -> None:
     assert made.headers == {"mine": "x-stream-offset", "x-replayed-from": "a"}
     assert (made.user_id, made.expiration) == (None, "500")
     assert bare.headers == {"x-replayed-from": "a"}
+
+
+def test_a_publishers_own_header_stays_whatever_its_name() -> None:
+    """What a broker adds are numbers."""
+    own = {"x-queue-id": "blue", "x-delivery-count": "2", "x-stream-offset": None, "x-queue-seq": 7}
+    (made,) = on(Edit("a", "guest"), {"headers": own})
+    del own["x-queue-seq"]
+    assert made.headers == {**own, "x-replayed-from": "a"}
 
 
 def test_properties_that_are_none_are_told_with_their_place() -> None:
@@ -125,6 +137,54 @@ def test_files_count_in_the_order_of_the_log() -> None:
     }
     assert files_of_log(texts) == ["z", "y", "b", "c", "f"]
     assert files_of_log({}) == []
+    assert files_of_log({"0": log_file("a%20b%2525", "ü")}) == ["a b%25", "ü"]
+
+
+def url_of(path: Path) -> str:
+    """As Spark calls a file."""
+    return f"file:{quote(str(path), safe='/=')}"
+
+
+def test_files_that_share_a_base_name_are_several(tmp_path: Path) -> None:
+    source = tmp_path / "a [b] 100% {x}*"
+    paths = [source / name for name in ("day=1/part 0", "day=0/part 0", "part 0", "day=0/10%3A30")]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    files = Files(source)
+    names = [files.name_of(url_of(path)) for path in paths]
+    assert names == ["day=1/part 0", "day=0/part 0", "part 0", "day=0/10%3A30"]
+    assert [files.url(name) for name in names] == [url_of(path) for path in paths]
+    assert files.in_order() == sorted(names)
+    assert files.pattern == f"{tmp_path}/a \\[b\\] 100% \\{{x\\}}\\*"
+    assert files.patterns(names[:2]) == [f"{files.pattern}/{name}" for name in names[:2]]
+    assert files.name_of(url_of(paths[0])) == names[0]
+    with pytest.raises(FilesError, match="have the name part 0"):
+        files.name_of(url_of(paths[2]).replace("file:", "file://"))
+
+
+def test_files_that_a_sink_has_logged_have_their_base_names(tmp_path: Path) -> None:
+    """So they were called in checkpoints of old, also in directories by the day."""
+    log = tmp_path / "[q]" / "_spark_metadata"
+    log.mkdir(parents=True)
+    (log / "0").write_text(log_file("day=1/b%20b", "day=0/a"))
+    files = Files(tmp_path / "[q]")
+    assert files.name_of(url_of(tmp_path / "[q]" / "day=0" / "a")) == "a"
+    assert files.name_of(url_of(tmp_path / "[q]" / "day=1" / "b b")) == "b b"
+    assert files.in_order() == ["b b", "a"]
+    # Spark finds the log only so.
+    assert files.pattern == str(tmp_path / "[q]")
+    with pytest.raises(FilesError, match=r"two files of .* have the name a"):
+        files.name_of(url_of(tmp_path / "[q]" / "day=1" / "a"))
+
+
+def test_paths_as_spark_calls_them(tmp_path: Path) -> None:
+    urls = ("file:/a%20b/%25/ü", "file:///a%20b/%25/ü", "/a b/%25/ü")
+    assert [path_of(url) for url in urls] == ["/a b/%/ü"] * 3
+    there = tmp_path / "a?[b]{c}*\\"
+    there.touch()
+    assert pattern_of(str(there)) == f"{tmp_path}/a\\?\\[b\\]\\{{c\\}}\\*\\\\"
+    assert pattern_of(f"{tmp_path}/b*") == f"{tmp_path}/b*"
 
 
 def plan_of(tmp_path: Path, **more: Any) -> ReplayPlan:
@@ -222,3 +282,19 @@ def test_a_broker_that_is_not_there_or_has_no_such_exchange(
     assert "127.0.0.1:1/: Connection refused" in capsys.readouterr().err
     assert replay_cli.main([*usual, "--url", either.url]) == 2
     assert "404 NOT_FOUND - no exchange 'no-such-exchange'" in capsys.readouterr().err
+
+
+def test_a_slice_of_other_rows_than_were_counted_fails(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Callable[[str], str]
+) -> None:
+    queue = fresh("queue")
+    sink = {"url": vouch.url, "routingKey": queue}
+    with BulkConnection.open(vouch.url, heartbeat_s=0) as connection:
+        connection.channel().declare(queue)
+        rows = spark.range(5).selectExpr("cast(id as string) body")
+        publish(rows, Slice((Unit("a", 0, 2), Unit("b", 0, 3))), sink)
+        with pytest.raises(ReplayError, match=r"^5 messages published of a slice in which 6 had"):
+            publish(rows, Slice((Unit("a", 0, 6),)), sink)
+        with pytest.raises(ReplayError, match=r"^0 messages published"):
+            publish(rows.where("body is null"), Slice((Unit("a", 0, 6),)), sink)
+        assert connection.channel().delete(queue) == 10

@@ -115,6 +115,21 @@ def test_headers_of_every_kind_stay_and_doubles_go() -> None:
     assert edited(raw, drop=[b"x-death"]) == with_headers(*kept, more=b"\2", flags=1 << 12)
 
 
+def test_only_numbers_go_where_only_numbers_are_meant() -> None:
+    kinds = {b"b": 1, b"B": 1, b"s": 2, b"u": 2, b"I": 4, b"i": 4, b"l": 8, b"L": 8}
+    numbers = [entry("x-queue-id", kind, bytes(size)) for kind, size in kinds.items()]
+    kept = (
+        entry("x-queue-id", b"S", struct.pack(">I", 3) + b"own"),
+        entry("x-queue-id", b"V", b""),
+        entry("x-queue-id", b"t", b"\1"),
+        entry("x-queue-id", b"d", bytes(8)),
+        entry("other", b"l", bytes(8)),
+    )
+    raw = with_headers(*numbers[:4], *kept, *numbers[4:])
+    assert edited(raw, drop_numbers=[b"x-queue-id"]) == with_headers(*kept)
+    assert edited(raw, drop=[b"x-queue-id"]) == with_headers(kept[-1])
+
+
 def test_the_last_header_takes_the_table_with_it() -> None:
     gone = entry("x-stream-offset", b"l", bytes(8))
     assert edited(with_headers(gone), drop=[b"x-stream-offset"]) == b"\0\0"

@@ -6,7 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from math import log2
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +20,9 @@ from tests.pipeline.audit_tables import HOSTILE, Made
 from vouchmq.spark import report, report_plots, report_sections, verdicts
 from vouchmq.spark.report_plots import Series, duration, instant, shortened
 from vouchmq.spark.report_tables import Heat, ReportError, Tables
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SECTIONS = 8
 EMPTY = frozenset({"meta", "path", "use", "line", "rect", "br", "link", "img", "input"})
@@ -315,6 +320,47 @@ def test_durations_and_moments_read_as_people_say_them() -> None:
         *("350 µs", "1.5 ms", "20 s", "10 min", "2.5 h"),
     ]
     assert instant(1_772_359_200_123_456) == "2026-03-01 10:00:00.123"
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [
+        ((11e6, 90e6), ("20 s", "40 s", "60 s", "80 s")),
+        ((11_000, 13_000), ("11 ms", "12 ms", "13 ms")),
+        ((130e6, 500e6), ("3 min", "6 min")),
+        ((30, 900), ("50 µs", "200 µs", "500 µs")),
+        ((2e6, 1.9e9), ("10 s", "100 s", "16.7 min")),
+        ((12, 1.3e6), ("100 µs", "10 ms", "1 s")),
+        ((5000,), ("5 ms",)),
+        ((None, None), ()),
+    ],
+)
+def test_durations_have_labels_wherever_they_lie(
+    values: Sequence[float | None], labels: Sequence[str]
+) -> None:
+    seen: list[Axes] = []
+    axis_of = report_plots._duration_axis
+
+    def watched(axes: Axes) -> None:
+        axis_of(axes)
+        seen.append(axes)
+
+    times = [60_000_000 * number for number, _ in enumerate(values)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report_plots, "_duration_axis", watched)
+        series = [Series("p50", values)]
+        drawn = report_plots.latencies("a", "A", [("x", times, series), ("y", times, series)])
+        cells = {(0, int(4 * log2(value))): 1 for value in values if value}
+        if cells:
+            drawn += report_plots.heat("b", "B", [0], 60_000_000, cells, 4)
+    for axes in seen:
+        low, high = axes.get_ylim()
+        inside = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
+        assert 2 <= len(inside) <= 9
+        assert len({duration(tick) for tick in inside}) == len(inside)
+    assert len(seen) == (3 if cells else 2)
+    for label in labels:
+        assert f">{label}</text>" in drawn
 
 
 def test_long_labels_keep_both_ends() -> None:

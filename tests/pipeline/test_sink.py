@@ -155,6 +155,24 @@ def test_a_row_that_cannot_be_published_is_named_by_its_place_in_the_task(
     assert len(peer.drain(either.url, queue)) == 1000
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("routing_key", "k" * 256, "routing_key is longer than 255 bytes"),
+        ("exchange", "ü" * 128, "exchange is longer than 255 bytes"),
+        ("properties_raw", bytes(200_000), "properties of 200000 bytes: over frame_max"),
+    ],
+)
+def test_what_does_not_fit_the_wire_is_named_by_its_place_in_the_task(
+    either: Either, queue: str, column: str, value: str | bytes, said: str
+) -> None:
+    bad = pa.record_batch({"body": pa.array([b"x", b"y"]), column: pa.array([None, value])})
+    with pytest.raises(RowError) as raised:
+        publish(either.url, [batch(0, 1000), bad], routingKey=queue)
+    assert str(raised.value) == f"row 1001: {said}"
+    assert len(peer.drain(either.url, queue)) == 1000
+
+
 def test_a_task_without_rows_needs_no_broker() -> None:
     nobody = "amqp://127.0.0.1:1/"
     assert publish(nobody, [batch(0, 0)], routingKey="q") == Published()

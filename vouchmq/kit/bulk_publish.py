@@ -36,7 +36,15 @@ _BODIES: Final = (bytes, bytearray, memoryview)
 
 
 class RowError(BulkError, ValueError):
-    """A row that cannot be sent; the text says which and why. Nothing of its chunk was sent."""
+    """A row that cannot be sent; the text says which and why. Nothing of its chunk was sent.
+
+    `row` is its number among the rows that were given, from 0; `reason` is the text without it.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row = row
+        self.reason = reason
 
 
 class Encoder:
@@ -85,7 +93,7 @@ class Encoder:
                 if inner > body_max:
                     raise ValueError(f"properties of {len(properties)} bytes: over frame_max")
             except (ValueError, TypeError) as error:
-                raise RowError(f"row {first + len(taken)}: {_reason(row, error)}") from error
+                raise RowError(first + len(taken), _reason(row, error)) from error
             head = header(2, channel, inner, 60, 0, size)
             if 0 < size <= body_max:
                 parts += (

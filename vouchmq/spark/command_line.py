@@ -29,7 +29,14 @@ _MAX_REASON: Final = 400
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*|_\w+): (.+)$", re.MULTILINE)
 # Spark puts a class of its own before its words and a state behind them.
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
-_STATE: Final = re.compile(r"\.? SQLSTATE: \w+.*$", re.DOTALL)
+_STATE: Final = re.compile(r"\.?\s+SQLSTATE: \w+.*$", re.DOTALL)
+# Behind a query's error Spark tells of the query, with lines that look like errors.
+_QUERY: Final = "=== Streaming Query ==="
+# What py4j says of an exception of Java: its class and words, stack, causes; words have lines.
+_JAVA: Final = re.compile(r"An error occurred while calling [^\n]*\n: (.*)", re.DOTALL)
+_JAVA_CLASS: Final = re.compile(r"^(?:(?:[\w$]+\.)+[\w$]+(?:: |$))+")
+_FRAME: Final = re.compile(r"\n\s+(?:at |\.{3} \d+ more)[^\n]*")
+_CAUSE: Final = "\nCaused by: "
 _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # One and a half times what Spark sets aside for itself, and what the JVM does not count as heap.
 _LEAST_HEAP_BYTES: Final = 480 << 20
@@ -205,14 +212,42 @@ def listening() -> Iterator[Stop]:
 
 def reason_of(error: BaseException) -> str:
     """What went wrong, in one line: the words of the innermost Python error, or Spark's own."""
-    text = str(error).strip()
+    text = str(error).partition(_QUERY)[0].strip()
     raised = [each for each in _RAISED.findall(text) if each[0] not in _PYTHON]
     if raised and "Traceback (most recent call last)" in text:
-        said = raised[-1][1]
-    else:
-        said = _CLASS.sub("", text.splitlines()[0] if text else type(error).__name__)
-    said = _STATE.sub("", said).strip()
-    return said if len(said) <= _MAX_REASON else said[: _MAX_REASON - 1] + "…"
+        return _cut(_plain(raised[-1][1]), _MAX_REASON)
+    if java := _JAVA.match(text):
+        return _of_java(java[1]) or type(error).__name__
+    return _cut(_plain(text.splitlines()[0] if text else type(error).__name__), _MAX_REASON)
+
+
+def _of_java(text: str) -> str:
+    """What an exception of Java says, and its innermost cause if that says something else."""
+    what, *causes = (_words(each) for each in text.split(_CAUSE))
+    cause = ""
+    for each in reversed(causes):
+        # One around it that repeats its words says where.
+        if each not in what and cause in each:
+            cause = each
+    if not what or not cause:
+        return _cut(what or cause, _MAX_REASON)
+    # The cause names the file, the line, the number: the other words may be cut.
+    room = max(_MAX_REASON // 4, _MAX_REASON - len(cause) - len(": "))
+    return _cut(f"{_cut(what.rstrip('.'), room)}: {cause}", _MAX_REASON)
+
+
+def _words(text: str) -> str:
+    """Words of an exception of Java in one line: no class, no stack."""
+    first = _FRAME.split(text, maxsplit=1)[0]
+    return " ".join(_plain(_JAVA_CLASS.sub("", first.strip())).split())
+
+
+def _plain(text: str) -> str:
+    return _STATE.sub("", _CLASS.sub("", text)).strip()
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def shown(number: float) -> str:

@@ -39,6 +39,7 @@ _FIXED: Final = {
     ord("V"): 0,
 }
 _SIZED: Final = frozenset(b"SxAF")
+_WHOLE: Final = frozenset(b"bBsuUiIlL")
 
 
 class RawPropertiesError(ValueError):
@@ -134,13 +135,19 @@ def stream_offset(raw: bytes) -> int | None:
 
 
 def edited(
-    raw: bytes, *, drop: Collection[bytes] = (), without: int = 0, add: bytes = b""
+    raw: bytes,
+    *,
+    drop: Collection[bytes] = (),
+    drop_numbers: Collection[bytes] = (),
+    without: int = 0,
+    add: bytes = b"",
 ) -> bytes:
     """Properties with some headers and properties left out and some headers added.
 
     Args:
         raw: flags and values as received
         drop: names of headers to leave out, also where they stand twice
+        drop_numbers: as `drop`, but only where they hold a whole number
         without: flags of properties to leave out
         add: encoded headers to put behind the others; see `header`
 
@@ -150,7 +157,7 @@ def edited(
         RawPropertiesError: these are no properties.
     """
     parts = Parts(raw)
-    table = _table(parts, drop) + add
+    table = _table(parts, drop, drop_numbers) + add
     flags = parts.flags & ~without & ~HEADERS | (HEADERS if table else 0)
     pieces = [_FLAGS.pack(flags)]
     for flag, _ in _KINDS:
@@ -163,17 +170,18 @@ def edited(
     return b"".join(pieces)
 
 
-def _table(parts: Parts, drop: Collection[bytes]) -> bytes:
+def _table(parts: Parts, drop: Collection[bytes], drop_numbers: Collection[bytes]) -> bytes:
     """The headers that stay, one behind the other."""
     raw = parts.raw
     start, stop = parts.spans.get(HEADERS, (-_SIZE.size, 0))
     start += _SIZE.size
     # A name that is nowhere in the octets is not among the headers either.
-    if not any(name in raw for name in drop):
+    if not any(name in raw for names in (drop, drop_numbers) for name in names):
         return raw[start:stop]
     kept: list[bytes] = []
     for name, first, end in parts.headers():
-        if name not in drop:
+        is_number = raw[first + 1 + len(name)] in _WHOLE
+        if name not in drop and not (is_number and name in drop_numbers):
             kept.append(raw[first:end])
     return b"".join(kept)
 

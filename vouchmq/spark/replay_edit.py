@@ -25,16 +25,10 @@ from vouchmq.spark.property_edit import (
 )
 
 REPLAYED_FROM: Final = "x-replayed-from"
-# Put in by the broker on delivery; the last one by an earlier replay.
-ADDED: Final = frozenset(
-    {
-        b"x-stream-offset",
-        b"x-queue-seq",
-        b"x-queue-id",
-        b"x-delivery-count",
-        REPLAYED_FROM.encode(),
-    }
-)
+# Put in by an earlier replay.
+ADDED: Final = frozenset({REPLAYED_FROM.encode()})
+# Put in by the broker on delivery, and always numbers: what else has such a name is a publisher's.
+NUMBERS: Final = frozenset({b"x-stream-offset", b"x-queue-seq", b"x-queue-id", b"x-delivery-count"})
 DEATH: Final = frozenset(
     {
         b"x-death",
@@ -90,7 +84,9 @@ class Edit:
                 flags = raw[0] << 8 | raw[1] if len(raw) > 1 else 0
                 if flags & USER_ID and Parts(raw).text(USER_ID) != user:
                     without |= USER_ID
-                made.append(edited(raw, drop=drop, without=without, add=added))
+                made.append(
+                    edited(raw, drop=drop, drop_numbers=NUMBERS, without=without, add=added)
+                )
             except RawPropertiesError as error:
                 at = offsets[row].as_py()
                 where = f"offset {at} of " if at is not None else ""

@@ -9,17 +9,17 @@ once in a queue or exchange that drops duplicates by their ids.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from vouchmq.spark.archive_files import Files, FilesError
 from vouchmq.spark.command_line import Line, Stop, UsageError, counted, reason_of, shown
 from vouchmq.spark.replay_edit import Edit, real_time
 from vouchmq.spark.slices import Place, Resume, ResumeError, Slice, Unit, slices_of
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 NEEDED: Final = ("queue", "offset", "exchange", "routing_key", "body", "properties_raw")
-SINK_LOG: Final = "_spark_metadata"
 RESUME: Final = "replay.json"
 
 SLICE_ROWS: Final = 50_000
@@ -40,8 +39,6 @@ _BATCHES_A_SECOND: Final = 10
 MAX_BATCH_ROWS: Final = 10_000
 # One task can publish about so many a second.
 _RATE_OF_A_TASK: Final = 5_000
-
-_LOG_FILE: Final = re.compile(r"(\d+)(\.compact)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,11 +128,11 @@ class Archive:
         self._spark = spark
         self._plan = plan
         self._chunk_rows = chunk_rows
-        self._paths: dict[str, str] = {}
+        self._files = Files(plan.source)
         self._chunked: set[str] = set()
         try:
-            whole = spark.read.parquet(str(plan.source))
-        except PySparkException as error:
+            whole = spark.read.parquet(self._files.pattern)
+        except (PySparkException, Py4JJavaError) as error:
             raise UsageError(f"--from: {plan.source}: {reason_of(error)}") from None
         missing = [name for name in NEEDED if name not in whole.columns]
         if missing:
@@ -152,7 +149,11 @@ class Archive:
             raise UsageError(f"--where: {reason_of(error)}") from None
 
     def units(self) -> list[Unit]:
-        """All units, in the order in which their files were written."""
+        """All units, in the order in which their files were written.
+
+        Raises:
+            FilesError: files cannot be told from each other
+        """
         from pyspark.sql import functions as f
 
         chunk = f.floor(f.col("_metadata.row_index") / self._chunk_rows).cast("int").alias("chunk")
@@ -169,31 +170,21 @@ class Archive:
         )
         found: dict[tuple[str, int], tuple[int, list[Place]]] = {}
         for row in counted_rows:
-            name = row.file_path.rsplit("/", 1)[-1]
-            self._paths[name] = row.file_path
+            name = self._files.name_of(row.file_path)
             rows, places = found.get((name, row.chunk), (0, []))
             queue_id = row.queue_id if self._has_ids else None
             place_of = Place(row.queue, queue_id, row.first, row.last)
             found[name, row.chunk] = (rows + row.rows, [*places, place_of])
         self._chunked = {name for name, number in found if number}
-        ranks = {name: rank for rank, name in enumerate(self._written())}
+        ranks = {name: rank for rank, name in enumerate(self._files.in_order())}
         order = sorted(found, key=lambda key: (ranks.get(key[0], -1), key))
         return [Unit(*key, found[key][0], tuple(found[key][1])) for key in order]
-
-    def _written(self) -> list[str]:
-        """Names of files in the order of the sink's log; none when no sink has written them."""
-        log = self._plan.source / SINK_LOG
-        if not log.is_dir():
-            return sorted(self._paths)
-        paths = [path for path in log.iterdir() if _LOG_FILE.fullmatch(path.name)]
-        texts = {path.name: path.read_text("utf-8") for path in paths}
-        return files_of_log(texts)
 
     def rows(self, part: Slice) -> DataFrame:
         """The rows of a slice, ready to be published."""
         from pyspark.sql import functions as f
 
-        paths = [self._paths[name] for name in part.files]
+        paths = self._files.patterns(part.files)
         read = self._spark.read.option("basePath", str(self._plan.source))
         rows = self._selected(read.schema(self._whole.schema).parquet(*paths))
         only = self._only(part)
@@ -218,11 +209,12 @@ class Archive:
                 chunks.setdefault(unit.file, []).append(unit.chunk)
         if not chunks:
             return None
-        name, index = f.col("_metadata.file_name"), f.col("_metadata.row_index")
+        url, index = f.col("_metadata.file_path"), f.col("_metadata.row_index")
         chunk = f.floor(index / self._chunk_rows)
-        wanted = ~name.isin(list(chunks))
-        for file, numbers in chunks.items():
-            wanted |= (name == file) & chunk.between(min(numbers), max(numbers))
+        wanted = ~url.isin([self._files.url(name) for name in chunks])
+        for name, numbers in chunks.items():
+            is_of_it = url == self._files.url(name)
+            wanted |= is_of_it & chunk.between(min(numbers), max(numbers))
         return wanted
 
     def _sorted(self, rows: DataFrame, part: Slice) -> DataFrame:
@@ -230,9 +222,10 @@ class Archive:
         from pyspark.sql import functions as f
 
         place = ["queue", "queue_id"] if self._has_ids else ["queue"]
-        ranks = [(f.lit(name), f.lit(rank)) for rank, name in enumerate(part.files)]
+        urls = [self._files.url(name) for name in part.files]
+        ranks = [(f.lit(url), f.lit(rank)) for rank, url in enumerate(urls)]
         rank = f.create_map(*(each for pair in ranks for each in pair))
-        rows = rows.withColumn("_rank", rank[f.col("_metadata.file_name")])
+        rows = rows.withColumn("_rank", rank[f.col("_metadata.file_path")])
         rows = rows.withColumn("_row", f.col("_metadata.row_index"))
         queues = {place.queue for unit in part.units for place in unit.places}
         rows = rows.repartition(min(self._plan.tasks, len(queues)), "queue")
@@ -250,30 +243,6 @@ class Archive:
         return rows.withColumn(
             "properties_raw", edit(f.col("properties_raw"), f.col("queue"), f.col("offset"))
         )
-
-
-def files_of_log(texts: Mapping[str, str]) -> list[str]:
-    """Names of the files that a file sink has committed, in the order of its batches.
-
-    Args:
-        texts: of the log's files by their names: batch numbers, some of them compacted
-    """
-    numbers = {
-        int(match[1]): name for name in texts if (match := _LOG_FILE.fullmatch(name)) is not None
-    }
-    compact = max((n for n, name in numbers.items() if name.endswith(".compact")), default=-1)
-    names: dict[str, None] = {}
-    for number in sorted(numbers):
-        if number < compact:
-            continue
-        for line in texts[numbers[number]].splitlines()[1:]:
-            entry = json.loads(line)
-            name = entry["path"].rsplit("/", 1)[-1]
-            if entry.get("action", "add") == "add":
-                names[name] = None
-            else:
-                names.pop(name, None)
-    return list(names)
 
 
 def begun(plan: ReplayPlan) -> Resume:
@@ -316,6 +285,32 @@ def keep(plan: ReplayPlan, resume: Resume) -> None:
     unfinished.rename(path)
 
 
+class ReplayError(Exception):
+    """What was published is not what was to be; one line."""
+
+
+def publish(rows: DataFrame, part: Slice, options: Mapping[str, str]) -> None:
+    """Publish the rows of a slice.
+
+    Raises:
+        ReplayError: they were not as many as were counted
+        Exception: of Spark; not all of them are confirmed
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as f
+
+    seen = Observation()
+    rows = rows.observe(seen, f.count(f.lit(1)).alias("rows"))
+    rows.write.format("amqp").options(**options).mode("append").save()
+    published = seen.get.get("rows", 0)
+    if published != part.rows:
+        raise ReplayError(
+            f"{counted(published, 'message')} published of a slice in which "
+            f"{shown(part.rows)} had been counted: the archive, or what fits --where, has changed "
+            "since the replay began"
+        )
+
+
 @dataclass(frozen=True)
 class Replayed:
     """What one run has done, of how many messages in all."""
@@ -331,12 +326,16 @@ def replay(spark: SparkSession, plan: ReplayPlan, line: Line, stop: Stop) -> Rep
 
     Raises:
         UsageError: there is no archive, or the checkpoint does not fit it
+        ReplayError: not as many messages were published as were counted
         Exception: of Spark; a slice failed
     """
     resume = begun(plan)
     archive = Archive(spark, plan, resume.chunk_rows)
     line.show("looking at the archive")
-    units = archive.units()
+    try:
+        units = archive.units()
+    except FilesError as error:
+        raise UsageError(f"--from: {error}") from None
     try:
         left = resume.left(units)
     except ResumeError as error:
@@ -349,7 +348,7 @@ def replay(spark: SparkSession, plan: ReplayPlan, line: Line, stop: Stop) -> Rep
         if stop:
             break
         line.show(_progress(before + messages, total, messages, time.monotonic() - began))
-        archive.rows(part).write.format("amqp").options(**plan.sink).mode("append").save()
+        publish(archive.rows(part), part, plan.sink)
         messages += part.rows
         resume = resume.after(units, len(part.units))
         keep(plan, resume)

@@ -41,6 +41,11 @@ WIDTH_IN: Final = 9.0
 """Of a plot. The page shows it 544 to 864 pixels wide, and a text of 11 as one of 9 to 15."""
 ROW_IN: Final = 0.3
 _MINUTE_DAYS: Final = 1 / 1440
+# From so many microseconds on a duration is told in so many.
+_UNITS: Final = (
+    *((0, 1), (1000, 1000), (1_000_000, 1_000_000), (120_000_000, 60_000_000)),
+    (7_200_000_000, 3_600_000_000),
+)
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "font.size": 11,
@@ -147,8 +152,8 @@ def heat(
             _fill(axes, members, width_us, bins_per_octave, HEATS[level])
         bins = [number for _, number in cells]
         axes.set_xlim(_days(min(times_us)), _days(max(times_us) + width_us))
-        _duration_axis(axes)
         axes.set_ylim(2 ** (min(bins) / bins_per_octave), 2 ** ((max(bins) + 1) / bins_per_octave))
+        _duration_axis(axes)
         _time_axis(axes)
     return made[0]
 
@@ -308,12 +313,31 @@ def _fill(
 
 
 def _duration_axis(axes: Axes) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
+    """A logarithmic axis with labels wherever it begins and ends: what it shows must be there."""
+    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(numticks=7))
+    low, high = axes.get_ylim()
+    if high < 10 * low:
+        # There may be no power of ten in it: steps as on any axis.
+        axes.set_yticks(_steps(low, high))
+        axes.yaxis.set_minor_locator(NullLocator())
+    elif high < 1000 * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=7))
+    else:
+        axes.yaxis.set_major_locator(LogLocator(numticks=7))
+    axes.set_ylim(low, high)
     axes.yaxis.set_major_formatter(duration)
     axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _steps(low: float, high: float) -> list[float]:
+    """Round durations in a view, in the unit that they are told in."""
+    from matplotlib.ticker import MaxNLocator
+
+    unit = next(size for least, size in reversed(_UNITS) if high >= least)
+    ticks = [float(tick) * unit for tick in MaxNLocator(5).tick_values(low / unit, high / unit)]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def _time_axis(axes: Axes) -> None:

@@ -27,9 +27,10 @@ from pyspark.sql.datasource import (
 
 from vouchmq.kit.bulk import BulkConnection
 from vouchmq.kit.bulk_errors import BulkClosed, BulkError, BulkTimeout
+from vouchmq.kit.bulk_publish import RowError as UnsentError
 from vouchmq.spark.columns import check_published
 from vouchmq.spark.options import SinkOptions
-from vouchmq.spark.publishes import Publish, Publisher, check_ids
+from vouchmq.spark.publishes import Publish, Publisher, RowError, check_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,12 +213,16 @@ class _Task:
             if attempt:
                 chosen = set(wanted)
                 rows = compress(rows, (row in chosen for row in range(size)))
-            result = self._channel.publish_many(
-                rows,
-                mandatory=options.mandatory,
-                window=options.confirm_window,
-                timeout_s=options.confirm_timeout_ms / 1000,
-            )
+            try:
+                result = self._channel.publish_many(
+                    rows,
+                    mandatory=options.mandatory,
+                    window=options.confirm_window,
+                    timeout_s=options.confirm_timeout_ms / 1000,
+                )
+            except UnsentError as error:
+                # It counts the rows that it was given.
+                raise RowError(f"row {first + wanted[error.row]}: {error.reason}") from None
             if result.returned and options.on_unroutable == "fail":
                 _fail_unroutable(result.returned)
             unroutable += len(result.returned)

@@ -150,8 +150,10 @@ def test_a_chunk_ends_when_it_is_big() -> None:
 def test_a_row_that_cannot_be_sent_is_named(row: Row, text: str) -> None:
     encoder = Encoder(1, 4096, is_mandatory=False)
     good: Row = ("", "q", b"", b"")
-    with pytest.raises(RowError, match=text):
+    with pytest.raises(RowError, match=text) as raised:
         encoder.chunk(iter([good, row]), 500, 7, [])
+    assert raised.value.row == 8
+    assert str(raised.value) == f"row 8: {raised.value.reason}"
 
 
 def test_names_that_are_no_utf8_go_back_as_they_came() -> None:
