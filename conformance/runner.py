@@ -77,10 +77,9 @@ def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> l
 
 
 def _judge(one: Case, plan: Plan) -> Verdict:
+    most = MOST_TRIES if plan.is_referee and one.races_on_referee else 1
     tries: list[str] = []
-    while (verdict := _try(one, plan)).outcome == "failed":
-        if not (plan.is_referee and one.races_on_referee and len(tries) + 1 < MOST_TRIES):
-            break
+    while (verdict := _try(one, plan)).outcome == "failed" and len(tries) + 1 < most:
         tries.append(verdict.reason)
     return replace(verdict, tries=tuple(tries))
 

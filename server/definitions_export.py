@@ -49,9 +49,13 @@ def exported(broker: Broker[QueueLike]) -> tuple[str, list[str]]:
         "policies": [_policy(*each) for each in policies if not each[1].is_operator],
     }
     for kind, rows_of in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
-        rows = [row for vhost in vhosts for row in rows_of(vhost)]
-        document[kind] = [row for row in rows if _is_json(row)]
-        left_out += (f"{kind}: {row}" for row in rows if not _is_json(row))
+        rows: list[Row] = []
+        for row in (row for vhost in vhosts for row in rows_of(vhost)):
+            if _is_json(row):
+                rows.append(row)
+            else:
+                left_out.append(f"{kind}: {row}")
+        document[kind] = rows
     return json.dumps(document, indent=1, allow_nan=False) + "\n", left_out
 
 

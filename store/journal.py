@@ -331,7 +331,7 @@ class Journal:
             (first_lsn, self.next_lsn),
             has_runs=bool(self._turn.runs),
             first_route=min(self._new_routes, default=None),
-            moved=moved_bounds(moves[1::3], moves[2::3]),
+            moved=bounds_of_runs(moves[1::3], moves[2::3]),
         )
 
     def _begin_segment(
@@ -493,8 +493,8 @@ class Journal:
         self._chain.close()
 
 
-def moved_bounds(firsts: Sequence[int], counts: Sequence[int]) -> tuple[int, int] | None:
-    """The lowest and the highest LSN of moved runs, None if there are none."""
+def bounds_of_runs(firsts: Sequence[int], counts: Sequence[int]) -> tuple[int, int] | None:
+    """The lowest and the highest LSN of some runs, None if there are none."""
     if not firsts:
         return None
     return min(firsts), max(map(int.__add__, firsts, counts)) - 1

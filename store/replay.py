@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from store import records
 from store.blocks import Window, walk
 from store.index import SegmentIndex
-from store.journal import moved_bounds
+from store.journal import bounds_of_runs
 from store.lsns import Lsns, Settled
 from store.records import Section
 
@@ -268,10 +268,12 @@ class Replay:
         remains: Remains | None,
     ) -> None:
         numbers = records.numbers_in(body[0])
+        bounds = bounds_of_runs(numbers[1::3], numbers[2::3])
+        if bounds is not None:
+            self.message_lsn = max(self.message_lsn, bounds[1])
         numbers.reverse()
         runs = iter(numbers)
         for count, first, number in zip(runs, runs, runs, strict=True):
-            self.message_lsn = max(self.message_lsn, first + count - 1)
             if kind == records.MOVES:
                 segment.note_moved(first, count)
             route = routes.get(number)
@@ -370,7 +372,7 @@ def _note(index: SegmentIndex, block: Block, bodies: Bodies) -> None:
     moved = None
     if records.MOVES in bodies:
         moves = records.numbers_in(bodies[records.MOVES][0])
-        moved = moved_bounds(moves[1::3], moves[2::3])
+        moved = bounds_of_runs(moves[1::3], moves[2::3])
     routes = records.unpack_routes(*bodies[records.ROUTES]) if records.ROUTES in bodies else ()
     index.add(
         block.offset,

@@ -99,7 +99,7 @@ class Equipment:
             return
         if features.is_plain and queue.care is None:
             return
-        care = queue.care = queue.care or Care(queue, self.timers.now_ms)
+        care = self._care_of(queue)
         queue.keeps_all = features.type == QUORUM
         if features.highest_level and queue.levels is None:
             self._level(queue, features)
@@ -112,6 +112,11 @@ class Equipment:
         if features.is_plain:
             self._clear_out(queue, care)
         queue.wake()
+
+    def _care_of(self, queue: Queue) -> Care:
+        """The queue's page of rooms, a new one if it has been a plain one."""
+        queue.care = queue.care or Care(queue, self.timers.now_ms)
+        return queue.care
 
     def _clear_out(self, queue: Queue, care: Care) -> None:
         """A queue that has lost its last feature is a plain one again, and pays for nothing."""
@@ -210,12 +215,11 @@ class Equipment:
         """From now on messages in this queue may have a time to live of their own (TTL-01)."""
         if isinstance(queue, Stream):
             return  # there they mean nothing (TTL-09)
-        if queue.care is None:
-            queue.care = Care(queue, self.timers.now_ms)
-        if queue.care.expiry is None:
-            queue.care.expiry = Expiry(queue, self.timers, None)
-        if not queue.care.expiry.has_own:
-            queue.care.expiry.has_own = True
+        care = self._care_of(queue)
+        if care.expiry is None:
+            care.expiry = Expiry(queue, self.timers, None)
+        if not care.expiry.has_own:
+            care.expiry.has_own = True
             if queue.stored:
                 self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
 
@@ -223,7 +227,7 @@ class Equipment:
         """From now on every copy in this queue has a number (SEQ-01)."""
         if isinstance(queue, Stream):
             return queue
-        care = queue.care = queue.care or Care(queue, self.timers.now_ms)
+        care = self._care_of(queue)
         if care.sequence is None:
             log = self.log if queue.stored else None
             care.sequence = Sequence(queue, queue.spec.queue_id or self.unstored_id(queue), log)
@@ -253,7 +257,7 @@ class Equipment:
             self.number(queue)
         if any(key[:1] == COUNTS for key in notes):
             # Whoever asked for it, e.g. a policy, may be gone: what was counted or delayed is not.
-            care = queue.care = queue.care or Care(queue, self.timers.now_ms)
+            care = self._care_of(queue)
             if care.returns is None:
                 self._count_returns(queue, care)
         if queue.care is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,24 +33,43 @@ pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
-def stopped(referee_url: str | None, tmp_path: Path) -> Iterator[BrokerProcess]:
-    """A stopped broker with COUNT messages, the even ones in one queue, the odd in the other."""
+def start(
+    referee_url: str | None, tmp_path: Path, request: pytest.FixtureRequest
+) -> Callable[..., BrokerProcess]:
+    """Starts a broker with these flags, which ends with the test."""
     if referee_url is not None:
         pytest.skip("damages VouchMQ's own files")
-    broker = BrokerProcess(tmp_path, flags=("--segment-size-bytes", str(SEGMENT)))
-    broker.start()
+
+    def started(*flags: str) -> BrokerProcess:
+        broker = BrokerProcess(tmp_path, flags=flags)
+        request.addfinalizer(broker.kill9)
+        broker.start()
+        return broker
+
+    return started
+
+
+@pytest.fixture
+def stopped(start: Callable[..., BrokerProcess]) -> BrokerProcess:
+    """A stopped broker with COUNT messages, the even ones in one queue, the odd in the other."""
+    broker = start("--segment-size-bytes", str(SEGMENT))
+    fill(broker)
+    assert broker.stop() == 0
+    return broker
+
+
+def fill(broker: BrokerProcess, arguments: FieldTable | None = None) -> None:
+    """Declare both queues and publish COUNT messages to them."""
     with RawClient(broker.url).handshake() as client:
         client.open_channel()
         for queue in QUEUES:
-            client.call(1, amqp.Queue.Declare(queue=queue, durable=True), amqp.Queue.DeclareOk)
+            declare = amqp.Queue.Declare(queue=queue, durable=True, arguments=arguments)
+            client.call(1, declare, amqp.Queue.DeclareOk)
         client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
         for first in range(1, COUNT, 50):
             batch = range(first, first + 50)
             client.send(b"".join(message(number) for number in batch))
             client.confirmed_up_to(batch[-1])
-    assert broker.stop() == 0
-    yield broker
-    broker.kill9()
 
 
 def message(number: int) -> bytes:
@@ -237,25 +256,11 @@ def test_damage_that_no_start_has_read_ends_the_broker_and_is_set_aside_by_the_n
 
 
 def test_damage_that_a_start_comes_upon_makes_it_begin_again(
-    tmp_path: Path, referee_url: str | None, request: pytest.FixtureRequest
+    start: Callable[..., BrokerProcess],
 ) -> None:
     """How many octets a queue with a limit has is counted at start, in segments nobody has read."""
-    if referee_url is not None:
-        pytest.skip("damages VouchMQ's own files")
-    flags = ("--segment-size-bytes", str(SEGMENT), "--recovery-read-bytes", "0")
-    broker = BrokerProcess(tmp_path, flags=flags)
-    request.addfinalizer(broker.kill9)
-    broker.start()
-    limit: FieldTable = {"x-max-length-bytes": 1 << 30}
-    with RawClient(broker.url).handshake() as client:
-        client.open_channel()
-        for queue in QUEUES:
-            declare = amqp.Queue.Declare(queue=queue, durable=True, arguments=limit)
-            client.call(1, declare, amqp.Queue.DeclareOk)
-        client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
-        for first in range(1, COUNT + 1, 50):
-            client.send(b"".join(message(number) for number in range(first, first + 50)))
-            client.confirmed_up_to(first + 49)
+    broker = start("--segment-size-bytes", str(SEGMENT), "--recovery-read-bytes", "0")
+    fill(broker, {"x-max-length-bytes": 1 << 30})
     assert broker.stop() == 0
     target = segments(broker)[1]
     data = bytearray(target.read_bytes())
@@ -273,13 +278,9 @@ def test_damage_that_a_start_comes_upon_makes_it_begin_again(
 
 
 def test_acks_behind_a_damaged_block_keep_nobody_from_what_follows(
-    tmp_path: Path, referee_url: str | None, request: pytest.FixtureRequest
+    start: Callable[..., BrokerProcess],
 ) -> None:
-    if referee_url is not None:
-        pytest.skip("damages VouchMQ's own files")
-    broker = BrokerProcess(tmp_path)
-    request.addfinalizer(broker.kill9)
-    broker.start()
+    broker = start()
     with RawClient(broker.url).handshake() as client:
         client.open_channel()
         client.call(1, amqp.Queue.Declare(queue=QUEUES[0], durable=True), amqp.Queue.DeclareOk)

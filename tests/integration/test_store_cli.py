@@ -83,9 +83,10 @@ def test_dump_shows_messages(tmp_path: Path) -> None:
     assert (messages[0]["exchange"], messages[0]["routing_key"]) == ("", "orders")
 
 
-def test_priority_levels_are_their_queue(tmp_path: Path) -> None:
+def test_priority_levels_are_their_queue(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """PRIO-01: the journal keeps each level under a number of its own."""
     broker = BrokerProcess(tmp_path)
+    request.addfinalizer(broker.kill9)
     broker.start()
     counts = {"graded": 6, "quorum": 2, "plain": 1}
     with blocking(broker) as connection:

@@ -39,7 +39,6 @@ class Files:
         self._log = source / SINK_LOG
         self._is_logged = self._log.is_dir()
         self._urls: dict[str, str] = {}
-        self._paths: dict[str, str] = {}
 
     @property
     def pattern(self) -> str:
@@ -63,7 +62,6 @@ class Files:
             name = Path(path).name
         if self._urls.setdefault(name, url) != url:
             raise FilesError(f"two files of {self._source} have the name {name}")
-        self._paths[name] = path
         return name
 
     def url(self, name: str) -> str:
@@ -72,12 +70,12 @@ class Files:
 
     def patterns(self, names: Iterable[str]) -> list[str]:
         """What to give Spark to have these files read."""
-        return [pattern_of(self._paths[name]) for name in names]
+        return [pattern_of(path_of(self._urls[name])) for name in names]
 
     def in_order(self) -> list[str]:
         """Their names by the order in which a sink has committed them; else by the alphabet."""
         if not self._is_logged:
-            return sorted(self._paths)
+            return sorted(self._urls)
         found = [path for path in self._log.iterdir() if _LOG_FILE.fullmatch(path.name)]
         texts = {path.name: path.read_text("utf-8") for path in found}
         return files_of_log(texts)

@@ -41,10 +41,13 @@ WIDTH_IN: Final = 9.0
 """Of a plot. The page shows it 544 to 864 pixels wide, and a text of 11 as one of 9 to 15."""
 ROW_IN: Final = 0.3
 _MINUTE_DAYS: Final = 1 / 1440
-# From so many microseconds on a duration is told in so many.
+# From so many microseconds on a duration is told in units of so many, which are called so.
 _UNITS: Final = (
-    *((0, 1), (1000, 1000), (1_000_000, 1_000_000), (120_000_000, 60_000_000)),
-    (7_200_000_000, 3_600_000_000),
+    (7_200_000_000, 3_600_000_000, "h"),
+    (120_000_000, 60_000_000, "min"),
+    (1_000_000, 1_000_000, "s"),
+    (1000, 1000, "ms"),
+    (-math.inf, 1, "µs"),
 )
 _STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
@@ -228,15 +231,13 @@ def shortened(label: str, most: int = 32) -> str:
 
 def duration(value_us: float, _place: object = None) -> str:
     """Microseconds as people say them: 350 µs, 1.5 ms, 20 s."""
-    if value_us < 1000:
-        return f"{value_us:.3g} µs"
-    if value_us < 1_000_000:
-        return f"{value_us / 1000:.3g} ms"
-    if value_us < 120_000_000:
-        return f"{value_us / 1_000_000:.3g} s"
-    if value_us < 7_200_000_000:
-        return f"{value_us / 60_000_000:.3g} min"
-    return f"{value_us / 3_600_000_000:,.3g} h"
+    size_us, name = _unit_of(value_us)
+    return f"{value_us / size_us:,.3g} {name}"
+
+
+def _unit_of(value_us: float) -> tuple[int, str]:
+    """What a duration is told in: its microseconds and its name."""
+    return next((size_us, name) for least, size_us, name in _UNITS if value_us >= least)
 
 
 @contextmanager
@@ -335,7 +336,7 @@ def _steps(low: float, high: float) -> list[float]:
     """Round durations in a view, in the unit that they are told in."""
     from matplotlib.ticker import MaxNLocator
 
-    unit = next(size for least, size in reversed(_UNITS) if high >= least)
+    unit, _ = _unit_of(high)
     ticks = [float(tick) * unit for tick in MaxNLocator(5).tick_values(low / unit, high / unit)]
     return [tick for tick in ticks if low <= tick <= high]
 
