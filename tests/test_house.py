@@ -25,7 +25,7 @@ OURS: Final = (
 )
 # Rooms whose code is the product: these have sizes and docstrings to keep.
 PRODUCT: Final = ("protocol", "store", "server", "vouchmq", "tools")
-MODULE_LINES: Final = 500
+MODULE_LINES: Final = 700
 FUNCTION_LINES: Final = 60
 FORBIDDEN_NAMES: Final = frozenset(
     {"utils", "util", "helpers", "common", "base", "manager", "misc"}
