@@ -241,19 +241,27 @@ class Server:
         await self._stopping.wait()
         for server in servers:
             server.close()
-        if self._settings.ready_file:
-            with suppress(FileNotFoundError):
-                await aiofiles.os.remove(self._settings.ready_file)
         await self._drain(door)
         loop.remove_reader(assembly.commit.fileno)
         if desk is not None:
             desk.close()
-        control.remove(self._settings.data_dir)
-        assembly.close()
-        self._clerk.shutdown()
-        self._ledger_files.close()
+        self._close()
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
+
+    def _close(self) -> None:
+        """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
+        steps: tuple[Callable[[], object], ...] = (
+            lambda: control.remove(self._settings.data_dir),
+            self._assembly.close,
+            self._clerk.shutdown,
+            self._ledger_files.close,
+        )
+        for step in steps:
+            try:
+                step()
+            except OSError as error:
+                log.warning("broker.not_cleared", reason=str(error), meaning="the end goes on")
 
     async def _load_at_start(self) -> None:
         """Have what the definitions file holds before anybody can connect (HTTP-43).
@@ -327,6 +335,15 @@ class Server:
             await aiofiles.os.replace(f"{target}.new", target)
         except OSError as error:
             raise StartupError(f"cannot write ready_file {target}: {error.strerror}") from error
+
+    async def _remove_ready_file(self) -> None:
+        if self._settings.ready_file:
+            try:
+                await aiofiles.os.remove(self._settings.ready_file)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.warning("broker.not_cleared", reason=str(error), meaning="the end goes on")
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> Assembly:
         settings = self._settings
@@ -459,6 +476,7 @@ class Server:
     async def _drain(self, door: Door) -> None:
         """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
         assembly = self._assembly
+        await self._remove_ready_file()
         timeout_s = self._settings.shutdown_timeout_s
         deadline = time.monotonic() + timeout_s
         # Nothing new is read, so that what has been published can be synced and confirmed.

@@ -166,7 +166,9 @@ class _File:
         return self._descriptor
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        # The descriptor is gone whatever is said now; what counts is what a sync has said.
+        with contextlib.suppress(OSError):
+            os.close(self._descriptor)
 
 
 def reserve(descriptor: int, size: int) -> None:

@@ -83,7 +83,8 @@ class OpenFile:
         if self.is_torn:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self.octets)
-        os.close(self._descriptor)
+        with suppress(OSError):
+            os.close(self._descriptor)
 
 
 class Directory:
@@ -393,9 +394,10 @@ class LedgerFiles:
 
     def close(self) -> None:
         """The broker ends."""
-        for file in self._retired:
+        # After a failure of the store the present one is still here.
+        for file in (*self._retired, *filter(None, (self._file,))):
             self._close(file)
-        self._retired = []
+        self._retired, self._file = [], None
         if self._folder is not None:
             self._folder.close()
         if self._state >= 0:

@@ -44,9 +44,12 @@ def why_not(kind: FileSystem) -> str:
 class LoopDisk:
     """A mounted image."""
 
-    def __init__(self, directory: Path, kind: FileSystem, size_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, kind: FileSystem, size_bytes: int, options: str = ""
+    ) -> None:
         """Make the image `directory`/disk.img; `mount` makes it usable at `directory`/disk."""
         self.kind = kind
+        self._options = f"loop,{options}" if options else "loop"
         self.mount_point = directory / "disk"
         self._image = directory / "disk.img"
         self.mount_point.mkdir()
@@ -56,7 +59,7 @@ class LoopDisk:
 
     def mount(self) -> None:
         """Mount it; the kernel replays the file system's own journal."""
-        run("mount", "-o", "loop", str(self._image), str(self.mount_point))
+        run("mount", "-o", self._options, str(self._image), str(self.mount_point))
 
     def unmount(self) -> None:
         """Unmount it, waiting for the last process to let go."""
@@ -80,6 +83,12 @@ class LoopDisk:
         finally:
             os.close(descriptor)
 
+    def break_it(self) -> None:
+        """Have ext4 find an error; what it does then, the options of the mount say."""
+        device = self.mount_point.stat().st_dev
+        name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
+        Path(f"/sys/fs/ext4/{name}/trigger_fs_error").write_text("1", "ascii")
+
     def free_bytes(self) -> int:
         """What an unprivileged process may still write there."""
         status = os.statvfs(self.mount_point)
@@ -87,9 +96,11 @@ class LoopDisk:
 
 
 @contextmanager
-def loop_disk(directory: Path, kind: FileSystem, size_bytes: int) -> Iterator[LoopDisk]:
+def loop_disk(
+    directory: Path, kind: FileSystem, size_bytes: int, options: str = ""
+) -> Iterator[LoopDisk]:
     """A fresh mounted file system, gone at the end."""
-    disk = LoopDisk(directory, kind, size_bytes)
+    disk = LoopDisk(directory, kind, size_bytes, options)
     disk.mount()
     try:
         yield disk
