@@ -26,6 +26,7 @@ import regex
 from protocol.errors import AccessRefused
 from protocol.text import encode_text
 from server.accounts import UserAccount
+from server.broker.patterns import Pattern
 from server.startup import SettingsError
 
 Permission = Literal["configure", "write", "read"]
@@ -38,8 +39,6 @@ DIGESTS: Final[dict[str, str]] = {
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
 }
-# An honest pattern takes microseconds for 255 octets; this one stalls every client of the broker.
-MATCH_LIMIT_S: Final = 0.01
 # Verdicts kept per user; beyond that they are forgotten all at once.
 CACHE_SIZE: Final = 4096
 # Clients come again from where they came from.
@@ -101,12 +100,12 @@ def encode_hash(hashed: PasswordHash) -> str:
 class Grant(NamedTuple):
     """The three patterns of a user in one virtual host."""
 
-    configure: regex.Pattern[str]
-    write: regex.Pattern[str]
-    read: regex.Pattern[str]
+    configure: Pattern
+    write: Pattern
+    read: Pattern
 
 
-def compile_pattern(text: str) -> regex.Pattern[str]:
+def compile_pattern(text: str) -> Pattern:
     """A permission pattern; the empty string matches the empty name only.
 
     Raises:
@@ -115,8 +114,8 @@ def compile_pattern(text: str) -> regex.Pattern[str]:
     Spec: PERM-01
     """
     try:
-        return regex.compile(text or "^$", regex.VERSION0)
-    except regex.error as error:
+        return Pattern(text or "^$")
+    except ValueError as error:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
@@ -132,8 +131,8 @@ def grant_of(configure: str, write: str, read: str) -> Grant:
 class TopicGrant(NamedTuple):
     """Which keys of one exchange may be published with, and bound with (PERM-10)."""
 
-    write: regex.Pattern[str]
-    read: regex.Pattern[str]
+    write: Pattern
+    read: Pattern
 
 
 class User:
@@ -185,9 +184,13 @@ class User:
         key = (permission, name, vhost_name)
         verdict = self._verdicts.get(key)
         if verdict is None:
+            verdict = self._search(permission, name, vhost_name)
+            # What took too long to know is refused now, and asked again the next time.
+            if verdict is None:
+                return False
             if len(self._verdicts) >= CACHE_SIZE:
                 self._verdicts.clear()
-            verdict = self._verdicts[key] = self._search(permission, name, vhost_name)
+            self._verdicts[key] = verdict
         return verdict
 
     def permit(self, vhost_name: str, grant: Grant) -> None:
@@ -221,12 +224,12 @@ class User:
         self._topics = other._topics | self._topics
         self._verdicts.clear()
 
-    def _search(self, permission: Permission, name: str, vhost_name: str) -> bool:
+    def _search(self, permission: Permission, name: str, vhost_name: str) -> bool | None:
         grant = self._grants.get(vhost_name)
         if grant is None:
             return False
-        pattern: regex.Pattern[str] = getattr(grant, permission)
-        return _finds(pattern, name)
+        pattern: Pattern = getattr(grant, permission)
+        return pattern.is_in(name)
 
     def require(self, permission: Permission, kind: ResourceKind, name: str, vhost: str) -> None:
         """Pass if the user has this permission on the resource.
@@ -248,7 +251,7 @@ class User:
         Spec: PERM-10
         """
         grant = self._topics.get((vhost, name))
-        return grant is None or _finds(grant.write if permission == "write" else grant.read, key)
+        return grant is None or bool(getattr(grant, permission).is_in(key))
 
     def require_topic(self, permission: TopicPermission, key: str, name: str, vhost: str) -> None:
         """Pass if the user may use this key at the topic exchange of that name.
@@ -276,14 +279,6 @@ class User:
         if self.may("read", name, vhost) or self.may("write", name, vhost):
             return
         self.require("configure", kind, name, vhost)
-
-
-def _finds(pattern: regex.Pattern[str], text: str) -> bool:
-    """Whether the pattern is found in time."""
-    try:
-        return pattern.search(text, timeout=MATCH_LIMIT_S) is not None
-    except (TimeoutError, regex.error):
-        return False
 
 
 class _Login(NamedTuple):

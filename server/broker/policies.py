@@ -13,10 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import regex
-import structlog
-
 from server.broker.arguments import CLASSIC, QUORUM, STREAM
+from server.broker.patterns import Pattern
 from server.broker.policy_keys import (
     InvalidPolicy,
     Value,
@@ -40,10 +38,6 @@ QUEUE_KINDS: Final = {
 OPERATOR_TARGETS: Final = (ALL, QUEUES, *QUEUE_KINDS.values())
 TARGETS: Final = (*OPERATOR_TARGETS, EXCHANGES)
 NAME_MAX_SIZE: Final = 255
-# A pattern that takes longer over one name governs nothing.
-MATCH_LIMIT_S: Final = 0.05
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,15 +116,15 @@ class Ruling(NamedTuple):
 NO_RULING: Final = Ruling()
 
 
-def compile_pattern(pattern: str) -> regex.Pattern[str]:
+def compile_pattern(pattern: str) -> Pattern:
     """The expression that is searched in names.
 
     Raises:
         InvalidPolicy: it is none (POLICY-07)
     """
     try:
-        return regex.compile(pattern, regex.VERSION0)
-    except regex.error as error:
+        return Pattern(pattern)
+    except ValueError as error:
         raise InvalidPolicy(
             f"pattern should be regular expression but is invalid: {term(str(error))}"
         ) from None
@@ -144,22 +138,11 @@ class _Ranked:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._kinds = policy.kinds
-        self._pattern: regex.Pattern[str] | None = compile_pattern(policy.pattern)
+        self._pattern = compile_pattern(policy.pattern)
 
     def matches(self, kind: str, name: str) -> bool:
-        if self._pattern is None or kind not in self._kinds:
-            return False
-        try:
-            return self._pattern.search(name, timeout=MATCH_LIMIT_S) is not None
-        except (TimeoutError, regex.error):
-            # One expensive look is enough: every queue would pay for the next ones.
-            self._pattern = None
-            log.warning(
-                "policy.disabled",
-                policy=self.policy.name,
-                why="its pattern takes too long to match",
-            )
-            return False
+        """Whether it is for this one; a name that takes too long to search is not governed."""
+        return kind in self._kinds and bool(self._pattern.is_in(name))
 
 
 class Policies:

@@ -187,6 +187,32 @@ def test_a_pattern_that_takes_too_long_denies() -> None:
     assert shop.may("read", "aaa", "/")
 
 
+def test_a_search_that_ran_out_of_time_is_no_verdict_to_remember() -> None:
+    shop = user(read="^(orders|bills)$")
+    pattern = shop._grants["/"].read
+    real = pattern._engine
+
+    class Stalled:
+        def search(self, name: str, timeout: float) -> object:
+            raise TimeoutError("regex timed out")
+
+    pattern._engine = Stalled()  # type: ignore[assignment]
+    assert not shop.may("read", "orders", "/")
+    pattern._engine = real
+    assert shop.may("read", "orders", "/")
+
+
+def test_guest_needs_no_clock() -> None:
+    guest = user()
+
+    class Stalled:
+        def search(self, name: str, timeout: float) -> object:
+            raise TimeoutError("regex timed out")
+
+    guest._grants["/"].read._engine = Stalled()  # type: ignore[assignment]
+    assert all(guest.may("read", f"queue-{number}", "/") for number in range(100))
+
+
 def test_another_vhost_is_another_matter() -> None:
     shop = user(vhosts=("shop",))
     assert shop.may_enter("shop")
@@ -292,7 +318,7 @@ def test_verdicts_are_remembered_but_not_without_bound(monkeypatch: pytest.Monke
     searches: list[str] = []
     search = User._search
 
-    def counted(self: User, permission: auth.Permission, name: str, vhost: str) -> bool:
+    def counted(self: User, permission: auth.Permission, name: str, vhost: str) -> bool | None:
         searches.append(name)
         return search(self, permission, name, vhost)
 

@@ -93,15 +93,17 @@ class TestMatching:
         policies.put(operator())
         assert policies.of_exchange("x") == NO_RULING
 
-    def test_a_pattern_without_end_governs_nothing_and_is_tried_once(
+    def test_a_pattern_without_end_governs_nothing_and_leaves_the_others_alone(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("server.broker.policies.MATCH_LIMIT_S", 0.01)
+        monkeypatch.setattr("server.broker.patterns.SEARCH_LIMIT_S", 0.001)
         policies = Policies()
         policies.put(policy("slow", "^(([a-z])+.)+[A-Z]([a-z])+$", priority=2))
         policies.put(policy("quick", priority=1))
-        for number in range(1000):
+        for number in range(100):
             assert governs(policies, "a" * 60 + str(number)) == ("quick", "")
+        # It is not given up: a name that it can be searched in is governed.
+        assert governs(policies, "a.Bc") == ("slow", "")
 
 
 class TestValidation:
