@@ -338,7 +338,9 @@ class Channel:
 
     def rollback(self) -> None:
         """tx.rollback (TX-10)."""
-        self.unacked.put_back(self._needs_transaction().rollback())
+        entries = self._needs_transaction().rollback()
+        self.unacked.put_back(entries)
+        self.timeouts.watch_again(self, entries)
         self.reply(tx_rollback_ok(self.number))
 
     def _needs_transaction(self) -> Transaction:

@@ -240,6 +240,7 @@ def give_again(channel: Channel, *, requeue: bool) -> None:
     for entry in channel.unacked.take_all():
         if entry.consumer is not None and entry.consumer.is_active:
             entry.consumer.deliver_again(entry)
+            entry.since_ms = channel.timeouts.watch(channel, entry.consumer, entry.queue)
             channel.unacked.put_back([entry])
         else:
             channel.settle([entry], Fate.RECOVERED)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from server.broker.queue import Queue
     from server.channel import Channel
     from server.consumer import Consumer
+    from server.unacked import Taken
 
 MOST_MS: Final = 60_000
 
@@ -46,6 +47,11 @@ class Timeouts:
         self._interval_ms = min(self._interval_ms, max(1, timeout_ms // 2))
         self._arm(channel)
         return channel.node.timers.now_ms()
+
+    def watch_again(self, channel: Channel, entries: list[Taken]) -> None:
+        """Deliveries are outstanding again, since when they were written."""
+        if any(entry.since_ms for entry in entries):
+            self._arm(channel)
 
     def _arm(self, channel: Channel) -> None:
         if not self._is_armed:

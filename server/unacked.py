@@ -46,10 +46,11 @@ class Run:
 class Taken:
     """Deliveries taken out together: the messages of one run, with their tags."""
 
-    __slots__ = ("consumer", "is_dense", "messages", "queue", "tags")
+    __slots__ = ("consumer", "is_dense", "messages", "queue", "since_ms", "tags")
 
     def __init__(self, run: Run, tags: range | list[int], messages: list[Message]) -> None:
         self.tags = tags
+        self.since_ms = run.since_ms
         self.messages = messages
         self.is_dense = run.is_dense and len(messages) == len(tags) and not isinstance(tags, list)
         self.consumer = run.consumer
@@ -144,7 +145,7 @@ class Unacked:
             return None
         taken = [whole(before) for before in self._runs[:index]]
         upto = run.messages[: at + 1]
-        part = Run(run.first, upto, run.consumer, run.queue, is_dense=run.is_dense)
+        part = Run(run.first, upto, run.consumer, run.queue, run.since_ms, is_dense=run.is_dense)
         part.live = sum(1 for message in part.messages if message is not None)
         taken.append(whole(part))
         self.count -= sum(len(entry.messages) for entry in taken)
@@ -170,18 +171,22 @@ class Unacked:
         return taken
 
     def put_back(self, entries: list[Taken]) -> None:
-        """Enter taken deliveries again under their old tags (TX-10)."""
+        """Enter taken deliveries again under their old tags, as old as they were (TX-10)."""
         for entry in entries:
+            self.count += len(entry.messages)
             for tag, message in zip(entry.tags, entry.messages, strict=True):
                 index = bisect_right(self._runs, tag, key=first_tag)
                 run = self._runs[index - 1] if index else None
                 if run is not None and tag < run.first + len(run.messages):
                     run.messages[tag - run.first] = message
                     run.live += 1
+                elif run is not None and continues(run, entry, tag):
+                    run.messages.append(message)
+                    run.live += 1
+                    run.is_dense = False
                 else:
-                    new = Run(tag, [message], entry.consumer, entry.queue)
+                    new = Run(tag, [message], entry.consumer, entry.queue, entry.since_ms)
                     self._runs.insert(index, new)
-                self.count += 1
 
     def live(self) -> list[Taken]:
         """Everything outstanding, without taking it."""
@@ -214,6 +219,17 @@ class Unacked:
 def first_tag(run: Run) -> int:
     """Sort key of the runs."""
     return run.first
+
+
+def continues(run: Run, entry: Taken, tag: int) -> bool:
+    """Whether a delivery that was taken out can stand in this run, behind its last one."""
+    return (
+        run.first + len(run.messages) == tag
+        and len(run.messages) < RUN_MESSAGES
+        and run.consumer is entry.consumer
+        and run.queue is entry.queue
+        and run.since_ms == entry.since_ms
+    )
 
 
 def whole(run: Run) -> Taken:

@@ -23,7 +23,7 @@ OWNERS: list[tuple[Consumer | None, Queue]] = [
     (None, QUEUES[0]),
     (None, QUEUES[1]),
 ]
-Entry = tuple[Message, "Consumer | None", Queue]
+Entry = tuple[Message, "Consumer | None", Queue, int]
 
 
 class UnackedMachine(RuleBasedStateMachine):
@@ -40,12 +40,15 @@ class UnackedMachine(RuleBasedStateMachine):
         count=st.one_of(st.integers(1, 5), st.just(300)),
         owner=st.sampled_from(OWNERS),
         skipped=st.sampled_from([0, 0, 0, 1]),
+        since_ms=st.sampled_from([0, 1, 1, 2]),
     )
-    def deliver(self, count: int, owner: tuple[Consumer | None, Queue], skipped: int) -> None:
+    def deliver(
+        self, count: int, owner: tuple[Consumer | None, Queue], skipped: int, since_ms: int
+    ) -> None:
         first = self.next_tag + skipped  # a no-ack delivery uses a tag, too
         messages: list[Message] = [(b"", b"", tag, 0) for tag in range(first, first + count)]
-        self.unacked.add(first, messages, *owner)
-        self.model |= {message[2]: (message, *owner) for message in messages}
+        self.unacked.add(first, messages, *owner, since_ms)
+        self.model |= {message[2]: (message, *owner, since_ms) for message in messages}
         self.next_tag = first + count
 
     def near(self, place: float) -> int:
@@ -94,7 +97,7 @@ class UnackedMachine(RuleBasedStateMachine):
         self.unacked.put_back(self.held)
         for entry in self.held:
             for tag, message in zip(entry.tags, entry.messages, strict=True):
-                self.model[tag] = (message, entry.consumer, entry.queue)
+                self.model[tag] = (message, entry.consumer, entry.queue, entry.since_ms)
         self.held = []
 
     @rule()
@@ -104,7 +107,7 @@ class UnackedMachine(RuleBasedStateMachine):
     def check(self, taken: list[Taken], expected: list[int]) -> None:
         """What was taken is what the model says, in order, each with its own owner."""
         found = [
-            (tag, (message, entry.consumer, entry.queue))
+            (tag, (message, entry.consumer, entry.queue, entry.since_ms))
             for entry in taken
             for tag, message in zip(entry.tags, entry.messages, strict=True)
         ]
@@ -114,7 +117,7 @@ class UnackedMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_else_is_there(self) -> None:
         live = [
-            (tag, (message, entry.consumer, entry.queue))
+            (tag, (message, entry.consumer, entry.queue, entry.since_ms))
             for entry in self.unacked.live()
             for tag, message in zip(entry.tags, entry.messages, strict=True)
         ]

@@ -79,3 +79,54 @@ def test_otherwise_the_channel_ends(is_got: bool) -> None:
         client.world.pass_time(0.16)
     client.open()
     assert client.message_count("q") == 1
+
+
+def test_what_is_acked_in_time_does_not_age_with_what_came_later() -> None:
+    """The clock is that of each delivery, though both stand side by side."""
+    client = opened(World())
+    declare(client, "q", consumer_timeout=100)
+    client.consume("q", "t")
+    publish(client, "q", b"a")
+    client.world.pass_time(0.08)
+    publish(client, "q", b"b")
+    assert [delivery(what)[1] for _, what in client.hear()] == [1, 2]
+    client.send(wire.ack(1, 1))
+    client.world.pass_time(0.07)
+    assert client.hear() == []
+    client.world.pass_time(0.05)
+    assert client.names() == ["Basic.Cancel"]
+
+
+@pytest.mark.parametrize("multiple", [True, False])
+def test_a_rollback_does_not_stop_the_clock(multiple: bool) -> None:
+    """CONS-70: the delivery is as old as it was, also when nothing was outstanding meanwhile."""
+    client = opened(World())
+    declare(client, "q", consumer_timeout=100)
+    publish(client, "q", b"a", b"b")
+    client.consume("q", "t")
+    client.method(1, commands.Tx.Select())
+    if multiple:
+        client.method(1, commands.Basic.Ack(2, True))
+    else:
+        client.send(wire.ack(1, 1), wire.ack(1, 2))
+    client.hear()
+    client.world.pass_time(0.06)
+    client.method(1, commands.Tx.Rollback())
+    assert client.names() == ["Tx.RollbackOk"]
+    client.world.pass_time(0.06)
+    assert client.names() == ["Basic.Cancel"]
+
+
+def test_a_recover_without_requeue_begins_anew() -> None:
+    """CONS-70, ACK-22: the delivery is written again, and its clock starts then."""
+    client = opened(World())
+    declare(client, "q", consumer_timeout=100)
+    publish(client, "q", b"a")
+    client.consume("q", "t")
+    client.world.pass_time(0.08)
+    client.method(1, commands.Basic.Recover(False))
+    client.world.pass_time(0.07)
+    assert "Basic.Cancel" not in client.names()
+    client.world.pass_time(0.06)
+    client.world.pass_time(0.06)
+    assert client.names() == ["Basic.Cancel"]

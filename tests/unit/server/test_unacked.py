@@ -134,3 +134,24 @@ def test_handed_list_is_not_kept() -> None:
     unacked.add(3, messages(3, 1), ALICE, QUEUE)
     unacked.take_range(2, 2)
     assert mine == messages(1, 2)
+
+
+def test_what_was_written_at_another_time_stands_by_itself() -> None:
+    held = Unacked()
+    held.add(1, messages(1, 2), ALICE, QUEUE, 100)
+    held.add(3, messages(3, 2), ALICE, QUEUE, 180)
+    assert held.times() == [(ALICE, QUEUE, 100), (ALICE, QUEUE, 180)]
+    taken = held.take_up_to(3)
+    assert held.times() == [(ALICE, QUEUE, 180)]
+    held.put_back(taken or [])
+    assert held.times() == [(ALICE, QUEUE, 100), (ALICE, QUEUE, 180), (ALICE, QUEUE, 180)]
+
+
+def test_what_is_put_back_stands_in_runs_again() -> None:
+    """A large commit that is rolled back must not leave a run for each delivery."""
+    held = Unacked()
+    held.add(1, messages(1, RUN_MESSAGES), ALICE, QUEUE)
+    taken = [entry for tag in range(1, RUN_MESSAGES + 1) for entry in held.take_range(tag, tag)[0]]
+    held.put_back(taken)
+    assert len(held.times()) == 1
+    assert tags(held.take_all()) == list(range(1, RUN_MESSAGES + 1))
