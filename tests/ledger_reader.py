@@ -76,6 +76,7 @@ class Audit:
         self._consumers: dict[int, Line] = {}
         self._routes: dict[int, Line] = {}
         self._published: dict[tuple[int, int], int] = {}
+        self._moved_to: dict[Copy, list[Copy]] = defaultdict(list)
         self._returned: set[tuple[int, int, int, int]] = set()
         self._watermark = 0
         self._epoch = 0
@@ -198,14 +199,24 @@ class Audit:
 
     def _mov(self, line: Line) -> None:
         first, last = line["lsn"]
+        new = self._new(line, range(first, last + 1))
+        for copy in new:
+            self.fates[copy].moved = (line["o"], copy[1])
         if line["src"]:
             sources = list(expand(line["si"]))
             assert len(sources) == last - first + 1, line
             for lsn in sources:
-                if lsn not in self.held[line["src"]]:
+                source = (line["src"], lsn)
+                if lsn not in self.held[line["src"]] and not self._is_moved_again(source):
                     self.fault(line, f"moved what is not there: {lsn}")
-        for copy in self._new(line, range(first, last + 1)):
-            self.fates[copy].moved = (line["o"], copy[1])
+            for copy in new:
+                self._moved_to[line["src"], sources[copy[1] - first]].append(copy)
+
+    def _is_moved_again(self, source: Copy) -> bool:
+        """Whether a full disk has refused to move it before, and its queue has gone since."""
+        if self.queues[source[0]]["w"] != "deleted":
+            return False
+        return any(self.fates[copy].ends == ["dropped refused"] for copy in self._moved_to[source])
 
     def _ret(self, line: Line) -> None:
         for number in expand(line["i"]):

@@ -432,22 +432,27 @@ class Office:
         """
         unwritten, self._unwritten = self._unwritten, []
         kept: list[Sent] = []
+
+        def is_gone(message: Message) -> bool:
+            """Whether the same block had brought it: then no queue ever had it."""
+            return bool(message[2] & 1) and message[2] >= first_lsn * 2
+
         for sent in reversed(unwritten):
             queue = sent.queue
             for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
                 self._journal().unsettle(store_id, lsns)
             stuck = queue.care.letters.stuck if queue.care and queue.care.letters else None
+            had = [each for each in sent.messages if not is_gone(each)]
             if queue.pen is not None and not queue.is_deleted:
-                # What the same block had brought never was in the queue, what is stuck still is.
-                had = [each for each in sent.messages if each[2] < first_lsn * 2]
+                # What is stuck still is in the queue.
                 queue.pen.back([each for each in had if stuck is None or not stuck.knows(each)])
-            if sent.one is not None and stuck is not None:
+            if sent.one is None or stuck is None:
+                kept.append(sent)
+            elif had:
                 stuck.keep_again(sent.messages[0], sent.one)
                 queue.keeps(sent.messages)
-            else:
-                kept.append(sent)
         self._kept += reversed(kept)
-        self._forget(lambda _, message: bool(message[2] & 1) and message[2] >= first_lsn * 2)
+        self._forget(lambda _, message: is_gone(message))
 
     def kept_of(self, queue: Queue) -> list[int]:
         """LSNs of dead letters of a queue that a full disk has sent back."""

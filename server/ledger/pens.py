@@ -78,8 +78,10 @@ class QueuePen:
 
     def back(self, messages: Sequence[Message]) -> None:
         """Their end was refused by the disk: they are in the queue again."""
-        if messages:
-            self._book.put(f'uns","qid":{self.qid},"i":{lsns_text(messages)}')
+        # A message that was refused at the door of its queue has no LSN, and is a copy of none.
+        copies = [message for message in messages if message[2]]
+        if copies:
+            self._book.put(f'uns","qid":{self.qid},"i":{lsns_text(copies)}')
 
     def lost(self, lsns: Iterable[int], why: str) -> None:
         """Copies are gone, by their LSNs."""

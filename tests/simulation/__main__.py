@@ -7,9 +7,10 @@
     --rough              with a disk that is full, and a power that goes, every few steps
 
 Every other share of the time goes to the store alone (`store_model.run_random`), whose
-histories are shorter; half of the broker's have every feature in use (`--features`). Prints crash
-states per second and totals; exit code 1 after a failure, of which the line that brings it back
-is printed at once.
+histories are shorter; those of the broker are in turn plain, with every feature in use
+(`--features`), and with these and a ledger that is audited in the end (`--ledger`; every other
+one of these is rough). Prints crash states per second and totals; exit code 1 after a failure, of
+which the line that brings it back is printed at once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 
@@ -28,6 +30,13 @@ from tests.simulation import history, store_model
 
 STORE_SHARE = 0.4
 SHOWN_STEPS = 60
+# Histories of a broker by what it has in use, and how they are asked for.
+RUNS: dict[str, Callable[..., history.Outcome]] = {
+    "": history.run,
+    "--features ": history.run_features,
+    "--ledger ": history.run_ledger,
+}
+KINDS = tuple(RUNS)
 
 
 @dataclass(slots=True)
@@ -35,6 +44,7 @@ class Totals:
     """What all histories of one process came to."""
 
     histories: int = 0
+    broker_histories: int = 0
     broker_states: int = 0
     store_states: int = 0
     broker_seconds: float = 0.0
@@ -51,6 +61,7 @@ class Totals:
 
     def add(self, other: Totals) -> None:
         self.histories += other.histories
+        self.broker_histories += other.broker_histories
         self.broker_states += other.broker_states
         self.store_states += other.store_states
         self.broker_seconds += other.broker_seconds
@@ -60,19 +71,19 @@ class Totals:
         self.failures += other.failures
 
 
-def live_broker(seed: int, totals: Totals, *, has_features: bool, is_rough: bool) -> None:
+def live_broker(seed: int, totals: Totals, kind: str, *, is_rough: bool) -> None:
     began = time.perf_counter()
-    run = history.run_features if has_features else history.run
-    outcome = run(seed, is_rough=is_rough)
+    outcome = RUNS[kind](seed, is_rough=is_rough)
     totals.broker_seconds += time.perf_counter() - began
     totals.histories += 1
+    totals.broker_histories += 1
     totals.broker_states += outcome.states
     totals.confirms += outcome.confirms
     totals.deliveries += outcome.deliveries
     if outcome.failure is not None:
-        kind = type(outcome.failure).__name__
-        what = ("--features " if has_features else "") + ("--rough " if is_rough else "")
-        totals.failed(f"{what}--seed {seed} --steps {outcome.steps}  # {kind}: {outcome.failure}")
+        name = type(outcome.failure).__name__
+        what = kind + ("--rough " if is_rough else "")
+        totals.failed(f"{what}--seed {seed} --steps {outcome.steps}  # {name}: {outcome.failure}")
 
 
 def live_store(seed: int, totals: Totals) -> None:
@@ -97,9 +108,10 @@ def live(first_seed: int, seconds: float, states: int, is_rough: bool = False) -
         if totals.store_seconds < STORE_SHARE * spent:
             live_store(seed, totals)
         else:
-            # Every other history of the broker has all features in use.
-            has_features = totals.histories % 2 == 0
-            live_broker(seed, totals, has_features=has_features, is_rough=is_rough)
+            kind = KINDS[totals.broker_histories % len(KINDS)]
+            # A ledger has most to tell of blocks that were refused.
+            is_strained = kind == "--ledger " and totals.broker_histories % 2 == 0
+            live_broker(seed, totals, kind, is_rough=is_rough or is_strained)
         seed += 1
     return totals
 
@@ -135,11 +147,14 @@ def live_all(
     return totals
 
 
-def show(seed: int, steps: int, *, has_features: bool, is_rough: bool) -> int:
+def show(seed: int, steps: int | None, kind: str, *, is_rough: bool) -> int:
     """One history again, with what led to its end."""
     lines: deque[str] = deque(maxlen=SHOWN_STEPS)
-    run = history.run_features if has_features else history.run
-    outcome = run(seed, steps, is_rough=is_rough, trace=lines.append)
+    run = RUNS[kind]
+    if steps is None:
+        outcome = run(seed, is_rough=is_rough, trace=lines.append)
+    else:
+        outcome = run(seed, steps, is_rough=is_rough, trace=lines.append)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     if outcome.failure is None:
         sys.stdout.write(f"seed {seed}: {outcome.steps} steps, {outcome.states} states, fine\n")
@@ -164,17 +179,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--states", type=int, default=0)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--steps", type=int, default=history.STEPS)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--store", action="store_true", help="with --seed: a history of the store")
     parser.add_argument("--features", action="store_true", help="with --seed: with all features")
+    parser.add_argument("--ledger", action="store_true", help="with --seed: and with a ledger")
     parser.add_argument("--rough", action="store_true", help="a disk that is often full")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     chosen = parser.parse_args()
     if chosen.seed is not None and not (chosen.seconds or chosen.states):
         if chosen.store:
             return show_store(chosen.seed)
-        kind = {"has_features": chosen.features, "is_rough": chosen.rough}
-        return show(chosen.seed, chosen.steps, **kind)
+        kind = "--ledger " if chosen.ledger else "--features " if chosen.features else ""
+        return show(chosen.seed, chosen.steps, kind, is_rough=chosen.rough)
     fresh = random.SystemRandom().randrange(1 << 40)
     first_seed = chosen.seed if chosen.seed is not None else fresh
     began = time.perf_counter()

@@ -7,7 +7,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import structlog
@@ -17,10 +17,14 @@ from store.errors import StoreError
 from tests.simulation.feature_queues import watched_queues
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
+from tests.simulation.ledger_world import LedgerWorld
 from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
 
 STEPS = 400
+# A ledger is read as a whole in the end.
+LEDGER_STEPS = 250
+STOCK_RATE = 0.03
 # What a broken broker may come to grief on besides a verdict.
 BROKEN = (AssertionError, StoreError, LookupError, ValueError, TypeError, OSError, struct.error)
 BUGS = frozenset({"connection.bug", "turn.bug"})
@@ -37,6 +41,7 @@ class Outcome:
     deliveries: int = 0
     confirms: int = 0
     failure: BaseException | None = None
+    ledger_kinds: set[str] = field(default_factory=set)  # of the lines in its ledger
 
 
 @contextmanager
@@ -107,6 +112,43 @@ def run_features(
         return _lived(world, Outcome(seed, 0), steps, is_rough=is_rough)
 
 
+def run_ledger(
+    seed: int,
+    steps: int = LEDGER_STEPS,
+    *,
+    is_rough: bool = False,
+    trace: Callable[[str], None] | None = None,
+) -> Outcome:
+    """The same for one that keeps a ledger, which must tell of every copy what became of it."""
+    bugs: list[BaseException] = []
+    outcome = Outcome(seed, 0)
+    draw = random.Random(seed)
+    with quiet_logs(bugs), ExitStack() as around:
+        around.enter_context(watched_queues())
+        if seed % 2:
+            around.enter_context(small_pages())
+        world = LedgerWorld(seed, bugs)
+        world.trace = trace
+        try:
+            for number in range(steps):
+                outcome.steps = number + 1
+                if is_rough:
+                    world.strain()
+                try:
+                    step(world)
+                    if draw.random() < STOCK_RATE:
+                        world.take_stock()
+                except PowerCut:
+                    world.crash(is_cut=True)
+            world.disk.crash_after = None
+            world.settle_down()
+            world.take_stock()
+            outcome.ledger_kinds = set(world.judge().kinds)
+        except BROKEN as error:
+            outcome.failure = bugs[0] if bugs else error
+    return _counted(world, outcome)
+
+
 def _lived(world: World, outcome: Outcome, steps: int, *, is_rough: bool) -> Outcome:
     try:
         for number in range(steps):
@@ -121,6 +163,10 @@ def _lived(world: World, outcome: Outcome, steps: int, *, is_rough: bool) -> Out
             world.end()
     except BROKEN as error:
         outcome.failure = world.bugs[0] if world.bugs else error
+    return _counted(world, outcome)
+
+
+def _counted(world: World, outcome: Outcome) -> Outcome:
     world.count()
     outcome.states, outcome.crashes = world.states, world.crashes
     outcome.deliveries, outcome.confirms = world.deliveries, world.confirms

@@ -22,11 +22,13 @@ def known_seeds() -> list[dict[str, Any]]:
     return seeds
 
 
-def live(seed: int, *, has_features: bool = False, is_rough: bool = False) -> history.Outcome:
-    run = history.run_features if has_features else history.run
-    outcome = run(seed, is_rough=is_rough)
+RUNS = {"broker": history.run, "features": history.run_features, "ledger": history.run_ledger}
+
+
+def live(seed: int, of: str = "broker", *, is_rough: bool = False) -> history.Outcome:
+    outcome = RUNS[of](seed, is_rough=is_rough)
     if outcome.failure is not None:
-        what = ("--features " if has_features else "") + ("--rough " if is_rough else "")
+        what = ("" if of == "broker" else f"--{of} ") + ("--rough " if is_rough else "")
         line = f"python -m tests.simulation {what}--seed {seed} --steps {outcome.steps}"
         raise AssertionError(line) from outcome.failure
     return outcome
@@ -55,11 +57,10 @@ def test_seeds_that_once_failed(known: dict[str, Any]) -> None:
     if known["of"] == "store":
         store_model.run_random(known["seed"])
     else:
-        is_rough = known.get("rough", False)
-        live(known["seed"], has_features=known["of"] == "features", is_rough=is_rough)
+        live(known["seed"], known["of"], is_rough=known.get("rough", False))
 
 
 def test_seeds_say_what_they_found() -> None:
     for known in known_seeds():
-        assert known["of"] in {"broker", "features", "store"}
+        assert known["of"] in {*RUNS, "store"}
         assert known["cause"]
