@@ -21,6 +21,7 @@ Method = TypeVar("Method", bound=base.Frame)
 
 _FRAME: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
+_RECOVER_ASYNC: Final = _INDEX.pack(60 << 16 | 100)
 
 
 def named(method: Method, **names: str) -> Method:
@@ -50,8 +51,11 @@ def method_of(payload: bytes) -> base.Frame:
     """The method in the payload of a frame.
 
     Raises:
-        ValueError: it is none of AMQP 0-9-1's, or is cut short
+        ValueError: it is none that AMQP 0-9-1's brokers send, or is cut short
     """
+    # Reading it is a DeprecationWarning of pamqp's, which may have been made an error.
+    if payload.startswith(_RECOVER_ASYNC):
+        raise ValueError("basic.recover-async, which only clients send")
     whole = _FRAME.pack(1, 0, len(payload)) + payload + FRAME_END
     try:
         method = frame.unmarshal(whole)[2]

@@ -41,6 +41,7 @@ WHOLE = deliver() + header(2) + frame(3, 1, b"hi")
         (b"AMQP\x01\x01\x00\x0a", "another version of AMQP: 1.1.0.10"),
         (frame(1, 1, b"\x00\x3c"), "fewer than four bytes"),
         (frame(1, 1, b"\x00\x3c\x00\xff"), "a method that cannot be read"),
+        (frame(1, 1, b"\x00\x3c\x00\x64\x01"), "basic.recover-async, which only clients send"),
         (frame(1, 1, b"\x00\x3c\x00\x3c\x01c"), "cut short"),
         (frame(1, 1, b"\x00\x3c\x00\x3c"), "cut short"),
         (frame(1, 1, b"\x00\x3c\x00\x50\x00"), "cut short"),
