@@ -17,9 +17,17 @@ from pathlib import Path
 import pika
 import pika.exceptions
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroker
 from tools.certificates import make as make_certificates
+
+# Shrinking an example may take 300 s; a test that is ended before has lost what it found.
+PROPERTY_LIMIT_S = 400
+
+# An example that takes long on a busy machine is no failure.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts processes by the folder it is in, so that -m can leave it out."""
+    """Mark what starts processes by the folder it is in, so that -m can leave it out.
+
+    Tests of properties have a limit of their own, beside which no shorter one counts.
+    """
     if not config.getoption("--campaign"):
         too_long = [item for item in items if "campaign" in item.keywords]
         items[:] = [item for item in items if item not in too_long]
@@ -43,6 +54,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for folder in ("integration", "fault"):
             if item.path.parent.name == folder:
                 item.add_marker(folder)
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            marked = item.get_closest_marker("timeout")
+            if marked is None or marked.args[0] < PROPERTY_LIMIT_S:
+                item.add_marker(pytest.mark.timeout(PROPERTY_LIMIT_S), append=False)
 
 
 @pytest.fixture(scope="session")

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pamqp.commands as amqp
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vouchmq.kit.bulk_frames import BrokenFrameError, Delivery, FrameWalk, Inbox, Returned
 from vouchmq.kit.bulk_methods import HEARTBEAT, method_frame
 from vouchmq.kit.bulk_properties import encode_properties
-
-pytestmark = pytest.mark.timeout(60)
 
 CHANNELS = (1, 2, 7)
 FRAME_MAX = 4096
