@@ -36,7 +36,7 @@ from server.connection import Connection
 from server.definitions_entry import DefinitionsError
 from server.definitions_file import read_content
 from server.gauges import MemoryGauge, give_back_memory
-from server.handshake import IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
+from server.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from server.importing import Importer
 from server.ledger.files import HOUR_S, LedgerFiles
 from server.ledger_desk import LedgerDesk
@@ -174,6 +174,7 @@ class Server:
                 for name, is_off in (
                     (IMMEDIATE, settings.compat_reject_immediate),
                     (PREFETCH_SIZE, settings.compat_reject_prefetch_size),
+                    (FLOW, settings.compat_reject_flow),
                 )
                 if is_off
             ),

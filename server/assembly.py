@@ -82,6 +82,8 @@ def limits_of(settings: Settings) -> Limits:
         default_consumer_prefetch=settings.default_consumer_prefetch,
         reject_immediate=settings.compat_reject_immediate,
         reject_prefetch_size=settings.compat_reject_prefetch_size,
+        reject_recover=settings.compat_reject_recover,
+        reject_flow=settings.compat_reject_flow,
         qos_apply_to_existing_consumers=settings.qos_apply_to_existing_consumers,
         auth_failure_delay_s=settings.auth_failure_delay_s,
         handshake_timeout_s=settings.handshake_timeout_s,

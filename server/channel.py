@@ -455,6 +455,8 @@ def select_transactions(channel: Channel, _method: commands.Tx.Select, _argument
 
 def set_flow(channel: Channel, method: commands.Channel.Flow, _arguments: Table) -> None:
     """channel.flow from the client (CHAN-20)."""
+    if channel.node.limits.reject_flow and not method.active:
+        raise NotImplementedByBroker("active=false")
     channel.flow_active = bool(method.active)
     channel.reply(flow_ok(channel.number, channel.flow_active))
     if channel.flow_active:

@@ -221,6 +221,7 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
 
 def recover(channel: Channel, method: commands.Basic.Recover, _arguments: Table) -> None:
     """basic.recover (ACK-20, ACK-22, ACK-23, TX-13)."""
+    refuse_recover_if_configured(channel, requeue=bool(method.requeue))
     refuse_recover(channel)
     channel.reply(recover_ok(channel.number))
     give_again(channel, requeue=bool(method.requeue))
@@ -228,8 +229,15 @@ def recover(channel: Channel, method: commands.Basic.Recover, _arguments: Table)
 
 def recover_async(channel: Channel, method: commands.Basic.RecoverAsync, _arguments: Table) -> None:
     """basic.recover-async: the same without reply (ACK-21)."""
+    refuse_recover_if_configured(channel, requeue=bool(method.requeue))
     refuse_recover(channel)
     give_again(channel, requeue=bool(method.requeue))
+
+
+def refuse_recover_if_configured(channel: Channel, *, requeue: bool) -> None:
+    """`compat.reject_recover` gives RabbitMQ's answer."""
+    if channel.node.limits.reject_recover and not requeue:
+        raise NotImplementedByBroker("requeue=false")
 
 
 def give_again(channel: Channel, *, requeue: bool) -> None:

@@ -66,6 +66,7 @@ _MISTAKES: Final[tuple[tuple[bytes, str], ...]] = (
 # RabbitMQ's own, and then what clients cannot expect of every broker (CONN-12).
 IMMEDIATE: Final = "basic.publish.immediate"
 PREFETCH_SIZE: Final = "basic.qos.prefetch_size"
+FLOW: Final = "channel.flow"
 CAPABILITIES: Final = (
     "publisher_confirms",
     "exchange_exchange_bindings",
@@ -78,7 +79,7 @@ CAPABILITIES: Final = (
     "direct_reply_to",
     IMMEDIATE,
     PREFETCH_SIZE,
-    "channel.flow",
+    FLOW,
     "delayed_exchange",
     "delayed_retry",
     "message_deduplication",
@@ -151,7 +152,7 @@ class Offer:
     channel_max: int = 2047
     frame_max: int = 131072
     heartbeat_s: int = 60
-    update_secret_verify: bool = True
+    update_secret_verify: bool = False
     lacks: frozenset[str] = frozenset()
 
     def server_properties(self) -> Table:

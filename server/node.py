@@ -61,7 +61,7 @@ class Waiter(Protocol):
 class Limits:
     """Values of the settings that the state machines need, in the units of their names."""
 
-    max_message_size_bytes: int = 16 * 1024 * 1024
+    max_message_size_bytes: int = 128 * 1024 * 1024
     tx_max_bytes: int = 64 * 1024 * 1024
     deliver_high_water_bytes: int = 1024 * 1024
     unsynced_limit_bytes: int = 32 * 1024 * 1024
@@ -71,6 +71,8 @@ class Limits:
     default_consumer_prefetch: int = 0
     reject_immediate: bool = False
     reject_prefetch_size: bool = False
+    reject_recover: bool = False
+    reject_flow: bool = False
     qos_apply_to_existing_consumers: bool = False
     auth_failure_delay_s: float = 3.0
     handshake_timeout_s: float = 10.0

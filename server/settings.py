@@ -153,7 +153,7 @@ class Settings:
         0, "Consumers per channel; 0: no limit (CONS-07).", low=0
     )
     max_message_size_bytes: int = option(
-        16 * MIB, "Largest message body (FRAME-38).", low=1, high=512 * MIB
+        128 * MIB, "Largest message body (FRAME-38).", low=1, high=512 * MIB
     )
     tx_max_bytes: int = option(
         64 * MIB, "Uncommitted publishes per channel (TX-15).", low=1, high=64 * 1024 * MIB
@@ -194,7 +194,7 @@ class Settings:
         False, "Log differing arguments of a redeclared queue instead of refusing (QUEUE-25)."
     )
     update_secret_verify: bool = option(
-        True, "Check the secret of connection.update-secret; off accepts any (CONN-71)."
+        False, "Check the secret of connection.update-secret; off accepts any (CONN-71)."
     )
     compat_product: str = option(
         "VouchMQ", "`product` told to clients; some decide by it what they use (CONN-13)."
@@ -208,6 +208,13 @@ class Settings:
     )
     compat_reject_prefetch_size: bool = option(
         False, "Answer a prefetch size with 540, as RabbitMQ does, instead of obeying it."
+    )
+    compat_reject_recover: bool = option(
+        False, "Answer recover(requeue=0) with 540, as RabbitMQ does, instead of obeying it."
+    )
+    compat_reject_flow: bool = option(
+        False,
+        "Answer a client's channel.flow(active=0) with 540, as RabbitMQ does, instead of obeying.",
     )
     deliver_high_water_bytes: int = option(
         MIB,

@@ -213,6 +213,26 @@ def others_stay(stage: Stage) -> None:
     equal(sorted(map(str, got[1:])), sorted(map(str, older)), "older deaths")
 
 
+@case("DLX-22", says="entries of one queue and reason without counts are counted, and made one")
+def old_entries_are_counted(stage: Stage) -> None:
+    channel = stage.channel()
+    source, target = mortal(stage, channel)
+    mine: Table = {"queue": source, "reason": "rejected"}
+    other: Table = {"queue": "elsewhere", "reason": "expired"}
+    _with_history(stage, channel, [mine, other, mine, other, mine], source)
+    wanted = [(source, "rejected", 4), ("elsewhere", "expired", 2)]
+    equal(history(fetch(channel, target)), wanted, "x-death")
+
+
+@case("DLX-22", says="of entries of one queue and reason the first counts, the others go")
+def first_entry_counts(stage: Stage) -> None:
+    channel = stage.channel()
+    source, target = mortal(stage, channel)
+    theirs = [_table(source, "rejected", 4), _table(source, "rejected", 2)]
+    _with_history(stage, channel, theirs, source)
+    equal(history(fetch(channel, target)), [(source, "rejected", 5)], "x-death")
+
+
 MALFORMED: Final[tuple[tuple[str, Plain], ...]] = (
     ("text", "nonsense"),
     ("an integer", 5),

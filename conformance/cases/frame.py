@@ -16,7 +16,7 @@ from conformance.wire import BODY, HEADER, HEARTBEAT, METHOD, Raw
 UNEXPECTED: Final = "UNEXPECTED_FRAME - expected "
 NO_PROPERTIES: Final = Raw(b"\0\0")
 CEILING: Final = 512 * 1024 * 1024
-DEFAULT_MAX_MESSAGE_SIZE: Final = 16 * 1024 * 1024
+DEFAULT_MAX_MESSAGE_SIZE: Final = 128 * 1024 * 1024
 
 
 def header(
@@ -381,7 +381,7 @@ def _too_large(stage: Stage) -> tuple[Channel, str, str]:
     return channel, stage.queue(channel), text
 
 
-@case("FRAME-38", says="a message above 16 MiB is soft 406, decided at the header", mark="≠")
+@case("FRAME-38", says="a message above 128 MiB is soft 406, decided at the header", mark="≠")
 def too_large_at_header(stage: Stage) -> None:
     channel, queue, text = _too_large(stage)
     with channel.soft(406, text, "basic.publish"):

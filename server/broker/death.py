@@ -8,6 +8,7 @@ Spec: DLX-06, DLX-13 … DLX-22
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.constants import PERSISTENT_DELIVERY_MODE
@@ -173,20 +174,35 @@ def _x_death(
 
 
 def _events(field: Field | None) -> list[Field]:
-    """The entries of an x-death header; none when it is malformed (DLX-22)."""
+    """The entries of an x-death header; none when it is malformed.
+
+    Brokers of old have written an entry without a count for each death: the first of a queue and
+    reason stands for all of them, and they are its count when it has none of its own.
+
+    Spec: DLX-22
+    """
     if field is None or field.kind != "A" or not isinstance(field.value, tuple):
         return []
-    events = [event for event in field.value if isinstance(event, Field)]
-    return events if all(_is_event(event) for event in events) else []
+    tables = [event.value for event in field.value if isinstance(event, Field)]
+    first: dict[tuple[str | None, str | None], Table] = {}
+    entries: Counter[tuple[str | None, str | None]] = Counter()
+    for table in tables:
+        if not isinstance(table, dict) or not _is_event(table):
+            return []
+        key = as_text(table["queue"]), as_text(table["reason"])
+        entries[key] += 1
+        first.setdefault(key, table)
+    return [
+        Field("F", table if "count" in table else {**table, "count": long_int(entries[key])})
+        for key, table in first.items()
+    ]
 
 
-def _is_event(event: Field) -> bool:
-    table = event.value
+def _is_event(table: Table) -> bool:
     return (
-        isinstance(table, dict)
-        and as_text(table.get("queue")) is not None
+        as_text(table.get("queue")) is not None
         and as_text(table.get("reason")) is not None
-        and as_integer(table.get("count")) is not None
+        and ("count" not in table or as_integer(table["count"]) is not None)
     )
 
 

@@ -300,6 +300,14 @@ class TestFlow:
         publish(client, b"a", b"b")
         assert [tag for tag, *_ in client.deliveries()] == ["u", "u"]
 
+    def test_it_can_be_refused(self) -> None:
+        client = World(Limits(reject_flow=True)).connect()
+        client.open()
+        _, said = client.ask(1, commands.Channel.Flow(True))
+        assert isinstance(said, commands.Channel.FlowOk)
+        with closes_connection(client, 540, "NOT_IMPLEMENTED - active=false", (20, 20)):
+            client.method(1, commands.Channel.Flow(False))
+
     def test_flow_ok_is_not_for_clients(self, client: Client) -> None:
         text = "COMMAND_INVALID - unimplemented method"
         with closes_connection(client, 503, text, (20, 21)):

@@ -557,6 +557,19 @@ class TestRecover:
         client.send(wire.ack(1, 2), wire.ack(1, 4))
         assert client.hear() == []
 
+    @pytest.mark.parametrize(
+        ("method", "ids"),
+        [(commands.Basic.Recover, (60, 110)), (commands.Basic.RecoverAsync, (60, 100))],
+    )
+    def test_same_consumer_again_can_be_refused(
+        self, method: type[base.Frame], ids: tuple[int, int]
+    ) -> None:
+        client = prepared(World(Limits(reject_recover=True)))
+        client.send(recover_frame(commands.Basic.Recover, requeue=True))
+        assert client.names() == ["Basic.RecoverOk"]
+        with closes_connection(client, 540, "NOT_IMPLEMENTED - requeue=false", ids):
+            client.send(recover_frame(method, requeue=False))
+
     def test_same_consumer_again_keeps_its_room(self, client: Client) -> None:
         client.qos(2)
         fill(client, "q", *numbers(1, 4))

@@ -577,22 +577,24 @@ def opened(handshake: Handshake) -> Handshake:
     return handshake
 
 
+CHECKING = Offer("n", "p", "v", "p", update_secret_verify=True)
+
+
 def test_the_right_secret_is_accepted() -> None:
-    handshake = opened(make())
+    handshake = opened(make(CHECKING))
     handshake.update_secret(update_secret("guest"))
     assert handshake.user.name == "guest"
 
 
 def test_a_wrong_secret_is_refused() -> None:
     with pytest.raises(NotAllowed) as caught:
-        opened(make()).update_secret(update_secret("wrong"))
+        opened(make(CHECKING)).update_secret(update_secret("wrong"))
     assert caught.value.reply_text == (
         "NOT_ALLOWED - New secret was refused by one of the backends"
     )
 
 
 def test_any_secret_is_accepted_where_none_is_checked() -> None:
-    offer = Offer("n", "p", "v", "p", update_secret_verify=False)
-    handshake = opened(make(offer))
+    handshake = opened(make())
     handshake.update_secret(update_secret("wrong"))
     assert handshake.user.name == "guest"

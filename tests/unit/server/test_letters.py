@@ -215,6 +215,18 @@ class TestCycles:
         found = deaths(headers_of(client, "dead"))
         assert [(e["queue"], e["count"]) for e in found] == [("work", 5), ("dead", 1)]
 
+    def test_old_entries_without_counts_are_counted(self, client: Client) -> None:
+        mine = {"queue": "work", "reason": "rejected", "note": "first"}
+        other = {"queue": "o", "reason": "expired"}
+        events = [mine, other, {**mine, "note": "second"}, {**other, "count": 7}]
+        publish(client, "work", b"x", headers={"x-death": events})
+        reject(client, "work")
+        found = deaths(headers_of(client, "dead"))
+        assert [(e["queue"], e["count"], e.get("note")) for e in found] == [
+            ("work", 3, "first"),
+            ("o", 2, None),
+        ]
+
     def test_malformed_history_is_replaced(self, client: Client) -> None:
         publish(client, "work", b"x", headers={"x-death": "nonsense"})
         reject(client, "work")

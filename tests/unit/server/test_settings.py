@@ -32,7 +32,7 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert settings == Settings()
     assert (settings.channel_max, settings.frame_max, settings.heartbeat_s) == (2047, 131072, 60)
     assert (settings.initial_frame_max, settings.handshake_timeout_s) == (8192, 10)
-    assert settings.max_message_size_bytes == 16 * 1024 * 1024
+    assert settings.max_message_size_bytes == 128 * 1024 * 1024
     assert (settings.host, settings.port, settings.default_vhost) == ("127.0.0.1", 5672, "/")
 
 
