@@ -204,6 +204,8 @@ class Assembly:
                 self.storage.drop_queue(queue_id)
             else:
                 queue.restore(queue_id, copies.spans, copies.delivered_lsn)
+                if isinstance(queue, Stream) and copies.positions is not None:
+                    queue.restore_offsets(copies.positions.split)
         for queue_id, queue in queues.items():
             if queue_id == queue.spec.queue_id:
                 self.equipment.restore(queue, recovered.notes.get(queue_id, {}))
@@ -277,6 +279,7 @@ class Assembly:
             segment_size_bytes=settings.segment_size_bytes,
             snapshot=self.broker.definitions,
             recall=self._recall,
+            position_of=self._position_of,
             wall_ms=self.journal_clock.now_ms,
             refuse_damage=settings.recovery_on_corruption == "refuse",
             whole_bytes=settings.recovery_read_bytes,
@@ -426,6 +429,11 @@ class Assembly:
         if isinstance(queue, Stream):
             return queue.recall(key)
         return queue.care.recall(key) if queue is not None and queue.care is not None else None
+
+    def _position_of(self, queue_id: int, lsn: int) -> int | None:
+        """The offset of a message in a stream."""
+        queue = self._stored.get(queue_id)
+        return queue.position_of(lsn) if isinstance(queue, Stream) else None
 
     def _unused(self, queue: Queue) -> None:
         vhost = self.broker.vhosts.get(queue.spec.vhost)

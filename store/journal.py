@@ -20,6 +20,7 @@ from store.errors import WriteFailed
 from store.index import Index, SegmentIndex
 from store.notes import Notes
 from store.pending import Pending, encode_head
+from store.positions import PositionOf
 from store.reader import NO_LIMIT, FetchedRun, Reader
 from store.segment import Segment, summary_name
 from store.snapshot import Snapshot
@@ -66,7 +67,8 @@ class Journal:
     LSNs start at 1 and are handed out in order. `snapshot` returns all current definition
     records; it is called when a new segment begins. Replay may meet a definition both in a
     snapshot and after it, so applying one twice must be harmless. `wall_ms` gives the time of
-    day in milliseconds; it is asked once per block with messages.
+    day in milliseconds; it is asked once per block with messages. `position_of` gives that of a
+    message which is moved.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Journal:
         snapshot: Callable[[], list[bytes]],
         wall_ms: Callable[[], int],
         state: JournalState,
+        position_of: PositionOf = lambda _queue_id, _lsn: None,
     ) -> None:
         self.disk = disk
         self.next_lsn = state.next_lsn
@@ -99,6 +102,8 @@ class Journal:
         self._routes_until = _ROUTES_AGAIN_BYTES
         self._route_limit = _MAX_ROUTES
         self._turn = Pending()
+        # Positions of messages that are moved, in queues that number theirs.
+        self.position_of = position_of
         self._notes = Notes(self._chain, state.notes)
         self._summarizer = Summarizer(disk, segment_size_bytes)
         self._begin_segment(0, self._snapshot.known)
@@ -145,6 +150,13 @@ class Journal:
         turn.runs += (route, lsn, count)
         turn.raws += raws
         return lsn
+
+    def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
+        """Buffer which position a run just appended has in a queue that numbers its messages.
+
+        It is told again at recovery, whatever became of the messages before it.
+        """
+        self._turn.place(queue_id, lsn, count, position)
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer that this queue's copies of `lsns` are gone: acked, dropped or purged.
@@ -218,6 +230,10 @@ class Journal:
         turn = self._turn
         turn.moves += (route, first_lsn, len(raws))
         turn.moved_raws += raws
+        for queue_id in queue_ids:
+            position = self.position_of(queue_id, first_lsn)
+            if position is not None:
+                turn.place(queue_id, first_lsn, len(raws), position)
         turn.arrivals.append(arrived_ms)
 
     def relog(self, queue_id: int, lsns: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from store import records
+from store.positions import WIDTH, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,7 @@ class Pending:
         "marks_before",
         "moved_raws",
         "moves",
+        "positions",
         "raws",
         "relogs",
         "runs",
@@ -63,6 +65,8 @@ class Pending:
         self.marks: dict[int, int] = {}
         self.marks_before: dict[int, int] = {}  # of the same queues, as the disk knows them
         self.has_barrier = False
+        # Of the messages of runs and moves, in queues that number theirs.
+        self.positions: Rows | None = None
 
     @property
     def asks_for_sync(self) -> bool:
@@ -84,6 +88,12 @@ class Pending:
     def route_numbers(self) -> set[int]:
         """Routes that runs and moves refer to."""
         return {*self.runs[::3], *self.moves[::3]}
+
+    def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
+        """Take in which position messages have that are in this block."""
+        if self.positions is None:
+            self.positions = Rows()
+        self.positions.add(queue_id, lsn, count, position)
 
     def all_settles(self) -> Iterable[tuple[int, Sequence[int]]]:
         """Return queue id and LSNs of what is settled in this block for the first time."""
@@ -157,6 +167,8 @@ class Pending:
             put_numbers(parts, records.DROPPED_QUEUES, self.drops + self.dropped_again, 1)
         if self.vacated:
             put_vacated(parts, self.vacated)
+        if self.positions is not None:
+            put_numbers(parts, records.POSITIONS, self.positions.flat, WIDTH)
         if self.marks:
             marks = [number for pair in self.marks.items() for number in pair]
             put_numbers(parts, records.DELIVERED_MARKS, marks, 2)

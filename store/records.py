@@ -71,8 +71,9 @@ MOVES_WRITTEN: Final = 24
 # The others up to 31 are reserved by name in docs/journal.md; an unknown kind at or above this
 # bit may be skipped by a reader that does not know it, one below may not.
 SKIPPABLE: Final = 0x8000_0000
+POSITIONS: Final = SKIPPABLE | 25
 _KNOWN: Final = frozenset(
-    {*range(SEGMENT_INFO, KNOWN_GAPS + 1), *range(VACATED, MOVES_WRITTEN + 1)}
+    {*range(SEGMENT_INFO, KNOWN_GAPS + 1), *range(VACATED, MOVES_WRITTEN + 1), POSITIONS}
 )
 
 # (buffer, offset) -> (kind, count of entries, length) of the section there.

@@ -46,6 +46,7 @@ from store.trust import Survey
 if TYPE_CHECKING:
     from store.disk import DiskFile
     from store.notes import Recall
+    from store.positions import PositionOf
 
 # Suffix of files in which nothing at all could be read while nothing else was there either.
 DISCARDED_SUFFIX: Final = ".discarded"
@@ -133,6 +134,7 @@ def open_journal(
     snapshot: Callable[[], list[bytes]],
     wall_ms: Callable[[], int],
     recall: Recall | None = None,
+    position_of: PositionOf | None = None,
     refuse_damage: bool = False,
     whole_bytes: int = WHOLE_BYTES,
     progress: Callable[[int, int], None] | None = None,
@@ -142,6 +144,7 @@ def open_journal(
     `snapshot` is first called when the journal needs its next segment, not before. `wall_ms` gives
     the time of day in milliseconds. `recall` gives the value that a scope's key has by now, or
     None; it is not called before this returns, and without it the journal remembers all notes.
+    Nor is `position_of`, without which positions are those that recovery has found.
     The newest segments are read up to `whole_bytes`, of others only summaries; all are read with
     `refuse_damage`. `progress` is told how many of how many segments are done, in the order of
     reading; each is looked at twice.
@@ -176,14 +179,22 @@ def open_journal(
         snapshot=snapshot,
         wall_ms=wall_ms,
         state=state,
+        position_of=replay.position_of,
     )
     definitions = replay.definitions()
     if verdict.holes:
         report.damaged = _describe(verdict, remains)
         _set_damaged_aside(disk, journal, verdict, remains, segments)
+    _ask(journal, recall, position_of)
+    return journal, Recovered(definitions, _queues(replay, journal, report), notes, report)
+
+
+def _ask(journal: Journal, recall: Recall | None, position_of: PositionOf | None) -> None:
+    """From now on ask the owners of what recovery has found, who know it as it is."""
     if recall is not None:
         journal.notes.ask(recall)
-    return journal, Recovered(definitions, _queues(replay, journal, report), notes, report)
+    if position_of is not None:
+        journal.position_of = position_of
 
 
 def _refuse(verdict: Verdict) -> None:

@@ -18,6 +18,7 @@ from store.blocks import Window, walk
 from store.index import SegmentIndex
 from store.journal import bounds_of_runs
 from store.lsns import Lsns, Settled
+from store.positions import WIDTH, Positions
 from store.records import Section
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class RecoveredQueue:
     spans: list[Sequence[int]] = field(default_factory=list)
     delivered_lsn: int = 0
     fetch: Callable[[Sequence[int], int], list[Content]] | None = None
+    # None where no block says any.
+    positions: Positions | None = None
 
     @property
     def count(self) -> int:
@@ -109,6 +112,7 @@ class Replay:
         self.settled: dict[int, Settled] = {}
         self._dropped: set[int] = set()
         self._moved_by_queue: dict[int, _Moved] = {}
+        self._positions: dict[int, Positions] = {}
         # The newest word about each key, None for what is forgotten.
         self._notes: dict[int, dict[bytes, bytes | None]] = {}
         self._has_snapshot = False
@@ -166,6 +170,7 @@ class Replay:
         routes: dict[int, Route] = {}
         for bodies in batches:
             self._replay_fates(bodies, remains)
+            self._replay_positions(bodies)
             if records.ROUTES in bodies:
                 for number, queue_ids, tail in records.unpack_routes(*bodies[records.ROUTES]):
                     routes[number] = (queue_ids, tail)
@@ -227,6 +232,19 @@ class Replay:
         if remains is not None:
             remains.settles += settles
             remains.dropped += dropped
+
+    def _replay_positions(self, bodies: Bodies) -> None:
+        if records.POSITIONS not in bodies:
+            return
+        numbers = iter(records.numbers_in(bodies[records.POSITIONS][0]))
+        for queue_id, lsn, count, position in zip(*[numbers] * WIDTH, strict=True):
+            if queue_id not in self._dropped:
+                self._positions.setdefault(queue_id, Positions()).add(lsn, count, position)
+
+    def position_of(self, queue_id: int, lsn: int) -> int | None:
+        """The position of a message in a queue that numbers its own, if any block says it."""
+        positions = self._positions.get(queue_id)
+        return positions.of(lsn) if positions is not None else None
 
     def _replay_notes(
         self, batches: list[Bodies], segment: Segment, remains: Remains | None
@@ -329,7 +347,10 @@ class Replay:
             # Let go one by one: both forms of all of them need not fit into memory.
             lsns = self._queues.pop(queue_id, None)
             spans = lsns.spans() if lsns is not None else []
-            queues[queue_id] = RecoveredQueue(spans, self.marks.get(queue_id, 0))
+            positions = self._positions.get(queue_id)
+            queues[queue_id] = RecoveredQueue(
+                spans, self.marks.get(queue_id, 0), positions=positions
+            )
         return queues
 
     def notes(self) -> dict[int, dict[bytes, bytes]]:

@@ -23,6 +23,7 @@ from zlib import crc32
 from store import records
 from store.index import SegmentIndex
 from store.pending import put_numbers
+from store.positions import WIDTH, Rows
 from store.records import Section
 from store.scan import Extent
 from store.segment import segment_name, summary_name
@@ -100,6 +101,7 @@ class Summary:
         self._gaps: list[tuple[int, int]] = []
         self._vacated: list[tuple[int, int, int]] = []
         self._words: dict[tuple[int, bytes], bytes | None] = {}
+        self._positions = Rows()
 
     # Growing.
 
@@ -117,6 +119,8 @@ class Summary:
                 self.add_settle(queue_id, some)
             self._drops += turn.dropped_again
             self._vacated += ((s.generation, s.first_number, s.last_number) for s in turn.vacated)
+        if turn.positions is not None:
+            self._add_positions(turn.positions.flat)
         if turn.drops or turn.defines:
             self._drops += turn.drops
             self._definitions += turn.defines
@@ -134,6 +138,12 @@ class Summary:
         numbers = iter(flat)
         for number, first, count in zip(numbers, numbers, numbers, strict=True):
             self._add_run(kept, routes[number][0], first, count)
+
+    def _add_positions(self, flat: Sequence[int]) -> None:
+        numbers = iter(flat)
+        for queue_id, lsn, count, position in zip(*[numbers] * WIDTH, strict=True):
+            if self._positions.add(queue_id, lsn, count, position):
+                self._grow(8 * WIDTH)
 
     def add_words(self, words: Iterable[Word]) -> None:
         """Take in what a block says about notes."""
@@ -212,6 +222,7 @@ class Summary:
                 end = at + 2 + flat[at + 1]
                 self.add_settle(flat[at], flat[at + 2 : end])
                 at = end
+            self._add_positions(_numbers(bodies, records.POSITIONS))
             self._drops += _numbers(bodies, records.DROPPED_QUEUES)
             self._marks.update((q, lsn) for q, lsn in _rows(bodies, records.DELIVERED_MARKS, 2))
             self._gaps += ((a, b) for a, b in _rows(bodies, records.KNOWN_GAPS, 2))
@@ -278,6 +289,7 @@ class Summary:
             (records.RUNS, self._runs, 3),
             (records.MOVES, self._moves, 3),
             (records.SETTLED_RANGES, self._ranges, 3),
+            (records.POSITIONS, self._positions.flat, WIDTH),
             (STRETCHES, stretches, 2),
             (ROUTE_BLOCKS, routes, 2),
             (MOVE_BLOCKS, moves, 3),

@@ -24,7 +24,7 @@ from server.broker.line import BATCH_OCTETS
 from server.broker.message import Message, lsn_of
 from server.broker.pager import MESSAGE_OVERHEAD_OCTETS
 from server.broker.queue import TURN_MESSAGES, Queue
-from server.broker.stream_index import Chunk, StreamIndex, chunk_notes
+from server.broker.stream_index import StreamIndex, chunk_notes
 from server.broker.stream_reader import Reader, Recent
 from server.broker.stream_retention import Retention
 from server.broker.stream_start import Start
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from server.broker.outlet import Dispatcher, Outlet
     from server.broker.pager import Pager
     from server.broker.spec import QueueSpec
+    from server.broker.stream_index import Chunk, Split
     from server.broker.stream_retention import StreamClock, StreamLog
     from server.broker.timers import Timers
 
@@ -70,11 +71,13 @@ class Stream(Queue):
         "_end",
         "_first_reader",
         "_has_unmeasured",
+        "_journal",
         "_pager",
         "_readers",
         "_recent",
         "_retention",
         "_spans",
+        "_split",
         "_stamp",
         "_timers",
         "index",
@@ -100,7 +103,9 @@ class Stream(Queue):
         self._readers: dict[Outlet, Reader] = {}
         self._first_reader = 0
         self._end = 0  # messages from this offset on are not on disk yet
+        self._journal = log
         self._spans: list[Sequence[int]] = []
+        self._split: Split | None = None
         self._has_unmeasured = False
         self._stamp = Stamp(OFFSET_HEADER)
 
@@ -135,9 +140,9 @@ class Stream(Queue):
         count, octets, _ = size
         run = list(messages if self._readers else islice(messages, 1))
         _, _, seq, now_ms = run[0]
-        chunk = self.index.append(
-            lsn_of(seq), count, octets - count * MESSAGE_OVERHEAD_OCTETS, now_ms
-        )
+        lsn = lsn_of(seq)
+        self._journal.place(self.spec.queue_id, lsn, count, self.index.next_offset)
+        chunk = self.index.append(lsn, count, octets - count * MESSAGE_OVERHEAD_OCTETS, now_ms)
         if chunk is not None:
             self._retention.note(chunk)
             if self._retention.is_limited:
@@ -442,13 +447,22 @@ class Stream(Queue):
         del store_id, delivered_lsn
         self._spans += spans
 
+    def restore_offsets(self, split: Split) -> None:
+        """What blocks say of the offsets of recovered messages; before `restore_notes`."""
+        self._split = split
+
     def restore_notes(self, notes: dict[bytes, bytes]) -> None:
         """What had been noted before a restart."""
         spans, self._spans = self._spans, []
-        self.index.restore(spans, chunk_notes(notes), self._clock.loop_ms)
+        split, self._split = self._split, None
+        self.index.restore(spans, chunk_notes(notes), self._clock.loop_ms, split)
         self._has_unmeasured = any(not chunk.is_measured for chunk in self.index.chunks)
         if self._retention.is_limited:
             self._look()
+
+    def position_of(self, lsn: int) -> int | None:
+        """The offset of a stored message, None if it is not known."""
+        return self._retention.position_of(lsn)
 
     def recall(self, key: bytes) -> bytes | None:
         """The value that a note has by now, None when it is not wanted any more."""

@@ -6,8 +6,9 @@
 
 A message costs nothing here but its part of a row, and messages published in one go are one row.
 Every chunk is noted in the journal when it begins and when it is full, so that a start knows
-offsets, times and sizes without reading a message, whatever retention has taken before. Must not
-know consumers, the journal or the clock.
+offsets, times and sizes without reading a message, whatever retention has taken before. Each block
+says the offsets of what it brings, so that damage in the midst moves none of those behind it. Must
+not know consumers, the journal or the clock.
 
 Spec: STREAM-02, STREAM-21
 """
@@ -17,12 +18,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 # A chunk is full when it has so many octets, messages or rows.
 CHUNK_OCTETS: Final = 1024 * 1024
@@ -297,6 +299,10 @@ class StreamIndex:
         chunk = self.chunks[at]
         return chunk.first_offset + chunk.rows.below(lsn)
 
+    def position_of(self, lsn: int) -> int | None:
+        """The offset of the message with this LSN, None if it is not here."""
+        return position_in(self.chunks, lsn)
+
     def end_at(self, lsn: int) -> int:
         """The offset behind that of the last message whose LSN is not higher than this one."""
         if not self.chunks or self.chunks[-1].rows.last <= lsn:
@@ -356,51 +362,108 @@ class StreamIndex:
         spans: Iterable[Sequence[int]],
         notes: list[ChunkNote],
         loop_ms: Callable[[int], int],
+        split: Split | None = None,
     ) -> None:
         """Put recovered messages in place: their LSNs, and what had been noted.
 
-        A chunk that retention was about to drop has lost its first messages. What no note tells
-        of goes on where the chunk before it ends, and has to be measured.
+        `split` tells the offsets that blocks say of rows of LSNs. Where none does, a chunk that
+        retention was about to drop has lost its first messages, and what no note tells of goes on
+        where the chunk before it ends. Damage leaves gaps, and what has to be measured.
         """
         rows = deque(rows_of(spans))
         for at, note in enumerate(notes):
             end = note.last_lsn or (notes[at + 1].first_lsn - 1 if at + 1 < len(notes) else None)
             before = take_rows(rows, note.first_lsn - 1)
-            self._untold(before, note.first_offset - sum(count for _, count in before))
-            self._told(take_rows(rows, end), note, loop_ms)
-        self._untold(take_rows(rows, None), self.next_offset)
+            self._untold(before, note.first_offset - sum(count for _, count in before), split)
+            self._told(take_rows(rows, end), note, loop_ms, split)
+        self._untold(take_rows(rows, None), self.next_offset, split)
 
-    def _untold(self, rows: list[tuple[int, int]], first_offset: int) -> None:
-        if rows:
-            chunk = Chunk(max(self.next_offset, first_offset), opens_segment=not self.chunks)
-            chunk.is_measured = False
-            self._put(chunk, rows)
+    def _untold(self, rows: list[tuple[int, int]], first_offset: int, split: Split | None) -> None:
+        for piece in pieces_of(rows, first_offset, split):
+            self._put(piece, opens_segment=not self.chunks)
 
     def _told(
-        self, rows: list[tuple[int, int]], note: ChunkNote, loop_ms: Callable[[int], int]
+        self,
+        rows: list[tuple[int, int]],
+        note: ChunkNote,
+        loop_ms: Callable[[int], int],
+        split: Split | None,
     ) -> None:
         count = sum(count for _, count in rows)
         is_whole = bool(note.last_lsn)
-        first_offset = note.first_offset + (max(0, note.messages - count) if is_whole else 0)
-        opens = bool(note.opens_segment) or not self.chunks
-        chunk = Chunk(max(self.next_offset, first_offset), opens_segment=opens)
-        chunk.is_measured = is_whole
-        if count and is_whole:
-            chunk.octets = note.octets * count // note.messages
-            chunk.first_ms, chunk.last_ms = loop_ms(note.first_ms), loop_ms(note.last_ms)
-        if count:
-            self._put(chunk, rows)
+        end = note.first_offset + note.messages * is_whole
+        first_offset = max(note.first_offset, end - count) if is_whole else note.first_offset
+        pieces = pieces_of(rows, first_offset, split)
+        for piece in pieces:
+            opens = not self.chunks or (piece is pieces[0] and bool(note.opens_segment))
+            chunk = self._put(piece, opens_segment=opens)
+            if is_whole and len(pieces) == 1 and chunk.next_offset == end:
+                chunk.is_measured = True
+                chunk.octets = note.octets * count // note.messages
+                chunk.first_ms, chunk.last_ms = loop_ms(note.first_ms), loop_ms(note.last_ms)
+                self.octets += chunk.octets
         # What was lost leaves a gap.
-        self.next_offset = max(self.next_offset, note.first_offset + note.messages * is_whole)
+        self.next_offset = max(self.next_offset, end)
 
-    def _put(self, chunk: Chunk, rows: list[tuple[int, int]]) -> None:
-        chunk.is_full = True
-        for first, count in rows:
+    def _put(self, piece: Piece, *, opens_segment: bool) -> Chunk:
+        chunk = Chunk(max(self.next_offset, piece.first_offset), opens_segment=opens_segment)
+        chunk.is_full, chunk.is_measured = True, False
+        for first, count in piece.rows:
             chunk.rows.add(first, count)
         self.chunks.append(chunk)
         self.segment_count += chunk.opens_segment
-        self.octets += chunk.octets
-        self.next_offset = max(self.next_offset, chunk.next_offset)
+        self.next_offset = chunk.next_offset
+        return chunk
+
+
+# Cuts LSNs that follow each other into parts: first LSN, count, and the offset of the first where
+# it is known.
+Split = Callable[[int, int], Iterable[tuple[int, int, int | None]]]
+
+
+class Piece(NamedTuple):
+    """Rows of messages whose offsets follow each other."""
+
+    first_offset: int
+    rows: list[tuple[int, int]]
+
+
+def pieces_of(rows: list[tuple[int, int]], first_offset: int, split: Split | None) -> list[Piece]:
+    """Rows of LSNs, cut where offsets have a gap.
+
+    What no block tells of ends where that begins which one does; `first_offset` is that of the
+    first if none does.
+    """
+    parts = [
+        part
+        for first, count in rows
+        for part in (split(first, count) if split is not None else ((first, count, None),))
+    ]
+    pieces: list[Piece] = []
+    next_offset = first_offset
+    untold = 0
+    for _, count, offset in parts:
+        if offset is not None:
+            next_offset = max(0, offset - untold)
+            break
+        untold += count
+    for first, count, offset in parts:
+        if not pieces or (offset is not None and offset != next_offset):
+            next_offset = offset if offset is not None else next_offset
+            pieces.append(Piece(next_offset, []))
+        pieces[-1].rows.append((first, count))
+        next_offset += count
+    return pieces
+
+
+def position_in(chunks: Sequence[Chunk], lsn: int) -> int | None:
+    """The offset of the message with this LSN in some chunks in order, None if it is not there."""
+    at = bisect_right(chunks, lsn, key=lambda chunk: chunk.rows.first) - 1
+    if at < 0:
+        return None
+    below = chunks[at].rows.below(lsn)
+    is_there = chunks[at].rows.below(lsn + 1) > below
+    return chunks[at].first_offset + below if is_there else None
 
 
 def first_offset_of(chunk: Chunk) -> int:

@@ -22,6 +22,7 @@ from server.broker.stream_index import (
     first_offset_of,
     is_chunk_key,
     offset_of_key,
+    position_in,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ TURN_SETTLES: Final = 65536
 
 class StreamLog(CopyLog, NoteLog, Protocol):
     """The journal, as a stream needs it."""
+
+    def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
+        """Which position the messages of a run have that was just appended."""
 
 
 class StreamClock(Protocol):
@@ -163,6 +167,11 @@ class Retention:
             self._log.unnote(self._stream_id, chunk.key)
             left -= chunk.rows.count
         return not self._doomed
+
+    def position_of(self, lsn: int) -> int | None:
+        """The offset of a message, also if it is let go and not settled yet."""
+        position = self._index.position_of(lsn)
+        return position_in(self._doomed, lsn) if position is None else position
 
     # Notes
 

@@ -23,18 +23,24 @@ class DiskWorld(World):
     """
 
     def __init__(
-        self, disk: SimDisk | None = None, *, now: float = 1000.0, rings: bool = False
+        self,
+        disk: SimDisk | None = None,
+        *,
+        now: float = 1000.0,
+        rings: bool = False,
+        settings: Settings = SETTINGS,
     ) -> None:
         self.disk = disk if disk is not None else SimDisk()
         self.now = now
         self.alarms = []
         self._rings = rings
+        self._settings = settings
         self.scheduled = []
         self.bugs = []
         self.fatal: list[str] = []
         self._numbers = count(1)
         self.assembly = Assembly(
-            SETTINGS,
+            settings,
             self.disk,
             SyncInline(),
             call_soon=self.scheduled.append,
@@ -68,4 +74,4 @@ class DiskWorld(World):
     def after_power_cut(self, seed: int = 0) -> DiskWorld:
         """What is there when the power comes back: nothing that was not synced, or parts of it."""
         self.disk.crash(seed)
-        return DiskWorld(self.disk, now=self.now, rings=self._rings)
+        return DiskWorld(self.disk, now=self.now, rings=self._rings, settings=self._settings)

@@ -148,6 +148,30 @@ def test_chunk_that_has_lost_its_first_messages_keeps_the_offsets_of_the_others(
     assert started.octets == 400 + 1000
 
 
+def test_what_is_lost_in_the_midst_leaves_gaps() -> None:
+    """Blocks say the offsets of what they bring: two holes in one chunk, and one that is full."""
+    _, notes = filled(10, 10)
+    said = {10: 0, 14: 4, 19: 9, 26: 11}
+
+    def split(first: int, count: int) -> list[tuple[int, int, int | None]]:
+        return [(first, count, said[first])]
+
+    started = StreamIndex()
+    rows = [range(10, 12), range(14, 16), range(19, 20), range(26, 35)]
+    started.restore(rows, chunk_notes(notes), loop_ms, split)
+    assert [started.offset_of(lsn) for lsn in (11, 14, 15, 19, 26, 34)] == [1, 4, 5, 9, 11, 19]
+    assert started.next_offset == 20
+    # Only of the last one it is known how large it is: what a start had not to count.
+    assert [chunk.is_measured for chunk in started.chunks] == [False, False, False, True]
+
+
+def test_what_older_blocks_do_not_tell_goes_before_what_newer_ones_do() -> None:
+    started = StreamIndex()
+    split = lambda first, count: [(first, count, 7 if first == 30 else None)]  # noqa: E731
+    started.restore([range(10, 12), range(30, 32)], [], loop_ms, split)
+    assert [started.offset_of(lsn) for lsn in (10, 11, 30, 31)] == [5, 6, 7, 8]
+
+
 def test_lost_chunk_leaves_a_gap() -> None:
     """Damage: the offsets behind it do not move."""
     _, notes = filled(10, 10, 10)

@@ -36,6 +36,9 @@ class Log:
         self._lsn += 1
         return self._lsn
 
+    def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
+        raise AssertionError("retention places nothing")
+
     def unnote(self, scope_id: int, key: bytes) -> None:
         assert scope_id == STREAM_ID
         del self.notes[key]
