@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ Copy = tuple[int, int]  # qid, LSN
 
 
 def lines_in(directory: Path, *, with_open: bool = False) -> list[Line]:
-    """All lines of a directory in the order of their numbers, each once."""
+    """All lines of a directory in the order of their numbers, each once; all seals must fit."""
+    assert seal_faults(directory) == []
     found: dict[tuple[str, int, int], Line] = {}
     for path in sorted(directory.iterdir()):
         if path.name.endswith(".jsonl") or (with_open and path.name.endswith(".open")):
@@ -35,6 +38,93 @@ def lines_in(directory: Path, *, with_open: bool = False) -> list[Line]:
             line = json.loads(text)
             found[line["b"], line["o"], line["n"]] = line
     return [found[key] for key in sorted(found)]
+
+
+NAME = re.compile(r"\.?(.+)-(\d{8})-(\d{8})\.jsonl(?:\.gz|\.open)?")
+
+
+def seal_faults(directory: Path) -> list[str]:
+    """Where the lines of a directory are not those that were sealed: `file:first-last why`.
+
+    Lines without a seal are allowed at the end of an epoch alone, which a crash may have cut, and
+    in files of a broker that did not seal at all.
+    """
+    chains: dict[str, list[tuple[int, int, str, bytes]]] = defaultdict(list)
+    for path in directory.iterdir():
+        name = NAME.fullmatch(path.name)
+        # One that has been given up meanwhile is not there.
+        if name is not None and path.exists():
+            data = path.read_bytes()
+            data = gzip.decompress(data) if path.suffix == ".gz" else data
+            chains[name[1]].append((int(name[2]), int(name[3]), path.name, data))
+    return [fault for files in chains.values() for fault in SealChain().faults(sorted(files))]
+
+
+SEALED = re.compile(rb'(?:,"prev_seal":"([0-9a-f]*)")?,"seal":"(.{64})"}\n$')
+
+
+class SealChain:
+    """Follows the seals of one broker."""
+
+    def __init__(self) -> None:
+        self._seal: str | None = None  # what the next one goes on from; None: nobody knows
+        self._pending = b""
+        self._has_sealed = False
+
+    def faults(self, files: list[tuple[int, int, str, bytes]]) -> Iterator[str]:
+        """Of its files, in their order: epoch, number, name and lines."""
+        before = (0, 0)
+        last = {epoch: number for epoch, number, *_ in files}
+        for epoch, number, name, data in files:
+            self._begin(before, (epoch, number))
+            before = (epoch, number)
+            yield from self._in_file(name, data)
+            if self._pending and self._has_sealed and last[epoch] != number:
+                yield f"{name}: lines without a seal, and it is not the last of its epoch"
+
+    def _begin(self, before: tuple[int, int], place: tuple[int, int]) -> None:
+        if place[0] > before[0]:
+            if self._pending and self._seal is not None:
+                self._seal = seal_of(self._seal, self._pending)
+            self._pending = b""
+            if place != (before[0] + 1, 1):
+                self._seal = None
+            elif not self._has_sealed:
+                self._seal = ""
+        elif place[1] != before[1] + 1:
+            self._seal = None
+
+    def _in_file(self, name: str, data: bytes) -> Iterator[str]:
+        first, is_first = 1, True
+        for count, line in enumerate(data.splitlines(keepends=True), 1):
+            said = SEALED.search(line)
+            if said is None:
+                self._pending += line
+                continue
+            begins = None if said[1] is None else said[1].decode()
+            why = self._misfit(begins, is_first=is_first)
+            if is_first or begins is not None:
+                self._seal = begins
+            sealed = self._pending + line[: said.start()] + b"}\n"
+            seal = said[2].decode(errors="replace")
+            if self._seal is not None and seal_of(self._seal, sealed) != seal:
+                why = "not what was sealed"
+            if why:
+                yield f"{name}:{first}-{count} {why}"
+            self._seal, self._pending, first, is_first = seal, b"", count + 1, False
+            self._has_sealed = True
+
+    def _misfit(self, begins: str | None, *, is_first: bool) -> str:
+        if not is_first:
+            return "" if begins is None else "the beginning of a file"
+        if begins is None:
+            return "the beginning of the file is not there"
+        return "" if self._seal in (None, begins) else "follows something else"
+
+
+def seal_of(before: str, lines: bytes) -> str:
+    """The seal of lines that follow another one's."""
+    return sha256(before.encode() + lines).hexdigest()
 
 
 def expand(ranges: Iterable[list[int]]) -> Iterator[int]:

@@ -3,8 +3,9 @@
     DIR/.<broker>-<epoch>-<number>.jsonl.open  ──rotate──▶  DIR/<broker>-<epoch>-<number>.jsonl[.gz]
 
 An open file has a name that readers of a directory pass over. Giving one up (sync, rename, sync of
-the directory, compression, removal of old ones) is done by a thread. `.<broker>.state` remembers
-what must be known when files have been carried away; it also keeps two brokers of one name apart.
+the directory, compression, removal of old ones) is done by a thread. Whatever is written at once
+gets a seal (`seals.py`). `.<broker>.state` remembers what must be known when files have been
+carried away; it also keeps two brokers of one name apart.
 Must not know what lines mean, beyond the numbers in them.
 """
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from server.ledger.ledger import Before
+from server.ledger.seals import last_seal, seal_of, sealed
 from server.startup import StartupError
 
 if TYPE_CHECKING:
@@ -159,6 +161,7 @@ class LedgerFiles:
         self._epoch = self._number = 0
         self.newest = ""
         self.before = Before()
+        self.seal = ""  # of all that was written until now
 
     # Start
 
@@ -206,17 +209,40 @@ class LedgerFiles:
         epoch = max([known.get("epoch", 0), *(each[0] for each in found)])
         number, lsn, is_clean = known.get("line", -1), known.get("lsn", 0), True
         newest = [path for each, _, path in found if each == epoch]
+        self.seal = known.get("seal", "")
         if newest:
             last: dict[str, Any] = {}
-            for path in newest[-2:]:
-                data = read_lines(path)
+            datas = [read_lines(path) for path in newest[-2:]]
+            for data in datas:
                 lsn = max([lsn, *(int(each) for each in LSNS.findall(data))])
                 with suppress(ValueError):
                     last = json.loads(data[data.rfind(b"\n", 0, -1) + 1 :])
+            self.seal = self._sealed_until(
+                datas, known.get("seal") if epoch == known.get("epoch") else None
+            )
             number = max(number, last.get("n", -1))
             is_clean = last.get("e") == "end"
         is_dark = bool(known.get("dark") or known.get("failing"))
         return Before(epoch, number, lsn, is_clean, is_dark)
+
+    @staticmethod
+    def _sealed_until(datas: list[bytes], known: str | None) -> str:
+        """What the next seal goes on from, by the last files of an epoch.
+
+        `known` is the seal that the state remembers of it; a crash may have left no other one.
+        """
+        behind: list[bytes] = []
+        for data in reversed(datas):
+            seal, rest = last_seal(data)
+            behind.insert(0, rest)
+            if seal is not None:
+                break
+        else:
+            if known is None:
+                return ""  # of a build that did not seal: a chain begins
+            seal, behind = known, behind[-1:]
+        tail = b"".join(behind)
+        return seal_of(seal, tail) if tail else seal
 
     def _found(self) -> list[tuple[int, int, Path]]:
         """Files of this broker: epoch, number, path, in their order."""
@@ -244,7 +270,7 @@ class LedgerFiles:
                 raise OSError(str(error)) from error
         self._epoch, self._number = epoch, 1
         self._file = self._opened()
-        self._remember(epoch=epoch, dark=False, failing=False)
+        self._remember(epoch=epoch, dark=False, failing=False, seal=self.seal)
 
     def _opened(self) -> OpenFile:
         name = f".{self._broker}-{self._epoch:08}-{self._number:08}.jsonl.open"
@@ -259,7 +285,9 @@ class LedgerFiles:
         """See `Sink`."""
         if self._file is None:
             raise OSError("no file")
+        data, seal = sealed(self.seal, data, begins_file=not self._file.octets)
         self._file.write(data)
+        self.seal = seal
 
     def failing(self, is_so: bool) -> None:
         """See `Sink`."""
@@ -298,10 +326,12 @@ class LedgerFiles:
         else:
             file.close()
 
+        seal = self.seal
+
         def job() -> None:
             try:
                 self._give_up(file.path)
-                self._remember(lsn=lsn)
+                self._remember(lsn=lsn, seal=seal)
                 self._clear_out()
             except OSError as error:
                 log.error("ledger.not_given_up", file=file.path.name, reason=str(error))

@@ -80,6 +80,10 @@ class Files(Sink, Protocol):
     def octets(self) -> int:
         """In the open file."""
 
+    @property
+    def seal(self) -> str:
+        """The seal of the last lines that were written."""
+
 
 @dataclass(slots=True, frozen=True)
 class Habits:
@@ -138,6 +142,9 @@ class Ledger:
         found: dict[str, object] = {"on": book is not None, "broker": self._habits.broker}
         if book is not None:
             found |= {"epoch": book.epoch, "lines": book.number, "lost": book.lost_count}
+        if self._files.seal:
+            # Whoever notes it elsewhere can tell later that nothing before it was rewritten.
+            found["seal"] = self._files.seal
         return found
 
     # On and off

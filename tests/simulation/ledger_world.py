@@ -21,6 +21,8 @@ from tests.simulation.world import Loop
 class Shelf:
     """Files of a ledger, in memory: what was written before a crash is there after it."""
 
+    seal = ""
+
     def __init__(self) -> None:
         self.data = bytearray()
         self.octets = 0

@@ -28,6 +28,7 @@ class Shelf:
 
     before = Before()
     octets = 0
+    seal = ""
 
     def __init__(self) -> None:
         self.data = b""
