@@ -160,6 +160,8 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
             metavar=_metavar(name),
             default=argparse.SUPPRESS,
             help=_help(name),
+            # A list may be given in one flag, or in several.
+            action="append" if s.type_of(name) == tuple[str, ...] else "store",
         )
 
 
@@ -176,7 +178,11 @@ def _help(name: str) -> str:
 
 
 def _settings(options: argparse.Namespace) -> s.Settings:
-    flags = {n: value for n, value in vars(options).items() if n not in {"command", "verb"}}
+    flags = {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name, value in vars(options).items()
+        if name not in {"command", "verb"}
+    }
     return s.load(flags, os.environ)
 
 
@@ -189,7 +195,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _ping(options: argparse.Namespace) -> int:
     settings = _settings(options)
-    problem: str = import_module("server.ping").ping(settings.host, settings.port)
+    problem: str = import_module("server.ping").ping(settings.host[0], settings.port)
     if problem:
         print(f"vouchmq: {problem}", file=sys.stderr)
         return EXIT_FAILED

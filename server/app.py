@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import errno
 import gc
 import json
 import os
@@ -40,13 +39,14 @@ from server.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from server.importing import Importer
 from server.ledger.files import HOUR_S, LedgerFiles
 from server.ledger_desk import LedgerDesk
+from server.listening import ListenError, open_sockets
 from server.logs import configure_logs
 from server.progress import RecoveryProgress
 from server.sasl import EXTERNAL, MECHANISMS, mechanisms_for
 from server.startup import StartupError
 from server.tls import server_context, user_name
 from server.tls_door import TlsDoor, Tunnel
-from server.transport import STOPPING, Door, Edge, listen, shown
+from server.transport import STOPPING, Door, Edge, shown
 from server.version import VERSION
 from store.disk import FileDisk
 from store.errors import ReadFailed, StoreError
@@ -81,6 +81,7 @@ CHECK_S: Final = 1.0
 CHECK_FULL_DISK_S: Final = 0.2
 GIVE_BACK_S: Final = 5.0
 LAST_WORDS_S: Final = 0.2
+BACKLOG: Final = 1024
 MOST_LOOKS: Final = 1_000_000
 # Each start of these has found another segment that is not what was written.
 MOST_STARTS: Final = 100
@@ -215,14 +216,12 @@ class Server:
             self._settings.deliver_high_water_bytes,
             raise_descriptor_limit(),
         )
-        server, port = await self._listen(door, self._settings.port, lambda: Edge(door))
-        servers, tls_port = [server], 0
+        servers, port = await self._listen(self._settings.port, lambda: Edge(door))
+        tls_port = 0
         if self._tls_context is not None:
             tls = self._tls = TlsDoor(door, self._tls_context, self._name_of)
-            server, tls_port = await self._listen(
-                door, self._settings.tls_port, lambda: Tunnel(tls)
-            )
-            servers.append(server)
+            others, tls_port = await self._listen(self._settings.tls_port, lambda: Tunnel(tls))
+            servers += others
         desk = await self._open_desk(loop)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -233,11 +232,9 @@ class Server:
             await server.start_serving()
         await self._tell_ready(port, tls_port)
         if tls_port:
-            sys.stdout.write(
-                f"VouchMQ TLS ready on {shown((self._settings.host or '*', tls_port))}\n"
-            )
+            sys.stdout.write(f"VouchMQ TLS ready on {shown((self._settings.host[0], tls_port))}\n")
         # Last: who waits for this line waits for all.
-        sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host or '*', port))}\n")
+        sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host[0], port))}\n")
         sys.stdout.flush()
         await self._stopping.wait()
         for server in servers:
@@ -327,7 +324,14 @@ class Server:
         target = self._settings.ready_file
         if not target:
             return
-        facts = {"host": self._settings.host, "port": port, "pid": os.getpid(), "version": VERSION}
+        hosts = self._settings.host
+        facts = {
+            "host": hosts[0],
+            "hosts": hosts,
+            "port": port,
+            "pid": os.getpid(),
+            "version": VERSION,
+        }
         if tls_port:
             facts["tls_port"] = tls_port
         try:
@@ -433,17 +437,26 @@ class Server:
         loop.call_later(CHECK_FULL_DISK_S if is_tight else CHECK_S, self._check, loop)
 
     async def _listen(
-        self, door: Door, port: int, protocol: Callable[[], asyncio.BaseProtocol]
-    ) -> tuple[asyncio.Server, int]:
-        settings = self._settings
+        self, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[list[asyncio.Server], int]:
+        """Bind every address; nobody is accepted yet. Returns the listeners and their port."""
         try:
-            return await listen(door, settings.host, port, protocol)
-        except OSError as error:
-            option = "--port" if port == settings.port else "--tls-port"
-            why = f"address already in use: stop what listens there or choose another {option}"
-            if error.errno != errno.EADDRINUSE:
-                why = error.strerror or str(error)
-            raise StartupError(f"cannot listen on {settings.host}:{port}: {why}") from error
+            sockets = open_sockets(self._settings.host, port)
+        except ListenError as error:
+            why = str(error)
+            if error.is_in_use:
+                option = "--port" if port == self._settings.port else "--tls-port"
+                why = (
+                    f"cannot listen on {error.host}:{port}: address already in use: "
+                    f"stop what listens there or choose another {option}"
+                )
+            raise StartupError(why) from error
+        loop = asyncio.get_running_loop()
+        servers = [
+            await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
+            for one in sockets
+        ]
+        return servers, int(sockets[0].getsockname()[1])
 
     def _name_of(self, certificate: Certificate) -> str:
         settings = self._settings

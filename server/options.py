@@ -68,6 +68,8 @@ def from_value(kind: object, bounds: Mapping[str, Any], value: object, source: s
     # bool is an int to isinstance, and must not pass for one here.
     if kind in {bool, int, float, str} and type(value) is kind:
         return _checked(bounds, value, source)
+    if kind == tuple[str, ...] and isinstance(value, str):
+        return from_text(kind, bounds, value, source)
     if kind == tuple[str, ...] and isinstance(value, list):
         if not all(isinstance(each, str) for each in value):
             raise SettingsError(f"{source}: expected a list of strings")

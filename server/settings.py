@@ -58,7 +58,11 @@ DATA_DIR: Final = Path("vouchmq-data")
 class Settings:
     """Everything an operator has chosen."""
 
-    host: str = option("127.0.0.1", "Address to listen on; `0.0.0.0` or `::` for every interface.")
+    host: tuple[str, ...] = option(
+        ("127.0.0.1", "::1"),
+        "Addresses to listen on; `0.0.0.0` is every one of IPv4, `::` every one of IPv4 and IPv6; "
+        "`::1` beside another is left out where there is no IPv6.",
+    )
     port: int = option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
     tls_port: int = option(
         0, "TCP port for AMQP over TLS, usually 5671; 0: none (TLS-01).", low=0, high=65535
@@ -471,7 +475,7 @@ def _require_consistent(settings: Settings) -> None:
     """What no single setting can tell."""
     if 0 < settings.frame_max < 4096:
         raise SettingsError(f"frame_max: {settings.frame_max} is not 0 and not at least 4096")
-    if not settings.host:
+    if not all(settings.host) or not settings.host:
         raise SettingsError("host: expected an address; 0.0.0.0 or :: is every interface")
     name = settings.ledger_broker
     if name and (name != file_name_part(name) or len(name) > LEDGER_BROKER_OCTETS):

@@ -12,7 +12,6 @@ the next turn (LIMIT-23).
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from typing import TYPE_CHECKING, Final, cast
 
@@ -273,37 +272,3 @@ def shown(address: tuple[object, ...] | str | None) -> str:
         return str(address or "?")
     host = str(address[0]).removeprefix("::ffff:")
     return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"
-
-
-async def listen(
-    door: Door, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
-) -> tuple[asyncio.Server, int]:
-    """Open a listener; returns it and the port it got.
-
-    Args:
-        door: whose loop
-        host: the address; "" for all
-        port: 0 for a free one
-        protocol: makes what stands behind each socket
-
-    Raises:
-        OSError: the address cannot be used
-    """
-    server = await _open(door, host, port, protocol)
-    actual = int(server.sockets[0].getsockname()[1])
-    if len({one.getsockname()[1] for one in server.sockets}) > 1:
-        # Port 0 gives each address family a port of its own; one is what we print.
-        server.close()
-        server = await _open(door, host, actual, protocol)
-    for one in server.sockets:
-        if one.family in {socket.AF_INET, socket.AF_INET6}:
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return server, actual
-
-
-async def _open(
-    door: Door, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol]
-) -> asyncio.Server:
-    return await door.loop.create_server(
-        protocol, host, port, backlog=1024, reuse_address=True, start_serving=False
-    )

@@ -107,6 +107,32 @@ def test_port_zero_takes_a_free_port_and_prints_it(tmp_path: Path) -> None:
         second.kill9()
 
 
+@pytest.mark.parametrize(
+    ("flags", "first", "clients"),
+    [
+        ((), "127.0.0.1", ("127.0.0.1", "::1")),
+        (("--host", "::"), "[::]", ("127.0.0.1", "::1")),
+        (("--host", "127.0.0.2,::1"), "127.0.0.2", ("127.0.0.2", "::1")),
+        (("--host", "::1", "--host", "127.0.0.2"), "[::1]", ("127.0.0.2", "::1")),
+    ],
+)
+def test_clients_come_by_every_address_that_was_asked_for(
+    tmp_path: Path, flags: tuple[str, ...], first: str, clients: tuple[str, ...]
+) -> None:
+    for process in started(tmp_path, *flags):
+        assert f"VouchMQ ready on {first}:{process.port}\n" in process.output()
+        for host in clients:
+            parameters = pika.ConnectionParameters(host, process.port)
+            with pika.BlockingConnection(parameters) as connection:
+                connection.channel().queue_declare("q")
+        refused = {"127.0.0.1", "127.0.0.2"} - {*clients} if first != "[::]" else set()
+        for host in refused:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((host, process.port))
+        ping = [sys.executable, "-m", "server", "ping", "--port", str(process.port), *flags]
+        assert subprocess.run(ping, cwd=PROJECT, env=clean_environment()).returncode == 0
+
+
 def test_ready_again_in_time_with_messages_on_disk(own_broker: BrokerProcess) -> None:
     with RawClient(own_broker.url).handshake() as client:
         client.open_channel()

@@ -33,7 +33,8 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert (settings.channel_max, settings.frame_max, settings.heartbeat_s) == (2047, 131072, 60)
     assert (settings.initial_frame_max, settings.handshake_timeout_s) == (8192, 10)
     assert settings.max_message_size_bytes == 128 * 1024 * 1024
-    assert (settings.host, settings.port, settings.default_vhost) == ("127.0.0.1", 5672, "/")
+    assert settings.host == ("127.0.0.1", "::1")
+    assert (settings.port, settings.default_vhost) == (5672, "/")
 
 
 def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
     assert settings.port == 3
     assert settings.heartbeat_s == 2
     assert settings.channel_max == 1
-    assert settings.host == "::1"
+    assert settings.host == ("::1",)
 
 
 def test_variables_of_rabbitmqs_image_count_between_file_and_our_own(tmp_path: Path) -> None:
@@ -117,6 +118,7 @@ def test_names_are_a_list_in_the_file(tmp_path: Path) -> None:
         ({"durability_fsync": "maybe"}, "--durability-fsync: expected on or off, not 'maybe'"),
         ({"data_dir": ""}, "--data-dir: expected a path, not ''"),
         ({"frame_max": "100"}, "frame_max: 100 is not 0 and not at least 4096"),
+        ({"host": " ,"}, "host: expected an address; 0.0.0.0 or :: is every interface"),
         ({"host": ""}, "host: expected an address; 0.0.0.0 or :: is every interface"),
         ({"ledger_broker": "é"}, "ledger_broker: expected at most 100 of A-Z a-z 0-9 _ . @ -, "),
         ({"ledger_broker": 'a"b'}, "ledger_broker: expected at most 100 of "),
@@ -158,9 +160,8 @@ def test_an_unknown_variable_is_refused(variable: str) -> None:
         ("port = true", "port: expected an integer, not True"),
         ("port = 5672.0", "port: expected an integer, not 5672.0"),
         ("durability_fsync = 1", "durability_fsync: expected true or false, not 1"),
-        ("host = 1", "host: expected a string, not 1"),
+        ("host = 1", "host: expected a list of strings, not 1"),
         ("data_dir = 1", "data_dir: expected a string, not 1"),
-        ('loopback_users = "guest"', "loopback_users: expected a list of strings, not 'guest'"),
         ("loopback_users = [1]", "loopback_users: expected a list of strings"),
         ("port = 70000", "port: 70000 is not between 0 and 65535"),
         ('compat_product = "a"\n[compat]\nproduct = "b"', "compat_product: given twice"),
@@ -299,6 +300,14 @@ def test_a_wrong_value_that_may_be_a_password_is_not_shown(tmp_path: Path) -> No
     with pytest.raises(SettingsError) as caught:
         load(write(tmp_path, '[[users]]\nname = "a"\npassword = 1234\n'), {})
     assert "1234" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['"::1,10.0.0.1"', '["::1", "10.0.0.1"]', '"::1, 10.0.0.1"'])
+def test_several_addresses_are_a_list_or_a_text_with_commas(tmp_path: Path, text: str) -> None:
+    wanted = ("::1", "10.0.0.1")
+    assert load(write(tmp_path, f"host = {text}\n"), {}).host == wanted
+    assert load({}, {"VOUCHMQ_HOST": "::1,10.0.0.1"}).host == wanted
+    assert load({"host": "::1,10.0.0.1"}, {}).host == wanted
 
 
 def test_names_of_flags_and_variables_are_derived() -> None:
