@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from server.broker.message import Message, lsn_of, lsns_of
+from server.broker.message import Message, lsn_of, lsns_of, seq_of
 from server.broker.pager import (
     LEAST_OCTETS,
     MESSAGE_OVERHEAD_OCTETS,
@@ -22,6 +23,7 @@ from server.broker.pager import (
     Backlog,
     drop_refused,
 )
+from server.broker.requeued import Requeued
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Sequence
@@ -36,8 +38,12 @@ RunSize = tuple[int, int, int]
 BATCH_OCTETS: Final = 262144
 # The highest mark: everything in this line has been handed out before, and stands in any order.
 ALWAYS: Final = 1 << 63
-# So few requeued messages are put each at its place; more are merged in one go.
+# So few requeued messages are put each at its place, when that is so near the head.
 FEW_MESSAGES: Final = 64
+NEAR: Final = 256
+# What came back is merged with the rest so many messages at a time.
+PIECE_MESSAGES: Final = 1024
+RAW_OF: Final = itemgetter(0)
 
 
 class Pile:
@@ -78,13 +84,17 @@ class Line:
         store_id: under which the journal keeps its copies, 0 when it does not
     """
 
-    __slots__ = ("_owner", "_pager", "backlog", "mark", "octets", "ready", "store_id", "tally")
+    __slots__ = (
+        *("_owner", "_pager", "backlog", "mark", "octets", "ready", "requeued", "store_id"),
+        "tally",
+    )
 
     def __init__(self, owner: Owner, pager: Pager, store_id: int) -> None:
         self._owner = owner
         self._pager = pager
         self.store_id = store_id
         self.ready: deque[Message] = deque()
+        self.requeued: Requeued | None = None  # what came back and stands behind `ready`
         self.octets = 0  # of what is in memory, ready or in the backlog's tail; an estimate
         self.backlog: Backlog | None = None
         self.mark = 0
@@ -93,16 +103,34 @@ class Line:
     @property
     def count(self) -> int:
         """Messages in it, in memory or not."""
-        return len(self.ready) + (self.backlog.count if self.backlog is not None else 0)
+        return self._memory_count + (self.backlog.count if self.backlog is not None else 0)
 
     @property
     def is_empty(self) -> bool:
         """True when nothing is in it."""
-        return not self.ready and self.backlog is None
+        return not self.ready and self.requeued is None and self.backlog is None
+
+    @property
+    def _memory_count(self) -> int:
+        """Messages before the backlog."""
+        return len(self.ready) + (len(self.requeued) if self.requeued is not None else 0)
+
+    @property
+    def _newest(self) -> deque[Message]:
+        """The last messages before the backlog."""
+        return self.ready if self.requeued is None else self.requeued.newest
+
+    def in_memory(self) -> Sequence[Message]:
+        """Messages before the backlog, in the order of delivery."""
+        if self.requeued is None:
+            return self.ready
+        return [*self.ready, *sorted(self.requeued, key=seq_of)]
 
     @property
     def head_lsn(self) -> int:
         """The LSN of the next message if the journal is to hold it, else 0."""
+        if not self.ready and self.requeued is not None:
+            self._merge(self.requeued)
         for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):
             if pile:
                 return lsn_of(pile[0][2]) if pile[0][2] & 1 else 0
@@ -129,7 +157,7 @@ class Line:
     def count_octets(self, tally: Tally) -> None:
         """From now on count the octets of bodies, beginning with what is there."""
         self.tally = tally
-        tally.came(self.ready)
+        tally.came(self.in_memory())
         if self.backlog is not None:
             tally.octets += self.backlog.body_octets()
 
@@ -141,7 +169,7 @@ class Line:
             messages = list(messages)
             self.tally.came(messages)
         if self.backlog is None:
-            self.ready.extend(messages)
+            self._newest.extend(messages)
         else:
             self.backlog.extend(messages, count, octets)
         self._pager.charge(self, octets)
@@ -163,25 +191,28 @@ class Line:
     def put_back(self, messages: list[Message]) -> None:
         """Put messages back at their original places (ACK-10)."""
         ready = self.ready
-        octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
+        octets = sum(map(len, map(RAW_OF, messages))) + len(messages) * MESSAGE_OVERHEAD_OCTETS
         self.octets += octets
         self._pager.charge(self, octets)
         if self.tally is not None:
             self.tally.came(messages)
-        back = sorted(messages, key=order)
-        last = back[-1][2]
-        if not ready or last < ready[0][2]:
+        back = sorted(messages, key=seq_of)
+        last_seq = back[-1][2]
+        if not ready and self.requeued is None:
+            ready.extend(back)
+        elif ready and last_seq < ready[0][2]:
             ready.extendleft(reversed(back))
-        elif len(back) < FEW_MESSAGES:
-            # Clients that give back a long backlog do it one by one; walking over what lies in
-            # front each time would take seconds for some ten thousand of them.
+        elif len(back) < FEW_MESSAGES and ready and last_seq < ready[min(NEAR, len(ready)) - 1][2]:
             for message in back:
-                ready.insert(bisect_left(ready, message[2], key=order), message)
+                ready.insert(bisect_left(ready, message[2], key=seq_of), message)
         else:
-            while ready and ready[0][2] < last:
-                back.append(ready.popleft())
-            back.sort(key=order)
-            ready.extendleft(reversed(back))
+            if self.requeued is None:
+                self.requeued = Requeued(ready)
+                self.ready = deque()
+            elif ready and back[0][2] < ready[-1][2]:
+                self.requeued.add(list(ready))
+                ready.clear()
+            self.requeued.add(back)
 
     def extract(self, lsns: Container[int]) -> list[Message]:
         """Take stored messages out that have just been restored, and nobody has read yet."""
@@ -215,13 +246,16 @@ class Line:
         """Empty the line; gives the LSNs of what the journal holds of it."""
         spans: list[Sequence[int]] = [lsns_of(list(self.ready))]
         self.ready.clear()
+        if self.requeued is not None:
+            spans.append(lsns_of(list(self.requeued)))
+            self.requeued = None
         self._uncharge(self.octets)
         backlog, self.backlog = self.backlog, None
         return spans + backlog.clear() if backlog is not None else spans
 
     def held_spans(self) -> list[Collection[int]]:
         """LSNs of what is in it now, ascending, as they are kept; nothing is read for it."""
-        ready: Collection[int] = Pile(self.ready)
+        ready: Collection[int] = Pile(self.in_memory())
         if self.mark == ALWAYS:
             ready = sorted(ready)
         behind = self.backlog.held_spans() if self.backlog is not None else []
@@ -243,11 +277,11 @@ class Line:
             self._uncharge(backlog.forget_refused(first_lsn))
             if not backlog.count:
                 self.backlog = None
-        self._uncharge(drop_refused(self.ready, first_lsn)[1])
+        self._uncharge(drop_refused(self._newest, first_lsn)[1])
         return gone
 
     def _refused(self, first_lsn: int) -> Iterator[Message]:
-        for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):
+        for pile in (self._newest, self.backlog.tail if self.backlog is not None else ()):
             for message in reversed(pile):
                 if message[2] < first_lsn * 2:
                     break
@@ -274,15 +308,14 @@ class Line:
                 self._pager.tell(error)
                 return
         head_octets = self.octets - (backlog.octets if backlog is not None else 0)
-        ready = self.ready
-        if head_octets <= keep_octets or len(ready) < 2:
+        pile, before = self._newest, self._memory_count
+        if head_octets <= keep_octets or before < 2:
             return
-        before = len(ready)
-        keep = max(1, before * keep_octets // head_octets)
+        left = before - max(1, before * keep_octets // head_octets)
         moved: list[Message] = []
         # What has been handed out before stays: it may be requeued again in front of it.
-        while len(ready) > keep and ready[-1][2] > self.mark:
-            moved.append(ready.pop())
+        while left > len(moved) and pile and pile[-1][2] > self.mark:
+            moved.append(pile.pop())
         if not moved:
             return
         moved.reverse()
@@ -290,18 +323,20 @@ class Line:
         try:
             behind.page_in_front(moved)
         except OSError as error:
-            ready.extend(moved)
+            pile.extend(moved)
             self._pager.tell(error)
             return
         self.backlog = behind
         self._uncharge(head_octets * len(moved) // before)
 
     def refill(self, *, at_once: bool = False) -> bool:
-        """Bring the next piece of the backlog into memory; False when there is none.
+        """Have something ready: what came back, or the next piece of the backlog; False: nothing.
 
         Also when enough was read in this turn, unless it must be `at_once`; then the queue is
         woken in the next one.
         """
+        if self.requeued is not None and self._merge(self.requeued):
+            return True
         backlog = self.backlog
         if backlog is None:
             return False
@@ -321,19 +356,23 @@ class Line:
             self.backlog = None
         return bool(piece.messages)
 
+    def _merge(self, requeued: Requeued) -> bool:
+        """Have the next of what came back ready; when no more is left, all is as it was before."""
+        if requeued.count:
+            self.ready.extend(requeued.take(PIECE_MESSAGES))
+        if not requeued.count:
+            requeued.newest.extendleft(reversed(self.ready))
+            self.ready, self.requeued = requeued.newest, None
+        return bool(self.ready)
+
     def _uncharge(self, octets: int) -> None:
         self.octets -= octets
         self._pager.refund(octets)
 
     def _leave_memory(self, count: int) -> None:
         """Count out messages that are taken, by their share."""
-        held = len(self.ready)
+        held = self._memory_count
         backlog = self.backlog
         octets = self.octets if backlog is None else self.octets - backlog.octets
         freed = octets if count >= held else octets * count // held
         self._uncharge(freed)
-
-
-def order(message: Message) -> int:
-    """Sort key: the order of enqueueing."""
-    return message[2]

@@ -14,7 +14,9 @@ a million of them cost no pause. Rarer facts stand beside the queue, by seq.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
 
 from protocol.contents import property_block
 from protocol.runs import PROPERTIES_AT, Message
@@ -22,7 +24,10 @@ from protocol.runs import PROPERTIES_AT, Message
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Message", "lsn_of", "lsns_of", "runs_of_same"]
+__all__ = ["Message", "lsn_of", "lsns_of", "runs_of_same", "seq_of"]
+
+# Sort key of messages: the order in which they came.
+seq_of: Final[Callable[[Message], int]] = itemgetter(2)
 
 
 def lsn_of(seq: int) -> int:

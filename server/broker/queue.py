@@ -11,13 +11,14 @@ letters, …) stands in `care.py`, and a queue without any of it asks nobody.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from protocol.errors import AccessRefused
 from protocol.runs import body_size
 from server.broker.dealing import serve_group
 from server.broker.features import PLAIN
-from server.broker.line import Line
+from server.broker.line import FEW_MESSAGES, Line
 from server.broker.message import Message, lsn_of, lsns_of
 from server.broker.subscribers import Subscribers
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 # Messages that a queue hands out in one turn (LIMIT-23).
 TURN_MESSAGES: Final = 4096
+# What it takes to put messages back at their places, against `pager.TURN_READS`.
+RETURN_READS: Final = 1
+RETURNS_PER_READ: Final = 8
 
 
 class Queue:
@@ -51,7 +55,8 @@ class Queue:
     """
 
     __slots__ = (
-        *("_log", "_turn", "_unused", "came_count", "care", "features", "gate", "holds_stored"),
+        *("_log", "_pager", "_returned", "_turn", "_unused", "came_count", "care", "features"),
+        *("gate", "holds_stored", "returned_count"),
         *("is_deleted", "is_dirty", "keeps_all", "largest_octets", "levels", "line", "lines"),
         *("pen", "spec", "stored", "subscribers", "tally", "unacked_count", "unstored_id"),
     )
@@ -86,11 +91,17 @@ class Queue:
         self._turn = turn
         self._log = log
         self._unused = unused
+        self._pager = pager
+        # What came back and is not yet at its place, and how many messages that are.
+        self._returned: deque[tuple[list[Message], Fate]] = deque()
+        self.returned_count = 0
 
     @property
     def ready_count(self) -> int:
         """Messages waiting, not counting unacked ones (QUEUE-01)."""
-        return self.line.count if self.levels is None else sum(line.count for line in self.lines)
+        if self.levels is None:
+            return self.line.count + self.returned_count
+        return sum(line.count for line in self.lines) + self.returned_count
 
     @property
     def head_lsn(self) -> int:
@@ -135,6 +146,10 @@ class Queue:
         if not self.is_dirty and (
             self.care is not None or (self.subscribers.groups and self.ready_count)
         ):
+            self._ask_for_dispatch()
+
+    def _ask_for_dispatch(self) -> None:
+        if not self.is_dirty:
             self.is_dirty = True
             self._turn.wants_dispatch(self)
 
@@ -167,6 +182,7 @@ class Queue:
     def used(self) -> None:
         """It was declared, or somebody looks at what is in it (TTL-20)."""
         if self.care is not None:
+            self.take_in(at_once=True)
             self.care.used()
 
     # Handing out
@@ -177,6 +193,9 @@ class Queue:
         Spec: CONS-10, CONS-20
         """
         self.is_dirty = False
+        if self.returned_count and not self.take_in():
+            self._ask_for_dispatch()
+            return
         care = self.care
         if care is not None and not care.before_dispatch():
             self.wake()
@@ -200,6 +219,8 @@ class Queue:
 
     def next_line(self, *, at_once: bool = False) -> Line | None:
         """The line whose head is next, None when nothing is ready or can be read now."""
+        if at_once and self.returned_count:
+            self.take_in(at_once=True)
         line = self.line
         if self.levels is None:
             return line if line.ready or line.refill(at_once=at_once) else None
@@ -303,13 +324,38 @@ class Queue:
         self._forget_when_empty()
 
     def requeue(self, messages: list[Message], fate: Fate) -> None:
-        """Put deliveries back at their original places (ACK-10)."""
+        """Put deliveries back at their original places (ACK-10).
+
+        That is done in the turn, or when somebody looks; a few of a queue with features, whose
+        rules may want something else for them, have it at once.
+        """
         self.unacked_count -= len(messages)
         if self.is_deleted or not messages:
             return
-        if self.care is not None:
-            messages = self.care.returning(messages, fate)
-        self.put_back(messages)
+        self._returned.append((messages, fate))
+        self.returned_count += len(messages)
+        if self.care is not None and self.returned_count < FEW_MESSAGES:
+            self.take_in(at_once=True)
+        else:
+            self._ask_for_dispatch()
+
+    def take_in(self, *, at_once: bool = False) -> bool:
+        """Put what came back at its place; False when that is too much for one turn (LIMIT-23)."""
+        pager = self._pager
+        care = self.care
+        back: list[Message] = []
+        count = 0
+        while self._returned and (at_once or pager.reads_left > 0):
+            messages, fate = self._returned.popleft()
+            count += len(messages)
+            pager.reads_left -= RETURN_READS + len(messages) // (
+                RETURNS_PER_READ if care is None else 1
+            )
+            back += messages if care is None else care.returning(messages, fate)
+        self.returned_count -= count
+        if back:
+            self.put_back(back)
+        return not self._returned
 
     def put_back(self, messages: list[Message]) -> None:
         """Messages that had been taken out are ready again, each at its place."""
@@ -379,6 +425,7 @@ class Queue:
 
     def purge(self) -> int:
         """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
+        self.take_in(at_once=True)
         if self.care is not None:
             self.care.tidy()
         count = self.ready_count
@@ -399,6 +446,7 @@ class Queue:
 
     def held_spans(self) -> list[list[Collection[int]]]:
         """LSNs of what is ready, each list ascending; nothing is read for it."""
+        self.take_in(at_once=True)
         return [line.held_spans() for line in self.lines]
 
     def held_lsns(self) -> list[int]:
@@ -407,7 +455,7 @@ class Queue:
 
     def _forget_when_empty(self) -> None:
         """Never while a batch is on its way: what is in no line then may still be settled."""
-        if self.unacked_count or (self.care is not None and self.care.holds):
+        if self.unacked_count or self.returned_count or (self.care is not None and self.care.holds):
             return
         if all(line.is_empty for line in self.lines):
             self.holds_stored = False
@@ -430,6 +478,8 @@ class Queue:
         if self.pen is not None:
             self.pen.deleted(self)
         self.is_deleted = True
+        self._returned.clear()
+        self.returned_count = 0
         for line in self.lines:
             line.drop_all()
             line.forget()

@@ -15,11 +15,10 @@ Spec: SEQ-01, SEQ-02
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from itertools import takewhile
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
-from server.broker.message import lsn_of
+from server.broker.message import lsn_of, seq_of
 
 if TYPE_CHECKING:
     from server.broker.levels import Levels
@@ -247,7 +246,7 @@ class Sequence:
     def _fresh_count(self) -> int:
         """Copies that are ready and above the mark."""
         line = self._queue.line
-        olds = sum(1 for _ in takewhile(lambda message: message[2] <= self._mark, line.ready))
+        olds = sum(1 for message in line.in_memory() if message[2] <= self._mark)
         if line.backlog is not None:
             olds += len(line.backlog.stored_up_to(lsn_of(self._mark)))
         return line.count - olds
@@ -268,8 +267,3 @@ class Sequence:
 def first_lsn_of(row: Row) -> int:
     """Sort key of rows."""
     return row.first_lsn
-
-
-def seq_of(message: Message) -> int:
-    """Sort key of messages."""
-    return message[2]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from server.broker import line, requeued
 from server.broker.fate import Fate
 from server.broker.message import Message
 from tests.unit.server.queues import FakeOutlet, Shared, Stage
@@ -19,6 +21,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.stage = Stage()
+        self.patch = pytest.MonkeyPatch()
         self.ready: list[int] = []
         self.served_order: list[FakeOutlet] = []  # longest not served first
         self.unacked: dict[int, tuple[Message, FakeOutlet | None]] = {}
@@ -29,6 +32,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.shared = Shared(3)
         self.kinds = ["plain"]
         self.consumer_number = 0
+
+    def teardown(self) -> None:
+        self.patch.undo()
 
     # The model
 
@@ -69,9 +75,26 @@ class QueueMachine(RuleBasedStateMachine):
             [["plain"], ["no_ack"], ["shared"], ["plain", "no_ack"], ["plain", "shared", "no_ack"]]
         ),
         rooms=st.lists(st.sampled_from([None, None, 1, 2, 5]), max_size=4),
+        piece=st.sampled_from([1, 2, 3, line.PIECE_MESSAGES]),
+        stride=st.sampled_from([1, 2, requeued.FIRST_STRIDE]),
+        few=st.sampled_from([(0, 1), (2, 2), (line.FEW_MESSAGES, line.NEAR)]),
     )
-    def begin(self, kinds: list[str], rooms: list[int | None]) -> None:
-        """Some bugs show only among several consumers, or consumers of one kind."""
+    def begin(
+        self,
+        kinds: list[str],
+        rooms: list[int | None],
+        piece: int,
+        stride: int,
+        few: tuple[int, int],
+    ) -> None:
+        """Some bugs show only among several consumers, or consumers of one kind.
+
+        What comes back is merged in small pieces, too, or there would never be more than one.
+        """
+        self.patch.setattr(line, "PIECE_MESSAGES", piece)
+        self.patch.setattr(requeued, "FIRST_STRIDE", stride)
+        self.patch.setattr(line, "FEW_MESSAGES", few[0])
+        self.patch.setattr(line, "NEAR", few[1])
         self.kinds = kinds
         for number, left in enumerate(rooms):
             self.consume(left, 0, number / len(rooms))
@@ -184,12 +207,21 @@ class QueueMachine(RuleBasedStateMachine):
         self.stored -= set(self.ready)
         self.ready = []
 
+    @rule()
+    def look(self) -> None:
+        """What came back is at its place now, without anybody being served."""
+        assert self.ready_seqs() == self.ready
+
+    def ready_seqs(self) -> list[int]:
+        """All ready messages in order."""
+        return self.stage.ready_seqs()
+
     # What is always true
 
     @invariant()
     def contents_agree(self) -> None:
         queue = self.stage.queue
-        assert [message[2] for message in queue.line.ready] == self.ready
+        assert queue.ready_count == len(self.ready)
         assert queue.unacked_count == len(self.unacked)
         assert queue.consumer_count == len(self.served_order)
 

@@ -71,7 +71,7 @@ def is_lasting(record: bytes) -> bool:
 
 def line_seqs(line: Line) -> tuple[list[int], int]:
     """Seqs in a line in order, and how many more lie in scratch pages."""
-    seqs = [message[2] for message in line.ready]
+    seqs = [message[2] for message in line.in_memory()]
     unread = 0
     if line.backlog is not None:
         for span in line.backlog._spans:
@@ -97,6 +97,10 @@ def listing_of(assembly: Assembly, connections: Iterable[Connection]) -> Listing
             continue
         lines = [line_seqs(line) for line in queue.lines]
         found.ready[name] = [seq for seqs, _ in lines for seq in seqs]
+        if queue.returned_count:
+            # In the turn they go to their places, which only one line has for all of them.
+            found.ready[name] += [m[2] for messages, _ in queue._returned for m in messages]
+            found.ready[name].sort()
         found.unread[name] = sum(unread for _, unread in lines)
         found.aside[name] = aside_of(queue)
     for connection in connections:

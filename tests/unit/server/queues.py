@@ -146,3 +146,8 @@ class Stage:
         outlet = FakeOutlet(name, left, queue=self.queue, **more)  # type: ignore[arg-type]
         self.queue.add_consumer(outlet, exclusive=False)
         return outlet
+
+    def ready_seqs(self) -> list[int]:
+        """Ready messages in memory, in order, when what came back is at its place."""
+        self.queue.take_in(at_once=True)
+        return [message[2] for message in self.queue.line.in_memory()]

@@ -9,7 +9,10 @@ import pytest
 from protocol.errors import AccessRefused
 from server.broker.fate import Fate
 from server.broker.line import BATCH_OCTETS
-from server.broker.queue import TURN_MESSAGES
+from server.broker.message import Message
+from server.broker.pager import TURN_READS
+from server.broker.queue import RETURNS_PER_READ, TURN_MESSAGES
+from server.broker.requeued import Requeued
 from tests.unit.server.queues import QUEUE_ID, FakeOutlet, Shared, Stage
 
 
@@ -155,7 +158,7 @@ class TestRedelivery:
         messages = [each[0] for each in got if each is not None]
         stage.queue.requeue([messages[3], messages[0]], Fate.NACKED)
         stage.queue.requeue([messages[4], messages[2], messages[1]], Fate.NACKED)
-        assert [message[2] for message in stage.queue.line.ready] == seqs
+        assert stage.ready_seqs() == seqs
 
     @pytest.mark.parametrize("count", [10, 200])
     def test_requeue_between_ready_messages(self, stage: Stage, count: int) -> None:
@@ -164,7 +167,7 @@ class TestRedelivery:
         messages = [each[0] for each in got if each is not None]
         stage.queue.requeue(messages[0::2], Fate.NACKED)
         stage.queue.requeue(messages[1::2], Fate.NACKED)
-        assert [message[2] for message in stage.queue.line.ready] == seqs
+        assert stage.ready_seqs() == seqs
 
     def test_long_backlog_given_back_one_by_one_takes_no_second(self, stage: Stage) -> None:
         count = 10_000
@@ -176,7 +179,80 @@ class TestRedelivery:
             stage.queue.requeue([message], Fate.NACKED)
         # Walking over the ones before each took 3.5 s.
         assert time.process_time() - begun < 1.0
-        assert [message[2] for message in stage.queue.line.ready] == seqs
+        assert stage.ready_seqs() == seqs
+
+    def test_consumers_that_leave_together_cost_their_messages(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What they had interleaves to the message; it is merged once, not once for each run."""
+        count, consumers = 80 * 512, 40
+        seqs = stage.enqueue(count, stored=True)
+        messages = stage.queue.take(stage.queue.line, count)
+        moved: list[int] = []
+        give_back = Requeued._give_back
+
+        def counted(self: Requeued, piece: list[Message]) -> None:
+            moved.append(len(piece))
+            give_back(self, piece)
+
+        monkeypatch.setattr(Requeued, "_give_back", counted)
+        for consumer in range(consumers):
+            mine = messages[consumer::consumers]
+            for at in range(0, len(mine), 512):
+                stage.queue.requeue(mine[at : at + 512], Fate.LOST)
+        more = stage.enqueue(10)
+        alice = stage.consume("alice")
+        while stage.queue.ready_count:
+            stage.turn.asked.clear()
+            stage.queue.dispatch()
+            stage.pager.run()
+        assert served(alice) == seqs + more
+        assert sum(moved) < 2 * count
+
+    def test_a_large_return_takes_several_turns(self, stage: Stage) -> None:
+        """LIMIT-23; nobody is served before all of it is at its place."""
+        count = 5 * TURN_READS * RETURNS_PER_READ // 2
+        seqs = stage.enqueue(count)
+        messages = stage.queue.take(stage.queue.line, count)
+        alice = stage.consume("alice", left=10)
+        for at in reversed(range(0, count, 4096)):
+            stage.queue.requeue(messages[at : at + 4096], Fate.LOST)
+        placed: list[int] = []
+        while not alice.served:
+            assert stage.queue.ready_count == count
+            before = stage.queue.line.count
+            assert stage.turn.asked == [stage.queue]
+            stage.turn.asked.clear()
+            stage.queue.dispatch()
+            stage.pager.run()
+            placed.append(stage.queue.line.count + len(alice.served) - before)
+        assert sum(placed) == count
+        assert len(placed) == 3
+        assert max(placed) <= TURN_READS * RETURNS_PER_READ + 4096
+        assert served(alice) == seqs[:10]
+
+    def test_a_large_return_is_seen_at_once_by_who_looks(self, stage: Stage) -> None:
+        count = 2 * TURN_READS * RETURNS_PER_READ
+        seqs = stage.enqueue(count, stored=True)
+        messages = stage.queue.take(stage.queue.line, count)
+        for at in reversed(range(0, count, 4096)):
+            stage.queue.requeue(messages[at : at + 4096], Fate.LOST)
+        stage.queue.dispatch()
+        found = stage.queue.get(no_ack=True)
+        assert found is not None
+        assert found[0][2] == seqs[0]
+        stage.queue.settle([found[0]])
+        stage.queue.requeue(stage.queue.take(stage.queue.line, 1), Fate.LOST)
+        assert stage.queue.purge() == count - 1
+        assert sorted(stage.log.settled) == [seq >> 1 for seq in seqs]
+
+    def test_deleted_with_what_has_just_come_back(self, stage: Stage) -> None:
+        stage.enqueue(9)
+        stage.queue.requeue(stage.queue.take(stage.queue.line, 9), Fate.LOST)
+        stage.queue.deleted()
+        assert stage.queue.ready_count == 0
+        assert stage.pager.total == 0
+        stage.turn.run()
 
     def test_get_takes_the_head_and_tells_redelivery(self, stage: Stage) -> None:
         stage.enqueue(2)

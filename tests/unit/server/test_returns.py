@@ -162,3 +162,20 @@ def test_quorum_type_has_a_limit_and_gives_back_first(client: Client) -> None:
     for _ in range(21):
         give_back(client, got(client, "q", no_ack=False))
     assert got(client, "q") is None
+
+
+def test_purge_spares_what_waits_for_its_retry(client: Client) -> None:
+    """QUEUE-60, REDELIVER-20: what is ready goes, what is aside comes back with its count."""
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-delayed-retry-type": "all",
+        "x-delayed-retry-min": 1000,
+    }
+    client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=arguments))  # type: ignore[arg-type]
+    publish(client, "q", b"waits", b"ready")
+    give_back(client, got(client, "q", no_ack=False), reject=True)
+    client.method(1, commands.Queue.Purge(queue="q"))
+    client.hear()
+    client.world.pass_time(1.1)
+    what = got(client, "q", no_ack=False)
+    assert (what.body, counts(what)[0]) == (b"waits", 1)
