@@ -13,6 +13,7 @@ Spec: FRAME-50, FRAME-51, FRAME-52, FRAME-54, FRAME-55
 from __future__ import annotations
 
 import struct
+from collections.abc import Hashable
 from typing import Final, NamedTuple, Union, cast
 
 from protocol.constants import MAX_TABLE_DEPTH
@@ -345,6 +346,16 @@ def header_equal(a: Field, b: Field) -> bool:
     Spec: EXCH-51
     """
     return _equal(a, b, _HEADER_CLASS)
+
+
+def header_key(field: Field) -> tuple[str, Hashable]:
+    """Headers that are equal have the same key; others may have the same one, too.
+
+    Spec: EXCH-51
+    """
+    kind = _HEADER_CLASS.get(field.kind, field.kind)
+    value = field.value
+    return (kind, None) if kind in {"A", "F"} or isinstance(value, dict) else (kind, value)
 
 
 def _equal(a: Field, b: Field, classes: dict[str, str]) -> bool:

@@ -67,9 +67,15 @@ log = structlog.get_logger(__name__)
 
 HEADER_OCTETS: Final = 8
 CLOSE_OK_LIMIT_S: Final = 30.0
-# Reasons to stop reading, as bits: a reply waits for the disk; too much is not yet synced.
+# Reasons to stop reading, as bits: a reply waits for the disk; too much is not yet synced; what
+# has been said already is not yet sent.
 STALLED: Final = 1
 FLOODED: Final = 2
+UNSENT: Final = 128
+# What is done even while answers pile up unsent: it has no answer, or ends what causes them.
+SETTLES_OR_ENDS: Final = frozenset(
+    {(60, 80), (60, 90), (60, 120), (60, 30), (60, 31), (20, 20), (20, 40), (20, 41)}
+)
 
 
 class Connection:
@@ -99,7 +105,11 @@ class Connection:
         self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
         self._table = ChannelTable(self, self._reader)
         self._intake = Intake(
-            self._reader, wire, self._take, lambda error: self._fail(error, deaf=True)
+            self._reader,
+            wire,
+            self._take,
+            lambda error: self._fail(error, deaf=True),
+            node.budget,
         )
         self._gate = Gate(self, self._intake)
         self._held: list[bytes] = []
@@ -238,6 +248,9 @@ class Connection:
             ids = method_ids(payload)
             if ids in KNOWN_METHODS and not is_expected(self.state, ids):
                 return
+        elif self.outbox.blocked and method_ids(payload) not in SETTLES_OR_ENDS:
+            self._intake.stop_before((METHOD, number, payload), UNSENT)
+            return
         command = decode_method(payload)
         self._ids = command.ids
         if not number:
@@ -355,6 +368,16 @@ class Connection:
     def _drained(self) -> None:
         for channel in self.channels.values():
             channel.wake_consumers()
+        if self._intake.stops & UNSENT:
+            self.node.budget.put_off(self._go_on_sent)
+
+    def _go_on_sent(self) -> None:
+        if not self.outbox.blocked:
+            self._intake.go_on(UNSENT)
+
+    def put_off(self, event: Event) -> None:
+        """Take this event, or what is left of one, in a later turn, and nothing before (GEN-08)."""
+        self._intake.put_off(event)
 
     # Time
 

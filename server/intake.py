@@ -1,9 +1,9 @@
 """From received octets to events, one at a time and in order, with stops in between.
 
 An event may make it necessary to stop: a reply waits for the disk, an alarm is up, the end has
-come. What was read by then waits here, and the socket is not read; when the last reason to stop
-has gone, everything goes on where it stopped (GEN-08, LIMIT-12). Must not know what an event
-means, nor what a reason is but a bit.
+come. So does the time that the events take together (LIMIT-23). What was read by then waits here,
+and the socket is not read; when the last reason to stop has gone, everything goes on where it
+stopped (GEN-08, LIMIT-12). Must not know what an event means, nor what a reason is but a bit.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from protocol.reader import Event, Reader
+    from server.budget import WorkBudget
     from server.wire import Wire
 
 # No reason of the socket's: nothing is taken any more, what is still read goes nowhere.
 ENDED: Final = 1 << 30
+# A reason to stop reading, beside those of `connection.py`, `gate.py` and `transport.py`: others
+# have their turn first.
+PUT_OFF: Final = 64
 
 
 class Intake:
@@ -30,9 +34,11 @@ class Intake:
         wire: paused while there is a reason to stop
         take: does one event
         gave_up: told when the reader cannot understand anything more
+        budget: how long it may go on
     """
 
     __slots__ = (
+        "_budget",
         "_events",
         "_gave_up",
         "_is_walking",
@@ -50,11 +56,13 @@ class Intake:
         wire: Wire,
         take: Callable[[Event], None],
         gave_up: Callable[[AmqpError], None],
+        budget: WorkBudget,
     ) -> None:
         self._reader = reader
         self._wire = wire
         self._take = take
         self._gave_up = gave_up
+        self._budget = budget
         self._events: Iterator[Event] = iter(())
         self._is_walking = False
         self._kept: Event | None = None
@@ -79,6 +87,17 @@ class Intake:
         """As `stop`, and take this event, which is being taken now, once more when going on."""
         self._kept = event
         self.stop(reason)
+
+    def put_off(self, event: Event | None = None) -> None:
+        """Go on in a later turn of the loop, with what is left of this event if there is any."""
+        if event is not None:
+            self._kept = event
+        if not self.stops & PUT_OFF:
+            self.stop(PUT_OFF)
+            self._budget.put_off(self._resume)
+
+    def _resume(self) -> None:
+        self.go_on(PUT_OFF)
 
     def go_on(self, reason: int) -> None:
         """This reason has gone."""
@@ -105,6 +124,8 @@ class Intake:
     def _walk(self) -> None:
         """Take events until they are used up or there is a reason to stop."""
         self._is_walking = True
+        budget = self._budget
+        budget.begin()
         try:
             kept, self._kept = self._kept, None
             if kept is not None:
@@ -114,6 +135,9 @@ class Intake:
             for event in self._events:
                 self._take(event)
                 if self.stops:
+                    return
+                if budget.is_over():
+                    self.put_off()
                     return
         except AmqpError as error:
             self._gave_up(error)

@@ -13,6 +13,7 @@ import structlog
 
 from protocol.errors import NotAllowed
 from server.alarms import NO_LIMIT, Alarms
+from server.budget import WorkBudget
 from server.reply_to import ReplyNames
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Node:
         self.turn = turn
         self.limits = limits
         self.clock = clock
+        self.budget = WorkBudget(clock, turn.later)
         self.random_token = random_token
         self.replies = ReplyNames(random_token)
         self.storing = storing

@@ -12,7 +12,7 @@ immediate flag, a reply name) leaves the run and is judged by itself, in the ord
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.codec import basic_return, decode_method
 from protocol.constants import DIRECT_REPLY_TO
@@ -35,6 +35,7 @@ from protocol.properties import (
     with_reply_to,
     without_headers,
 )
+from protocol.reader import PUBLISHES
 from protocol.runs import content_pieces
 from protocol.text import encode_text
 from server.broker.dedup import Passage
@@ -46,12 +47,14 @@ from server.broker.storing import Target
 from server.reply_to import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from protocol.fields import Table
     from server.broker.dedup import Window
     from server.broker.exchange import Exchange
     from server.broker.message import Message
+    from server.broker.queue import Queue
+    from server.broker.routes import Walk
     from server.channel import Channel
     from server.transactions import HeldPublish
 
@@ -99,29 +102,51 @@ class Route(Target):
         self.generation = -1
 
 
+class OutOfTimeError(Exception):
+    """The way of a message is longer than there is time for in this turn."""
+
+
+class LongWalk(NamedTuple):
+    """The way of a message that is not yet gone to its end, and of which topology it is."""
+
+    raw: bytes
+    exchange: Exchange
+    generation: int
+    walk: Walk[Queue]
+
+
 class Publisher:
     """The publishing side of one channel."""
 
-    __slots__ = ("_channel", "_onward", "_onward_generation", "_routes")
+    __slots__ = ("_channel", "_onward", "_onward_generation", "_routes", "_walk")
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._routes: dict[bytes, Route] = {}
         self._onward_generation = -1
         self._onward = 0
+        self._walk: LongWalk | None = None
 
     def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
         """Take a run of contents that share a method frame and a mode.
+
+        What there is no time for in this turn is published in a later one (LIMIT-23).
 
         Raises:
             SoftError: 403, 404 or 406 by PUB-01; the messages before the faulty one are kept
         """
         route = self._routes.get(key)
         if route is None or route.generation != self._channel.vhost.generation:
-            route = self._resolve(key)
+            try:
+                route = self._resolve(key)
+            except OutOfTimeError:
+                self._put_off(key, raws, mode, largest)
+                return
         channel = self._channel
         if route.is_careful or mode & route.care or channel.transaction is not None:
-            self._publish_with_care(route, raws, mode)
+            left = self._publish_with_care(route, raws, mode)
+            if left:
+                self._put_off(key, left, mode, largest)
             return
         if not route.queues and route.mandatory:
             for raw in raws:
@@ -212,7 +237,7 @@ class Publisher:
             route.window = vhost.window_of(exchange)
         if reads & READS_PROPERTIES:
             route.reads_properties = route.is_careful = True
-        route.leads_to(vhost.route(exchange, (routing_key,), {}))
+        route.leads_to(self._queues_of(key, exchange, (routing_key,), {}))
         route.is_careful |= route.is_gated
         if exchange.type == "topic":
             may = channel.user.may_topic("write", routing_key, exchange_name, vhost.name)
@@ -242,22 +267,64 @@ class Publisher:
                     self._onward |= exchange.reads
         return self._onward
 
-    def _publish_with_care(self, route: Route, raws: list[bytes], mode: int) -> None:
-        """Properties checked, routed anew if they matter; together what is alike."""
+    def _put_off(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
+        channel = self._channel
+        channel.connection.put_off((PUBLISHES, channel.number, key, raws, mode, largest))
+
+    def _queues_of(
+        self, raw: bytes, exchange: Exchange, keys: Sequence[str], headers: Table
+    ) -> tuple[Queue, ...]:
+        """Where a message goes, `raw` or any whose method frame that is.
+
+        Raises:
+            OutOfTimeError: try again in a later turn
+        """
+        vhost, long = self._channel.vhost, self._walk
+        self._walk = None
+        if long is None or long.raw != raw or long.exchange is not exchange:
+            walk = vhost.walk(exchange, keys, headers)
+        elif long.generation == vhost.generation:
+            walk = long.walk
+        else:
+            # Who keeps changing bindings must not keep others from publishing.
+            return vhost.route(exchange, keys, headers)
+        queues = walk.go(self._channel.node.budget.is_over)
+        if queues is None:
+            self._walk = LongWalk(raw, exchange, vhost.generation, walk)
+            raise OutOfTimeError
+        return queues
+
+    def _publish_with_care(self, route: Route, raws: list[bytes], mode: int) -> list[bytes]:
+        """Properties checked, routed anew if they matter; together what is alike.
+
+        Returns:
+            those there was no time for
+        """
         if not (mode & route.care or route.reads_properties or route.is_refused):
             self._publish_examined(route, raws, mode)
-            return
-        is_new = (
-            route.window is not None and not mode & CARE and self._publish_new(route, raws, mode)
-        )
-        for alike in () if is_new else runs_of_alike(raws):
-            target, raw = self._examined(route, alike[0])
-            if raw is alike[0] and target.way is None:
-                self._publish_examined(target, alike, mode)
-                continue
-            self._publish_singly(target, raw, mode)
-            for other in alike[1:]:
-                self._publish_singly(*self._examined(route, other), mode)
+            return []
+        if route.window is not None and not mode & CARE and self._publish_new(route, raws, mode):
+            return []
+        is_over, done = self._channel.node.budget.is_over, 0
+        try:
+            for alike in runs_of_alike(raws):
+                if done and is_over():
+                    return raws[done:]
+                target, raw = self._examined(route, alike[0])
+                if raw is alike[0] and target.way is None:
+                    self._publish_examined(target, alike, mode)
+                    done += len(alike)
+                    continue
+                self._publish_singly(target, raw, mode)
+                done += 1
+                for other in alike[1:]:
+                    if is_over():
+                        return raws[done:]
+                    self._publish_singly(*self._examined(route, other), mode)
+                    done += 1
+        except OutOfTimeError:
+            return raws[done:]
+        return []
 
     def _publish_examined(self, route: Route, raws: list[bytes], mode: int) -> None:
         """Messages with nothing between them that matters."""
@@ -404,6 +471,7 @@ class Publisher:
     def _examined(self, route: Route, raw: bytes) -> tuple[Route, bytes]:
         """Check the properties (CONS-62, PUB-05, PUB-10, PERM-10, PUB-06) and route by them."""
         channel = self._channel
+        received = raw
         original = block = property_block(raw)
         properties = Properties(block)
         if properties.reply_to == DIRECT_REPLY_TO:
@@ -437,7 +505,7 @@ class Publisher:
             exact.reads_keys = True
             exact.way = (exchange, keys, headers)
         if not route.reads_keys or channel.transaction is not None:
-            exact.leads_to(channel.vhost.route(exchange, keys, headers))
+            exact.leads_to(self._queues_of(received, exchange, keys, headers))
         return exact, raw
 
 

@@ -194,3 +194,19 @@ for _weight, _text in (
     case("REDELIVER-52", says=f"a binding key '{_weight}' is soft 406")(
         partial(_bad_weight, _weight, _text)
     )
+
+
+@case("LIMIT-26", says="weights beyond 2500 together are refused", mark="≠")
+def weights_together(stage: Stage) -> None:
+    channel = stage.confirming()
+    exchange = hashing(stage, channel)
+    for weight in ("1000", "1000", "500"):
+        stage.bound(channel, exchange, weight)
+    channel.publish(exchange, "k", "x", mandatory=True)
+    channel.wait("basic.ack")
+    try:
+        stage.bound(channel, exchange, "1")
+    except RefusedError as refused:
+        equal(refused.code, 406, "reply code")
+    else:
+        check(False, "a weight of 2501 was taken")

@@ -72,8 +72,8 @@ DEDUP_TYPE: Final = X_DEDUPLICATION
 class Router(Protocol):
     """How an exchange type keeps and matches its bindings."""
 
-    def validate(self, routing_key: str, arguments: Table) -> None:
-        """Raise PreconditionFailed (406) when no binding of this type can look like that."""
+    def validate(self, binding: Binding) -> None:
+        """Raise PreconditionFailed (406) when no binding can look like that, or it is too many."""
 
     def add(self, binding: Binding) -> None:
         """Take in a binding that is not in yet."""

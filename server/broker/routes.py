@@ -7,8 +7,8 @@ Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60 … EXCH-62
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Generic, TypeVar
 
 from protocol.fields import Table
 from server.broker.bindings import Binding, Bindings
@@ -17,6 +17,15 @@ from server.broker.exchange import PREDECLARED, Exchange
 from server.broker.names import DEFAULT_EXCHANGE
 
 _Q = TypeVar("_Q")
+
+# Bindings followed between two looks at the clock, and what an exchange counts for.
+STEP_BINDINGS: Final = 256
+EXCHANGE_BINDINGS: Final = 8
+
+
+def never(_exchange: Exchange) -> bool:
+    """No exchange stops a message."""
+    return False
 
 
 class Routes:
@@ -65,53 +74,104 @@ class Routes:
         keys: Sequence[str],
         headers: Table | None,
         queues: Mapping[str, _Q],
-        stops: Callable[[Exchange], bool] = lambda _: False,
-    ) -> tuple[_Q, ...]:
-        """Those of `queues` that a message reaches from `exchange`, each once.
+        stops: Callable[[Exchange], bool] = never,
+    ) -> Walk[_Q]:
+        """The way of a message from `exchange`, to those of `queues` that it reaches.
 
-        Bindings between exchanges are followed, and the alternate exchange of every exchange
-        whose own bindings match nothing; each exchange is visited once, so cycles end. It goes
-        no further at an exchange that `stops` it.
+        It goes no further at an exchange that `stops` it.
         """
-        found: dict[str, _Q] = {}
+        return Walk(self.exchanges, exchange, keys, headers, queues, stops)
+
+
+class Walk(Generic[_Q]):
+    """The way of one message through the exchanges; it may be gone in several goes.
+
+    Bindings between exchanges are followed, and the alternate exchange of every exchange whose own
+    bindings match nothing; each exchange is visited once, so cycles end. Between two goes nothing
+    of the topology may change.
+    """
+
+    __slots__ = ("_found", "_steps")
+
+    def __init__(
+        self,
+        exchanges: Mapping[str, Exchange],
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        queues: Mapping[str, _Q],
+        stops: Callable[[Exchange], bool],
+    ) -> None:
+        self._found: dict[str, _Q] = {}
+        self._steps = self._walk(exchanges, exchange, keys, headers, queues, stops)
+
+    def end(self) -> tuple[_Q, ...]:
+        """The queues, each once."""
+        for _ in self._steps:
+            pass
+        return tuple(self._found.values())
+
+    def go(self, is_over: Callable[[], bool]) -> tuple[_Q, ...] | None:
+        """The queues, None when the time is over before the end: then go on another time."""
+        for _ in self._steps:
+            if is_over():
+                return None
+        return tuple(self._found.values())
+
+    def _walk(
+        self,
+        exchanges: Mapping[str, Exchange],
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        queues: Mapping[str, _Q],
+        stops: Callable[[Exchange], bool],
+    ) -> Iterator[None]:
+        """Walk; a pause after every few exchanges and bindings."""
+        found = self._found
         seen = {exchange.name}
         pending = [exchange]
+        left = STEP_BINDINGS
         while pending:
             at = pending.pop()
-            for name in () if stops(at) else _step(at, keys, headers, queues, found):
-                if name not in seen:
+            if stops(at) or _leads_to_a_name(at, keys, headers, queues, found):
+                continue
+            onward: list[str] = []
+            matched = False
+            left -= EXCHANGE_BINDINGS
+            for binding in at.router.match(keys, headers):
+                matched = True
+                if binding.kind == "queue":
+                    found[binding.destination] = queues[binding.destination]
+                else:
+                    onward.append(binding.destination)
+                left -= 1
+                if left <= 0:
+                    left = STEP_BINDINGS
+                    yield
+            if not matched and at.alternate is not None:
+                onward.append(at.alternate)
+            for name in onward:
+                # An alternate exchange need not exist (EXCH-62).
+                if name not in seen and name in exchanges:
                     seen.add(name)
-                    # An alternate exchange need not exist (EXCH-62).
-                    onward = self.exchanges.get(name)
-                    if onward is not None:
-                        pending.append(onward)
-        return tuple(found.values())
+                    pending.append(exchanges[name])
 
 
-def _step(
+def _leads_to_a_name(
     exchange: Exchange,
     keys: Sequence[str],
     headers: Table | None,
     queues: Mapping[str, _Q],
     found: dict[str, _Q],
-) -> list[str]:
-    """Add what `exchange` itself leads to to `found`; gives the exchanges to go on to."""
+) -> bool:
+    """Whether an exchange asks no bindings where this message goes; adds where that is."""
     if exchange.name == DEFAULT_EXCHANGE:
         # Every queue that can be named is bound under its name, and nothing else is (EXCH-03).
         found.update((key, queues[key]) for key in keys if key in queues and not is_hidden(key))
-        return []
+        return True
     if exchange.delays and delay_ms(headers):
         name = hold_name(exchange.name)
         found[name] = queues[name]
-        return []
-    onward: list[str] = []
-    matched = False
-    for binding in exchange.router.match(keys, headers):
-        matched = True
-        if binding.kind == "queue":
-            found[binding.destination] = queues[binding.destination]
-        else:
-            onward.append(binding.destination)
-    if not matched and exchange.alternate is not None:
-        onward.append(exchange.alternate)
-    return onward
+        return True
+    return False

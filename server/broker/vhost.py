@@ -36,7 +36,7 @@ from server.broker.names import (
 )
 from server.broker.policies import Ruling
 from server.broker.queue_types import check_properties, require_same_queue
-from server.broker.routes import Routes
+from server.broker.routes import Routes, Walk
 from server.broker.spec import QueueLike, QueueSpec
 
 # Covariant so that a room which needs only the protocol accepts a vhost of the real queues.
@@ -217,10 +217,10 @@ class VHost(Generic[Q_co]):
             self.find_exchange(destination)
         elif destination not in self.queues:
             raise NotFound(f"no {queue_text(destination, self.name)}")
-        exchange.router.validate(routing_key, arguments)
+        binding = Binding(source, kind, destination, routing_key, arguments)
+        exchange.router.validate(binding)
         if kind == "queue":
             self.find_queue(destination, owner)
-        binding = Binding(source, kind, destination, routing_key, arguments)
         durable = self.is_durable(binding)
         if not self.routes.add(binding):
             return self.defined_lsn if durable else 0
@@ -404,13 +404,20 @@ class VHost(Generic[Q_co]):
         Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60 … EXCH-62
         """
         if passage is None:
-            return self.routes.walk(exchange, keys, headers, self.queues)
+            return self.walk(exchange, keys, headers).end()
 
         def stops(at: Exchange) -> bool:
             window = self.window_of(at)
             return window is not None and passage.stops_at(window)
 
-        return self.routes.walk(exchange, keys, headers, self.queues, stops)
+        return self.routes.walk(exchange, keys, headers, self.queues, stops).end()
+
+    def walk(self, exchange: Exchange, keys: Sequence[str], headers: Table | None) -> Walk[Q_co]:
+        """The same, for who may not have the time to go the whole way at once (LIMIT-23).
+
+        It ends with the present `generation`.
+        """
+        return self.routes.walk(exchange, keys, headers, self.queues)
 
     def window_of(self, exchange: Exchange) -> Window | None:
         """The keys that an exchange remembers, None when it remembers none."""

@@ -91,8 +91,8 @@ def test_headers_match_equals_the_naive_oracle(
     if mode is not None:
         table["x-match"] = longstr(mode)
     router = HeadersRouter()
-    router.validate("", table)
     binding = Binding("x", "queue", "q", "", table)
+    router.validate(binding)
     router.add(binding)
     expected = [binding] if headers_oracle(mode, arguments, headers or {}) else []
     assert list(router.match(["", "k"], headers)) == expected

@@ -19,7 +19,7 @@ class FanoutRouter:
     def __init__(self) -> None:
         self._bindings: dict[Binding, None] = {}
 
-    def validate(self, routing_key: str, arguments: Table) -> None:
+    def validate(self, binding: Binding) -> None:
         """Any key and any arguments will do."""
 
     def add(self, binding: Binding) -> None:

@@ -5,12 +5,12 @@ Spec: EXCH-34, EXCH-50, EXCH-51, EXCH-52, EXCH-53
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import PreconditionFailed
-from protocol.fields import Field, Table, as_text, header_equal, render, type_name
+from protocol.fields import Field, Table, as_text, header_equal, header_key, render, type_name
 from server.broker.bindings import Binding
 
 X_MATCH: Final = "x-match"
@@ -18,6 +18,10 @@ ALL: Final = "all"
 ALL_WITH_X: Final = "all-with-x"
 ANY: Final = "any"
 ANY_WITH_X: Final = "any-with-x"
+
+# A header's name and the key of its value.
+Place = tuple[str, tuple[Hashable, ...]]
+ANY_VALUE: Final = ()
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
@@ -34,16 +38,30 @@ class Pattern:
         found = (_has(headers, name, value) for name, value in self.wanted)
         return all(found) if self.needs_all else any(found)
 
+    def places(self) -> list[Place]:
+        """Under which the binding can be found, one for each header that it asks for."""
+        return [
+            (name, ANY_VALUE if field.kind == "V" else header_key(field))
+            for name, field in self.wanted
+        ]
+
 
 class HeadersRouter:
-    """Bindings with their patterns, asked one after the other."""
+    """Bindings with their patterns, found by what they ask for.
 
-    __slots__ = ("_patterns",)
+    A binding that needs all stands under one header that it asks for, one that needs any under
+    each; so a message meets those bindings only that ask for a header it has.
+    """
+
+    __slots__ = ("_always", "_patterns", "_places")
 
     def __init__(self) -> None:
         self._patterns: dict[Binding, Pattern] = {}
+        # By a header's name and the key of its value; with an empty key any value will do.
+        self._places: dict[Place, dict[Binding, None]] = {}
+        self._always: dict[Binding, None] = {}
 
-    def validate(self, routing_key: str, arguments: Table) -> None:
+    def validate(self, binding: Binding) -> None:
         """Accept the four values of x-match, or none.
 
         Raises:
@@ -51,7 +69,7 @@ class HeadersRouter:
 
         Spec: EXCH-52
         """
-        field = arguments.get(X_MATCH)
+        field = binding.arguments.get(X_MATCH)
         if field is None:
             return
         mode = as_text(field)
@@ -68,18 +86,47 @@ class HeadersRouter:
 
     def add(self, binding: Binding) -> None:
         """Take in a binding that is not in yet."""
-        self._patterns[binding] = pattern_of(binding.arguments)
+        pattern = self._patterns[binding] = pattern_of(binding.arguments)
+        if not pattern.wanted:
+            if pattern.needs_all:
+                self._always[binding] = None
+            return
+        places = pattern.places()
+        if pattern.needs_all:
+            # A value tells more bindings apart than a name does, and a rare one most.
+            places = [min(places, key=lambda place: (not place[1], self._count_at(place)))]
+        for place in places:
+            self._places.setdefault(place, {})[binding] = None
 
     def remove(self, binding: Binding) -> None:
         """Take out a binding that is in."""
-        del self._patterns[binding]
+        pattern = self._patterns.pop(binding)
+        self._always.pop(binding, None)
+        for place in pattern.places():
+            bindings = self._places.get(place, {})
+            if binding in bindings:
+                del bindings[binding]
+                if not bindings:
+                    del self._places[place]
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
         """The matching bindings; keys do not count, no headers are an empty table (EXCH-53)."""
         table = headers or {}
-        for binding, pattern in self._patterns.items():
-            if pattern.matches(table):
-                yield binding
+        yield from self._always
+        places, patterns = self._places, self._patterns
+        if not places:
+            return
+        asked: dict[Binding, None] = {}
+        for name, field in table.items():
+            for place in ((name, header_key(field)), (name, ANY_VALUE)):
+                for binding in places.get(place, ()):
+                    if binding not in asked:
+                        asked[binding] = None
+                        if patterns[binding].matches(table):
+                            yield binding
+
+    def _count_at(self, place: Place) -> int:
+        return len(self._places.get(place, ()))
 
 
 def pattern_of(arguments: Table) -> Pattern:

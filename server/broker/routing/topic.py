@@ -42,7 +42,7 @@ class TopicRouter:
     def __init__(self) -> None:
         self._root = Node("")
 
-    def validate(self, routing_key: str, arguments: Table) -> None:
+    def validate(self, binding: Binding) -> None:
         """Accept a binding key with at most two `#`.
 
         Raises:
@@ -50,6 +50,7 @@ class TopicRouter:
 
         Spec: EXCH-41
         """
+        routing_key = binding.routing_key
         count = split_words(routing_key).count(ANY_WORDS)
         if count > MAX_ANY_WORDS:
             raise PreconditionFailed(

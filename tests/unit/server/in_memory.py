@@ -132,6 +132,7 @@ class World:
         memory_octets: int = 1 << 40,
     ) -> None:
         self.now = 1000.0
+        self.tick_s = 0.0  # by which time moves whenever somebody looks at the clock
         self.journal = FakeJournal()
         self.scheduled: list[Callable[[], None]] = []
         self.bugs: list[BaseException] = []
@@ -172,7 +173,7 @@ class World:
             limits or Limits(),
             storing=self.storing,
             equipment=self.equipment,
-            clock=lambda: self.now,
+            clock=self._clock,
             random_token=lambda: f"token{next(self._numbers):017d}",
             name="n@h",
         )
@@ -198,6 +199,17 @@ class World:
             queue.dispatch()
             return True
         return False
+
+    def _clock(self) -> float:
+        self.now += self.tick_s
+        return self.now
+
+    def run_turn(self) -> None:
+        """Run what is scheduled now, and nothing that it causes."""
+        scheduled, self.scheduled[:] = list(self.scheduled), []
+        for job in scheduled:
+            job()
+        assert not self.bugs, self.bugs
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(self.now + delay_s, callback)

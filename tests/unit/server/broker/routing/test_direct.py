@@ -27,4 +27,4 @@ def test_removal_takes_only_the_binding_itself() -> None:
 
 
 def test_any_key_and_arguments_may_be_bound() -> None:
-    DirectRouter().validate("#.#.#", {})
+    DirectRouter().validate(Binding("x", "queue", "q", "#.#.#", {}))

@@ -17,4 +17,4 @@ def test_every_binding_matches_once_whatever_the_keys() -> None:
 
 
 def test_any_key_and_arguments_may_be_bound() -> None:
-    FanoutRouter().validate("#.#.#", {})
+    FanoutRouter().validate(Binding("x", "queue", "q", "#.#.#", {}))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from protocol.errors import PreconditionFailed
 from protocol.fields import Field, Table, boolean, longstr
 from server.broker.bindings import Binding
+from server.broker.routing import headers as headers_module
 from server.broker.routing.headers import HeadersRouter
 from tests.unit.server.broker.stand_ins import integer
 
 ONE = {"a": integer(1)}
+VOID = Field("V", None)
 BOTH = {"a": integer(1), "b": longstr("x")}
 
 
@@ -19,8 +23,9 @@ def matches(arguments: Table, headers: Table | None, mode: str | None = None) ->
     table = dict(arguments)
     if mode is not None:
         table["x-match"] = longstr(mode)
-    router.validate("", table)
-    router.add(Binding("x", "queue", "q", "ignored", table))
+    binding = Binding("x", "queue", "q", "ignored", table)
+    router.validate(binding)
+    router.add(binding)
     return bool(list(router.match(["other"], headers)))
 
 
@@ -111,5 +116,59 @@ def test_removed_binding_matches_no_more() -> None:
 )
 def test_other_x_match_is_refused_with_the_measured_text(value: Field, text: str) -> None:
     with pytest.raises(PreconditionFailed) as refusal:
-        HeadersRouter().validate("", {"x-match": value})
+        HeadersRouter().validate(Binding("x", "queue", "q", "", {"x-match": value}))
     assert refusal.value.reply_text == f"PRECONDITION_FAILED - {text}"
+
+
+class Counted(HeadersRouter):
+    """Knows how many bindings were looked at."""
+
+    def looked_at(self, headers: Table) -> int:
+        """So many bindings does a message with these headers meet."""
+        looks = 0
+
+        class Pattern:
+            def __init__(self, pattern: headers_module.Pattern) -> None:
+                self.pattern = pattern
+
+            def matches(self, table: Table) -> bool:
+                nonlocal looks
+                looks += 1
+                return self.pattern.matches(table)
+
+        kept, self._patterns = (
+            self._patterns,
+            {one: cast("headers_module.Pattern", Pattern(p)) for one, p in self._patterns.items()},
+        )
+        list(self.match([""], headers))
+        self._patterns = kept
+        return looks
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_a_message_meets_the_bindings_that_ask_for_its_headers_only(mode: str) -> None:
+    """LIMIT-23: 3,000 bindings cost a message that has nothing to do with them nothing."""
+    router = Counted()
+    bindings = []
+    for number in range(3000):
+        table = {"x-match": longstr(mode), "a": integer(number), "b": longstr("x"), "c": VOID}
+        if mode == "any":
+            del table["b"], table["c"]
+        bindings.append(Binding("x", "queue", f"q{number}", "", table))
+        router.add(bindings[-1])
+    assert router.looked_at({"a": integer(-1), "d": integer(1)}) == 0
+    assert router.looked_at({"a": integer(7), "b": longstr("x"), "c": integer(1)}) <= 2
+    assert list(router.match([""], {"a": integer(7), "b": longstr("x"), "c": VOID})) == [
+        bindings[7]
+    ]
+    for binding in bindings:
+        router.remove(binding)
+    assert not list(router.match([""], {"a": integer(7), "b": longstr("x"), "c": VOID}))
+
+
+def test_what_asks_for_any_header_is_named_once() -> None:
+    router = HeadersRouter()
+    table = {"x-match": longstr("any"), "a": integer(1), "b": VOID}
+    binding = Binding("x", "queue", "q", "", table)
+    router.add(binding)
+    assert list(router.match([""], {"a": integer(1), "b": integer(2)})) == [binding]

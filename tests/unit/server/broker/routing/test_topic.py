@@ -98,7 +98,7 @@ def test_patterns_full_of_wildcards_stay_quick() -> None:
 @pytest.mark.parametrize(("key", "count"), [("#.a.#.b.#", 3), ("#.#.#.#", 4)])
 def test_more_than_two_hashes_are_refused(key: str, count: int) -> None:
     with pytest.raises(PreconditionFailed) as refusal:
-        TopicRouter().validate(key, {})
+        TopicRouter().validate(Binding("x", "queue", "q", key, {}))
     assert refusal.value.reply_text == (
         f"PRECONDITION_FAILED - Topic binding key '{key}' uses {count} '#' wildcards, "
         "at most 2 are allowed"
@@ -107,4 +107,4 @@ def test_more_than_two_hashes_are_refused(key: str, count: int) -> None:
 
 @pytest.mark.parametrize("key", ["#.a.#", "#", "a#.#.#.##", ""])
 def test_up_to_two_hashes_are_accepted(key: str) -> None:
-    TopicRouter().validate(key, {})
+    TopicRouter().validate(Binding("x", "queue", "q", key, {}))

@@ -1,0 +1,86 @@
+"""How long one connection may keep the loop, and who goes on when it has had its time.
+
+    octets read ─▶ begin ─▶ method, method, … is_over ─▶ put_off ─▶ next turn: begin ─▶ method …
+
+A connection works until its slice of the turn is used up; what is left waits in a queue behind
+the others that wait, and sockets are read in between. So whoever asks for little is served before
+whoever asks for much, and the order within a connection stays. Must not know what the work is.
+
+Spec: LIMIT-23
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# One connection's share of a turn. A method is not interrupted, so it may take longer.
+SLICE_S: Final = 0.004
+# What is put off has so much of each turn; one that waits is served in any case.
+TURN_S: Final = 0.008
+
+
+class WorkBudget:
+    """Shared by all connections of one broker.
+
+    Args:
+        clock: monotonic seconds
+        later: runs a callable in the next turn of the loop
+    """
+
+    __slots__ = ("_clock", "_ends_at", "_is_scheduled", "_later", "_waiting")
+
+    def __init__(
+        self, clock: Callable[[], float], later: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self._clock = clock
+        self._later = later
+        self._ends_at = 0.0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_scheduled = False
+
+    def begin(self) -> None:
+        """Somebody's slice begins now."""
+        self._ends_at = self._clock() + SLICE_S
+
+    def is_over(self) -> bool:
+        """Whether the slice is used up: then `put_off` what is left."""
+        return self._clock() >= self._ends_at
+
+    def put_off(self, job: Callable[[], None]) -> None:
+        """Have this called in a later turn, after all that waits already."""
+        self._waiting.append(job)
+        self._schedule()
+
+    def spread(self, steps: Iterator[object]) -> None:
+        """Do work that nobody waits for: what there is time for in this slice, the rest later."""
+        for _ in steps:
+            if self.is_over():
+                self.put_off(lambda: self._go_on(steps))
+                return
+
+    def _go_on(self, steps: Iterator[object]) -> None:
+        self.begin()
+        self.spread(steps)
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._later(self._run)
+
+    def _run(self) -> None:
+        """Those that have waited longest, while the turn has time for them."""
+        self._is_scheduled = False
+        ends_at = self._clock() + TURN_S
+        try:
+            # Who has to be put off once more waits for the next turn.
+            for _ in range(len(self._waiting)):
+                self._waiting.popleft()()
+                if self._clock() >= ends_at:
+                    break
+        finally:
+            if self._waiting:
+                self._schedule()

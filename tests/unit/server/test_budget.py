@@ -1,0 +1,368 @@
+"""Nobody keeps the loop: work is cut by the clock, others go on in between, order stays (LIMIT-23).
+
+Time passes only when somebody looks at the clock, a millisecond each time, so that what is counted
+is work and not how fast the machine is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from pamqp import commands
+
+from protocol.errors import PreconditionFailed
+from server.budget import SLICE_S, TURN_S, WorkBudget
+from server.node import Limits
+from tests import wire
+from tests.unit.server.in_memory import World, confirms, content, name_of
+
+if TYPE_CHECKING:
+    from tests.unit.server.in_memory import Client
+
+TICK_S = 0.001
+# Looks at the clock in one slice, and what is done at most in one: each look is behind some work.
+LOOKS = round(SLICE_S / TICK_S) + 1
+
+
+@pytest.fixture
+def world() -> World:
+    """A broker with the queue `q`."""
+    world = World()
+    client = world.connect()
+    client.open()
+    client.declare("q")
+    return world
+
+
+def opened(world: World) -> Client:
+    """A client with channel 1 open."""
+    client = world.connect()
+    client.open()
+    return client
+
+
+def said(client: Client) -> list[str]:
+    """Names of what has been written to a client by now; no turn is run for it."""
+    octets, client.octets = bytes(client.octets), bytearray()
+    return [name_of(what) for _, what in wire.hear(octets)]
+
+
+GET = wire.method(1, commands.Basic.Get(queue="q"))
+
+
+class TestBetweenMethods:
+    """A read that holds more than there is time for."""
+
+    def test_others_are_served_in_between(self, world: World) -> None:
+        greedy, modest = opened(world), opened(world)
+        world.tick_s = TICK_S
+        greedy.send(GET * 100)
+        assert greedy.paused
+        modest.send(GET)
+        world.run_turn()
+        assert said(modest) == ["Basic.GetEmpty"]
+        assert 0 < len(said(greedy)) <= 2 * LOOKS
+        world.run_turns()
+        assert not greedy.paused
+
+    def test_no_turn_does_more_than_a_slice(self, world: World) -> None:
+        greedy = opened(world)
+        world.tick_s = TICK_S
+        greedy.send(GET * 100)
+        counts = []
+        while world.scheduled:
+            world.run_turn()
+            counts.append(len(said(greedy)))
+        assert sum(counts) == 100
+        assert max(counts) <= 2 * LOOKS
+        assert len(counts) > 100 // (2 * LOOKS)
+
+    def test_order_stays(self, world: World) -> None:
+        client = opened(world)
+        client.method(1, commands.Confirm.Select())
+        client.hear()
+        world.tick_s = TICK_S
+        both = [wire.publish(1, "q", b"%d" % number) + GET for number in range(20)]
+        client.send(*both[:15])
+        assert client.paused
+        # What comes while the rest waits stands behind it.
+        client.send(*both[15:])
+        heard = client.hear()
+        bodies = [what.body for _, what in heard if isinstance(what, wire.Content)]
+        assert bodies == [b"%d" % number for number in range(20)]
+        assert [number for _, number, _ in confirms(heard)][-1] == 20
+
+    def test_many_greedy_ones_take_turns(self, world: World) -> None:
+        clients = [opened(world) for _ in range(5)]
+        world.tick_s = TICK_S
+        for client in clients:
+            client.send(GET * 40)
+        most = round(TURN_S / TICK_S) + LOOKS
+        done = [len(said(client)) for client in clients]
+        world.run_turn()
+        done = [len(said(client)) for client in clients]
+        for _ in range(100):
+            if not world.scheduled:
+                break
+            world.run_turn()
+            more = [len(said(client)) for client in clients]
+            assert sum(more) <= most
+            done = [one + other for one, other in zip(done, more, strict=True)]
+            # Nobody is a whole round ahead of another.
+            assert max(done) - min(done) <= 2 * LOOKS
+        assert done == [40] * 5
+
+    def test_a_lost_connection_does_nothing_more(self, world: World) -> None:
+        client = opened(world)
+        world.tick_s = TICK_S
+        publish = wire.publish(1, "q", b"x")
+        client.send(*(publish + GET for _ in range(50)))
+        client.connection.lost("reset")
+        world.run_turns()
+        other = opened(world)
+        assert other.message_count("q") < 50
+
+    def test_a_channel_closed_meanwhile_takes_nothing_more(self, world: World) -> None:
+        client = opened(world)
+        world.tick_s = TICK_S
+        client.send(*(wire.publish(1, "q", b"x") + GET for _ in range(50)))
+        client.connection.fail_channel(1, PreconditionFailed("for a test"))
+        names = client.names()
+        assert names[-1] == "Channel.Close"
+        assert names.count("Basic.GetOk") <= 2 * LOOKS
+
+
+class TestWithinARun:
+    """One run of publishes that takes long."""
+
+    def test_every_message_is_looked_at_for_itself(self, world: World) -> None:
+        client, modest = opened(world), opened(world)
+        client.ask(1, commands.Queue.Bind(queue="q", exchange="amq.headers", routing_key=""))
+        client.method(1, commands.Confirm.Select())
+        client.hear()
+        world.tick_s = TICK_S
+        client.send(
+            *(
+                wire.publish(
+                    1,
+                    "",
+                    b"%d" % number,
+                    commands.Basic.Properties(headers={"number": number}),
+                    exchange="amq.headers",
+                )
+                for number in range(60)
+            )
+        )
+        assert world.vhost.queues["q"].ready_count <= LOOKS
+        modest.send(GET)
+        world.run_turn()
+        assert said(modest) == ["Basic.GetOk"]
+        world.run_turns()
+        queue = world.vhost.queues["q"]
+        assert queue.ready_count == 59
+        assert [number for _, number, _ in confirms(client.hear())][-1] == 60
+        modest.send(GET * 59)
+        bodies = [content(what).body for _, what in modest.hear()]
+        assert bodies == [b"%d" % number for number in range(1, 60)]
+
+    def test_a_fault_in_the_rest_keeps_what_came_before_it(self, world: World) -> None:
+        client = opened(world)
+        client.ask(1, commands.Queue.Bind(queue="q", exchange="amq.headers", routing_key=""))
+        world.tick_s = TICK_S
+        runs = [
+            wire.publish(
+                1,
+                "",
+                b"x",
+                commands.Basic.Properties(headers={"number": number}, expiration=expiration),
+                exchange="amq.headers",
+            )
+            for number, expiration in enumerate(["1000"] * 20 + ["never"] + ["1000"] * 20)
+        ]
+        client.send(*runs)
+        assert client.names() == ["Channel.Close"]
+        assert world.vhost.queues["q"].ready_count == 20
+
+
+class TestLongWay:
+    """One message whose way through the exchanges is longer than a turn."""
+
+    LENGTH = 3000
+
+    @pytest.fixture
+    def chain(self, world: World) -> World:
+        """Exchanges that pass on to each other, the last one to `q`."""
+        for number in range(self.LENGTH):
+            world.vhost.declare_exchange(
+                f"e{number}",
+                "fanout",
+                durable=False,
+                auto_delete=False,
+                internal=False,
+                arguments={},
+            )
+            if number:
+                world.vhost.bind(f"e{number - 1}", "exchange", f"e{number}", "", {}, None)
+        world.vhost.bind(f"e{self.LENGTH - 1}", "queue", "q", "", {}, None)
+        return world
+
+    def test_others_are_served_meanwhile(self, chain: World) -> None:
+        client, modest = opened(chain), opened(chain)
+        chain.tick_s = TICK_S
+        client.send(wire.publish(1, "k", b"x", exchange="e0"), wire.publish(1, "q", b"y"))
+        queue = chain.vhost.queues["q"]
+        assert queue.ready_count == 0
+        modest.send(GET)
+        chain.run_turn()
+        assert said(modest) == ["Basic.GetEmpty"]
+        chain.run_turns()
+        modest.send(GET * 3)
+        heard = modest.hear()
+        assert [what.body for _, what in heard if isinstance(what, wire.Content)] == [b"x", b"y"]
+
+    def test_headers_go_the_same_way(self, chain: World) -> None:
+        client = opened(chain)
+        client.ask(
+            1, commands.Exchange.Bind(source="amq.headers", destination="e0", routing_key="")
+        )
+        chain.tick_s = TICK_S
+        properties = commands.Basic.Properties(headers={"a": 1})
+        client.send(*[wire.publish(1, "", b"x", properties, exchange="amq.headers")] * 3)
+        assert chain.vhost.queues["q"].ready_count == 0
+        chain.run_turns()
+        assert chain.vhost.queues["q"].ready_count == 3
+
+    def test_bindings_that_change_meanwhile_do_not_keep_it_from_its_end(self, chain: World) -> None:
+        client = opened(chain)
+        chain.tick_s = TICK_S
+        client.send(wire.publish(1, "k", b"x", exchange="e0"))
+        queue = chain.vhost.queues["q"]
+        turns = 0
+        while not queue.ready_count:
+            chain.vhost.bind("amq.direct", "queue", "q", f"k{turns}", {}, None)
+            chain.run_turn()
+            turns += 1
+            assert turns < 10
+        chain.run_turns()
+        assert queue.ready_count == 1
+
+
+class TestUnsentAnswers:
+    """A client that asks and does not read."""
+
+    @pytest.fixture
+    def client(self) -> Client:
+        """Its outbox is full at 1,000 octets; `q` holds fifty messages of 600."""
+        client = opened(World(Limits(deliver_high_water_bytes=1000)))
+        client.declare("q")
+        client.send(*[wire.publish(1, "q", b"x" * 600)] * 50)
+        assert client.hear() == []
+        return client
+
+    def test_a_turn_answers_no_more_than_the_mark(self, client: Client) -> None:
+        client.send(GET * 50)
+        counts = []
+        while client.world.scheduled:
+            client.world.run_turn()
+            counts.append(len(said(client)))
+        assert sum(counts) == 50
+        assert max(counts) == 2
+
+    def test_nothing_is_answered_until_the_socket_has_drained(self, client: Client) -> None:
+        client.connection.outbox.hold()
+        client.send(GET * 2, wire.method(1, commands.Queue.Declare(queue="q", passive=True)))
+        assert client.names() == []
+        assert client.paused
+        client.connection.outbox.release()
+        assert client.names() == ["Basic.GetOk", "Basic.GetOk", "Queue.DeclareOk"]
+        assert not client.paused
+
+    def test_settling_and_publishing_go_on(self, client: Client) -> None:
+        """A client that writes before it reads must not wait for itself."""
+        client.send(GET * 2)
+        assert client.names() == ["Basic.GetOk"] * 2
+        client.connection.outbox.hold()
+        client.send(wire.ack(1, 1), wire.ack(1, 2, multiple=True), wire.publish(1, "q", b"y"))
+        client.send(wire.method(1, commands.Channel.Close(200, "", 0, 0)))
+        client.world.run_turns()
+        queue = client.world.vhost.queues["q"]
+        assert (queue.unacked_count, queue.ready_count) == (0, 49)
+        assert not client.connection.channels
+
+    def test_deliveries_and_what_was_asked_behind_them_go_on_together(self, client: Client) -> None:
+        client.consume("q", "c", no_ack=True)
+        client.connection.outbox.hold()
+        client.send(GET)
+        client.world.run_turns()
+        client.connection.outbox.release()
+        assert "Basic.GetEmpty" in client.names() or not client.paused
+
+
+class Jobs:
+    """A budget by itself, and what it has done."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.scheduled: list[Callable[[], None]] = []
+        self.done: list[str] = []
+        self.budget = WorkBudget(lambda: self.now, self.scheduled.append)
+
+    def job(self, name: str, *, takes_s: float = 0.0, fails: bool = False) -> Callable[[], None]:
+        """Some work."""
+
+        def work() -> None:
+            self.done.append(name)
+            self.now += takes_s
+            if fails:
+                raise ValueError(name)
+
+        return work
+
+    def turn(self) -> list[str]:
+        """What is done in the next turn."""
+        scheduled, self.scheduled[:] = list(self.scheduled), []
+        self.done.clear()
+        for work in scheduled:
+            work()
+        return list(self.done)
+
+
+def test_what_is_put_off_has_a_bounded_share_of_each_turn() -> None:
+    jobs = Jobs()
+    for name in "abcd":
+        jobs.budget.put_off(jobs.job(name, takes_s=TURN_S / 2))
+    assert jobs.turn() == ["a", "b"]
+    jobs.budget.put_off(jobs.job("e"))
+    assert jobs.turn() == ["c", "d"]
+    assert jobs.turn() == ["e"]
+    assert jobs.turn() == []
+
+
+def test_what_takes_too_long_is_done_all_the_same() -> None:
+    jobs = Jobs()
+    jobs.budget.put_off(jobs.job("a", takes_s=1.0))
+    jobs.budget.put_off(jobs.job("b"))
+    assert jobs.turn() == ["a"]
+    assert jobs.turn() == ["b"]
+
+
+def test_a_bug_in_one_job_stops_no_other() -> None:
+    jobs = Jobs()
+    jobs.budget.put_off(jobs.job("a", fails=True))
+    jobs.budget.put_off(jobs.job("b"))
+    with pytest.raises(ValueError, match="a"):
+        jobs.turn()
+    assert jobs.turn() == ["b"]
+
+
+def test_work_in_steps_is_spread() -> None:
+    jobs = Jobs()
+    jobs.budget.begin()
+    steps = (jobs.job(str(number), takes_s=SLICE_S / 2)() for number in range(5))
+    jobs.budget.spread(steps)
+    assert jobs.done == ["0", "1"]
+    assert jobs.turn() == ["2", "3"]
+    assert jobs.turn() == ["4"]
+    assert jobs.turn() == []
