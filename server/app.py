@@ -83,6 +83,8 @@ GIVE_BACK_S: Final = 5.0
 LAST_WORDS_S: Final = 0.2
 BACKLOG: Final = 1024
 MOST_LOOKS: Final = 1_000_000
+# Syncs that the end of the journal may take: of what is left, of what that sets free, of the seal.
+SEAL_SYNCS: Final = 10
 # Each start of these has found another segment that is not what was written.
 MOST_STARTS: Final = 100
 
@@ -240,6 +242,7 @@ class Server:
         for server in servers:
             server.close()
         await self._drain(door)
+        await self._seal()
         loop.remove_reader(assembly.commit.fileno)
         if desk is not None:
             desk.close()
@@ -390,9 +393,12 @@ class Server:
             blocks=report.blocks,
             count=report.messages,
             duration_ms=int((time.monotonic() - began) * 1000),
+            clean=report.is_sealed,
         )
-        if report.truncated_bytes:
-            log.warning("journal.truncated", size_bytes=report.truncated_bytes)
+        if report.truncated_bytes or report.set_aside:
+            log.warning(
+                "journal.truncated", size_bytes=report.truncated_bytes, kept=report.set_aside
+            )
         for damage in report.damaged:
             log.error("journal.damaged", damage=str(damage))
         return assembly
@@ -510,6 +516,18 @@ class Server:
             edge.abort()
         await until(lambda: not door.edges, time.monotonic() + LAST_WORDS_S)
         assembly.turn.run()
+
+    async def _seal(self) -> None:
+        """Have the journal say where it ends; what differs at the next start is damage.
+
+        A disk that takes longer than clients may is not waited for. Spec: DURABLE-22
+        """
+        assembly = self._assembly
+        deadline = time.monotonic() + max(LAST_WORDS_S, self._settings.shutdown_timeout_s)
+        for _ in range(SEAL_SYNCS):
+            if assembly.seal() or time.monotonic() >= deadline:
+                return
+            await until(lambda: assembly.node.has_failed or assembly.commit.is_idle, deadline)
 
 
 async def until(is_so: Callable[[], bool], deadline: float) -> None:

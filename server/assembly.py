@@ -250,6 +250,20 @@ class Assembly:
         spare_octets = 0 if self.upkeep.is_at_work else self.journal.chain.spare_bytes
         return self.alarms.disk_free_octets + spare_octets >= octets
 
+    def seal(self) -> bool:
+        """Write what is left, and have the journal say that it ends here (DURABLE-22).
+
+        Returns:
+            whether that is done, or cannot be; if not, ask again when no sync is under way
+        """
+        if not self._is_closed:
+            self._write_journal()
+            self._is_closed = True
+        if self.node.has_failed or self.journal.seal():
+            return True
+        self.commit.request()
+        return False
+
     def close(self) -> None:
         """Close the journal's files and remove scratch files; nothing is written any more."""
         if self.ledger is not None:

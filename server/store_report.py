@@ -188,6 +188,7 @@ def _print_found(found: Found, out: TextIO) -> None:
         f"definitions     {len(names.vhosts)} virtual hosts, {len(names.exchanges)} exchanges, "
         f"{len(names.queues)} queues, {len(names.bindings)} bindings",
         f"torn tail       {_octets(inspection.torn_bytes) if inspection.torn_bytes else 'none'}",
+        f"sealed          {'yes, by a clean stop' if inspection.is_sealed else 'no'}",
     ]
     print("\n".join(lines), file=out)
     if names.unreadable:
@@ -324,6 +325,7 @@ def _document(found: Found) -> dict[str, object]:
         "messages": inspection.messages,
         "notes": sum(inspection.notes.values()),
         "torn_bytes": inspection.torn_bytes,
+        "is_sealed": inspection.is_sealed,
         "vhosts": names.vhosts,
         "exchanges": [
             {"vhost": vhost, "name": name, "type": kind}

@@ -397,6 +397,11 @@ class Chain:
 
     # Syncs.
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether every block is."""
+        return self.synced_number == self.number - 1
+
     def begin_sync(self) -> SyncScope:
         """Return what a sync started now has to cover."""
         dirty, self._dirty = self._dirty, []

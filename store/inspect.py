@@ -29,14 +29,17 @@ from store.copies import (
     settles_of,
     texts_of,
 )
-from store.scan import Extent, Verdict, judge, list_generations, scan
+from store.end_mark import read_end_mark
+from store.scan import Extent, Verdict, judge, list_generations, read_segment, scan
 from store.segment import segment_name
 from store.settled import Settled
+from store.torn import TORN_SUFFIX, torn_size
 
 if TYPE_CHECKING:
     from store.disk import DiskFile, ReadableDisk
     from store.scan import Hole
 
+_SET_ASIDE: Final = (".damaged", ".discarded", TORN_SUFFIX)
 # Files of segments that are kept open while messages are read.
 _OPEN_FILES: Final = 8
 
@@ -108,6 +111,7 @@ class Inspection:
     damaged: list[Damaged] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
     torn_bytes: int = 0
+    is_sealed: bool = False
     next_lsn: int = 1
     unroutable: int = 0
     messages: int = 0
@@ -135,16 +139,19 @@ class Inspector:
     def inspect(self) -> Inspection:
         """Read everything once; what is found stays in `result`."""
         result = self.result
+        # First: beside a running broker what it names must not be newer than the segments.
+        end = read_end_mark(self._disk)
         names = self._disk.listdir()
         generations = list_generations(names)
-        verdict = judge(scan(self._disk, generations), generations)
-        result.set_aside = sorted(n for n in names if n.endswith((".damaged", ".discarded")))
+        verdict = judge(scan(self._disk, generations), generations, end)
+        result.set_aside = sorted(n for n in names if n.endswith(_SET_ASIDE))
+        result.is_sealed = verdict.is_sealed
         for extent in verdict.accepted:
             self._extents.setdefault(extent.generation, []).append(extent)
         if verdict.accepted:
             result.version = records.FORMAT_VERSION
             result.next_lsn = max(extent.next_lsn for extent in verdict.accepted)
-        result.torn_bytes = sum(e.end - e.start for e in verdict.discarded) + self._torn(verdict)
+        result.torn_bytes = self._torn(verdict)
         definitions: list[list[bytes]] = []
         early: list[bytes] = []
         has_snapshot = False
@@ -171,17 +178,16 @@ class Inspector:
         return result
 
     def _torn(self, verdict: Verdict) -> int:
-        """How large the block wanted to be that stands, unfinished, behind the last one."""
-        if not verdict.accepted:
-            return 0
+        """How much stands behind the last block that counts, which the next start cuts off."""
+        size = sum(e.end - e.start for e in verdict.discarded)
+        if not verdict.accepted or verdict.is_sealed:
+            return size
         last = verdict.accepted[-1]
-        file = self._disk.open(segment_name(last.generation))
-        try:
-            lead = file.read(last.end, records.HEADER_SIZE)
-            torn = records.torn_size(lead, last.generation, last.salt)
-            return min(torn, file.size() - last.end)
-        finally:
-            file.close()
+        if last.generation in verdict.damaged_generations():
+            return size
+        size -= sum(e.end - e.start for e in verdict.discarded if e.generation == last.generation)
+        rest = read_segment(self._disk, segment_name(last.generation))[last.end :]
+        return size + torn_size(rest, last.generation, last.salt)
 
     def _look_at(self, segment: SegmentView) -> tuple[list[bytes], bool, set[int]]:
         """Count what is live in a segment.

@@ -16,6 +16,7 @@ from typing import Final
 from store import records
 from store.chain import Chain, ChainState, SyncScope
 from store.disk import Disk, DiskFile, Syncable
+from store.end_mark import EndMark, EndMarkFile
 from store.errors import WriteFailed
 from store.index import Index, SegmentIndex
 from store.notes import Notes
@@ -106,6 +107,7 @@ class Journal:
         self.position_of = position_of
         self._notes = Notes(self._chain, state.notes)
         self._summarizer = Summarizer(disk, segment_size_bytes)
+        self._end_mark = EndMarkFile(disk)
         self._begin_segment(0, self._snapshot.known)
 
     @property
@@ -456,12 +458,14 @@ class Journal:
     def begin_sync(self) -> SyncTicket:
         """Return what a sync started now must cover; later blocks belong to the next one."""
         self.wants_sync = False
-        return SyncTicket(self.written_lsn, self.unsynced_bytes, self._chain.begin_sync())
+        scope = self._chain.begin_sync()
+        scope = scope._replace(targets=(*scope.targets, *self._end_mark.targets()))
+        return SyncTicket(self.written_lsn, self.unsynced_bytes, scope)
 
     def end_sync(self, ticket: SyncTicket) -> list[DiskFile]:
         """Take note that the sync of `ticket` succeeded; return files to be closed.
 
-        May write one small block and rename a file; neither may fail the caller.
+        May write one small block and the end mark, and rename a file; none may fail the caller.
         """
         self.unsynced_bytes -= ticket.size_bytes
         closing = self._chain.close_full_segments()
@@ -473,7 +477,37 @@ class Journal:
             with suppress(OSError):
                 self.announce()
             self.wants_sync = True
+        self._mark_end()
         return closing
+
+    def _mark_end(self) -> None:
+        """Say outside that the newest segment was begun, once its head is synced."""
+        self._end_mark.synced()
+        segment = self._chain.active
+        number = segment.first_number
+        if self._end_mark.generation != segment.generation and self._chain.synced_number >= number:
+            self._end_mark.put(
+                EndMark(segment.generation, number, number, segment.head_bytes, segment.first_lsn)
+            )
+
+    def seal(self) -> bool:
+        """Say outside that the journal ends here; return whether that is on disk.
+
+        Nothing may be written any more. While it is not, ask for a sync, and then again.
+        Spec: DURABLE-22
+        """
+        if self.wants_sync or not self._chain.is_synced:
+            return False
+        segment = self._chain.active
+        mark = EndMark(
+            segment.generation,
+            segment.first_number,
+            segment.last_number,
+            segment.offset,
+            self.written_lsn + 1,
+            is_sealed=True,
+        )
+        return self._end_mark.seal(mark)
 
     def announce(self) -> None:
         """Write an empty block, which says what every header says.
@@ -507,6 +541,7 @@ class Journal:
         self._summarizer.finish()
         self._reader.close()
         self._chain.close()
+        self._end_mark.close()
 
 
 def bounds_of_runs(firsts: Sequence[int], counts: Sequence[int]) -> tuple[int, int] | None:

@@ -38,6 +38,9 @@ _ROUTE: Final = struct.Struct("<QII")
 _NOTE: Final = struct.Struct("<QII")
 _NUMBER: Final = struct.Struct("<Q")
 _WRITTEN: Final = struct.Struct("<IIQQ")
+# Generation and salt, and where in a block they stand.
+_LIFE: Final = struct.Struct("<QQ")
+_LIFE_AT: Final = 24
 HEADER_SIZE: Final = _LEAD.size + _REST.size
 SECTION_SIZE: Final = _SECTION.size
 NOTE_SIZE: Final = _NOTE.size
@@ -154,10 +157,25 @@ def read_header(buffer: bytes, offset: int, generation: int, salt: int) -> Block
     return header if header.generation == generation and header.salt == salt else None
 
 
-def torn_size(buffer: bytes, generation: int, salt: int) -> int:
-    """Return how large the block wanted to be whose header starts `buffer`; 0 if none does."""
-    header = read_header(buffer, 0, generation, salt)
-    return HEADER_SIZE + header.length if header is not None else 0
+def end_of_last(buffer: bytes, generation: int, salt: int) -> int:
+    """Return where that of a segment's blocks ends, whole or not, which reaches farthest; or 0."""
+    needle = _LIFE.pack(generation, salt)
+    end = 0
+    at = buffer.find(needle)
+    while at >= 0:
+        start = at - _LIFE_AT
+        if start >= 0 and buffer.startswith(_SIGNATURE, start):
+            header = read_header(buffer, start, generation, salt)
+            # What has no room for a header is the rest of one.
+            length = header.length if header is not None else 0
+            end = max(end, min(start + HEADER_SIZE + length, len(buffer)))
+        at = buffer.find(needle, at + 1)
+    return end
+
+
+def generation_at(buffer: bytes, offset: int) -> int:
+    """Return the generation in the header at `offset`, of which only the lead was looked at."""
+    return int.from_bytes(buffer[offset + _LIFE_AT : offset + _LIFE_AT + 8], "little")
 
 
 def split_checksum(octets: bytes) -> tuple[int, bytes]:

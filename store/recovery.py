@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from store import records
@@ -41,6 +42,7 @@ from store.segment import (
 )
 from store.spares import SPARE_SUFFIX
 from store.summary import Summary, read_summary
+from store.torn import TORN_SUFFIX, forget_oldest, has_own_blocks, keep_torn, torn_size
 from store.trust import Survey
 
 if TYPE_CHECKING:
@@ -84,7 +86,8 @@ class RecoveryReport:
     """What recovery found; sizes in octets.
 
     `message_lsn` is the highest LSN of a message in what was read, alive or not: others are those
-    of notes, or of nothing.
+    of notes, or of nothing. `set_aside` are files with what was cut off or discarded; sealed is
+    what was closed in order, and nothing has happened to it since.
     """
 
     segments: int = 0
@@ -93,6 +96,8 @@ class RecoveryReport:
     messages: int = 0
     truncated_bytes: int = 0
     discarded_segments: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
+    is_sealed: bool = False
     damaged: list[Damage] = field(default_factory=list)
     unroutable_messages: int = 0
     message_lsn: int = 0
@@ -165,7 +170,7 @@ def open_journal(
     verdict = survey.verdict
     if refuse_damage:
         _refuse(verdict)
-    report = RecoveryReport()
+    report = RecoveryReport(is_sealed=verdict.is_sealed)
     _clean_up(disk, names, survey, report)
     replay = Replay()
     segments, indexes, remains = _replay_segments(disk, survey, replay, steps)
@@ -230,26 +235,26 @@ def _clean_up(disk: Disk, names: list[str], survey: Survey, report: RecoveryRepo
     for name in names:
         if name.endswith(SUMMARY_SUFFIX) and name not in kept:
             disk.unlink(name)
-    doomed = [segment_name(generation) for generation in verdict.doomed]
     report.segments = len({extent.generation for extent in verdict.accepted})
     report.unread_segments = len(survey.trusted & accepted)
     report.blocks = sum(extent.block_count for extent in verdict.accepted)
-    report.truncated_bytes = sum(e.end - e.start for e in verdict.discarded)
-    for name in doomed:
-        if any(read_segment(disk, name)):
+    for generation in verdict.doomed:
+        name = segment_name(generation)
+        octets = read_segment(disk, name)
+        # Without any other segment there may be more to it than a write that was cut short.
+        if has_own_blocks(octets, generation) or (any(octets) and not verdict.accepted):
             report.discarded_segments.append(name)
-            if not verdict.accepted:
-                # All there is cannot be read at all. Perhaps the very first write was cut
-                # short, perhaps worse; nobody should have to regret that it was removed.
-                disk.rename(name, name + DISCARDED_SUFFIX)
-                continue
+            report.set_aside.append(name + DISCARDED_SUFFIX)
+            # Nobody should have to regret that it was removed.
+            disk.rename(name, name + DISCARDED_SUFFIX)
+            continue
         disk.unlink(name)
     disk.directory.sync()
     unproven = {e.generation for e in verdict.accepted if e.last_number >= verdict.unproven}
     for generation in sorted(unproven):
         _write_again(disk, [e for e in verdict.accepted if e.generation == generation], verdict)
     if verdict.accepted:
-        report.truncated_bytes += _cut(disk, verdict.accepted[-1])
+        _cut_tail(disk, names, verdict, report)
     for name in names:
         if _is_rubbish(name, verdict):
             disk.unlink(name)
@@ -287,19 +292,33 @@ def _write_again(disk: Disk, extents: list[Extent], verdict: Verdict) -> None:
         file.close()
 
 
-def _cut(disk: Disk, last: Extent) -> int:
-    """Cut everything behind the last accepted block; return what looks like a torn block."""
+def _cut_tail(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryReport) -> None:
+    """Cut everything behind the last accepted block, and keep aside what looks like blocks."""
+    last = verdict.accepted[-1]
+    name = segment_name(last.generation)
+    is_own = [e.generation == last.generation for e in verdict.discarded]
+    others = (e for e, own in zip(verdict.discarded, is_own, strict=True) if not own)
+    report.truncated_bytes = sum(e.end - e.start for e in others)
+    if last.generation in verdict.damaged_generations() and not any(is_own):
+        # Nothing that could be read stands there. The whole file is set aside as it is.
+        return
+    if not verdict.is_sealed:
+        rest = read_segment(disk, name)[last.end :]
+        size = torn_size(rest, last.generation, last.salt)
+        report.truncated_bytes += size
+        if size:
+            forget_oldest(disk, names)
+            kept = keep_torn(disk, name, rest[:size])
+            report.set_aside += [kept] if kept else []
+    _cut(disk, last)
+
+
+def _cut(disk: Disk, last: Extent) -> None:
     file = disk.open(segment_name(last.generation))
     try:
-        size = file.size()
-        if size <= last.end:
-            return 0
-        torn = records.torn_size(
-            file.read(last.end, records.HEADER_SIZE), last.generation, last.salt
-        )
-        file.truncate(last.end)
-        file.sync()
-        return min(torn, size - last.end)
+        if file.size() > last.end:
+            file.truncate(last.end)
+            file.sync()
     finally:
         file.close()
 
@@ -371,12 +390,14 @@ def _state(
     segments: list[Segment], names: list[str], verdict: Verdict, replay: Replay
 ) -> JournalState:
     accepted = verdict.accepted
-    stems = [name.removesuffix(DAMAGED_SUFFIX).removesuffix(DISCARDED_SUFFIX) for name in names]
+    end = verdict.end
+    suffixes = (DAMAGED_SUFFIX, DISCARDED_SUFFIX, TORN_SUFFIX)
+    stems = [reduce(str.removesuffix, suffixes, name) for name in names]
     live = {queue_id for segment in segments for queue_id in segment.live_by_queue}
     chain = ChainState(
         segments=segments,
         # Never a number that any file had before: stale blocks would pass for new ones.
-        generation=max(list_generations(stems), default=0),
+        generation=max([*list_generations(stems), end.generation if end is not None else 0]),
         gaps=merge_gaps([*verdict.gaps, *_lost_numbers(verdict)]),
         moved=replay.moved,
         vacated=[Vacated(*left) for left in verdict.vacated],
@@ -386,8 +407,12 @@ def _state(
     if accepted:
         chain.number = accepted[-1].last_number + 1
         state.next_lsn = max(extent.next_lsn for extent in accepted)
-        for segment in segments:
-            segment.dead_number = chain.number - 1
+    if end is not None:
+        # What it names was given to somebody, whether it is there or not.
+        chain.number = max(chain.number, end.number + 1)
+        state.next_lsn = max(state.next_lsn, end.next_lsn)
+    for segment in segments:
+        segment.dead_number = chain.number - 1
     return state
 
 

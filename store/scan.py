@@ -9,6 +9,7 @@ from typing import Final
 
 from store import records
 from store.disk import DiskFile, ReadableDisk
+from store.end_mark import EndMark
 from store.segment import parse_generation, segment_name
 
 # An unreadable spot costs at most this many octets around it.
@@ -63,6 +64,7 @@ class Verdict:
     `unproven` is the first block number that no block declares synced. Segments below
     `oldest` were declared gone, and those of `vacated`; those of `doomed` lie behind the torn
     tail, those of `abandoned` were given up when their very first block could not be written.
+    `end` is the end mark, if there is one: what it names was synced, whether it is there or not.
     """
 
     accepted: list[Extent]
@@ -74,10 +76,18 @@ class Verdict:
     doomed: list[int]
     abandoned: list[int]
     vacated: list[Left]
+    end: EndMark | None = None
 
     def damaged_generations(self) -> set[int]:
         """Return the segments that have holes in them."""
         return {hole.generation for hole in self.holes}
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether all there is was written before a clean stop, and nothing is missing."""
+        if self.end is None or self.holes or not self.accepted:
+            return False
+        return self.end.is_sealed and self.accepted[-1].last_number == self.end.number
 
 
 def scan(
@@ -188,20 +198,22 @@ def _read_declared(buffer: bytes, start: int, end: int, extent: Extent) -> None:
         extent.vacated += zip(numbers, numbers, numbers, strict=True)
 
 
-def judge(extents: list[Extent], generations: list[int]) -> Verdict:
+def judge(extents: list[Extent], generations: list[int], end: EndMark | None = None) -> Verdict:
     """Tell what counts: `extents` in journal order, `generations` of all files there are.
 
     Which segment is the oldest that counts is only worth believing when the block that says
     so counts itself: files go after it is synced, so without it they are still there.
     """
     for oldest in sorted({extent.oldest for extent in extents}, reverse=True):
-        verdict = _judge_without_vacated(oldest, extents, generations)
+        verdict = _judge_without_vacated(oldest, extents, generations, end)
         if any(extent.oldest == oldest for extent in verdict.accepted):
             return verdict
-    return _judge_without_vacated(0, extents, generations)
+    return _judge_without_vacated(0, extents, generations, end)
 
 
-def _judge_without_vacated(oldest: int, extents: list[Extent], generations: list[int]) -> Verdict:
+def _judge_without_vacated(
+    oldest: int, extents: list[Extent], generations: list[int], end: EndMark | None
+) -> Verdict:
     """Leave out segments that were vacated, if the blocks that say so count themselves.
 
     Or did count until their own segment was vacated, by a newer one: otherwise a torn tail that
@@ -209,7 +221,7 @@ def _judge_without_vacated(oldest: int, extents: list[Extent], generations: list
     """
     believed = {left for extent in extents for left in extent.vacated}
     while True:
-        verdict = _judge_from(oldest, extents, generations, believed)
+        verdict = _judge_from(oldest, extents, generations, believed, end)
         gone = {generation for generation, _, _ in believed}
         speakers = [*verdict.accepted, *(e for e in extents if e.generation in gone)]
         declared = {left for extent in speakers for left in extent.vacated}
@@ -219,11 +231,16 @@ def _judge_without_vacated(oldest: int, extents: list[Extent], generations: list
 
 
 def _judge_from(
-    oldest: int, extents: list[Extent], generations: list[int], vacated: set[Left]
+    oldest: int,
+    extents: list[Extent],
+    generations: list[int],
+    vacated: set[Left],
+    end: EndMark | None = None,
 ) -> Verdict:
     left_out = {generation for generation, _, _ in vacated}
     generations = [generation for generation in generations if generation not in left_out]
     synced = max((extent.synced for extent in extents), default=0)
+    synced = max(synced, end.number if end is not None else 0)
     known = [gap for extent in extents for gap in extent.gaps]
     gaps = merge_gaps([*known, *((first, last) for _, first, last in vacated)])
     judged = [e for e in extents if e.generation >= oldest and e.generation not in left_out]
@@ -257,6 +274,9 @@ def _judge_from(
             break
         accepted.append(extent)
     newest = accepted[-1].generation if accepted else oldest - 1
+    if end is not None and not any(e.last_number >= end.number for e in judged):
+        holes += _locate_end(accepted[-1] if accepted else None, end, oldest, generations)
+        newest = max(newest, end.generation)
     return Verdict(
         accepted=accepted,
         discarded=discarded,
@@ -267,6 +287,7 @@ def _judge_from(
         doomed=[generation for generation in generations if generation > newest],
         abandoned=[g for g in abandoned if g not in {e.generation for e in accepted}],
         vacated=sorted(vacated),
+        end=end,
     )
 
 
@@ -295,10 +316,41 @@ def _follows(previous: Extent, extent: Extent) -> bool:
     return is_behind and extent.first_lsn <= previous.next_lsn
 
 
-def _locate(
-    previous: Extent | None, extent: Extent, missing: Gap, oldest: int, generations: list[int]
+def _locate_end(
+    previous: Extent | None, end: EndMark, oldest: int, generations: list[int]
 ) -> list[Hole]:
-    """Return where the missing blocks must have been: in every segment that has room for them."""
+    """Return where the blocks must have been that are missing in front of the end mark."""
+    # How many there were cannot be known if none are left.
+    first = previous.last_number + 1 if previous is not None else end.number
+    behind = Extent(
+        generation=end.generation,
+        salt=0,
+        start=end.offset,
+        end=end.offset,
+        first_number=end.number + 1,
+        last_number=end.number,
+        first_lsn=end.next_lsn,
+        next_lsn=end.next_lsn,
+        synced=end.number,
+        oldest=oldest,
+        block_count=0,
+    )
+    missing = (first, end.number)
+    return _locate(previous, behind, missing, oldest, generations, end.first_number)
+
+
+def _locate(
+    previous: Extent | None,
+    extent: Extent,
+    missing: Gap,
+    oldest: int,
+    generations: list[int],
+    head_number: int | None = None,
+) -> list[Hole]:
+    """Return where the missing blocks must have been: in every segment that has room for them.
+
+    `head_number` is that of the head of the extent's segment, where that is known.
+    """
     first_lsn = previous.next_lsn if previous else 1
     last_lsn = extent.first_lsn - 1
     before = previous.generation if previous else oldest - 1
@@ -307,7 +359,8 @@ def _locate(
         places.append((extent.generation, previous.end, extent.start - previous.end))
     elif extent.start > 0:
         places.append((extent.generation, 0, extent.start))
-        if previous is not None and missing[0] < missing[1]:
+        head_number = missing[1] if head_number is None else head_number
+        if previous is not None and missing[0] < head_number:
             # One of them was the head; the others may have been behind the last that is there.
             places.append((previous.generation, previous.end, 0))
     elif previous is not None and not places:

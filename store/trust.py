@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from store import records
+from store.end_mark import read_end_mark
 from store.scan import Extent, Verdict, judge, scan
 from store.segment import segment_name, summary_name
 from store.summary import read_summary
@@ -54,6 +55,7 @@ class Survey:
     ) -> None:
         self._disk = disk
         self._extents: dict[int, list[Extent]] = {}
+        self._end = read_end_mark(disk)
         # Those that are believed without having been read.
         self.trusted: set[int] = set()
         for generation in sorted(generations, reverse=True):
@@ -73,7 +75,7 @@ class Survey:
             doubtful = self._unproven() | self._overlapping()
             if not doubtful:
                 extents = [e for g in sorted(self._extents) for e in self._extents[g]]
-                verdict = judge(extents, generations)
+                verdict = judge(extents, generations, self._end)
                 doubtful = self._odd(verdict) or self._with_bad_snapshot(verdict)
                 if not doubtful:
                     return verdict
@@ -106,6 +108,7 @@ class Survey:
 
     def _unproven(self) -> set[int]:
         synced = max((e.synced for each in self._extents.values() for e in each), default=0)
+        synced = max(synced, self._end.number if self._end is not None else 0)
         return {g for g in self.trusted if self._extents[g][0].last_number > synced}
 
     def _overlapping(self) -> set[int]:

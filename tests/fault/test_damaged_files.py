@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -217,12 +218,63 @@ def test_a_torn_tail_is_cut_and_reported(
     (told,) = events(stopped, "journal.truncated", before)
     assert told["level"] == "warning"
     assert told["size_bytes"] > 0
+    (kept,) = told["kept"]
+    assert len((stopped.data_dir / kept).read_bytes()) <= told["size_bytes"]
     assert events(stopped, "journal.damaged", before) == []
     assert list(stopped.data_dir.glob("*.damaged")) == []
     found = contents(stopped)
     # Both came in one turn, which is one block: they go together.
     assert found == [[*range(2, COUNT + 1, 2)], [*range(1, COUNT + 1, 2)]]
     assert_it_works_on(stopped, found)
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "removed"])
+def test_the_end_of_a_sealed_journal_is_no_torn_tail(stopped: BrokerProcess, harm: str) -> None:
+    """After a clean stop it is known where the journal ends."""
+    target = segments(stopped)[-1]
+    data = bytearray(target.read_bytes())
+    at = data.rindex(PADDING * BODY)
+    first = 1 + max(int(text) for text in numbers_in(data[: last_block(data)]))
+    data[at : at + 64] = bytes(octet ^ 0xFF for octet in data[at : at + 64])
+    if harm == "removed":
+        target.unlink()
+        first = 1 + max(int(text) for text in numbers_in(segments(stopped)[-1].read_bytes()))
+    else:
+        target.write_bytes(data[:at] if harm == "cut" else data)
+    before = len(stopped.output())
+    stopped.start()
+    (told,) = events(stopped, "journal.damaged", before)
+    assert target.name in told["damage"]
+    assert events(stopped, "journal.truncated", before) == []
+    if harm == "flipped":
+        assert (stopped.data_dir / f"{target.name}.damaged").read_bytes() == bytes(data)
+    found = contents(stopped)
+    assert found == [[*range(2, first, 2)], [*range(1, first, 2)]]
+    assert_it_works_on(stopped, found)
+
+
+def numbers_in(data: bytes | bytearray) -> list[bytes]:
+    """Of all messages in a file."""
+    return re.findall(rb"(\d+)\.{%d}" % BODY, data)
+
+
+def test_the_newest_segment_is_missed_after_a_kill(stopped: BrokerProcess) -> None:
+    stopped.start()
+    # Of a segment that was just begun another sync has to say so.
+    for number in (COUNT + 1, COUNT + 3):
+        with RawClient(stopped.url).handshake() as client:
+            client.open_channel()
+            client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+            client.send(message(number))
+            client.confirmed_up_to(1)
+    stopped.kill9()
+    target = segments(stopped)[-1]
+    target.unlink()
+    before = len(stopped.output())
+    stopped.start()
+    (told,) = events(stopped, "journal.damaged", before)
+    assert target.name in told["damage"]
+    assert_it_works_on(stopped, contents(stopped))
 
 
 def test_damage_that_no_start_has_read_ends_the_broker_and_is_set_aside_by_the_next(

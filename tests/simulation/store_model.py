@@ -11,6 +11,7 @@ and what is uncertain. `recover` checks all that `docs/journal.md` promises:
 - messages keep the time at which they came, wherever they were moved
 - recovering again gives the same
 - a crash alone is never reported as damage
+- what was sealed is found so, and anything that differs then is reported as damage
 """
 
 from __future__ import annotations
@@ -119,6 +120,8 @@ class StoreModel:
         self.synced_blocks = 0
         self.covered: list[int] = []  # blocks written when each sync was begun
         self.errno = 0
+        self.is_sealed = False
+        self.seals = 0
         self.recoveries = 0
         self.moved_messages = 0
         self.carried_notes = 0
@@ -317,6 +320,40 @@ class StoreModel:
 
     # Ends and beginnings.
 
+    def stop(self, syncs: int) -> None:
+        """Stop in order; the end comes after so many syncs at the latest."""
+        self.write()
+        self.worker.is_late = False
+        for _ in range(syncs):
+            if self.errno:
+                return
+            if self.journal.seal():
+                self.is_sealed = True
+                return
+            self.commit.request()
+            self.finish_sync()
+
+    def check_seal(self, draw: random.Random) -> None:
+        """Whatever happens to the last file of a sealed store is told."""
+        self.seals += 1
+        disk = deepcopy(self.disk)
+        disk.kill()
+        active = self.journal.chain.active
+        at = draw.randrange(active.offset)
+        what = draw.choice(("removed", "cut", "flipped"))
+        if what == "removed":
+            disk.visible.pop(active.name)
+        elif what == "cut":
+            del disk.visible[active.name].visible[at:]
+        else:
+            disk.visible[active.name].visible[at] ^= 1 << draw.randrange(8)
+        _, recovered = open_journal(
+            disk, segment_size_bytes=self.segment_size_bytes, snapshot=list, wall_ms=lambda: 0
+        )
+        told = {each.segment for each in recovered.report.damaged}
+        assert active.name in told, f"{active.name}, sealed, was {what} at {at}: {told}"
+        assert not recovered.report.is_sealed
+
     def crash(self, seed: int, cuts: Sequence[int] = (), *, keeps_cache: bool = False) -> None:
         """Cut the power (or kill the process), then recover; `cuts` interrupt recoveries."""
         if keeps_cache:
@@ -332,6 +369,8 @@ class StoreModel:
             else:
                 self.disk.crash_after = None
         recovered = self._start()
+        if self.is_sealed and not cuts:
+            assert recovered.report.is_sealed, "the seal is gone"
         self._check(recovered)
         self._adopt(recovered)
         again = self._start()
@@ -478,6 +517,7 @@ class StoreModel:
         self.synced_blocks = 0
         self.covered = []
         self.errno = 0
+        self.is_sealed = False
 
 
 def _note_down(state: dict[Key, bytes | None], block: Block) -> None:
@@ -510,7 +550,14 @@ def run_random(seed: int, *, is_strict: bool = True) -> StoreModel:
 
 def crash_random(model: StoreModel, draw: random.Random) -> None:
     cuts = [draw.randrange(12) for _ in range(draw.choice((0, 0, 1, 2)))]
-    model.crash(draw.getrandbits(32), cuts, keeps_cache=draw.random() < 0.2)
+    seed = draw.getrandbits(32)
+    if not seed % 4:
+        # Or a clean stop, or one that comes so far.
+        fate = random.Random(seed)
+        model.stop(fate.choice((0, 1, 2, 3, 12, 12, 12)))
+        if model.is_sealed:
+            model.check_seal(fate)
+    model.crash(seed, cuts, keeps_cache=draw.random() < 0.2)
 
 
 def _publish(model: StoreModel, draw: random.Random) -> None:

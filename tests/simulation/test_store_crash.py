@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from store import chain, journal, pending, records, recovery, replay, scan, sync_worker
 from store.compaction import Compactor
 from store.copies import Run
+from store.disk import Syncable
+from store.end_mark import EndMark, EndMarkFile
 from store.errors import StoreError
 from store.notes import Notes
 from store.segment import Segment
@@ -113,6 +116,14 @@ class StoreMachine(RuleBasedStateMachine):
     def fail_next(self, verb: str, number: int) -> None:
         self.model.disk.fail_next(verb, number)
 
+    @precondition(is_up)
+    @rule(syncs=st.integers(0, 6), fate=st.integers(0, 1 << 16), keeps_cache=st.booleans())
+    def stop(self, syncs: int, fate: int, keeps_cache: bool) -> None:
+        self.model.stop(syncs)
+        if self.model.is_sealed:
+            self.model.check_seal(random.Random(fate))
+        self.model.crash(fate, keeps_cache=keeps_cache)
+
     @rule(
         seed=st.integers(0, 1 << 32),
         cuts=st.lists(st.integers(0, 15), max_size=2),
@@ -148,6 +159,7 @@ def test_random_histories_keep_every_promise() -> None:
     assert sum(model.recoveries for model in models) > 1000
     assert sum(model.moved_messages for model in models) > 300, "compaction had nothing to do"
     assert sum(model.carried_notes for model in models) > 500, "notes were never carried on"
+    assert sum(model.seals for model in models) > 50, "hardly any store was sealed"
 
 
 # The harness itself: each of these bugs must not survive a few hundred histories.
@@ -252,7 +264,7 @@ def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.Monkey
 
 @pytest.mark.timeout(60)
 def test_harness_catches_a_torn_tail_that_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_cut", lambda disk, last: 0)
+    monkeypatch.setattr(recovery, "_cut", lambda disk, last: None)
     monkeypatch.setattr(chain.Chain, "begin", _begin_in_old_file(chain.Chain.begin))
     assert first_failing_seed() is not None
 
@@ -354,6 +366,49 @@ def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.Mon
         return header and header._replace(generation=generation)
 
     monkeypatch.setattr(records, "read_block", any_life)
+    assert first_failing_seed() is not None
+
+
+# The end mark.
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_seal_before_the_last_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain.Chain, "is_synced", True)
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_segment_marked_before_its_head_is_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin_segment = journal.Journal._begin_segment
+
+    def too_soon(self: journal.Journal, *rest: Any, **more: Any) -> None:
+        begin_segment(self, *rest, **more)
+        segment = self.chain.active
+        number = segment.first_number
+        self._end_mark.put(EndMark(segment.generation, number, number, segment.head_bytes, 1))
+
+    monkeypatch.setattr(journal.Journal, "_begin_segment", too_soon)
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_seal_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = EndMarkFile.targets
+
+    def nothing(self: EndMarkFile) -> list[Syncable]:
+        targets(self)
+        return []
+
+    monkeypatch.setattr(EndMarkFile, "targets", nothing)
+    assert first_failing_seed() is not None
+
+
+@pytest.mark.timeout(60)
+def test_harness_catches_a_seal_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_locate_end", lambda *_: [])
     assert first_failing_seed() is not None
 
 

@@ -50,8 +50,8 @@ def test_what_arrives_during_a_sync_is_the_next_batch() -> None:
     stage.finish()
     assert stage.watermarks == [first, later[-1]]
     assert stage.commit.is_idle
-    # The first sync covers the new file's directory as well.
-    assert stage.disk.calls["sync"] == syncs + 3
+    # The first sync covers the new file's directory as well, the second the new end mark's.
+    assert stage.disk.calls["sync"] == syncs + 5
 
 
 def test_watermark_begins_with_what_recovery_found_and_ends_with_what_is_synced() -> None:
@@ -101,7 +101,8 @@ def test_a_batch_over_two_segments_syncs_both_and_the_directory() -> None:
     stage.journal.write()
     stage.commit.request()
     stage.finish()
-    assert stage.disk.calls["sync"] == syncs + 3
+    # The end mark that the first segment was begun goes along, its name is new.
+    assert stage.disk.calls["sync"] == syncs + 5
 
 
 def test_counters_tell_number_size_and_duration() -> None:

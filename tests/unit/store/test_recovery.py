@@ -8,6 +8,7 @@ import pytest
 
 from store import journal as journal_module
 from store import records
+from store.end_mark import END_NAME
 from store.errors import CorruptSegment, UnsupportedFormat, WriteFailed
 from store.journal import Journal
 from store.recovery import open_journal
@@ -315,6 +316,7 @@ def test_what_nobody_can_read_is_kept_under_another_name() -> None:
     publish(journal, 1, b"a")
     name = segment_name(1)
     spoil(disk, name, 0, len(disk.visible[name].visible))
+    disk.unlink(END_NAME)
     _, recovered = open_on(disk)
     assert recovered.report.discarded_segments == [name]
     assert name + ".discarded" in disk.listdir()
