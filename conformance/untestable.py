@@ -49,7 +49,6 @@ UNTESTABLE: Final[dict[str, str]] = {
     "DUP-15": "about memory",
     "STREAM-03": "needs a power cut between a confirm and its sync",
     "STREAM-25": "names what is out of scope",
-    "QUORUM-07": "needs a broker or a vhost with another default type",
     "AUTH-08": "needs a client on another machine",
     "AUTH-09": "about metrics, and a thousand failed logins",
     "VHOST-03": "shown over HTTP only",

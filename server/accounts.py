@@ -16,19 +16,23 @@ from server.startup import SettingsError
 
 NAME_MAX_SIZE: Final = 255
 UNLIMITED: Final = -1
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
 
 @dataclass(slots=True, frozen=True)
 class VHostAccount:
     """A virtual host and its limits; negative: no limit, 0: none allowed.
 
-    Spec: VHOST-04
+    `default_queue_type`: of queues that are declared without one; empty: classic.
+
+    Spec: VHOST-03, VHOST-04
     """
 
     name: str
     max_connections: int = UNLIMITED
     max_queues: int = UNLIMITED
     max_exchanges: int = UNLIMITED
+    default_queue_type: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -98,9 +102,15 @@ def read_vhosts(rows: object, where: str) -> tuple[VHostAccount, ...]:
     """The virtual hosts of `[[vhosts]]`.
 
     Raises:
-        SettingsError: an unknown key, a wrong type, a missing or doubled name.
+        SettingsError: an unknown key, a wrong type, a missing or doubled name, no type of queue.
     """
     vhosts = tuple(VHostAccount(**row) for row in _rows(rows, VHostAccount, where))
+    for vhost in vhosts:
+        if vhost.default_queue_type not in {"", *QUEUE_TYPES}:
+            raise SettingsError(
+                f"{where}: {vhost.name!r}: default_queue_type: expected one of "
+                f"{', '.join(QUEUE_TYPES)}, not {vhost.default_queue_type!r}"
+            )
     _require_distinct((vhost.name for vhost in vhosts), where)
     return vhosts
 

@@ -213,6 +213,7 @@ class Assembly:
             vhost, _ = self.broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
             vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
+            vhost.default_queue_type = account.default_queue_type
         self.journal.learn_definitions()
 
     def _open_ledger(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocol.fields import Table, longstr
-from server.accounts import UNLIMITED, UserAccount
+from server.accounts import QUEUE_TYPES, UNLIMITED, UserAccount
 from server.broker.names import SERVER_NAMED_PREFIX
 from server.broker.policies import ALL, Policy
 from server.definitions_entry import DefinitionsError, Entry, kind_of
@@ -46,10 +46,11 @@ TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
 
 @dataclass(slots=True, frozen=True)
 class VHostEntry:
-    """A virtual host."""
+    """A virtual host; `default_queue_type` is None when the file says nothing of it."""
 
     where: str
     name: str
+    default_queue_type: str | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -237,13 +238,19 @@ def _user(entry: Entry, content: Content) -> None:
 
 
 def _vhost(entry: Entry, content: Content) -> None:
-    vhost = VHostEntry(entry.where, entry.name())
+    entry.value("default_queue_type")
+    default_type: str | None = None
+    # RabbitMQ writes it in both places, and `undefined` for none.
+    tables = (entry.object("metadata"), entry.at("metadata")), (entry.values, entry.where)
+    for table, where in tables:
+        word = table.get("default_queue_type", "undefined")
+        if isinstance(word, str) and word in QUEUE_TYPES:
+            default_type = word
+        elif word not in (None, "undefined"):
+            kinds = ", ".join(QUEUE_TYPES)
+            raise DefinitionsError(f"{where}.default_queue_type: expected one of {kinds}")
+    vhost = VHostEntry(entry.where, entry.name(), default_type)
     content.vhosts.append(vhost)
-    metadata = entry.object("metadata")
-    for table, where in ((entry.values, entry.where), (metadata, entry.at("metadata"))):
-        entry.value("default_queue_type")
-        if table.get("default_queue_type") not in {None, "undefined", "classic"}:
-            content.skipped.append(f"{where}.default_queue_type")
     limits = _limits(entry, "limits", MAX_LIMITS, content)
     if limits:
         content.limits.append(LimitsEntry(entry.at("limits"), vhost.name, limits))

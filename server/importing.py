@@ -192,8 +192,10 @@ def rehearse(content: Content, sketch: Broker[Sketch]) -> None:
 
 
 def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
-    for vhost in content.vhosts:
-        broker.create_vhost(vhost.name)
+    for entry in content.vhosts:
+        vhost, _ = broker.create_vhost(entry.name)
+        if entry.default_queue_type is not None:
+            vhost.default_queue_type = entry.default_queue_type
 
 
 def _set_policies(broker: Broker[QueueLike], content: Content) -> None:

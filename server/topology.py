@@ -181,7 +181,7 @@ def unbind_exchange(scope: Scope, method: commands.Exchange.Unbind, arguments: T
 def declare_queue(scope: Scope, method: commands.Queue.Declare, arguments: Table) -> None:
     """queue.declare.
 
-    Spec: QUEUE-01 … QUEUE-10, QUEUE-14, CONS-61, CONS-64, PERM-04
+    Spec: QUEUE-01 … QUEUE-10, QUEUE-14, CONS-61, CONS-64, PERM-04, QUORUM-07
     """
     if _is_reply_name(method.queue):
         _declare_reply_name(scope, method)
@@ -191,6 +191,12 @@ def declare_queue(scope: Scope, method: commands.Queue.Declare, arguments: Table
         scope.user.require_any("queue", name, scope.vhost.name)
         queue = scope.vhost.find_queue(name, scope.owner)
     else:
+        arguments = scope.vhost.typed(
+            arguments,
+            durable=method.durable,
+            exclusive=method.exclusive,
+            auto_delete=method.auto_delete,
+        )
         if name:
             check_queue_name(name)
         else:

@@ -9,6 +9,7 @@ from typing import Final
 from conformance.case import case
 from conformance.cases.redeliver import delivery_count, fetch, put
 from conformance.expect import check, equal
+from conformance.preparation import log_in, need_users
 from conformance.stage import Stage
 from conformance.wire import Plain, Table
 
@@ -39,6 +40,59 @@ def like_any_queue(stage: Stage) -> None:
     channel.ack(third.tag)
     channel.sync()
     channel.holds(name, 0)
+
+
+DEFAULT: Final = "conformance-quorum"
+
+
+@case("QUORUM-07", says="a vhost's default type is that of durable queues declared without one")
+def default_type(stage: Stage) -> None:
+    need_users(stage)
+    channel = log_in(stage, stage.target.user, stage.target.password, DEFAULT).channel()
+    name = stage.name("default")
+    channel.call("queue.declare", queue=name, durable=True)
+    channel.call("queue.declare", queue=name, durable=True)
+    channel.call("queue.declare", queue=name, durable=True, arguments=dict(TYPE))
+    where = f"for queue '{name}' in vhost '{DEFAULT}'"
+    with channel.soft(
+        406,
+        f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' {where}: "
+        "received 'classic' but current is 'quorum'",
+        "queue.declare",
+    ):
+        arguments = {"x-queue-type": "classic"}
+        channel.call("queue.declare", queue=name, durable=True, arguments=arguments)
+    channel.reopen()
+    channel.call("queue.delete", queue=name)
+
+
+@case("QUORUM-07", says="queues that cannot be of the default type are classic")
+def default_type_does_not_fit(stage: Stage) -> None:
+    need_users(stage)
+    channel = log_in(stage, stage.target.user, stage.target.password, DEFAULT).channel()
+    for flags in ({}, {"durable": True, "exclusive": True}, {"durable": True, "auto_delete": True}):
+        name = stage.name("classic")
+        channel.call("queue.declare", queue=name, **flags)
+        channel.call("queue.declare", queue=name, **flags, arguments={"x-queue-type": "classic"})
+        channel.call("queue.delete", queue=name)
+
+
+@case(
+    "QUORUM-07", says="the default type is compared with queues that say another, and refused names"
+)
+def default_type_is_compared(stage: Stage) -> None:
+    need_users(stage)
+    channel = log_in(stage, stage.target.user, stage.target.password, DEFAULT).channel()
+    name = stage.name("classic")
+    channel.call("queue.declare", queue=name, durable=True, arguments={"x-queue-type": "classic"})
+    text = (
+        f"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue '{name}' "
+        f"in vhost '{DEFAULT}': received 'quorum' but current is 'classic'"
+    )
+    channel.soft_again(406, text, "queue.declare", queue=name, durable=True)
+    channel.call("queue.delete", queue=name)
+    text = "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue"
+    channel.soft_again(406, text, "queue.declare", queue="", durable=True)
 
 
 @case("QUORUM-01", says="get, purge and delete answer as for any queue")

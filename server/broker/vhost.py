@@ -20,9 +20,14 @@ from typing import Generic, TypeVar
 import structlog
 
 from protocol.errors import NotFound, PreconditionFailed
-from protocol.fields import Table
+from protocol.fields import Table, longstr
 from server.broker import definitions as d
-from server.broker.arguments import check_arguments, dead_letter_exchange, levels_of
+from server.broker.arguments import (
+    X_QUEUE_TYPE,
+    check_arguments,
+    dead_letter_exchange,
+    levels_of,
+)
 from server.broker.bindings import Binding, DestinationKind
 from server.broker.dedup import Passage, Window
 from server.broker.delays import filter_name, hold_name, is_hidden
@@ -58,9 +63,10 @@ class VHost(Generic[Q_co]):
 
     `generation` grows with every change that may alter a route or a verdict that does not hang on
     permissions; whoever caches routes compares it. `defined_lsn` is the highest LSN logged here.
-    The limits are None while there is no limit; 0 allows none.
+    The limits are None while there is no limit; 0 allows none. `default_queue_type` is "" for
+    classic.
 
-    Spec: EXCH-14, QUEUE-09, VHOST-04
+    Spec: EXCH-14, QUEUE-09, VHOST-03, VHOST-04
     """
 
     def __init__(
@@ -92,6 +98,7 @@ class VHost(Generic[Q_co]):
         self.defined_lsn = 0
         self.exchange_limit: int | None = None
         self.queue_limit: int | None = None
+        self.default_queue_type = ""
         self._new_queue = new_queue
         self._define = define
         self._drop_queue = drop_queue
@@ -274,6 +281,18 @@ class VHost(Generic[Q_co]):
             raise NotFound(f"no {queue_text(name, self.name)}")
         queue.spec.require_access(owner)
         return queue
+
+    def typed(
+        self, arguments: Table, *, durable: bool, exclusive: bool, auto_delete: bool
+    ) -> Table:
+        """The arguments of a client's declaration, with the default type where it takes effect.
+
+        Spec: QUORUM-07
+        """
+        is_compatible = durable and not exclusive and not auto_delete
+        if not self.default_queue_type or X_QUEUE_TYPE in arguments or not is_compatible:
+            return arguments
+        return {**arguments, X_QUEUE_TYPE: longstr(self.default_queue_type)}
 
     def declare_queue(
         self,

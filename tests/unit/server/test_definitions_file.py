@@ -164,7 +164,7 @@ def test_what_this_broker_has_not_got_is_listed() -> None:
     found = content(
         parameters=[{"component": "shovel", "name": "s", "vhost": "/", "value": {}}],
         global_parameters=[{"name": "mqtt_port_to_vhost_mapping", "value": {}}],
-        vhosts=[{"name": "v", "default_queue_type": "quorum", "limits": []}],
+        vhosts=[{"name": "v", "default_queue_type": "undefined", "limits": []}],
         unheard_of=[1],
         nothing_in_it=[],
     )
@@ -172,8 +172,36 @@ def test_what_this_broker_has_not_got_is_listed() -> None:
         "global_parameters[0] 'mqtt_port_to_vhost_mapping'",
         "parameters[0] of component 'shovel'",
         "unheard_of",
-        "vhosts[0].default_queue_type",
     ]
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({}, None),
+        ({"default_queue_type": "undefined", "metadata": {"default_queue_type": None}}, None),
+        ({"default_queue_type": "stream"}, "stream"),
+        ({"metadata": {"default_queue_type": "quorum"}}, "quorum"),
+        (
+            {"default_queue_type": "undefined", "metadata": {"default_queue_type": "quorum"}},
+            "quorum",
+        ),
+        ({"default_queue_type": "classic"}, "classic"),
+    ],
+)
+def test_the_default_queue_type_of_a_vhost_is_read(
+    said: dict[str, object], wanted: str | None
+) -> None:
+    """VHOST-03."""
+    found = content(vhosts=[{"name": "v", **said}])
+    assert found.vhosts[0].default_queue_type == wanted
+    assert found.skipped == []
+
+
+@pytest.mark.parametrize("word", ["ring", 5, ["quorum"]])
+def test_a_queue_type_that_is_none_is_refused(word: object) -> None:
+    with pytest.raises(DefinitionsError, match=r"vhosts\[0\].metadata.default_queue_type"):
+        content(vhosts=[{"name": "v", "metadata": {"default_queue_type": word}}])
 
 
 def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:

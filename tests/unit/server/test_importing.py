@@ -62,6 +62,19 @@ def test_everything_is_made(world: World) -> None:
     assert [each.destination for each in world.vhost.bindings] == ["q", "amq.topic"]
 
 
+def test_the_default_queue_type_is_set_and_stays(world: World) -> None:
+    """VHOST-03."""
+    load(world, vhosts=[{"name": "v", "default_queue_type": "stream"}, {"name": "w"}])
+    types = {name: vhost.default_queue_type for name, vhost in world.broker.vhosts.items()}
+    assert types == {"/": "", "v": "stream", "w": ""}
+    load(world, vhosts=[{"name": "v"}, {"name": "w", "metadata": {"default_queue_type": "quorum"}}])
+    types = {name: vhost.default_queue_type for name, vhost in world.broker.vhosts.items()}
+    assert types == {"/": "", "v": "stream", "w": "quorum"}
+    # A queue of the file itself says what it is.
+    load(world, queues=[QUEUE | {"vhost": "v", "arguments": {}}])
+    assert world.broker.vhosts["v"].queues["q"].features.type == "classic"
+
+
 def test_twice_is_as_good_as_once(world: World) -> None:
     """HTTP-41: nothing is logged the second time."""
     document = {"exchanges": [EXCHANGE], "queues": [QUEUE], "bindings": [BINDING]}

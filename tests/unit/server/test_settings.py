@@ -310,6 +310,15 @@ def test_several_addresses_are_a_list_or_a_text_with_commas(tmp_path: Path, text
     assert load({"host": "::1,10.0.0.1"}, {}).host == wanted
 
 
+def test_a_vhost_has_a_default_queue_type(tmp_path: Path) -> None:
+    """VHOST-03."""
+    text = '[[vhosts]]\nname = "v"\ndefault_queue_type = "{}"\n'
+    settings = load(write(tmp_path, text.format("quorum")), {})
+    assert [each.default_queue_type for each in settings.all_vhosts()] == ["", "quorum"]
+    with pytest.raises(SettingsError, match="'v': default_queue_type: expected one of classic, "):
+        load(write(tmp_path, text.format("ring")), {})
+
+
 def test_names_of_flags_and_variables_are_derived() -> None:
     assert flag_name("max_message_size_bytes") == "--max-message-size-bytes"
     assert environment_name("max_message_size_bytes") == "VOUCHMQ_MAX_MESSAGE_SIZE_BYTES"

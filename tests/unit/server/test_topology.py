@@ -441,6 +441,42 @@ def test_creating_with_a_dead_letter_exchange_needs_read_and_write_on_it(
     assert channel.user.asked == ["configure queue q", *checks]
 
 
+QUORUM = {"x-queue-type": longstr("quorum")}
+CLASSIC = {"x-queue-type": longstr("classic")}
+
+
+def test_the_default_type_is_that_of_a_queue_declared_without_one(channel: ChannelStandIn) -> None:
+    """QUORUM-07."""
+    channel.vhost.default_queue_type = "quorum"
+    channel.declares("q", durable=True)
+    assert channel.vhost.queues["q"].spec.arguments == QUORUM
+    # It is what is compared, too.
+    channel.declares("q", durable=True)
+    channel.do(commands.Queue.Declare, QUORUM, queue="q", durable=True)
+    text = channel.refuses(commands.Queue.Declare, CLASSIC, queue="q", durable=True)
+    assert text.endswith("received 'classic' but current is 'quorum'")
+    channel.do(commands.Queue.Declare, CLASSIC, queue="c", durable=True)
+    text = channel.refuses(commands.Queue.Declare, queue="c", durable=True)
+    assert text.endswith("received 'quorum' but current is 'classic'")
+    text = channel.refuses(commands.Queue.Declare, queue="", durable=True)
+    assert "server-named queue for type rabbit_quorum_queue" in text
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{}, {"durable": True, "exclusive": True}, {"durable": True, "auto_delete": True}],
+)
+def test_the_default_type_is_not_that_of_a_queue_which_cannot_be_it(
+    channel: ChannelStandIn, flags: dict[str, bool]
+) -> None:
+    """QUORUM-07."""
+    channel.vhost.default_queue_type = "quorum"
+    channel.declares("q", **flags)
+    assert channel.vhost.queues["q"].spec.arguments == {}
+    channel.declares("q", **flags)
+    channel.declares("", **flags)
+
+
 def test_passive_declare_needs_any_permission_then_existence_then_access(
     channel: ChannelStandIn,
 ) -> None:
