@@ -62,6 +62,8 @@ PUBLISH_IDS: Final = (60, 40)
 FRAMED_HEADER: Final = 12
 BODY_CEILING: Final = 536870912
 HEAD_OCTETS: Final = 7
+# What an unfinished content takes in memory beside its octets; counted, so that empty ones are.
+ASSEMBLY_OCTETS: Final = 512
 
 
 class Assembly:
@@ -71,7 +73,7 @@ class Assembly:
     for a large body would hold up everybody else.
     """
 
-    __slots__ = ("has_body", "key", "missing", "mode", "raw", "skipping")
+    __slots__ = ("has_body", "key", "missing", "mode", "octets", "raw", "skipping")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
@@ -80,6 +82,7 @@ class Assembly:
         self.missing = -1  # -1 until the content header is there
         self.mode = 0
         self.skipping = False
+        self.octets = ASSEMBLY_OCTETS + len(key)  # what it takes in memory, about
 
 
 class EveryChannel(set[int]):
@@ -106,6 +109,7 @@ class Reader:
         "_missing",
         "_modes",
         "_rest",
+        "unfinished_octets",
     )
 
     def __init__(self, frame_max: int, largest_body: int) -> None:
@@ -118,6 +122,8 @@ class Reader:
         self._assemblies: dict[int, Assembly] = {}
         self._discarded: set[int] = set()
         self._modes: dict[bytes, int] = {}
+        # What contents take in memory of which the end has not come yet.
+        self.unfinished_octets = 0
 
     def set_frame_max(self, frame_max: int) -> None:
         """Take over the negotiated limit; eight octets more are tolerated (FRAME-10)."""
@@ -126,17 +132,28 @@ class Reader:
     def discard_channel(self, channel: int) -> None:
         """From now on only close and close-ok of this channel are read (CHAN-11)."""
         self._discarded.add(channel)
-        self._assemblies.pop(channel, None)
+        self._drop_assembly(channel)
 
     def discard_all(self) -> None:
         """The connection is being closed: of all channels nothing counts any more (CONN-54)."""
         self._discarded = EveryChannel()
         self._assemblies.clear()
+        self.unfinished_octets = 0
 
     def forget_channel(self, channel: int) -> None:
         """The channel number is free again: nothing of its past is kept."""
         self._discarded.discard(channel)
-        self._assemblies.pop(channel, None)
+        self._drop_assembly(channel)
+
+    @property
+    def held_octets(self) -> int:
+        """What has come and is kept here: unfinished contents, and the beginning of a frame."""
+        return self.unfinished_octets + len(self._data) + sum(map(len, self._rest))
+
+    def _drop_assembly(self, channel: int) -> None:
+        assembly = self._assemblies.pop(channel, None)
+        if assembly is not None:
+            self.unfinished_octets -= assembly.octets
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """Take received octets; give the events that they complete.
@@ -181,7 +198,8 @@ class Reader:
                     if raws:
                         yield (PUBLISHES, channel, key, raws, mode, largest)
                     else:
-                        self._assemblies[channel] = Assembly(key)
+                        assembly = self._assemblies[channel] = Assembly(key)
+                        self.unfinished_octets += assembly.octets
                         pos = stop
                         yield (PUBLISH_BEGUN, channel)
                     continue
@@ -235,6 +253,8 @@ class Reader:
         if not assembly.skipping:
             with memoryview(data) as view:
                 assembly.raw.write(view[at + HEAD_OCTETS : stop - 1])
+            assembly.octets += size
+            self.unfinished_octets += size
         return self._finished(channel, assembly)
 
     def _content_header(
@@ -264,6 +284,8 @@ class Reader:
             assembly.skipping = True
             return (TOO_LARGE, channel, assembly.key, body_octets)
         assembly.raw.write(frame)
+        assembly.octets += len(frame)
+        self.unfinished_octets += len(frame)
         if body_octets:
             # One body frame, however the publisher had cut it: who is given the message gets it
             # cut to its own frame_max (FRAME-39).
@@ -274,7 +296,7 @@ class Reader:
     def _finished(self, channel: int, assembly: Assembly) -> Event | None:
         if assembly.missing:
             return None
-        self._assemblies.pop(channel, None)
+        self._drop_assembly(channel)
         if assembly.skipping:
             return None
         if assembly.has_body:

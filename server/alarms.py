@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Cleared this far on the good side of the threshold, so that it does not flutter.
 MEMORY_CLEARS_AT: Final = 0.95
+# From this share of the watermark on less is kept ready for clients, up to that share again.
+MEMORY_TIGHT_AT: Final = 0.80
+MEMORY_AMPLE_AT: Final = 0.75
 DISK_CLEARS_AT: Final = 1.10
 RELEASED_PER_TURN: Final = 8
 NO_LIMIT: Final = 1 << 62
@@ -33,6 +36,9 @@ class Publishing(Protocol):
     """A connection, as far as alarms concern it."""
 
     is_blocking: bool
+
+    def press(self, *, is_tight: bool, is_low: bool) -> None:
+        """Memory has become tight or low, or is so no longer (LIMIT-27)."""
 
     def unblock(self) -> None:
         """The last alarm has cleared: go on where reading stopped (LIMIT-12)."""
@@ -59,8 +65,10 @@ class Alarms:
         self.disk_free_octets = NO_LIMIT
         self.is_raised = False
         self.is_memory_low = False
+        self.is_memory_tight = False
         self.is_disk_low = False
         self.is_storage_failing = False
+        self._was_low = False
         self._later = later
         self._connections: dict[Publishing, None] = {}
         self._blocked: dict[Publishing, None] = {}
@@ -92,6 +100,10 @@ class Alarms:
         if is_memory_low != self.is_memory_low:
             self.is_memory_low = is_memory_low
             self._tell("memory", is_memory_low, used_bytes=memory_octets, limit_bytes=limit)
+        share = MEMORY_AMPLE_AT if self.is_memory_tight else MEMORY_TIGHT_AT
+        is_tight = self.is_memory_low or memory_octets >= limit * share
+        has_changed = is_tight != self.is_memory_tight or self._was_low != self.is_memory_low
+        self.is_memory_tight, self._was_low = is_tight, self.is_memory_low
         limit = self.disk_limit_octets
         if self.is_disk_low:
             is_disk_low = disk_free_octets <= limit * DISK_CLEARS_AT
@@ -101,6 +113,9 @@ class Alarms:
             self.is_disk_low = is_disk_low
             self._tell("disk", is_disk_low, free_bytes=disk_free_octets, limit_bytes=limit)
         self._update()
+        if has_changed:
+            for connection in list(self._connections):
+                connection.press(is_tight=is_tight, is_low=self.is_memory_low)
 
     def storage_failed(self, free_octets: int) -> None:
         """The disk took no block: an alarm until it is shown to take one (LIMIT-15)."""
@@ -139,6 +154,8 @@ class Alarms:
         """A connection begins; it may do so during an alarm (LIMIT-10)."""
         self._connections[connection] = None
         connection.is_blocking = self.is_raised
+        if self.is_memory_tight:
+            connection.press(is_tight=True, is_low=self.is_memory_low)
 
     def leave(self, connection: Publishing) -> None:
         """It is gone."""

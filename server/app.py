@@ -34,7 +34,7 @@ from server.auth import Authenticator, is_loopback
 from server.connection import Connection
 from server.definitions_entry import DefinitionsError
 from server.definitions_file import read_content
-from server.gauges import MemoryGauge, give_back_memory
+from server.gauges import MemoryGauge, give_back_memory, trim_memory
 from server.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from server.importing import Importer
 from server.ledger.files import HOUR_S, LedgerFiles
@@ -75,11 +75,12 @@ SLICE_NS: Final = 300_000
 TOKEN_OCTETS: Final = 16
 LOOK_S: Final = 0.005
 MOST_DESCRIPTORS: Final = 1_000_000
-# How often memory and disk are looked at; more often when the disk is nearly full or refuses
-# (LIMIT-01, LIMIT-15).
+# How often memory and disk are looked at; more often when memory is low or the disk nearly full, or
+# it refuses (LIMIT-01, LIMIT-15).
 CHECK_S: Final = 1.0
-CHECK_FULL_DISK_S: Final = 0.2
+CHECK_TIGHT_S: Final = 0.2
 GIVE_BACK_S: Final = 5.0
+TRIM_AFTER_S: Final = 0.05
 LAST_WORDS_S: Final = 0.2
 BACKLOG: Final = 1024
 MOST_LOOKS: Final = 1_000_000
@@ -218,6 +219,8 @@ class Server:
             self._settings.deliver_high_water_bytes,
             raise_descriptor_limit(),
         )
+        door.look = lambda: self._look(loop)
+        door.is_short = lambda: assembly.relief.is_refusing
         servers, port = await self._listen(self._settings.port, lambda: Edge(door))
         tls_port = 0
         if self._tls_context is not None:
@@ -433,14 +436,25 @@ class Server:
         assembly = self._assembly
         if self._stopping.is_set():
             return
-        assembly.check(self._memory.used_octets())
+        self._trim_after(loop, has_freed=assembly.check(self._memory.used_octets()))
         alarms = assembly.alarms
         if alarms.is_memory_low and loop.time() - self._gave_back_at >= GIVE_BACK_S:
             self._gave_back_at = loop.time()
             give_back_memory()
         is_tight = alarms.disk_free_octets < 2 * alarms.disk_limit_octets
-        is_tight |= alarms.is_storage_failing
-        loop.call_later(CHECK_FULL_DISK_S if is_tight else CHECK_S, self._check, loop)
+        is_tight |= alarms.is_storage_failing or alarms.is_memory_low
+        loop.call_later(CHECK_TIGHT_S if is_tight else CHECK_S, self._check, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Much has come in or gone out since memory was looked at."""
+        if not self._stopping.is_set():
+            has_freed = self._assembly.check_memory(self._memory.used_octets_quickly())
+            self._trim_after(loop, has_freed=has_freed)
+
+    def _trim_after(self, loop: asyncio.AbstractEventLoop, *, has_freed: bool) -> None:
+        """Give back to the system what connections held that are closing now."""
+        if has_freed:
+            loop.call_later(TRIM_AFTER_S, trim_memory)
 
     async def _listen(
         self, port: int, protocol: Callable[[], asyncio.BaseProtocol]

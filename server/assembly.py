@@ -30,6 +30,7 @@ from server.broker.timers import Timers
 from server.ledger.ledger import Habits, Ledger
 from server.ledger.text import file_name_part
 from server.node import Limits, Node
+from server.relief import Relief
 from server.startup import StartupError
 from server.storage import Storage, free_octets
 from server.turn import Turn
@@ -58,6 +59,8 @@ SYNC_OCTETS: Final = 8 * 1024 * 1024
 SOME_OCTETS: Final = 1 << 40
 # Pages that the disk refused are told at most this often.
 TELL_S: Final = 60.0
+# What messages in queues may take of the watermark, whatever is set (LIMIT-21).
+QUEUES_SHARE: Final = 0.4
 # A disk without room: it takes back nothing that it took, and may have room again (LIMIT-15).
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 ORPHANS: Final = "its declaration was damaged; what is left of it is in the files set aside"
@@ -74,6 +77,7 @@ def limits_of(settings: Settings) -> Limits:
     return Limits(
         max_message_size_bytes=settings.max_message_size_bytes,
         tx_max_bytes=settings.tx_max_bytes,
+        connection_memory_bytes=settings.connection_memory_bytes,
         deliver_high_water_bytes=settings.deliver_high_water_bytes,
         unsynced_limit_bytes=settings.unsynced_limit_bytes,
         consumer_max_per_channel=settings.consumer_max_per_channel,
@@ -147,14 +151,13 @@ class Assembly:
         self._fatal, self._disk, self._clock = fatal, disk, clock
         self._delayed_most = settings.delayed_max_messages
         self.turn = Turn(call_soon, self._write_journal, self._report)
-        self._is_closed = False
-        self._told = (-TELL_S, 0)  # when, and of how many refused pages
+        self._is_closed, self._told = False, (-TELL_S, 0)  # when, and of how many refused pages
         now_ms = lambda: int(clock() * 1000)  # noqa: E731
         self.journal_clock = JournalClock(now_ms, wall_ms)
         self._scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
+        self.alarms = self._new_alarms(settings, memory_octets)
         self.pager = self._new_pager(settings)
         self.journal: Journal
-        self.alarms = self._new_alarms(settings, memory_octets)
         self.storage = Storage(
             lambda: self.journal,
             self._write_journal,
@@ -184,6 +187,7 @@ class Assembly:
         self.upkeep = self._new_upkeep(settings, call_later)
         self._restore(recovered, settings)
         self.node = self._new_node(settings, random_token, recovered_lsn)
+        self.relief = Relief(self.alarms, lambda: list(self.node.connections), clock)
         if ledger_files is not None:
             self._open_ledger(settings, ledger_files, wall_ms)
         self.turn.wake()
@@ -236,14 +240,24 @@ class Assembly:
             except OSError as error:
                 raise StartupError(f"the ledger: {error.strerror or error}") from error
 
-    def check(self, memory_octets: int) -> None:
-        """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15)."""
+    def check(self, memory_octets: int) -> bool:
+        """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15).
+
+        Returns:
+            True when memory was let go (LIMIT-28)
+        """
         self.alarms.read(memory_octets, free_octets(self._disk))
         self.storage.probe()
         self._tell_of_pager()
         self.upkeep.look()
         if self.ledger is not None:
             self.ledger.look()
+        return self.relief.look()
+
+    def check_memory(self, memory_octets: int) -> bool:
+        """The same of memory alone."""
+        self.alarms.read(memory_octets, self.alarms.disk_free_octets)
+        return self.relief.look()
 
     def _has_room(self, octets: int) -> bool:
         # A file that waits is room as well, but compaction's first: it makes more of it.
@@ -382,7 +396,8 @@ class Assembly:
     def _new_pager(self, settings: Settings) -> Pager:
         journal = lambda: self.journal  # noqa: E731
         pages = DiskPages(journal, self._scratch, self._storage_failed, self.journal_clock)
-        return Pager(pages, settings.queue_memory_bytes, settings.queues_memory_bytes)
+        most = int(self.alarms.memory_limit_octets * QUEUES_SHARE)
+        return Pager(pages, settings.queue_memory_bytes, min(settings.queues_memory_bytes, most))
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
         features = features_of(spec.arguments)
@@ -469,6 +484,8 @@ class Assembly:
         if self.journal.next_lsn != self.storage.stuck_lsn:
             self._hand_to_disk()
         self.pager.run()
+        if self.pager.is_behind:
+            self.turn.wake()
 
     def _hand_to_disk(self) -> None:
         try:

@@ -31,7 +31,7 @@ from server.publishing import Publisher
 from server.streaming import refuse_nack
 from server.timeouts import Timeouts
 from server.transactions import HeldSettlement, Transaction
-from server.unacked import Unacked
+from server.unacked import Unacked, octets_of
 from server.verbs import verb
 
 if TYPE_CHECKING:
@@ -355,6 +355,15 @@ class Channel:
             found += [entry for held in self.transaction.settlements for entry in held.entries]
         return found
 
+    @property
+    def unacked_octets(self) -> int:
+        """About what deliveries take in memory that are not settled, nor by a commit."""
+        octets = self.unacked.octets
+        if self.transaction is not None:
+            held = (each for one in self.transaction.settlements for each in one.entries)
+            octets += sum(octets_of(entry.messages) for entry in held)
+        return octets
+
     # Ends
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
@@ -449,7 +458,7 @@ def select_transactions(channel: Channel, _method: commands.Tx.Select, _argument
     if channel.confirms is not None:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        channel.transaction = Transaction(channel.node.limits.tx_max_bytes)
+        channel.transaction = Transaction(channel.node.limits.tx_max_bytes, channel.connection)
     channel.reply(tx_select_ok(channel.number))
 
 

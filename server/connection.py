@@ -76,6 +76,11 @@ UNSENT: Final = 128
 SETTLES_OR_ENDS: Final = frozenset(
     {(60, 80), (60, 90), (60, 120), (60, 30), (60, 31), (20, 20), (20, 40), (20, 41)}
 )
+# While memory is tight so much less may wait for a client.
+TIGHT_PART: Final = 16
+LEAST_UNSENT_OCTETS: Final = 4096
+# One message of the largest size there is may always come, with what stands around it.
+BESIDE_MESSAGE_OCTETS: Final = 1024 * 1024
 
 
 class Connection:
@@ -98,6 +103,7 @@ class Connection:
         self.user: User
         self.frame_max = 0
         self.opened_at = node.clock()
+        self.uncommitted_bytes = 0  # see `Transaction`
         # For the ledger: its epoch, our number in it, the last publish number by channel.
         self.publish_numbers: tuple[int, int, dict[int, int]] = (0, 0, {})
         self._handshake = handshake
@@ -152,6 +158,7 @@ class Connection:
         self.node.turn.wake()
         if self._has_published:
             self._check_flood()
+            self._check_held()
 
     def _greet(self, data: bytes) -> bytes:
         """Judge the protocol header (CONN-01…05); returns what follows it."""
@@ -209,6 +216,7 @@ class Connection:
             self._ids = (60, 40)
             if self._open_channel(number) is not None and self._gate.is_blocking:
                 self._gate.block()
+            self._has_published = True
         elif kind == TOO_LARGE:
             self._ids = (60, 40)
             channel = self._open_channel(number)
@@ -358,6 +366,61 @@ class Connection:
         elif self._is_flooded and unsynced <= limit // 2:
             self._is_flooded = False
             self.wire.resume(FLOODED)
+
+    # Memory
+
+    @property
+    def label(self) -> str:
+        """See `relief.Holder`."""
+        return self.wire.name
+
+    @property
+    def has_unfinished(self) -> bool:
+        """True while a content has begun to come in, and not ended."""
+        return self._reader.unfinished_octets > 0
+
+    @property
+    def stuck_octets(self) -> int:
+        """See `relief.Holder`."""
+        out = self.outbox.size + self.wire.unsent_octets
+        return self._intake.held_octets + self.uncommitted_bytes + out
+
+    @property
+    def unacked_octets(self) -> int:
+        """See `relief.Holder`."""
+        return sum(channel.unacked_octets for channel in self.channels.values())
+
+    def limit_unsent(self, *, is_tight: bool) -> None:
+        """What may wait for the client: less while memory is tight."""
+        octets = self.node.limits.deliver_high_water_bytes
+        if is_tight:
+            octets = max(LEAST_UNSENT_OCTETS, octets // TIGHT_PART)
+        self.outbox.limit(octets)
+        self.wire.limit_unsent(octets)
+
+    def restrain(self, *, is_restrained: bool) -> None:
+        """See `relief.Holder`."""
+        self.outbox.restrain(is_restrained=is_restrained)
+
+    def close_for_memory(self) -> None:
+        """See `relief.Holder`."""
+        hears = self.wire.unsent_octets < LEAST_UNSENT_OCTETS
+        if self.state is ConnectionState.RUNNING:
+            self._fail(ResourceError("memory is low and this connection holds much", ids=(0, 0)))
+        if not hears or self.state is not ConnectionState.CLOSING:
+            self.wire.abort()
+
+    def _check_held(self) -> None:
+        """Refuse to hold more of what is not finished than one connection may (LIMIT-27)."""
+        held = self._reader.unfinished_octets + self.uncommitted_bytes
+        limits = self.node.limits
+        most = limits.connection_memory_bytes
+        if held > most and held > limits.max_message_size_bytes + BESIDE_MESSAGE_OCTETS:
+            self._fail(
+                ResourceError(
+                    f"unfinished messages and transactions of more than {most} bytes", ids=(0, 0)
+                )
+            )
 
     # Octets out
 

@@ -63,6 +63,13 @@ class Gate:
             connection.outbox.send(connection_blocked(node.alarms.reason))
         self._timer = connection.wire.call_later(node.limits.blocked_log_after_s, self._tell)
 
+    def press(self, *, is_tight: bool, is_low: bool) -> None:
+        """See `alarms.Publishing`: less is kept for the client, nothing more of a content read."""
+        connection = self._connection
+        connection.limit_unsent(is_tight=is_tight)
+        if is_low and self._timer is None and connection.has_unfinished:
+            self.block()
+
     def unblock(self) -> None:
         """See `alarms.Publishing`."""
         connection = self._connection

@@ -113,6 +113,11 @@ class Intake:
             self._events = self._reader.feed(b"".join(late))
             self._walk()
 
+    @property
+    def held_octets(self) -> int:
+        """What has come and is not done yet."""
+        return self._reader.held_octets + sum(map(len, self._late))
+
     def end(self) -> None:
         """Nothing is taken any more, and nothing kept."""
         self.stops |= ENDED

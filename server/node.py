@@ -64,6 +64,7 @@ class Limits:
 
     max_message_size_bytes: int = 128 * 1024 * 1024
     tx_max_bytes: int = 64 * 1024 * 1024
+    connection_memory_bytes: int = 512 * 1024 * 1024
     deliver_high_water_bytes: int = 1024 * 1024
     unsynced_limit_bytes: int = 32 * 1024 * 1024
     consumer_max_per_channel: int = 0

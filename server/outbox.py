@@ -47,6 +47,7 @@ class Outbox:
         "_is_dirty",
         "_is_full",
         "_is_held",
+        "_is_restrained",
         "_parts",
         "_turn",
         "_write",
@@ -70,6 +71,7 @@ class Outbox:
         self._is_dirty = False
         self._is_full = False
         self._is_held = False
+        self._is_restrained = False
         self._is_closed = False
         self.size = 0
         self.blocked = False
@@ -110,7 +112,7 @@ class Outbox:
             else:
                 self._write(b"".join(parts))
         was_full, self._is_full = self._is_full, False
-        self.blocked = self._is_held or self._is_closed
+        self.blocked = self._is_held or self._is_restrained or self._is_closed
         if was_full and not self.blocked:
             self._drained()
 
@@ -135,7 +137,20 @@ class Outbox:
     def release(self) -> None:
         """The socket has drained."""
         self._is_held = False
-        self.blocked = self._is_full or self._is_closed
+        self._look_again()
+
+    def restrain(self, *, is_restrained: bool) -> None:
+        """Memory is low and the client holds much of it: deliveries wait, or go on."""
+        self._is_restrained = is_restrained
+        self._look_again()
+
+    def limit(self, high_octets: int) -> None:
+        """Another high mark from now on."""
+        self._high_octets = high_octets
+
+    def _look_again(self) -> None:
+        is_waiting = self._is_held or self._is_restrained
+        self.blocked = is_waiting or self._is_full or self._is_closed
         if not self.blocked:
             self._drained()
 

@@ -162,6 +162,13 @@ class Settings:
     tx_max_bytes: int = option(
         64 * MIB, "Uncommitted publishes per channel (TX-15).", low=1, high=64 * 1024 * MIB
     )
+    connection_memory_bytes: int = option(
+        512 * MIB,
+        "What unfinished messages and uncommitted transactions of one connection may take; beyond "
+        "it the connection is closed. One message of the largest size is always taken (LIMIT-27).",
+        low=MIB,
+        high=1024 * 1024 * MIB,
+    )
     consumer_timeout_ms: int = option(
         0,
         "Deliveries not settled within so many milliseconds cancel their consumer; 0: off "

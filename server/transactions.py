@@ -6,7 +6,7 @@ and writes them in one checksummed block: after a crash all of them exist or non
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from protocol.errors import PreconditionFailed
 
@@ -37,18 +37,26 @@ class HeldSettlement(NamedTuple):
     fate: Fate
 
 
+class Holder(Protocol):
+    """A connection, which is answerable for what all its transactions hold (LIMIT-27)."""
+
+    uncommitted_bytes: int
+
+
 class Transaction:
     """What one transactional channel has done since its last commit or rollback.
 
     Args:
         max_bytes: bound of the held contents in octets (TX-15)
+        holder: is told of all that is held
     """
 
-    __slots__ = ("_bytes", "_max_bytes", "publishes", "settlements")
+    __slots__ = ("_bytes", "_holder", "_max_bytes", "publishes", "settlements")
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, holder: Holder) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
+        self._holder = holder
         self.publishes: list[HeldPublish] = []
         self.settlements: list[HeldSettlement] = []
 
@@ -58,9 +66,11 @@ class Transaction:
         Raises:
             PreconditionFailed: the transaction has grown too large (TX-15)
         """
-        self._bytes += len(raw) + HELD_OCTETS
-        if self._bytes > self._max_bytes:
+        size = len(raw) + HELD_OCTETS
+        if self._bytes + size > self._max_bytes:
             raise PreconditionFailed("transaction too large")
+        self._bytes += size
+        self._holder.uncommitted_bytes += size
         last = self.publishes[-1] if self.publishes else None
         if last is not None and last.route is route and last.mode == mode:
             last.raws.append(raw)
@@ -106,4 +116,5 @@ class Transaction:
         """Begin the next transaction (TX-11)."""
         self.publishes = []
         self.settlements = []
+        self._holder.uncommitted_bytes -= self._bytes
         self._bytes = 0

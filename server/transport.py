@@ -36,6 +36,8 @@ RESERVED_DESCRIPTORS: Final = 64
 TOLD_EVERY_S: Final = 10.0
 # Answers that a client may leave unread.
 UNREAD_OCTETS: Final = 16 * 1024 * 1024
+# How much comes in or goes out between two looks at memory.
+LOOK_OCTETS: Final = 16 * 1024 * 1024
 # Reasons to stop reading, beside those of the connection.
 OUT_OF_BUDGET: Final = 4
 UNREAD: Final = 16
@@ -66,6 +68,10 @@ class Door:
         self.edges: set[Edge] = set()
         # Sockets on which nobody can be heard yet: they shake hands.
         self.greeted: set[object] = set()
+        # Has the memory in use looked at, and tells whether new connections may take any.
+        self.look: Callable[[], None] = lambda: None
+        self.is_short: Callable[[], bool] = lambda: False
+        self._moved_octets = 0
         self._most_edges = max(1, descriptors - RESERVED_DESCRIPTORS)
         self._told_at = -TOLD_EVERY_S
         self._turn_began = 0.0
@@ -73,13 +79,23 @@ class Door:
 
     def is_full(self) -> bool:
         """True when another connection would take descriptors that files need (LIMIT-22)."""
-        if len(self.edges) + len(self.greeted) < self._most_edges:
-            return False
+        reason = "memory"
+        if not self.is_short():
+            if len(self.edges) + len(self.greeted) < self._most_edges:
+                return False
+            reason = "file descriptors"
         now = self.loop.time()
         if now - self._told_at >= TOLD_EVERY_S:
             self._told_at = now
-            log.warning("connection.refused", reason="file descriptors", count=len(self.edges))
+            log.warning("connection.refused", reason=reason, count=len(self.edges))
         return True
+
+    def count(self, octets: int) -> None:
+        """So much has come in or goes out: memory is looked at each time it is much (LIMIT-01)."""
+        self._moved_octets += octets
+        if self._moved_octets >= LOOK_OCTETS:
+            self._moved_octets = 0
+            self.loop.call_soon(self.look)
 
     def over_budget(self) -> bool:
         """True when this loop turn has spent its time on reading."""
@@ -157,6 +173,7 @@ class Edge(asyncio.BufferedProtocol):
     def receive(self, data: bytes, *, is_full: bool) -> None:
         """Give octets to the connection; `is_full` when more are likely to wait in the socket."""
         if self._connection is not None:
+            self._door.count(len(data))
             over = self._door.over_budget()
             self._connection.receive(data)
             if over and is_full:
@@ -201,11 +218,22 @@ class Edge(asyncio.BufferedProtocol):
         """Send octets."""
         if self._transport is None or self._is_finishing:
             return
+        self._door.count(len(data))
         self._transport.write(data)
         # Deliveries stop at the high mark; answers do not. A client that asks on and on and
         # never reads is no longer listened to.
         if self._is_held and self._transport.get_write_buffer_size() > UNREAD_OCTETS:
             self.pause(UNREAD)
+
+    @property
+    def unsent_octets(self) -> int:
+        """See `Wire`."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def limit_unsent(self, octets: int) -> None:
+        """See `Wire`."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=octets, low=octets // 4)
 
     def pause(self, reason: int) -> None:
         """Stop reading; several reasons may hold at once."""

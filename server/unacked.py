@@ -10,13 +10,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from server.broker.pager import MESSAGE_OVERHEAD_OCTETS
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from server.broker.message import Message
     from server.broker.queue import Queue
     from server.consumer import Consumer
 
 # A run stays short enough that cutting its front is a small move.
 RUN_MESSAGES: Final = 512
+# So many messages of a run are looked at to tell about how large all are.
+SAMPLE_MESSAGES: Final = 8
 
 
 class Run:
@@ -188,6 +194,11 @@ class Unacked:
                     new = Run(tag, [message], entry.consumer, entry.queue, entry.since_ms)
                     self._runs.insert(index, new)
 
+    @property
+    def octets(self) -> int:
+        """About what it takes in memory; a few messages of each run are looked at."""
+        return sum(octets_of(run.messages) * run.live // len(run.messages) for run in self._runs)
+
     def live(self) -> list[Taken]:
         """Everything outstanding, without taking it."""
         return [whole(run) for run in self._runs]
@@ -214,6 +225,13 @@ class Unacked:
         else:
             del run.messages[:count]
             run.first += count
+
+
+def octets_of(messages: Sequence[Message | None]) -> int:
+    """About what messages take in memory, by a few of them."""
+    sample = messages[:: len(messages) // SAMPLE_MESSAGES or 1]
+    sizes = [len(one[0]) + MESSAGE_OVERHEAD_OCTETS for one in sample if one is not None]
+    return sum(sizes) * len(messages) // len(sizes) if sizes else 0
 
 
 def first_tag(run: Run) -> int:

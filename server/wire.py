@@ -28,6 +28,13 @@ class Wire(Protocol):
     def is_swamped(self) -> bool:
         """True while the client leaves more unread than it may."""
 
+    @property
+    def unsent_octets(self) -> int:
+        """What was written and the client has not yet made room for."""
+
+    def limit_unsent(self, octets: int) -> None:
+        """With more than so much unsent, deliveries wait (CONS-11)."""
+
     def write(self, data: bytes | memoryview) -> None:
         """Send octets."""
 

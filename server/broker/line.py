@@ -36,6 +36,9 @@ RunSize = tuple[int, int, int]
 
 # Octets of one batch for one consumer (LIMIT-23).
 BATCH_OCTETS: Final = 262144
+# What one line leaves to the disk in one turn (LIMIT-23).
+PAGE_OUT_OCTETS: Final = 16 * 1024 * 1024
+PAGE_OUT_PIECES: Final = 16
 # The highest mark: everything in this line has been handed out before, and stands in any order.
 ALWAYS: Final = 1 << 63
 # So few requeued messages are put each at its place, when that is so near the head.
@@ -70,6 +73,10 @@ class Owner(Protocol):
     largest_octets: int
     lines: list[Line]
     tally: Tally | None
+
+    @property
+    def may_come_back(self) -> bool:
+        """True while messages that were handed out may be put back."""
 
     def wake(self) -> None:
         """There may be something to dispatch again."""
@@ -308,14 +315,15 @@ class Line:
                 self._pager.tell(error)
                 return
         head_octets = self.octets - (backlog.octets if backlog is not None else 0)
-        pile, before = self._newest, self._memory_count
+        before = self._memory_count
         if head_octets <= keep_octets or before < 2:
             return
-        left = before - max(1, before * keep_octets // head_octets)
-        moved: list[Message] = []
-        # What has been handed out before stays: it may be requeued again in front of it.
-        while left > len(moved) and pile and pile[-1][2] > self.mark:
-            moved.append(pile.pop())
+        mark = self.mark
+        if mark != ALWAYS and not self._owner.may_come_back:
+            if self.requeued is not None and not self._merge_some(self.requeued):
+                return
+            mark = 0
+        moved, octets = self._leave_newest(before * keep_octets // head_octets, mark)
         if not moved:
             return
         moved.reverse()
@@ -323,11 +331,37 @@ class Line:
         try:
             behind.page_in_front(moved)
         except OSError as error:
-            pile.extend(moved)
+            self._newest.extend(moved)
             self._pager.tell(error)
             return
         self.backlog = behind
         self._uncharge(head_octets * len(moved) // before)
+        if octets >= PAGE_OUT_OCTETS:
+            self._pager.go_on(self)
+
+    def _leave_newest(self, keep: int, mark: int) -> tuple[list[Message], int]:
+        """Take the newest out of memory, newest first; gives them, and the octets of contents.
+
+        What has been handed out before stays: it may be requeued again in front of it. Not while
+        nothing can come back: then only what lies here can be handed out, in its order.
+        """
+        pile = self._newest
+        left = self._memory_count - max(1, keep)
+        moved: list[Message] = []
+        octets = 0
+        while left > len(moved) and pile and pile[-1][2] > mark and octets < PAGE_OUT_OCTETS:
+            octets += len(pile[-1][0])
+            moved.append(pile.pop())
+        return moved, octets
+
+    def _merge_some(self, requeued: Requeued) -> bool:
+        """Merge what came back, so that it can be paged; False when there is more than a turn's."""
+        for _ in range(PAGE_OUT_PIECES):
+            self._merge(requeued)
+            if self.requeued is None:
+                return True
+        self._pager.go_on(self)
+        return False
 
     def refill(self, *, at_once: bool = False) -> bool:
         """Have something ready: what came back, or the next piece of the backlog; False: nothing.

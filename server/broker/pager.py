@@ -5,8 +5,8 @@ lies behind its head becomes *spans*: the LSNs of messages that the journal hold
 page of a scratch file for those that it does not. Spans come back in order, a piece at a time,
 when the head runs out. A plain queue within its budget has no backlog and pays nothing.
 
-Only messages that were never handed out are paged, so whatever is requeued belongs before every
-span, and order needs no merging here (see `Line.put_back`).
+While anything is unacked only messages that were never handed out are paged, so whatever is
+requeued belongs before every span, and order needs no merging here (see `Line.put_back`).
 """
 
 from __future__ import annotations
@@ -361,6 +361,7 @@ class Pager:
         "_retry_octets",
         "_sized",
         "_total_octets",
+        "is_behind",
         "last_error",
         "reads_left",
         "refused_count",
@@ -372,6 +373,7 @@ class Pager:
         self.store = store
         self.total = 0
         self.reads_left = TURN_READS
+        self.is_behind = False  # there is more to do in the next turn
         self.refused_count = 0
         self.last_error: OSError | None = None
         self._queue_octets = queue_octets
@@ -397,6 +399,11 @@ class Pager:
             if line.octets > self._queue_octets or line.backlog is not None:
                 self._crowded[line] = None
 
+    def go_on(self, line: Pageable) -> None:
+        """It has more to leave to the disk than one turn does."""
+        self.is_behind = True
+        self._crowded[line] = None
+
     def refund(self, octets: int) -> None:
         """Messages have left memory."""
         self.total -= octets
@@ -413,6 +420,7 @@ class Pager:
 
     def run(self) -> None:
         """Page out; called once a turn or more, when the journal has been written."""
+        self.is_behind = False
         if self._crowded:
             crowded, self._crowded = self._crowded, {}
             for line in crowded:
@@ -442,5 +450,5 @@ class Pager:
                 if line.octets <= TINY_OCTETS:
                     self._sized.pop(line, None)
         # What cannot be paged now is not looked at every turn.
-        is_short = self.total > self._total_octets
+        is_short = self.total > self._total_octets and not self.is_behind
         self._retry_octets = self.total + self._total_octets // 16 if is_short else 0

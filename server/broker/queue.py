@@ -154,6 +154,11 @@ class Queue:
             self._turn.wants_dispatch(self)
 
     @property
+    def may_come_back(self) -> bool:
+        """See `Owner`."""
+        return self.unacked_count > 0 or (self.care is not None and self.care.holds)
+
+    @property
     def held_count(self) -> int:
         """Messages that count toward a length limit: ready ones, and those kept aside."""
         care = self.care

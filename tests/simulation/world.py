@@ -208,6 +208,13 @@ class FakeWire:
     def is_swamped(self) -> bool:
         return False
 
+    @property
+    def unsent_octets(self) -> int:
+        return 0
+
+    def limit_unsent(self, octets: int) -> None:
+        """The simulated network takes everything at once."""
+
     def pause(self, reason: int) -> None:
         self.paused |= reason
 

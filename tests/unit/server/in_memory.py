@@ -285,6 +285,8 @@ class Client:
         self.paused: set[int] = set()
         self.ends: list[str] = []
         self.timers: list[Timer] = []
+        self.unsent_octets = 0
+        self.unsent_limit = 0
         handshake = Handshake(
             world.offer,
             world.auth,
@@ -309,6 +311,9 @@ class Client:
     @property
     def is_swamped(self) -> bool:
         return False
+
+    def limit_unsent(self, octets: int) -> None:
+        self.unsent_limit = octets
 
     def pause(self, reason: int) -> None:
         self.paused.add(reason)

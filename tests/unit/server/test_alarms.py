@@ -17,6 +17,10 @@ class Peer:
     def __init__(self) -> None:
         self.is_blocking = False
         self.unblocked = 0
+        self.pressed: list[tuple[bool, bool]] = []
+
+    def press(self, *, is_tight: bool, is_low: bool) -> None:
+        self.pressed.append((is_tight, is_low))
 
     def unblock(self) -> None:
         self.unblocked += 1
