@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 SYNC_OCTETS: Final = 8 * 1024 * 1024
 # What shares of memory are shares of, where nobody says.
 SOME_OCTETS: Final = 1 << 40
+# So long at most after the journal's files were removed something may still be confirmed.
+FILES_S: Final = 0.5
 # Pages that the disk refused are told at most this often.
 TELL_S: Final = 60.0
 # What messages in queues may take of the watermark, whatever is set (LIMIT-21).
@@ -148,7 +150,7 @@ class Assembly:
         ledger_files: LedgerFiles | None = None,
     ) -> None:
         self.ledger: Ledger | None = None
-        self._fatal, self._disk, self._clock = fatal, disk, clock
+        self._fatal, self._disk, self._clock, self._files_looked_at = fatal, disk, clock, clock()
         self._delayed_most = settings.delayed_max_messages
         self.turn = Turn(call_soon, self._write_journal, self._report)
         self._is_closed, self._told = False, (-TELL_S, 0)  # when, and of how many refused pages
@@ -247,6 +249,8 @@ class Assembly:
             True when memory was let go (LIMIT-28)
         """
         self.alarms.read(memory_octets, free_octets(self._disk))
+        if not self._has_its_files():
+            return False
         self.storage.probe()
         self._tell_of_pager()
         self.upkeep.look()
@@ -258,6 +262,21 @@ class Assembly:
         """The same of memory alone."""
         self.alarms.read(memory_octets, self.alarms.disk_free_octets)
         return self.relief.look()
+
+    def _has_its_files(self) -> bool:
+        """Whether the journal's files are where they were; if not, no word of ours counts.
+
+        What is written to a file that was removed is not found again, however well it is synced.
+        Spec: DURABLE-23
+        """
+        self._files_looked_at = self._clock()
+        try:
+            missing = self.journal.chain.missing()
+        except OSError as error:
+            missing = f"the data directory cannot be read: {error.strerror or error}"
+        if missing:
+            self._storage_failed(missing)
+        return not missing
 
     def _has_room(self, octets: int) -> bool:
         # A file that waits is room as well, but compaction's first: it makes more of it.
@@ -512,6 +531,8 @@ class Assembly:
             self.commit.request()
 
     def _synced(self, watermark: int) -> None:
+        if self._clock() - self._files_looked_at >= FILES_S and not self._has_its_files():
+            return
         if self.ledger is not None:
             # As group commit has it, not as it is told: a confirm may not be its own evidence.
             self.ledger.synced(self.commit.watermark, self.commit.counters.last_sync_ms)

@@ -108,6 +108,13 @@ class Chain:
         """Those of the segments that count, oldest first."""
         return [segment.generation for segment in self._segments]
 
+    def missing(self) -> str:
+        """Return what of the directory is not where it was, empty if nothing."""
+        active = self.active
+        if active.file is None:
+            return ""
+        return self.disk.missing([segment.name for segment in self._segments], active.file)
+
     @property
     def oldest(self) -> Segment:
         """The segment that goes next."""

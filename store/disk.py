@@ -9,7 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -93,6 +93,12 @@ class Disk(Protocol):
 
     def free_bytes(self) -> int:
         """Return the octets an unprivileged process may still write here."""
+
+    def missing(self, names: Collection[str], newest: DiskFile) -> str:
+        """Return what is not where it was: the directory, its lock or one of these files.
+
+        `newest` is the open one of them; it may have been replaced. Empty if all is in place.
+        """
 
     def entropy(self) -> int:
         """Return 64 unpredictable bits."""
@@ -283,6 +289,21 @@ class FileDisk:
     def free_bytes(self) -> int:
         status = os.fstatvfs(self._descriptor)
         return status.f_bavail * status.f_frsize
+
+    def missing(self, names: Collection[str], newest: DiskFile) -> str:
+        try:
+            if not os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
+                return f"data directory {self.path} is another one now"
+        except OSError as error:
+            return f"data directory {self.path} is not there any more ({error.strerror})"
+        found = {LOCK_NAME, *names}.difference(self.listdir())
+        if not found and self._lock_descriptor is not None:
+            lock = os.stat(LOCK_NAME, dir_fd=self._descriptor)
+            if not os.path.samestat(lock, os.fstat(self._lock_descriptor)):
+                found = {LOCK_NAME}
+        if not found and not os.fstat(newest.fileno()).st_nlink:
+            found = {max(names)}
+        return f"{min(found)} was removed from data directory {self.path}" if found else ""
 
     def entropy(self) -> int:
         return int.from_bytes(os.urandom(8), "little")

@@ -20,7 +20,7 @@ import errno
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from store.disk import DiskFile, Syncable
@@ -274,6 +274,10 @@ class SimDisk:
 
     def free_bytes(self) -> int:
         return 1 << 40
+
+    def missing(self, names: Collection[str], newest: DiskFile) -> str:
+        found = set(names).difference(self.visible)
+        return f"{min(found)} was removed" if found else ""
 
     def entropy(self) -> int:
         return self.draw.getrandbits(64)

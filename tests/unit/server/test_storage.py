@@ -502,3 +502,31 @@ def test_a_get_is_written_down_before_it_is_told(
         client.method(0, commands.Connection.Close(200, "", 0, 0))
     assert client.octets, "nothing was told between the turns"
     assert world.disk.calls["write"] == writes + 1
+
+
+# Files that are not where they were.
+
+
+def test_nothing_is_confirmed_into_files_that_were_removed(
+    world: DiskWorld, client: Client
+) -> None:
+    client.send(stored(1))
+    world.sync()
+    assert confirms(client.hear()) == [("Basic.Ack", 1, False)]
+    (active,) = (name for name in world.disk.listdir() if name.endswith(".journal"))
+    del world.disk.visible[active]
+    world.now += 0.6
+    client.send(stored(2))
+    world.sync()
+    assert confirms(client.hear()) == [("Basic.Nack", 2, False)]
+    assert world.fatal == [f"{active} was removed"]
+    assert world.node.has_failed
+
+
+def test_files_that_were_removed_are_missed_without_traffic(world: DiskWorld) -> None:
+    (active,) = (name for name in world.disk.listdir() if name.endswith(".journal"))
+    world.check()
+    assert world.fatal == []
+    del world.disk.visible[active]
+    world.check()
+    assert world.fatal == [f"{active} was removed"]

@@ -118,3 +118,37 @@ def test_reserving_is_optional_but_a_full_disk_is_not(
         disk.create("none", 4096)
     assert disk.listdir() == ["grows"]
     disk.close()
+
+
+@pytest.mark.parametrize("what", ["segment", "replaced", "lock", "other lock", "away", "another"])
+def test_what_is_not_where_it_was_is_missed(tmp_path: Path, what: str) -> None:
+    data = tmp_path / "data"
+    disk = FileDisk(data)
+    disk.lock()
+    disk.create("1", 10).close()
+    newest = disk.create("2", 10)
+    assert disk.missing(["1", "2"], newest) == ""
+    if what == "segment":
+        (data / "1").unlink()
+    elif what == "replaced":
+        (data / "new").write_bytes(b"x" * 10)
+        (data / "new").rename(data / "2")
+    elif what in {"lock", "other lock"}:
+        (data / "lock").unlink()
+        if what == "other lock":
+            (data / "lock").write_text("7")
+    else:
+        data.rename(tmp_path / "elsewhere")
+        if what == "another":
+            data.mkdir()
+    told = {
+        "segment": f"1 was removed from data directory {data}",
+        "replaced": f"2 was removed from data directory {data}",
+        "lock": f"lock was removed from data directory {data}",
+        "other lock": f"lock was removed from data directory {data}",
+        "away": f"data directory {data} is not there any more (No such file or directory)",
+        "another": f"data directory {data} is another one now",
+    }
+    assert disk.missing(["1", "2"], newest) == told[what]
+    newest.close()
+    disk.close()
