@@ -245,14 +245,21 @@ class Channel:
                 entry.queue.discard(entry.messages, Reason.REJECTED)
             else:
                 entry.queue.requeue(entry.messages, fate)
-            entry.queue.wake()
         if self.credit.limit or self.credit.limit_octets:
+            # First, for the queues are served in the order in which they are woken.
             self.wake_consumers()
+        for entry in taken:
+            entry.queue.room_again(entry.consumer)
 
     def wake_consumers(self) -> None:
         """There may be room again: let every queue consumed here try."""
         for consumer in self.consumers.values():
-            consumer.queue.wake()
+            consumer.queue.room_again(consumer)
+
+    def served(self, consumer: Consumer) -> None:
+        """It has used of the channel's limit: whatever room comes next is for others (QOS-09)."""
+        if self.consumers.pop(consumer.tag, None) is not None:
+            self.consumers[consumer.tag] = consumer
 
     # Confirms and transactions waiting for the disk
 

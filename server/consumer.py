@@ -112,11 +112,14 @@ class Consumer:
 
     @property
     def shares_room(self) -> bool:
+        """See `Outlet`; others' deliveries fill up a channel's limit, also for no-ack (QOS-08)."""
+        return self.channel.credit.limit > 0 or self.judges_size
+
+    @property
+    def judges_size(self) -> bool:
         """See `Outlet`."""
-        shared = self.channel.credit
-        return not self.no_ack and bool(
-            shared.limit or shared.limit_octets or self.credit.limit_octets
-        )
+        octets = self.channel.credit.limit_octets or self.credit.limit_octets
+        return not self.no_ack and octets > 0
 
     @property
     def has_outstanding(self) -> bool:
@@ -132,9 +135,9 @@ class Consumer:
         channel = self.channel
         if channel.outbox.blocked or not channel.flow_active or channel.connection.is_stalled:
             return 0
-        if self.no_ack:
-            return UNLIMITED
         shared = channel.credit
+        if self.no_ack:
+            return 0 if 0 < shared.limit <= shared.outstanding else UNLIMITED
         if shared.limit or shared.limit_octets:
             return min(self.credit.room(head), shared.room(head))
         return self.credit.room(head)
@@ -155,6 +158,8 @@ class Consumer:
             channel.outbox.has_large = True
         pen = self.pen
         is_dense = pen is not None and pen.delivered(messages, first, mark, no_ack=self.no_ack)
+        if channel.credit.limit:
+            channel.served(self)
         if self.no_ack:
             self.queue.settle(messages)
             return

@@ -6,7 +6,7 @@ from functools import partial
 
 from conformance.case import case
 from conformance.client import Channel
-from conformance.expect import equal
+from conformance.expect import check, equal
 from conformance.stage import Stage
 
 SOME = [str(number) for number in range(1, 11)]
@@ -172,9 +172,42 @@ def _no_ack_ignores(whole: bool, stage: Stage) -> None:
 
 
 for _whole in (False, True):
-    case("QOS-08", says=f"a no-ack consumer ignores a limit of global={int(_whole)}")(
+    case("QOS-08", says=f"a no-ack consumer fills up no limit of global={int(_whole)}")(
         partial(_no_ack_ignores, _whole)
     )
+
+
+@case("QOS-08", says="a no-ack consumer gets nothing while others fill the channel's limit")
+def no_ack_waits(stage: Stage) -> None:
+    channel, other = stage.channel(), stage.channel()
+    acked, unacked = stage.queue(channel), stage.queue(channel)
+    qos(channel, 1, whole=True)
+    channel.consume(acked)
+    channel.consume(unacked, no_ack=True)
+    other.publish("", unacked, "1")
+    received(channel, ["1"])
+    other.publish("", acked, "2")
+    (tag,) = received(channel, ["2"])
+    other.publish("", unacked, "3")
+    other.publish("", unacked, "4")
+    channel.quiet("basic.deliver")
+    channel.ack(tag)
+    received(channel, ["3", "4"])
+
+
+@case("QOS-14", says="room that comes back goes round the channel's consumers")
+def room_goes_round(stage: Stage) -> None:
+    channel = stage.channel()
+    queues = [loaded(stage, channel, [str(number)] * 40) for number in range(3)]
+    qos(channel, 1, whole=True)
+    for queue in queues:
+        channel.consume(queue)
+    counts = {str(number): 0 for number in range(3)}
+    for _ in range(60):
+        event = channel.deliver()
+        counts[event.body.decode()] += 1
+        channel.ack(event.tag)
+    check(min(counts.values()) >= 5, f"a queue starves: {counts}")
 
 
 @case("QOS-09", says="settling frees room at once, a multiple one n slots")

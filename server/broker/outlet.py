@@ -26,11 +26,18 @@ class Outlet(Protocol):
         """True when its room depends on other consumers' deliveries or on message sizes."""
 
     @property
+    def judges_size(self) -> bool:
+        """True when a smaller head may find room where another found none."""
+
+    @property
     def has_outstanding(self) -> bool:
         """True while deliveries to it are unsettled."""
 
     def room(self, head: Message) -> int:
-        """How many messages it can take now, `head` being the first; 0 when it must wait."""
+        """How many messages it can take now, `head` being the first; 0 when it must wait.
+
+        Its queue hears of it when that has changed, see `Queue.room_again`.
+        """
 
     def deliver(
         self, messages: list[Message], mark: int, shown: list[Message] | None = None

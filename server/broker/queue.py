@@ -153,6 +153,11 @@ class Queue:
             self.is_dirty = True
             self._turn.wants_dispatch(self)
 
+    def room_again(self, outlet: Outlet | None) -> None:
+        """A consumer may have room which it had not, or something else has changed: see `wake`."""
+        self.subscribers.room_again(outlet)
+        self.wake()
+
     @property
     def may_come_back(self) -> bool:
         """See `Owner`."""
@@ -208,11 +213,11 @@ class Queue:
         if self.subscribers.single_active is not None:
             self.subscribers.look_for_successor()
         left = TURN_MESSAGES
-        for _, group in self.subscribers.groups:
+        for group in self.subscribers.groups:
             if left <= 0 or self.next_line() is None:
                 break
             left -= (
-                self._serve_one(group[0], left)
+                self._serve_one(group.oldest, left)
                 if len(group) == 1
                 else serve_group(self, group, left)
             )
@@ -307,9 +312,7 @@ class Queue:
         return line is not None and self._is_wanted(line.ready[0])
 
     def _is_wanted(self, message: Message) -> bool:
-        return any(
-            outlet.room(message) > 0 for _, group in self.subscribers.groups for outlet in group
-        )
+        return any(group.first_able(message) is not None for group in self.subscribers.groups)
 
     # What becomes of deliveries
 

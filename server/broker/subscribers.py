@@ -5,8 +5,9 @@ Spec: CONS-05, CONS-10, CONS-20, CONS-30
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
+
+from server.broker.dealing import Group
 
 if TYPE_CHECKING:
     from server.broker.outlet import Outlet
@@ -14,14 +15,15 @@ if TYPE_CHECKING:
 
 
 class Subscribers:
-    """Consumers by priority, highest first; within a group whoever is next stands in front."""
+    """Consumers by priority, highest first."""
 
-    __slots__ = ("count", "exclusive", "groups", "single_active")
+    __slots__ = ("_group_of", "count", "exclusive", "groups", "single_active")
 
     def __init__(self) -> None:
         self.count = 0
         self.exclusive: Outlet | None = None
-        self.groups: list[tuple[int, deque[Outlet]]] = []
+        self.groups: list[Group] = []
+        self._group_of: dict[Outlet, Group] = {}
         self.single_active: SingleActive | None = None
 
     def add(self, outlet: Outlet, *, exclusive: bool) -> bool:
@@ -57,11 +59,12 @@ class Subscribers:
         """Take all away; gives who they were."""
         outlets = self.everybody()
         self.groups, self.count, self.exclusive = [], 0, None
+        self._group_of.clear()
         return outlets
 
     def everybody(self) -> list[Outlet]:
         """All consumers, those who are served first."""
-        served = [outlet for _, group in self.groups for outlet in group]
+        served = [outlet for group in self.groups for outlet in group]
         return served + (self.single_active.everybody() if self.single_active is not None else [])
 
     def look_for_successor(self) -> None:
@@ -70,19 +73,27 @@ class Subscribers:
         if successor is not None:
             self._serve(successor)
 
+    def room_again(self, outlet: Outlet | None) -> None:
+        """A consumer, if it is one that is served, may have room which it had not."""
+        if outlet is not None and (group := self._group_of.get(outlet)) is not None:
+            group.room_again(outlet)
+
     def _serve(self, outlet: Outlet) -> None:
-        for priority, group in self.groups:
-            if priority == outlet.priority:
-                group.append(outlet)
-                return
-        self.groups.append((outlet.priority, deque([outlet])))
-        self.groups.sort(key=lambda entry: -entry[0])
+        for group in self.groups:
+            if group.priority == outlet.priority:
+                break
+        else:
+            group = Group(outlet.priority)
+            self.groups.append(group)
+            self.groups.sort(key=lambda each: -each.priority)
+        group.add(outlet)
+        self._group_of[outlet] = group
 
     def _serve_no_more(self, outlet: Outlet) -> bool:
-        for entry in self.groups:
-            if outlet in entry[1]:
-                entry[1].remove(outlet)
-                if not entry[1]:
-                    self.groups.remove(entry)
-                return True
-        return False
+        group = self._group_of.pop(outlet, None)
+        if group is None:
+            return False
+        group.remove(outlet)
+        if not len(group):
+            self.groups.remove(group)
+        return True

@@ -136,9 +136,11 @@ class QueueMachine(RuleBasedStateMachine):
     def give_room(self, place: float, left: int, shared: int) -> None:
         outlet = self.served_order[int(place * len(self.served_order))]
         if outlet.left is not None:
-            outlet.left = left
+            outlet.give(left)
         self.shared.left = shared
-        self.stage.queue.wake()
+        for each in self.served_order:
+            if each.shared is not None:
+                self.stage.queue.room_again(each)
 
     @rule(count=st.integers(1, 9), stored=st.booleans())
     def publish_for_a_turn(self, count: int, stored: bool) -> None:
@@ -192,7 +194,7 @@ class QueueMachine(RuleBasedStateMachine):
             message, outlet = self.unacked.pop(seq)
             taken.append(message)
             if outlet is not None and outlet.left is not None:
-                outlet.left += 1
+                outlet.give(outlet.left + 1)
         if requeue:
             self.stage.queue.requeue(taken, Fate.NACKED)
             self.ready = sorted(self.ready + [message[2] for message in taken])

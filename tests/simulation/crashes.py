@@ -123,6 +123,7 @@ class Probe:
     priority = 0
     no_ack = False
     shares_room = False
+    judges_size = False
 
     def __init__(self) -> None:
         self.taken: list[tuple[int, bool]] = []

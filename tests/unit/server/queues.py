@@ -41,6 +41,10 @@ class FakeOutlet:
     def shares_room(self) -> bool:
         return self.shared is not None
 
+    @property
+    def judges_size(self) -> bool:
+        return False
+
     def room(self, head: Message) -> int:
         rooms = [self.left, self.shared.left if self.shared is not None else None]
         return min((room for room in rooms if room is not None), default=1 << 30)
@@ -66,6 +70,12 @@ class FakeOutlet:
             self.queue.settle(messages)
         else:
             self.held += messages
+
+    def give(self, left: int | None) -> None:
+        """It has so much room now."""
+        self.left = left
+        assert self.queue is not None
+        self.queue.room_again(self)
 
     def queue_deleted(self) -> None:
         self.is_told_of_deletion = True

@@ -676,3 +676,40 @@ def consume_frame(queue: str, tag: str, arguments: Table) -> bytes:
 def recover_frame(method: type[base.Frame], *, requeue: bool) -> bytes:
     """basic.recover or recover-async; pamqp warns of the latter."""
     return wire.frame(1, 1, method.index.to_bytes(4, "big") + bytes((requeue,)))
+
+
+def test_room_that_comes_back_goes_round_the_channel(client: Client) -> None:
+    """QOS-09: no queue starves, though the one whose delivery was acked is at hand."""
+    queues = ["q1", "q2", "q3"]
+    for queue in queues:
+        client.declare(queue)
+        for _ in range(8):
+            client.send(wire.publish(1, queue, queue.encode()))
+    client.qos(1, is_global=True)
+    for queue in queues:
+        client.method(1, commands.Basic.Consume(queue=queue, consumer_tag=queue))
+    seen: list[str] = []
+    tags = [tag for tag, _, _, _ in map(delivery, [w for _, w in client.hear()][3:])]
+    while len(seen) < 12:
+        assert len(tags) == 1
+        seen += tags
+        client.send(wire.ack(1, len(seen)))
+        tags = [tag for tag, _, _, _ in client.deliveries()]
+    assert seen == queues * 4
+
+
+def test_consumers_without_ack_wait_while_the_channel_is_full(client: Client) -> None:
+    """QOS-08: they obey a limit that others have filled, and fill up none."""
+    client.declare("q1")
+    client.declare("q2")
+    client.qos(1, is_global=True)
+    client.consume("q1", "acks")
+    client.consume("q2", "never", no_ack=True)
+    client.send(wire.publish(1, "q2", b"1"), wire.publish(1, "q2", b"2"))
+    assert [body for _, _, body, _ in client.deliveries()] == [b"1", b"2"]
+    client.send(wire.publish(1, "q1", b"3"))
+    assert [body for _, _, body, _ in client.deliveries()] == [b"3"]
+    client.send(wire.publish(1, "q2", b"4"), wire.publish(1, "q2", b"5"))
+    assert client.deliveries() == []
+    client.send(wire.ack(1, 3))
+    assert [body for _, _, body, _ in client.deliveries()] == [b"4", b"5"]

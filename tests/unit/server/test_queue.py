@@ -55,7 +55,7 @@ class TestDispatch:
         alice, bob = stage.consume("alice", 1), stage.consume("bob", 1)
         seqs = stage.enqueue(4)
         stage.turn.run()
-        bob.left = 1
+        bob.give(1)
         stage.queue.settle([bob.held.pop()])
         stage.queue.wake()
         stage.turn.run()
@@ -72,15 +72,39 @@ class TestDispatch:
 
     def test_blocked_consumer_is_first_when_it_has_room_again(self, stage: Stage) -> None:
         alice, bob, carol = (stage.consume(name) for name in "abc")
-        alice.left = 0
+        alice.give(0)
         stage.enqueue(2)
         stage.turn.run()
-        alice.left = None
+        alice.give(None)
         seqs = stage.enqueue(3)
         stage.turn.run()
         assert served(alice) == seqs[:1]
         assert served(bob)[1:] == seqs[1:2]
         assert served(carol)[1:] == seqs[2:]
+
+    @pytest.mark.parametrize("left", [None, 1])
+    def test_a_message_costs_no_more_with_many_consumers(
+        self, stage: Stage, monkeypatch: pytest.MonkeyPatch, left: int | None
+    ) -> None:
+        """Who has no room is not asked each time, and who has is not asked before its turn."""
+        outlets = [stage.consume(str(number), left) for number in range(200)]
+        asked: list[FakeOutlet] = []
+        room = FakeOutlet.room
+
+        def counted(self: FakeOutlet, head: Message) -> int:
+            asked.append(self)
+            return room(self, head)
+
+        monkeypatch.setattr(FakeOutlet, "room", counted)
+        stage.enqueue(3)
+        stage.turn.run()
+        for number in range(600):
+            if left is not None and number % 200 < 197:
+                outlets[number % 200].give(1)
+            stage.enqueue(1 + number % 2)
+            stage.turn.run()
+        assert sum(len(outlet.served) for outlet in outlets) > 700
+        assert len(asked) < 4 * 900
 
     def test_higher_priority_first_and_lower_only_when_it_is_blocked(self, stage: Stage) -> None:
         """CONS-20, as measured: hi, hi, lo, lo, neg, neg."""
@@ -145,7 +169,7 @@ class TestRedelivery:
         first, second, third = alice.held
         for message in (first, third, second):
             stage.queue.requeue([message], Fate.NACKED)
-        alice.left = 5
+        alice.give(5)
         stage.turn.run()
         assert alice.served[3:] == [
             *((seq, True) for seq in seqs[:3]),
@@ -396,7 +420,7 @@ class TestConsumers:
         assert not stage.queue.can_take_now(message)
         alice = stage.consume("alice", 0)
         assert not stage.queue.can_take_now(message)
-        alice.left = 1
+        alice.give(1)
         assert stage.queue.can_take_now(message)
         stage.enqueue(1)
         assert not stage.queue.can_take_now(message)
