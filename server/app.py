@@ -19,6 +19,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ from server.auth import Authenticator, is_loopback
 from server.connection import Connection
 from server.definitions_entry import DefinitionsError
 from server.definitions_file import read_content
+from server.first_steps import first_steps
 from server.gauges import MemoryGauge, give_back_memory, trim_memory
 from server.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from server.importing import Importer
@@ -82,6 +84,9 @@ CHECK_TIGHT_S: Final = 0.2
 GIVE_BACK_S: Final = 5.0
 TRIM_AFTER_S: Final = 0.05
 LAST_WORDS_S: Final = 0.2
+# Some programs send a signal to a process and to its group, which is one wish and not two.
+SAME_SIGNAL_S: Final = 0.2
+IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 BACKLOG: Final = 1024
 MOST_LOOKS: Final = 1_000_000
 # Syncs that the end of the journal may take: of what is left, of what that sets free, of the seal.
@@ -97,6 +102,9 @@ def run(settings: Settings) -> int:
         StartupError: one line that says what keeps the broker from starting
     """
     configure_logs(settings.log_level, settings.log_format)
+    # Before there is a loop to say so: by default these end a process.
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     tune_process()
     worker: SyncWorker = start_worker() if settings.durability_fsync else Unsynced()
     if not settings.durability_fsync:
@@ -161,6 +169,7 @@ class Server:
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit_code = 0
+        self._stop_asked_at = 0.0
         self._auth = Authenticator(
             settings.all_users(), settings.loopback_users, secrets.token_bytes
         )
@@ -206,6 +215,9 @@ class Server:
         loop = asyncio.get_running_loop()
         # Before a recovery that may take its time, for by default this signal ends a process.
         loop.add_signal_handler(signal.SIGHUP, self._load_again)
+        for number in IGNORED_SIGNALS:
+            name = signal.Signals(number).name
+            loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
         self._assembly = assembly = self._open(loop)
         loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
         # With this sync those segments go of which nothing is left: starts without any traffic
@@ -240,6 +252,8 @@ class Server:
             sys.stdout.write(f"VouchMQ TLS ready on {shown((self._settings.host[0], tls_port))}\n")
         # Last: who waits for this line waits for all.
         sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host[0], port))}\n")
+        if sys.stdout.isatty():
+            sys.stdout.write(first_steps(self._settings, port))
         sys.stdout.flush()
         await self._stopping.wait()
         for server in servers:
@@ -499,8 +513,17 @@ class Server:
         return Connection(self._assembly.node, edge, handshake)
 
     def _stop(self, signal_name: str) -> None:
-        log.info("broker.stopping", signal=signal_name)
-        self._stopping.set()
+        now = time.monotonic()
+        if not self._stop_asked_at:
+            self._stop_asked_at = now
+            log.info("broker.stopping", signal=signal_name)
+            self._stopping.set()
+        elif now - self._stop_asked_at >= SAME_SIGNAL_S:
+            log.warning(
+                "broker.ended", signal=signal_name, meaning="asked twice: nothing is waited for"
+            )
+            # As if it had been killed: what was confirmed is on disk, and the next start finds it.
+            os._exit(1)
 
     def _fatal(self, reason: str) -> None:
         log.critical("store.failed", reason=reason, meaning="nothing was confirmed after this")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import sys
+from io import StringIO
 from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
 if TYPE_CHECKING:
-    from structlog.typing import Processor
+    from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 
 def configure_logs(level: str, form: str, stream: TextIO | None = None) -> None:
@@ -39,8 +40,11 @@ def _processors(is_human: bool, *, colours: bool) -> list[Processor]:
     if is_human:
         return [
             *shared,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
-            structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=24),
+            structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f", utc=False),
+            _escape_values,
+            structlog.dev.ConsoleRenderer(
+                colors=colours, pad_event_to=24, exception_formatter=_write_traceback
+            ),
         ]
     return [
         *shared,
@@ -52,3 +56,38 @@ def _processors(is_human: bool, *, colours: bool) -> list[Processor]:
         # Names may be octets that are no UTF-8; \udcff survives only escaped.
         structlog.processors.JSONRenderer(ensure_ascii=True),
     ]
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that a terminal would obey: names are what clients say."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
+
+
+class _Escaped:
+    """A text that is shown as Python would write it, quoted and escaped."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def _escape_values(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Texts of an event; other values are shown as `repr` does, which escapes as well."""
+    for key, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[key] = _Escaped(value)
+    return event
+
+
+def _write_traceback(sio: TextIO, exc_info: ExcInfo) -> None:
+    """A traceback without local variables, as in JSON, and without what a terminal would obey."""
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    sio.write("\n".join(map(printable, text.getvalue().split("\n"))))

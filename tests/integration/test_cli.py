@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pamqp.commands as amqp
@@ -165,6 +167,64 @@ def test_signal_ends_it_with_zero_in_time(own_broker: BrokerProcess, number: int
         assert time.monotonic() - began < EXIT_LIMIT_S
     _, alive = psutil.wait_procs(helpers, timeout=2)
     assert alive == []
+
+
+def test_other_signals_are_no_end(own_broker: BrokerProcess) -> None:
+    helpers = psutil.Process(own_broker.pid).children()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        for pid in (own_broker.pid, *(each.pid for each in helpers)):
+            os.kill(pid, number)
+        while f'"signal": "{signal.Signals(number).name}"' not in own_broker.output():
+            assert own_broker.is_running, own_broker.output()
+            time.sleep(0.01)
+    with RawClient(own_broker.url).handshake() as client:
+        client.open_channel()
+        # The helper that syncs is there, too.
+        client.call(1, amqp.Queue.Declare(queue="durable", durable=True), amqp.Queue.DeclareOk)
+    assert own_broker.output().count('"event": "signal.ignored"') == 2
+
+
+@pytest.mark.parametrize("own_broker", [("--shutdown-timeout-s", "600")], indirect=True)
+def test_a_second_signal_ends_it_at_once(own_broker: BrokerProcess) -> None:
+    with RawClient(own_broker.url).handshake() as mute:
+        mute.open_channel()
+        os.kill(own_broker.pid, signal.SIGTERM)
+        mute.expect_close()
+        assert own_broker.is_running
+        time.sleep(0.3)
+        os.kill(own_broker.pid, signal.SIGINT)
+        assert own_broker.wait(EXIT_LIMIT_S) == 1, own_broker.output()
+    assert '"event": "broker.ended"' in own_broker.output()
+    own_broker.start(30)
+
+
+def test_what_to_try_next_is_told_on_a_terminal_only(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "server", "serve", "--port", "0", "--log-level", "error"]
+    process = subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "data")],
+        cwd=PROJECT,
+        env=clean_environment(),
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while b"Ctrl-C" not in text:
+            text += os.read(ours, 4096)
+        process.send_signal(signal.SIGTERM)
+        with suppress(OSError):
+            while more := os.read(ours, 4096):
+                text += more
+        assert process.wait(EXIT_LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    lines = text.decode().split("\r\n")
+    assert lines[0].startswith("VouchMQ ready on 127.0.0.1:")
+    assert text.count(b"pip install pika") == 1
 
 
 def test_a_client_that_does_not_answer_holds_the_end_up_for_less_than_five_seconds(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -86,3 +87,38 @@ def test_an_exception_stays_one_line_of_json() -> None:
     event = json.loads(stream.getvalue())
     assert event["exception"][0]["exc_value"] == "what went wrong"
     assert event["name"] == "\udcff"
+
+
+NASTY = "a\x1b]0;owned\x07\x1b[2J\r\n2026_fake_line\x9b31m\u202e\udcff"
+
+
+@pytest.mark.parametrize("text", ["a\x1b]0;owned\x07\x1b[2J", NASTY, NASTY + " ", f"'{NASTY}"])
+def test_what_a_terminal_would_obey_is_escaped_for_eyes(text: str) -> None:
+    stream = io.StringIO()
+    configure_logs("info", "human", stream)
+    structlog.get_logger().info("connection.opened", client_name=text, many=[text], other="shop")
+    (line,) = stream.getvalue().splitlines()
+    assert line.isprintable()
+    assert line.count(repr(text)) == 2
+    assert line.endswith(" other=shop")
+
+
+def test_a_traceback_for_eyes_is_escaped_and_tells_no_local_variables() -> None:
+    stream = io.StringIO()
+    configure_logs("info", "human", stream)
+    password = "hush" + "hush"
+    try:
+        raise ValueError(NASTY + str(len(password)))
+    except ValueError:
+        structlog.get_logger().exception("connection.bug")
+    lines = stream.getvalue().split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert "ValueError: a\\x1b]0;owned" in stream.getvalue()
+    assert "hushhush" not in stream.getvalue()
+
+
+def test_lines_for_eyes_have_a_date() -> None:
+    stream = io.StringIO()
+    configure_logs("info", "human", stream)
+    structlog.get_logger().info("broker.started")
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} ", stream.getvalue())
