@@ -30,6 +30,7 @@ import uvloop
 
 from server import control
 from server.admission import Admission
+from server.amounts import parse_amount
 from server.assembly import Assembly, habits_of
 from server.auth import Authenticator, is_loopback
 from server.connection import Connection
@@ -160,6 +161,20 @@ class Unsynced(ThreadWorker):
         super().submit(sequence, ())
 
 
+def require_memory(settings: Settings, total_octets: int) -> None:
+    """Refuse a watermark that memory ends before (LIMIT-01).
+
+    Raises:
+        StartupError: it would never be reached
+    """
+    text = settings.vm_memory_high_watermark
+    if 0 < total_octets < parse_amount(text).of(total_octets):
+        raise StartupError(
+            f"vm_memory_high_watermark: {text} is more than the {total_octets} bytes of memory "
+            "that there are"
+        )
+
+
 class Server:
     """One running broker process."""
 
@@ -203,6 +218,7 @@ class Server:
         self._tls_context = server_context(settings) if settings.tls_port else None
         self._tls: TlsDoor | None = None
         self._memory = MemoryGauge()
+        require_memory(settings, self._memory.total_octets)
         # Cold work on files of the ledger, one after the other.
         self._clerk = ThreadPoolExecutor(1, "ledger")
         self._ledger_files = self._new_ledger_files()
@@ -376,6 +392,13 @@ class Server:
         progress = RecoveryProgress(sys.stderr, time.monotonic)
         try:
             disk = FileDisk(settings.data_dir)
+            if disk.lax_mode:
+                log.warning(
+                    "data_dir.lax",
+                    path=str(settings.data_dir),
+                    mode=f"{disk.lax_mode:04o}",
+                    meaning="others may look into it, or a group may remove files: chmod 700",
+                )
             self._ledger_files.open(makes=settings.ledger_enabled)
             assembly = Assembly(
                 settings,

@@ -28,7 +28,7 @@ from server.accounts import (
     read_vhosts,
     require_known_vhosts,
 )
-from server.amounts import parse_amount
+from server.amounts import Amount, parse_amount
 from server.ledger.text import file_name_part
 from server.options import from_text, from_value, option
 from server.startup import SettingsError
@@ -51,6 +51,8 @@ MECHANISM_NAMES: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL")
 # A file name has room for more, and for the rest of it.
 LEDGER_BROKER_OCTETS: Final = 100
 MIB: Final = 1024 * 1024
+# Of memory or disk; less was meant to be something else.
+LEAST_OCTETS: Final = 1_000_000
 DATA_DIR: Final = Path("vouchmq-data")
 
 
@@ -478,6 +480,18 @@ def _bounds(name: str) -> Mapping[str, Any]:
     return Settings.__dataclass_fields__[name].metadata
 
 
+def _require_sensible(name: str, text: str, amount: Amount) -> None:
+    """Refuse amounts that mean no alarm, or always one, to who meant another."""
+    is_watermark = name == "vm_memory_high_watermark"
+    if is_watermark and amount.share is not None and not 0 < amount.share <= 1:
+        raise SettingsError(f"{name}: expected a share of memory above 0.0 up to 1.0, not {text}")
+    if amount.share is None and (is_watermark or amount.octets) and amount.octets < LEAST_OCTETS:
+        raise SettingsError(
+            f"{name}: {text} is {amount.octets} bytes, and at least 1MB makes sense; a share has a "
+            "point, as in 0.6 or 1.0"
+        )
+
+
 def _require_consistent(settings: Settings) -> None:
     """What no single setting can tell."""
     if 0 < settings.frame_max < 4096:
@@ -496,9 +510,10 @@ def _require_consistent(settings: Settings) -> None:
             raise SettingsError(f"{name}: expected 1 to 255 bytes, not {size}")
     for name in ("vm_memory_high_watermark", "disk_free_limit"):
         try:
-            parse_amount(getattr(settings, name))
+            amount = parse_amount(getattr(settings, name))
         except ValueError as error:
             raise SettingsError(f"{name}: {error}") from None
+        _require_sensible(name, getattr(settings, name), amount)
     mechanisms = settings.auth_mechanisms
     if not mechanisms or not set(mechanisms) <= set(MECHANISM_NAMES):
         names = ", ".join(MECHANISM_NAMES)

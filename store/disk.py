@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -16,6 +17,8 @@ from typing import Final, Protocol
 from store.errors import DataDirLocked, DataDirUnreadable
 
 LOCK_NAME: Final = "lock"
+# What it holds: a process id and blanks.
+_LOCK_BYTES: Final = 24
 # Linux takes at most 1024 buffers in one call (UIO_MAXIOV).
 _MAX_PARTS: Final = 1024
 # What an error number says when there is no room; what was written before is as it was.
@@ -192,7 +195,7 @@ class FileDisk:
     """A real directory.
 
     Raises:
-        DataDirUnreadable: the directory cannot be made or opened.
+        DataDirUnreadable: the directory cannot be made or opened, or anybody may write to it.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -205,6 +208,15 @@ class FileDisk:
             raise DataDirUnreadable(
                 f"cannot use data directory {self.path}: {error.strerror}"
             ) from error
+        mode = os.fstat(self._descriptor).st_mode
+        if mode & stat.S_IWOTH:
+            os.close(self._descriptor)
+            raise DataDirUnreadable(
+                f"data directory {self.path} has mode {stat.S_IMODE(mode):04o}, so that anybody may"
+                f" write to it: chmod o-w {self.path}"
+            )
+        # Who else may see what is here, or remove it: others, or a group that may write.
+        self.lax_mode = stat.S_IMODE(mode) if mode & (stat.S_IRWXO | stat.S_IWGRP) else 0
         self.directory: Syncable = _Directory(self._descriptor)
 
     def _make_directory(self) -> None:
@@ -212,7 +224,7 @@ class FileDisk:
             return
         if self.path.exists():
             raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a directory")
-        self.path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # The name of a new directory is durable only when its parent is synced.
         parent = os.open(self.path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -230,11 +242,21 @@ class FileDisk:
         if self._lock_descriptor is not None:
             return
         try:
-            descriptor = self._open(LOCK_NAME, os.O_RDWR | os.O_CREAT)
+            descriptor = self._open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise DataDirUnreadable(
+                    f"{self.path / LOCK_NAME} is a symbolic link: remove it"
+                ) from error
             raise DataDirUnreadable(
                 f"cannot write to data directory {self.path}: {error.strerror}"
             ) from error
+        status = os.fstat(descriptor)
+        if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise DataDirUnreadable(
+                f"{self.path / LOCK_NAME} is no file of its own, but a link or a device: remove it"
+            )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -244,8 +266,9 @@ class FileDisk:
                 f"data directory {self.path} is in use by another broker"
                 + (f" (process {holder})" if holder else "")
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        # Nothing is ever cut: what has this name need not be ours.
+        if status.st_size <= _LOCK_BYTES:
+            os.pwrite(descriptor, f"{os.getpid()}".ljust(_LOCK_BYTES - 1).encode() + b"\n", 0)
         self._lock_descriptor = descriptor
 
     def close(self) -> None:
@@ -261,7 +284,7 @@ class FileDisk:
         return os.listdir(self._descriptor)  # noqa: PTH208 - a descriptor has no Path
 
     def create(self, name: str, size: int) -> DiskFile:
-        descriptor = self._open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        descriptor = self._open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
         try:
             reserve(descriptor, size)
         except OSError:

@@ -157,7 +157,7 @@ def test_memory_fills_up_and_is_given_back(broker: BrokerProcess) -> None:
     assert hoarder.told == []
 
 
-@pytest.mark.parametrize("broker", [("--vm-memory-high-watermark", "1")], indirect=True)
+@pytest.mark.parametrize("broker", [("--vm-memory-high-watermark", "1MB")], indirect=True)
 def test_publisher_gives_up_by_its_own_timeout(broker: BrokerProcess) -> None:
     parameters = pika.URLParameters(broker.url)
     parameters.blocked_connection_timeout = 0.5
@@ -193,7 +193,7 @@ def test_the_operator_finds_the_silent_publisher(broker: BrokerProcess) -> None:
     assert "the invoices" in broker.output()
 
 
-@pytest.mark.parametrize("broker", [("--vm-memory-high-watermark", "1")], indirect=True)
+@pytest.mark.parametrize("broker", [("--vm-memory-high-watermark", "1MB")], indirect=True)
 def test_the_rules_of_an_alarm(broker: BrokerProcess) -> None:
     """The conformance cases that need a broker in alarm, none of them skipped."""
     done = subprocess.run(
@@ -211,7 +211,7 @@ def test_the_rules_of_an_alarm(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    "broker", [("--vm-memory-high-watermark", "1", "--shutdown-timeout-s", "30")], indirect=True
+    "broker", [("--vm-memory-high-watermark", "1MB", "--shutdown-timeout-s", "30")], indirect=True
 )
 def test_stopping_does_not_wait_for_blocked_publishers(broker: BrokerProcess) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from server import __main__ as program
+from server import app
 from server.settings import Settings, flag_name, scalar_fields
 from server.startup import StartupError
 from server.version import VERSION
@@ -158,3 +159,11 @@ def test_the_version_is_told_by_the_module_itself() -> None:
     command = [sys.executable, "-m", "server", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"vouchmq {VERSION}\n"
+
+
+def test_a_watermark_beyond_the_memory_there_is_is_refused() -> None:
+    app.require_memory(Settings(vm_memory_high_watermark="2GB"), 2_000_000_000)
+    app.require_memory(Settings(vm_memory_high_watermark="1.0"), 2_000_000_000)
+    app.require_memory(Settings(vm_memory_high_watermark="2TB"), 0)
+    with pytest.raises(StartupError, match="2TB is more than the 2000000000 bytes of memory"):
+        app.require_memory(Settings(vm_memory_high_watermark="2TB"), 2_000_000_000)

@@ -336,3 +336,34 @@ def test_every_default_passes_its_own_check_and_is_explained(name: str) -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Settings().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("vm_memory_high_watermark", "0", "0 is 0 bytes"),
+        ("vm_memory_high_watermark", "1", "1 is 1 bytes, .* a share has a point, as in 0.6 or 1.0"),
+        ("vm_memory_high_watermark", "0.0", "a share of memory above 0.0 up to 1.0, not 0.0"),
+        ("vm_memory_high_watermark", "5.0", "a share of memory above 0.0 up to 1.0, not 5.0"),
+        ("vm_memory_high_watermark", "500KB", "500KB is 500000 bytes"),
+        ("disk_free_limit", "1", "1 is 1 bytes"),
+    ],
+)
+def test_an_amount_that_must_have_been_meant_otherwise_is_refused(
+    name: str, text: str, why: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"^{name}: .*{why}"):
+        load({name: text}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("vm_memory_high_watermark", "1.0"),
+        ("vm_memory_high_watermark", "1MB"),
+        ("disk_free_limit", "0"),
+        ("disk_free_limit", "1.5"),
+    ],
+)
+def test_an_amount_at_the_edge_is_taken(name: str, text: str) -> None:
+    assert getattr(load({name: text}, {}), name) == text

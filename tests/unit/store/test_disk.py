@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import FileDisk
+from store.disk import FileDisk, ReadOnlyDisk
 from store.errors import DataDirLocked, DataDirUnreadable
 
 
@@ -152,3 +152,74 @@ def test_what_is_not_where_it_was_is_missed(tmp_path: Path, what: str) -> None:
     assert disk.missing(["1", "2"], newest) == told[what]
     newest.close()
     disk.close()
+
+
+@pytest.mark.parametrize("link", ["symbolic", "hard"])
+def test_a_lock_that_leads_elsewhere_is_refused_and_nothing_written(
+    tmp_path: Path, link: str
+) -> None:
+    data, target = tmp_path / "data", tmp_path / "precious"
+    target.write_text("other people's")
+    disk = FileDisk(data)
+    if link == "symbolic":
+        (data / "lock").symlink_to(target)
+    else:
+        (data / "lock").hardlink_to(target)
+    with pytest.raises(DataDirUnreadable, match=r"lock is .* link.*: remove it"):
+        disk.lock()
+    assert target.read_text() == "other people's"
+    disk.close()
+
+
+def test_what_is_larger_than_a_lock_file_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("a text that somebody has called so")
+    disk = FileDisk(tmp_path)
+    disk.lock()
+    assert (tmp_path / "lock").read_text() == "a text that somebody has called so"
+    disk.close()
+
+
+def test_a_shorter_process_id_replaces_a_longer_one(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("99999999999999\n")
+    disk = FileDisk(tmp_path)
+    disk.lock()
+    assert int((tmp_path / "lock").read_text()) == os.getpid()
+    assert ReadOnlyDisk(tmp_path).holder() == os.getpid()
+    disk.close()
+
+
+def test_a_new_file_is_not_made_behind_a_link(tmp_path: Path) -> None:
+    data, target = tmp_path / "data", tmp_path / "precious"
+    target.write_text("other people's")
+    disk = FileDisk(data)
+    (data / "f").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        disk.create("f", 10)
+    assert target.read_text() == "other people's"
+    disk.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "lax"), [(0o700, 0), (0o750, 0), (0o755, 0o755), (0o770, 0o770), (0o701, 0o701)]
+)
+def test_who_else_may_look_is_told(tmp_path: Path, mode: int, lax: int) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    disk = FileDisk(data)
+    assert disk.lax_mode == lax
+    disk.close()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o702, 0o1777])
+def test_a_directory_that_anybody_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(mode)
+    with pytest.raises(DataDirUnreadable, match=rf"has mode {mode:04o}, .*: chmod o-w"):
+        FileDisk(data)
+
+
+def test_a_new_directory_is_its_owners_alone(tmp_path: Path) -> None:
+    FileDisk(tmp_path / "data").close()
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
