@@ -571,7 +571,8 @@ class Server:
                 connection.shut_down("broker forced connection closure with reason 'shutdown'")
             edge.resume(STOPPING)
         assembly.turn.run()
-        await until(lambda: not door.edges, deadline)
+        is_left = lambda: not door.edges and assembly.node.budget.is_idle  # noqa: E731
+        await until(is_left, deadline)
         for edge in list(door.edges):
             edge.abort()
         await until(lambda: not door.edges, time.monotonic() + LAST_WORDS_S)

@@ -152,7 +152,7 @@ class Assembly:
         self.ledger: Ledger | None = None
         self._fatal, self._disk, self._clock, self._files_looked_at = fatal, disk, clock, clock()
         self._delayed_most = settings.delayed_max_messages
-        self.turn = Turn(call_soon, self._write_journal, self._report)
+        self.turn = Turn(call_soon, self._write_journal, self._report, clock)
         self._is_closed, self._told = False, (-TELL_S, 0)  # when, and of how many refused pages
         now_ms = lambda: int(clock() * 1000)  # noqa: E731
         self.journal_clock = JournalClock(now_ms, wall_ms)

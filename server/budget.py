@@ -31,7 +31,7 @@ class WorkBudget:
         later: runs a callable in the next turn of the loop
     """
 
-    __slots__ = ("_clock", "_ends_at", "_is_scheduled", "_later", "_waiting")
+    __slots__ = ("_clock", "_ends_at", "_is_scheduled", "_later", "_soon_until", "_waiting")
 
     def __init__(
         self, clock: Callable[[], float], later: Callable[[Callable[[], None]], None]
@@ -41,6 +41,12 @@ class WorkBudget:
         self._ends_at = 0.0
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
+        self._soon_until = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """True when nothing waits."""
+        return not self._waiting
 
     def begin(self) -> None:
         """Somebody's slice begins now."""
@@ -54,6 +60,19 @@ class WorkBudget:
         """Have this called in a later turn, after all that waits already."""
         self._waiting.append(job)
         self._schedule()
+
+    def soon(self, job: Callable[[], None]) -> None:
+        """Do this now, or in a later turn when a slice of this one has gone to such work."""
+        if not self._soon_until:
+            self._soon_until = self._clock() + SLICE_S
+            self._later(self._end_soon)
+        elif self._clock() >= self._soon_until:
+            self.put_off(job)
+            return
+        job()
+
+    def _end_soon(self) -> None:
+        self._soon_until = 0.0
 
     def spread(self, steps: Iterator[object]) -> None:
         """Do work that nobody waits for: what there is time for in this slice, the rest later."""

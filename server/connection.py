@@ -539,10 +539,16 @@ class Connection:
         self.wire.finish()
 
     def lost(self, reason: str) -> None:
-        """The socket is gone: the same clean-up as after a close (CONN-55)."""
+        """The socket is gone: the same clean-up as after a close (CONN-55).
+
+        When many are lost at once, some of them are cleaned up in later turns (LIMIT-23).
+        """
         self._cancel_timers()
         self.outbox.close()
         self._reader.discard_all()
+        self.node.budget.soon(lambda: self._tear_down(reason))
+
+    def _tear_down(self, reason: str) -> None:
         if self.state is not ConnectionState.CLOSED and self._header is None:
             was_open = self.state is not ConnectionState.STARTING
             (log.warning if was_open else log.info)(

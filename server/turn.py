@@ -12,13 +12,17 @@ No timer waits for a batch to fill: a turn is as large as what came in meanwhile
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from server.broker.queue import Queue
     from server.outbox import Outbox
+
+
+# So long queues dispatch in one turn; those that come too late are first in the next (LIMIT-23).
+DISPATCH_S: Final = 0.01
 
 
 class Releases(Protocol):
@@ -42,11 +46,13 @@ class Turn:
         call_soon: runs a callable in the next loop turn
         write_journal: hands what is buffered to the disk and starts a sync where one is wanted
         report: told of exceptions that nobody expected, so that one queue's bug stops no other
+        clock: monotonic seconds
     """
 
     __slots__ = (
         "_awaiting",
         "_call_soon",
+        "_clock",
         "_confirming",
         "_delivers",
         "_is_scheduled",
@@ -66,8 +72,10 @@ class Turn:
         call_soon: Callable[[Callable[[], None]], object],
         write_journal: Callable[[], None],
         report: Callable[[BaseException], None],
+        clock: Callable[[], float],
     ) -> None:
         self._call_soon = call_soon
+        self._clock = clock
         self._write_journal = write_journal
         self._report = report
         self._is_scheduled = False
@@ -158,8 +166,7 @@ class Turn:
         self._write_journal()
         queues, self._queues = self._queues, []
         if self._delivers:
-            for queue in queues:
-                self._guard(queue.dispatch)
+            self._dispatch(queues)
         if self._confirming:
             confirming, self._confirming = self._confirming, {}
             for channel in confirming:
@@ -167,6 +174,16 @@ class Turn:
         if queues:
             self._write_journal()
         self.flush()
+
+    def _dispatch(self, queues: list[Queue]) -> None:
+        clock = self._clock
+        ends_at = clock() + DISPATCH_S
+        for at, queue in enumerate(queues, 1):
+            self._guard(queue.dispatch)
+            if at < len(queues) and clock() >= ends_at:
+                self._queues = queues[at:] + self._queues
+                self.wake()
+                return
 
     def flush(self) -> None:
         """One write per socket that has something to say."""

@@ -137,7 +137,7 @@ class World:
         self.scheduled: list[Callable[[], None]] = []
         self.bugs: list[BaseException] = []
         self.pager = Pager(self.journal, memory_octets, memory_octets)
-        self.turn = Turn(self.scheduled.append, self.pager.run, self.bugs.append)
+        self.turn = Turn(self.scheduled.append, self.pager.run, self.bugs.append, self._clock)
         now_ms = lambda: int(self.now * 1000)  # noqa: E731
         self.alarms: list[Timer] = []
         self.timers = Timers(now_ms, self.call_later)

@@ -134,6 +134,49 @@ class TestBetweenMethods:
         assert names.count("Basic.GetOk") <= 2 * LOOKS
 
 
+class TestLostTogether:
+    """Connections that are lost in one go."""
+
+    def test_they_are_cleaned_up_in_slices(self, world: World) -> None:
+        clients = [opened(world) for _ in range(40)]
+        for number, client in enumerate(clients):
+            client.declare(f"own {number}", exclusive=True)
+        modest = opened(world)
+        world.tick_s = TICK_S
+        for client in clients:
+            client.connection.lost("reset")
+        left = [len(world.node.connections)]
+        assert left[0] > 2
+        modest.send(GET)
+        world.run_turn()
+        assert said(modest) == ["Basic.GetEmpty"]
+        while world.scheduled:
+            world.run_turn()
+            left.append(len(world.node.connections))
+        # Those that are left are `modest` and the one that the fixture has opened.
+        assert left[-1] == 2
+        assert len(left) > 3
+        assert set(world.vhost.queues) == {"q"}
+
+    def test_nothing_is_delivered_to_one_that_waits_for_its_clean_up(self, world: World) -> None:
+        clients = [opened(world) for _ in range(40)]
+        world.tick_s = TICK_S
+        clients[-1].consume("q", "c", no_ack=True)
+        modest = opened(world)
+        for client in clients:
+            client.connection.lost("reset")
+        modest.send(wire.publish(1, "q", b"x"))
+        world.run_turns()
+        assert world.vhost.queues["q"].ready_count == 1
+
+    def test_one_alone_is_gone_at_once(self, world: World) -> None:
+        client = opened(world)
+        client.declare("own", exclusive=True)
+        world.tick_s = TICK_S
+        client.connection.lost("reset")
+        assert "own" not in world.vhost.queues
+
+
 class TestWithinARun:
     """One run of publishes that takes long."""
 

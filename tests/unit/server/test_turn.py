@@ -9,7 +9,7 @@ import pytest
 
 from server.broker.queue import Queue
 from server.outbox import Outbox
-from server.turn import Turn
+from server.turn import DISPATCH_S, Turn
 
 
 class World:
@@ -19,8 +19,12 @@ class World:
         self.told: list[str] = []
         self.scheduled: list[Callable[[], None]] = []
         self.reported: list[BaseException] = []
+        self.now = 0.0
         self.turn = Turn(
-            self.scheduled.append, lambda: self.told.append("journal"), self.reported.append
+            self.scheduled.append,
+            lambda: self.told.append("journal"),
+            self.reported.append,
+            lambda: self.now,
         )
 
     def run(self) -> None:
@@ -29,19 +33,20 @@ class World:
         for job in scheduled:
             job()
 
-    def job(self, name: str, *, fails: bool = False) -> Callable[[], None]:
+    def job(self, name: str, *, fails: bool = False, takes_s: float = 0.0) -> Callable[[], None]:
         """A piece of work that leaves its name."""
 
         def work() -> None:
             self.told.append(name)
+            self.now += takes_s
             if fails:
                 raise ValueError(name)
 
         return work
 
-    def queue(self, name: str, *, fails: bool = False) -> Queue:
+    def queue(self, name: str, *, fails: bool = False, takes_s: float = 0.0) -> Queue:
         """A queue of which the turn needs `dispatch` only."""
-        return cast("Queue", Called(self.job(name, fails=fails)))
+        return cast("Queue", Called(self.job(name, fails=fails, takes_s=takes_s)))
 
     def outbox(self, name: str) -> Outbox:
         """An outbox of which the turn needs `flush` only."""
@@ -141,3 +146,19 @@ def test_a_turn_writes_what_was_owed(world: World) -> None:
     world.turn.wants_flush(world.outbox("outbox"))
     world.run()
     assert world.told == ["journal", "outbox"]
+
+
+def test_dispatches_that_take_too_long_are_left_to_the_next_turn(world: World) -> None:
+    """LIMIT-23: they come first there, and whoever wants to be served meanwhile is served."""
+    for name in "abcd":
+        world.turn.wants_dispatch(world.queue(name, takes_s=DISPATCH_S / 2))
+    world.run()
+    assert world.told == ["journal", "a", "b", "journal"]
+    world.turn.wants_dispatch(world.queue("e"))
+    world.told.clear()
+    world.run()
+    assert world.told == ["journal", "c", "d", "journal"]
+    world.told.clear()
+    world.run()
+    assert world.told == ["journal", "e", "journal"]
+    assert world.scheduled == []
