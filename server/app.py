@@ -33,9 +33,10 @@ from server.admission import Admission
 from server.amounts import parse_amount
 from server.assembly import Assembly, habits_of
 from server.auth import Authenticator, is_loopback
+from server.budget import SLICE_S
 from server.connection import Connection
 from server.definitions_entry import DefinitionsError
-from server.definitions_file import read_content
+from server.definitions_file import Content, reading
 from server.first_steps import first_steps
 from server.gauges import MemoryGauge, give_back_memory, trim_memory
 from server.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
@@ -57,9 +58,8 @@ from store.slices import ask_for_slice
 from store.sync_worker import ThreadWorker, start_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from server.definitions_file import Content
     from server.settings import Settings
     from server.tls import Certificate
     from store.disk import Syncable
@@ -342,9 +342,12 @@ class Server:
 
     async def _load(self) -> Content:
         path = self._settings.load_definitions
+        content = Content()
         try:
             async with aiofiles.open(path, encoding="utf-8") as file:
-                content = read_content(await file.read())
+                text = await file.read()
+            await in_slices(reading(text, content))
+            await in_slices(self._importer.leave_out(content))
             self._importer.apply(content)
         except OSError as error:
             raise StartupError(f"definitions file {path}: {error.strerror}") from error
@@ -589,6 +592,15 @@ class Server:
             if assembly.seal() or time.monotonic() >= deadline:
                 return
             await until(lambda: assembly.node.has_failed or assembly.commit.is_idle, deadline)
+
+
+async def in_slices(steps: Iterator[None]) -> None:
+    """Do work step by step, with a turn of the loop for others in between (LIMIT-23)."""
+    ends_at = time.monotonic() + SLICE_S
+    for _ in steps:
+        if time.monotonic() >= ends_at:
+            await asyncio.sleep(0)
+            ends_at = time.monotonic() + SLICE_S
 
 
 async def until(is_so: Callable[[], bool], deadline: float) -> None:

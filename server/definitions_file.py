@@ -170,6 +170,18 @@ def read_content(text: str) -> Content:
     Raises:
         DefinitionsError: it is no JSON, or an entry has not the form that it should have
     """
+    content = Content()
+    for _ in reading(text, content):
+        pass
+    return content
+
+
+def reading(text: str, content: Content) -> Iterator[None]:
+    """Read the entries into `content` step by step, see `read_content` (LIMIT-23).
+
+    Raises:
+        DefinitionsError: as there
+    """
     try:
         document = json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -178,7 +190,6 @@ def read_content(text: str) -> Content:
         raise DefinitionsError(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise DefinitionsError(f"expected an object, not {kind_of(document)}")
-    content = Content()
     readers = {
         "users": _user,
         "vhosts": _vhost,
@@ -201,8 +212,8 @@ def read_content(text: str) -> Content:
             reader(entry, content)
             told = (word for word in entry.unread if word not in TELLING_WORDS)
             content.skipped.extend(entry.at(word) for word in told if entry.values[word])
+            yield
     content.skipped.sort()
-    return content
 
 
 def _refuse(word: str) -> None:

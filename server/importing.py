@@ -19,6 +19,7 @@ import structlog
 
 from protocol.errors import AmqpError
 from server.auth import User, grant_of
+from server.broker.bindings import Binding
 from server.broker.broker import Broker
 from server.broker.exchange import Exchange, check_type
 from server.broker.names import check_exchange_name, check_queue_name
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         ExchangeEntry,
         LimitsEntry,
         PermissionEntry,
+        QueueEntry,
     )
 
 log = structlog.get_logger(__name__)
@@ -68,7 +70,7 @@ class Sketch:
         """See `QueueLike`."""
 
 
-def empty_sketch() -> Broker[Sketch]:
+def empty_sketch() -> Broker[QueueLike]:
     """A broker without anything, which keeps nothing."""
     return Broker(
         new_queue=Sketch,
@@ -79,19 +81,25 @@ def empty_sketch() -> Broker[Sketch]:
     )
 
 
-def sketch_of(broker: Broker[Queue]) -> Broker[Sketch]:
-    """A broker with the same virtual hosts, exchanges, queues and limits; it keeps nothing."""
-    sketch = empty_sketch()
+def sketch_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
+    """A broker with the same virtual hosts, exchanges, queues and limits; it keeps nothing.
+
+    What the content changes nothing of is not copied: a broker may have very many queues.
+    """
+    sketch: Broker[QueueLike] = empty_sketch()
+    sources = {(binding.vhost, binding.source) for binding in content.bindings}
     for vhost in broker.vhosts.values():
         copy, _ = sketch.create_vhost(vhost.name)
         copy.queue_limit, copy.exchange_limit = vhost.queue_limit, vhost.exchange_limit
         for each in vhost.exchanges.values():
+            if (vhost.name, each.name) not in sources:
+                copy.exchanges[each.name] = each
+                continue
             flags = (each.durable, each.auto_delete, each.internal)
             copy.exchanges[each.name] = Exchange(
                 each.name, each.vhost, each.type, *flags, each.arguments
             )
-        for queue in vhost.queues.values():
-            copy.register_queue(queue.spec)
+        copy.queues.update(vhost.queues)
     return sketch
 
 
@@ -109,6 +117,27 @@ class Importer:
         self._auth = auth
         self._admission = admission
 
+    def leave_out(self, content: Content) -> Iterator[None]:
+        """Take what is there already out of the content, step by step (LIMIT-23).
+
+        Then little is left to apply at once, where a file has changed a little.
+        """
+        vhosts = self._broker.vhosts
+        exchanges, queues, bindings = content.exchanges, content.queues, content.bindings
+        content.exchanges, content.queues, content.bindings = [], [], []
+        for exchange in exchanges:
+            if not _has_exchange(vhosts.get(exchange.vhost), exchange):
+                content.exchanges.append(exchange)
+            yield
+        for queue in queues:
+            if not _has_queue(vhosts.get(queue.vhost), queue):
+                content.queues.append(queue)
+            yield
+        for binding in bindings:
+            if not _has_binding(vhosts.get(binding.vhost), binding):
+                content.bindings.append(binding)
+            yield
+
     def apply(self, content: Content) -> None:
         """Make or change everything in the file; it is in force when this returns.
 
@@ -116,7 +145,7 @@ class Importer:
             DefinitionsError: with the place of the fault, and nothing has changed
         """
         self._check_users(content)
-        rehearse(content, sketch_of(self._broker))
+        rehearse(content, sketch_of(self._broker, content))
         for user in content.users:
             self._auth.put(user.account)
         _make_vhosts(self._broker, content)
@@ -159,6 +188,31 @@ class Importer:
             self._admission.limit_vhost(entry.vhost, entry.limits["max-connections"])
 
 
+def _has_exchange(vhost: VHost[QueueLike] | None, entry: ExchangeEntry) -> bool:
+    there = vhost.exchanges.get(entry.name) if vhost is not None else None
+    return there is not None and (
+        (there.type, there.durable, there.auto_delete, there.internal, there.arguments)
+        == (entry.type, entry.durable, entry.auto_delete, entry.internal, entry.arguments)
+    )
+
+
+def _has_queue(vhost: VHost[QueueLike] | None, entry: QueueEntry) -> bool:
+    there = vhost.queues.get(entry.name) if vhost is not None else None
+    return there is not None and (
+        (there.spec.durable, there.spec.exclusive_owner, there.spec.auto_delete)
+        == (entry.durable, None, entry.auto_delete)
+        and there.spec.arguments == entry.arguments
+    )
+
+
+def _has_binding(vhost: VHost[QueueLike] | None, entry: BindingEntry) -> bool:
+    if vhost is None:
+        return False
+    ends = (entry.source, entry.kind, entry.destination)
+    sought = Binding(*ends, entry.routing_key, entry.arguments)
+    return vhost.bindings.find(sought.identity) is not None
+
+
 def _limit_queues(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
     vhost = broker.vhosts[entry.vhost]
     most = entry.limits.get("max-queues")
@@ -169,7 +223,7 @@ def _limit_queues(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
         vhost.exchange_limit = most if most >= 0 else None
 
 
-def rehearse(content: Content, sketch: Broker[Sketch]) -> None:
+def rehearse(content: Content, sketch: Broker[QueueLike]) -> None:
     """Find the first entry that a broker like this one would refuse.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pamqp import commands
@@ -12,10 +12,11 @@ from protocol.errors import AccessRefused, NotAllowed
 from protocol.fields import Field
 from server.auth import LoginError
 from server.broker.broker import Broker
+from server.broker.spec import QueueLike
 from server.definitions_entry import DefinitionsError
 from server.definitions_export import exported
-from server.definitions_file import read_content
-from server.importing import Importer, Sketch, empty_sketch
+from server.definitions_file import Content, read_content, reading
+from server.importing import Importer, empty_sketch, sketch_of
 from tests import wire
 from tests.unit.server.in_memory import World, closes_channel
 from tests.unit.server.test_definitions_file import BINDING, POLICY, QUEUE
@@ -360,7 +361,7 @@ class TestExport:
     def test_from_records(self, world: World) -> None:
         """A data directory without a broker."""
         load(world, queues=[QUEUE], policies=[POLICY])
-        sketch: Broker[Sketch] = empty_sketch()
+        sketch: Broker[QueueLike] = empty_sketch()
         sketch.restore(world.journal.records)
         assert exported(sketch)[0] == exported(world.broker)[0]
 
@@ -378,3 +379,86 @@ def test_a_sketch_refuses_nothing_that_a_queue_would_take() -> None:
         )
     vhost.delete_queue("q", None)
     assert not vhost.queues
+
+
+class TestUnchanged:
+    """A file that is read again: what is there already costs next to nothing (LIMIT-23)."""
+
+    FILE: ClassVar[dict[str, Any]] = {
+        "exchanges": [EXCHANGE],
+        "queues": [QUEUE | {"name": f"q{number}"} for number in range(50)],
+        "bindings": [
+            {
+                "vhost": "/",
+                "source": "x",
+                "destination": f"q{number}",
+                "destination_type": "queue",
+                "routing_key": f"k{number}",
+                "arguments": {"a": number},
+            }
+            for number in range(50)
+        ],
+    }
+
+    def left(self, world: World, **document: Any) -> Content:
+        """What is left of a file to apply."""
+        content = read_content(json.dumps(document))
+        steps = list(Importer(world.broker, world.auth, world.admission).leave_out(content))
+        assert len(steps) == sum(map(len, document.values()))
+        return content
+
+    def test_what_is_there_is_left_out(self, world: World) -> None:
+        load(world, **self.FILE)
+        content = self.left(world, **self.FILE)
+        assert (content.exchanges, content.queues, content.bindings) == ([], [], [])
+
+    def test_what_has_changed_is_left(self, world: World) -> None:
+        load(world, **self.FILE)
+        changed = json.loads(json.dumps(self.FILE))
+        changed["exchanges"][0]["internal"] = True
+        changed["queues"][3]["arguments"] = {"x-max-length": 5}
+        changed["queues"][4]["durable"] = False
+        changed["queues"][5]["auto_delete"] = True
+        changed["queues"][6]["vhost"] = "elsewhere"
+        changed["bindings"][7]["arguments"] = {"a": "7"}
+        changed["bindings"][8]["routing_key"] = "k7"
+        content = self.left(world, **changed)
+        assert [each.where for each in content.exchanges] == ["exchanges[0]"]
+        assert [each.where for each in content.queues] == [f"queues[{n}]" for n in (3, 4, 5, 6)]
+        assert [each.where for each in content.bindings] == ["bindings[7]", "bindings[8]"]
+
+    def test_a_rest_is_applied_as_a_whole_file_is(self, world: World) -> None:
+        load(world, **self.FILE)
+        changed = json.loads(json.dumps(self.FILE))
+        changed["queues"].append(QUEUE | {"name": "new"})
+        changed["bindings"].append(changed["bindings"][0] | {"destination": "new"})
+        content = self.left(world, **changed)
+        importer = Importer(world.broker, world.auth, world.admission)
+        importer.apply(content)
+        assert "new" in world.vhost.queues
+        x = world.vhost.exchanges["x"]
+        names = [binding.destination for binding in x.router.match(["k0"], {})]
+        assert names == ["q0", "new"]
+
+    def test_a_fault_in_the_rest_changes_nothing(self, world: World) -> None:
+        load(world, **self.FILE)
+        changed = json.loads(json.dumps(self.FILE))
+        changed["bindings"].append(changed["bindings"][0] | {"routing_key": "more"})
+        changed["bindings"].append(changed["bindings"][0] | {"destination": "nowhere"})
+        content = self.left(world, **changed)
+        with pytest.raises(DefinitionsError, match=r"bindings\[51\]"):
+            Importer(world.broker, world.auth, world.admission).apply(content)
+        assert not list(world.vhost.exchanges["x"].router.match(["more"], {}))
+
+    def test_the_rehearsal_copies_no_queue(self, world: World) -> None:
+        load(world, **self.FILE)
+        sketch = sketch_of(world.broker, Content())
+        assert sketch.vhosts["/"].queues["q7"] is world.vhost.queues["q7"]
+
+    def test_a_file_is_read_entry_by_entry(self) -> None:
+        content = Content()
+        steps = reading(json.dumps(self.FILE), content)
+        next(steps)
+        assert len(content.exchanges) == 1
+        assert content.queues == []
+        assert len(list(steps)) == 100
