@@ -10,6 +10,7 @@ the watermark has passed, so that everything behind it stays in order (GEN-08).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -543,12 +544,13 @@ class Connection:
 
         When many are lost at once, some of them are cleaned up in later turns (LIMIT-23).
         """
-        self._cancel_timers()
+        self._intake.end()
         self.outbox.close()
-        self._reader.discard_all()
-        self.node.budget.soon(lambda: self._tear_down(reason))
+        self.node.budget.soon(partial(self._tear_down, reason))
 
     def _tear_down(self, reason: str) -> None:
+        self._cancel_timers()
+        self._reader.discard_all()
         if self.state is not ConnectionState.CLOSED and self._header is None:
             was_open = self.state is not ConnectionState.STARTING
             (log.warning if was_open else log.info)(
