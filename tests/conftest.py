@@ -54,7 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for folder in ("integration", "fault"):
             if item.path.parent.name == folder:
                 item.add_marker(folder)
-        if is_hypothesis_test(getattr(item, "obj", None)):
+        is_property = item.path.parent.name == "property"
+        if is_property or is_hypothesis_test(getattr(item, "obj", None)):
             marked = item.get_closest_marker("timeout")
             if marked is None or marked.args[0] < PROPERTY_LIMIT_S:
                 item.add_marker(pytest.mark.timeout(PROPERTY_LIMIT_S), append=False)
