@@ -51,6 +51,7 @@ UNTESTABLE: Final[dict[str, str]] = {
     "STREAM-25": "names what is out of scope",
     "AUTH-08": "needs a client on another machine",
     "AUTH-09": "about metrics, and a thousand failed logins",
+    "AUTH-10": "would lock out the user whom the other cases log in as",
     "VHOST-03": "shown over HTTP only",
     "TLS-04": "needs a certificate that is replaced",
     "TLS-05": "shown over HTTP only",

@@ -37,6 +37,7 @@ from server.budget import SLICE_S
 from server.connection import Connection
 from server.definitions_entry import DefinitionsError
 from server.definitions_file import Content, reading
+from server.failed_logins import FailedLogins
 from server.first_steps import first_steps
 from server.gauges import MemoryGauge, give_back_memory, trim_memory
 from server.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
@@ -186,7 +187,12 @@ class Server:
         self._exit_code = 0
         self._stop_asked_at = 0.0
         self._auth = Authenticator(
-            settings.all_users(), settings.loopback_users, secrets.token_bytes
+            settings.all_users(),
+            settings.loopback_users,
+            secrets.token_bytes,
+            FailedLogins(
+                settings.auth_failures_max, settings.auth_failures_window_s, time.monotonic
+            ),
         )
         self._offer = Offer(
             node=settings.node,
@@ -532,6 +538,7 @@ class Server:
             self._admission,
             peer=edge.name,
             is_loopback=is_loopback(peer),
+            address=peer,
             mechanisms=mechanisms_for(
                 self._mechanisms, edge.certified if self._allows_external else None
             ),

@@ -27,6 +27,7 @@ from protocol.errors import AccessRefused
 from protocol.text import encode_text
 from server.accounts import UserAccount
 from server.broker.patterns import Pattern
+from server.failed_logins import FailedLogins
 from server.startup import SettingsError
 
 Permission = Literal["configure", "write", "read"]
@@ -46,7 +47,18 @@ ADDRESSES_KNOWN: Final = 1024
 
 
 class LoginError(Exception):
-    """The true reason for the log; the client never learns it (CONN-22)."""
+    """The true reason for the log; the client never learns it (CONN-22).
+
+    `is_told` is False for what has been logged before and would flood the log (AUTH-10).
+    """
+
+    is_told = True
+
+
+class UncheckedLogin(LoginError):  # noqa: N818 - a login that is refused without a look
+    """Too many have failed before; which was logged when it began."""
+
+    is_told = False
 
 
 class PasswordHash(NamedTuple):
@@ -293,6 +305,7 @@ class Authenticator:
         accounts: the users there are
         loopback_users: names that may log in from this machine only (AUTH-08)
         random_octets: n → n random octets, for salts
+        failures: counts them, and says when no more are tried; None: all are tried
 
     Raises:
         SettingsError: a pattern or a hash of an account cannot be used.
@@ -303,7 +316,9 @@ class Authenticator:
         accounts: Iterable[UserAccount],
         loopback_users: Iterable[str],
         random_octets: Callable[[int], bytes],
+        failures: FailedLogins | None = None,
     ) -> None:
+        self._failures = failures
         self._loopback_users = frozenset(loopback_users)
         self._random_octets = random_octets
         self._logins: dict[str, _Login] = {}
@@ -354,16 +369,31 @@ class Authenticator:
         login = self._logins.get(name)
         return login.user if login else None
 
-    def log_in(self, name: str, password: str, *, is_loopback: bool) -> User:
+    def log_in(self, name: str, password: str, *, is_loopback: bool, address: str = "") -> User:
         """The user, if the password is theirs and they may come from where they come.
 
-        Costs one hash whatever is wrong, and compares in constant time.
+        Costs one hash whatever is wrong, and compares in constant time. From an `address` from
+        which too many logins of this user have failed none is tried.
 
         Raises:
             LoginError: with the reason for the log.
 
-        Spec: CONN-21, CONN-22, AUTH-08
+        Spec: CONN-21, CONN-22, AUTH-08, AUTH-10
         """
+        who = name if name in self._logins else None
+        if self._failures is not None and self._failures.is_full(address, who):
+            raise UncheckedLogin(f"too many failed logins of {name!r}")
+        try:
+            return self._checked(name, password, is_loopback=is_loopback)
+        except LoginError as error:
+            if self._failures is not None and self._failures.add(address, who):
+                raise LoginError(
+                    f"{error}; too many have failed from this address, so that further ones of "
+                    f"{'this user' if who else 'unknown users'} are refused unchecked for a while"
+                ) from None
+            raise
+
+    def _checked(self, name: str, password: str, *, is_loopback: bool) -> User:
         login = self._logins.get(name)
         hashed = login.hashed if login else None
         target = hashed or self._nobody

@@ -182,6 +182,7 @@ class Handshake:
         admission: counts connections
         peer: the connection's name, for the log
         is_loopback: the peer is on this machine (AUTH-08)
+        address: the peer's, without its port (AUTH-10)
         mechanisms: name → a fresh SASL mechanism, in the order of the offer
 
     After open-ok: `user`, `vhost`, and for good `client_properties`, `capabilities` (names the
@@ -201,6 +202,7 @@ class Handshake:
         *,
         peer: str,
         is_loopback: bool,
+        address: str = "",
         mechanisms: Mechanisms = MECHANISMS,
     ) -> None:
         self.state = ConnectionState.STARTING
@@ -217,6 +219,7 @@ class Handshake:
         self._admission = admission
         self._peer = peer
         self._is_loopback = is_loopback
+        self._address = address
         self._mechanisms = mechanisms
         self._step: Mechanism
         self._has_entered = False
@@ -254,7 +257,7 @@ class Handshake:
             return
         secret: str = _attribute(command.method, "new_secret")
         try:
-            self.user = self._auth.log_in(self.user.name, secret, is_loopback=self._is_loopback)
+            self.user = self._log_in(self.user.name, secret)
         except LoginError as error:
             log.warning("secret.refused", connection=self._peer, reason=str(error))
             raise NotAllowed("New secret was refused by one of the backends") from error
@@ -292,7 +295,8 @@ class Handshake:
         try:
             self.user = self._user_of(result)
         except LoginError as error:
-            log.warning("login.refused", connection=self._peer, reason=str(error))
+            if error.is_told:
+                log.warning("login.refused", connection=self._peer, reason=str(error))
             text = (
                 f"Login was refused using authentication mechanism {self.mechanism}. "
                 "For details see the broker logfile."
@@ -305,7 +309,12 @@ class Handshake:
     def _user_of(self, result: Credentials | Proven) -> User:
         if isinstance(result, Proven):
             return self._auth.admit(result.name, is_loopback=self._is_loopback)
-        return self._auth.log_in(result.name, result.password, is_loopback=self._is_loopback)
+        return self._log_in(result.name, result.password)
+
+    def _log_in(self, name: str, password: str) -> User:
+        return self._auth.log_in(
+            name, password, is_loopback=self._is_loopback, address=self._address
+        )
 
     def _told(self, failure: LoginFailure) -> LoginFailure:
         return failure.telling(FAILURE_CLOSE in self.capabilities)

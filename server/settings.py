@@ -137,6 +137,18 @@ class Settings:
     auth_failure_delay_s: float = option(
         3.0, "How long a connection whose login failed is kept waiting (CONN-23).", low=0, high=60
     )
+    auth_failures_max: int = option(
+        20,
+        "Failed logins of one user from one address (of IPv6: from a network of 64 bits) after "
+        "which its logins from there are refused unchecked; 0: any number (AUTH-10).",
+        low=0,
+    )
+    auth_failures_window_s: float = option(
+        60.0,
+        "In which so many failures are forgotten, one after the other (AUTH-10).",
+        low=1,
+        high=86400,
+    )
     channel_max: int = option(
         2047, "Channels per connection offered to clients; 0: no limit.", low=0, high=65535
     )

@@ -169,6 +169,25 @@ def test_signal_ends_it_with_zero_in_time(own_broker: BrokerProcess, number: int
     assert alive == []
 
 
+@pytest.mark.parametrize("own_broker", [("--auth-failures-window-s", "86400")], indirect=True)
+def test_a_password_cannot_be_guessed_at_speed(own_broker: BrokerProcess) -> None:
+    def logs_in(password: str, host: str) -> bool:
+        credentials = pika.PlainCredentials("guest", password)
+        parameters = pika.ConnectionParameters(host, own_broker.port, credentials=credentials)
+        try:
+            pika.BlockingConnection(parameters).close()
+        except pika.exceptions.ProbableAuthenticationError:
+            return False
+        return True
+
+    # As many as the settings allow, and then no more, the right one neither.
+    guesses = ["wrong"] * 20 + ["guest"] + ["wrong"] * 20
+    assert not any(logs_in(password, "127.0.0.1") for password in guesses)
+    assert logs_in("guest", "::1")
+    assert own_broker.output().count('"event": "login.refused"') == 20
+    assert own_broker.output().count("too many have failed from this address") == 1
+
+
 def test_other_signals_are_no_end(own_broker: BrokerProcess) -> None:
     helpers = psutil.Process(own_broker.pid).children()
     for number in (signal.SIGUSR1, signal.SIGUSR2):
