@@ -44,6 +44,11 @@ TINY_OCTETS: Final = 4 * 1024
 TAIL_OCTETS: Final = 256 * 1024
 
 
+# What leaves memory in one turn when all queues together have too much, by the same estimate as
+# counts them; twice what has come since, if that is more (LIMIT-23).
+TURN_ROOM_OCTETS: Final = 2 * 1024 * 1024
+
+
 class PagedStore(Protocol):
     """Where paged messages are read from."""
 
@@ -355,7 +360,9 @@ class Pager:
     """
 
     __slots__ = (
+        "_came_octets",
         "_crowded",
+        "_makes_room",
         "_put_off",
         "_queue_octets",
         "_retry_octets",
@@ -380,6 +387,8 @@ class Pager:
         self._total_octets = total_octets
         self._retry_octets = 0
         self._crowded: dict[Pageable, None] = {}
+        self._came_octets = 0  # since the last turn
+        self._makes_room = False
         # Queues that may have something to give when all together have too much.
         self._sized: dict[Pageable, None] = {}
         # Queues that have consumers for what could not be read in this turn any more.
@@ -394,6 +403,7 @@ class Pager:
     def charge(self, line: Pageable, octets: int) -> None:
         """A run has come into memory."""
         self.total += octets
+        self._came_octets += octets
         if line.octets > TINY_OCTETS:
             self._sized[line] = None
             if line.octets > self._queue_octets or line.backlog is not None:
@@ -425,8 +435,9 @@ class Pager:
             crowded, self._crowded = self._crowded, {}
             for line in crowded:
                 line.page_out(self._queue_octets // 2)
-        if self.total > max(self._total_octets, self._retry_octets):
+        if self._makes_room or self.total > max(self._total_octets, self._retry_octets):
             self._make_room()
+        self._came_octets = 0
         self.reads_left = TURN_READS
         if self._put_off:
             put_off, self._put_off = self._put_off, {}
@@ -439,16 +450,19 @@ class Pager:
         self.last_error = error
 
     def _make_room(self) -> None:
-        """Largest first, until a fifth of the budget is free again."""
+        """Largest first, until a fifth of the budget is free again; a part of that in each turn."""
         enough = self._total_octets * 4 // 5
+        rest = max(enough, self.total - max(TURN_ROOM_OCTETS, 2 * self._came_octets))
         sized = sorted(self._sized, key=lambda line: line.octets, reverse=True)
         for keep_octets in (LEAST_OCTETS, TINY_OCTETS):
             for line in sized:
-                if self.total <= enough:
+                if self.total <= rest:
                     break
                 line.page_out(keep_octets)
                 if line.octets <= TINY_OCTETS:
                     self._sized.pop(line, None)
+        self._makes_room = enough < self.total <= rest
+        self.is_behind |= self._makes_room
         # What cannot be paged now is not looked at every turn.
         is_short = self.total > self._total_octets and not self.is_behind
         self._retry_octets = self.total + self._total_octets // 16 if is_short else 0

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from server.assembly import TELL_S
 from server.broker import hold
+from server.broker import pager as pager_module
 from server.broker.message import Message
 from server.broker.paged_store import DiskPages, JournalClock
 from server.broker.pager import (
@@ -142,6 +143,37 @@ def test_many_small_queues_are_paged_too_when_that_is_needed() -> None:
     assert min(queue.line.octets for queue in queues) <= TINY_OCTETS
     assert all(queue.ready_count == 60 for queue in queues)
     assert all(queue.line.ready for queue in queues)
+
+
+def test_no_turn_pages_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIMIT-23: however many queues there are, and however little each has."""
+    monkeypatch.setattr(pager_module, "TURN_ROOM_OCTETS", 100 * KIB)
+    budget = 3000 * KIB
+    stage = Stage(budget=(1 << 30, budget))
+    lsn = 0
+    for number in range(101):
+        spec = QueueSpec(f"q{number}", "/", number, True, None, False, {})
+        queue = Queue(spec, stage.turn, stage.log, stage.pager, stage.unused.append)
+        for _ in range(30):
+            lsn += 1
+            stage.store.stored[lsn] = (b"r" * KIB, TAIL)
+            queue.enqueue([(b"r" * KIB, TAIL, 2 * lsn + 1, 0)], (1, KIB, KIB), stored=True)
+        if number == 99:
+            # From here on little comes, and it is too much.
+            stage.pager.run()
+            assert stage.pager.total == budget
+    pager, freed = stage.pager, []
+    for _ in range(100):
+        before = pager.total
+        pager.run()
+        freed.append(before - pager.total)
+        if not pager.is_behind:
+            break
+    assert max(freed) <= 100 * KIB + 30 * KIB
+    assert len(freed) > 5
+    assert pager.total <= budget * 4 // 5
+    pager.run()
+    assert not pager.is_behind
 
 
 def test_what_cannot_be_paged_is_not_tried_every_turn() -> None:
