@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,6 +37,7 @@ from server.budget import SLICE_S
 from server.connection import Connection
 from server.definitions_entry import DefinitionsError
 from server.definitions_file import Content, reading
+from server.disk_watch import SAME_SIGNAL_S, DiskWatch, Watchman
 from server.failed_logins import FailedLogins
 from server.first_steps import first_steps
 from server.gauges import MemoryGauge, give_back_memory, trim_memory
@@ -56,7 +57,7 @@ from server.version import VERSION
 from store.disk import FileDisk
 from store.errors import ReadFailed, StoreError
 from store.slices import ask_for_slice
-from store.sync_worker import ThreadWorker, start_worker
+from store.sync_worker import HelperProcess, ThreadWorker, start_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,8 +87,6 @@ CHECK_TIGHT_S: Final = 0.2
 GIVE_BACK_S: Final = 5.0
 TRIM_AFTER_S: Final = 0.05
 LAST_WORDS_S: Final = 0.2
-# Some programs send a signal to a process and to its group, which is one wish and not two.
-SAME_SIGNAL_S: Final = 0.2
 IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 BACKLOG: Final = 1024
 MOST_LOOKS: Final = 1_000_000
@@ -227,8 +226,11 @@ class Server:
         require_memory(settings, self._memory.total_octets)
         # Cold work on files of the ledger, one after the other.
         self._clerk = ThreadPoolExecutor(1, "ledger")
+        # Threads that sync in our place make calls of their own: then nobody can tell whose one is.
+        self._watch = DiskWatch() if isinstance(worker, HelperProcess) else None
         self._ledger_files = self._new_ledger_files()
         self._gave_back_at = 0.0
+        self._watchman: Watchman | None = None
         self._assembly: Assembly
         self._importer: Importer
 
@@ -265,6 +267,7 @@ class Server:
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        self._begin_watch(loop, door)
         gc.collect()
         gc.freeze()
         for server in servers:
@@ -286,13 +289,15 @@ class Server:
         if desk is not None:
             desk.close()
         self._close()
+        if self._watchman is not None:
+            self._watchman.end()
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
 
     def _close(self) -> None:
         """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
         steps: tuple[Callable[[], object], ...] = (
-            lambda: control.remove(self._settings.data_dir),
+            lambda: self._remove(control.remove, self._settings.data_dir),
             self._assembly.close,
             self._clerk.shutdown,
             self._ledger_files.close,
@@ -386,21 +391,39 @@ class Server:
         except OSError as error:
             raise StartupError(f"cannot write ready_file {target}: {error.strerror}") from error
 
-    async def _remove_ready_file(self) -> None:
+    def _remove_ready_file(self) -> None:
         if self._settings.ready_file:
             try:
-                await aiofiles.os.remove(self._settings.ready_file)
+                self._remove(Path.unlink, Path(self._settings.ready_file))
             except FileNotFoundError:
                 pass
             except OSError as error:
                 log.warning("broker.not_cleared", reason=str(error), meaning="the end goes on")
+
+    def _remove(self, how: Callable[[Path], None], path: Path) -> None:
+        """Remove a file of ours, in this thread, which is watched."""
+        with self._watch or nullcontext():
+            how(path)
+
+    def _begin_watch(self, loop: asyncio.AbstractEventLoop, door: Door) -> None:
+        if self._watch is None:
+            return
+        self._watchman = Watchman(
+            self._watch,
+            clients=lambda: door.edges,
+            stop=self._stop,
+            soon=loop.call_soon_threadsafe,
+            leave=lambda: os._exit(1),
+            patience_s=self._settings.shutdown_timeout_s,
+        )
+        self._watchman.start()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> Assembly:
         settings = self._settings
         began = time.monotonic()
         progress = RecoveryProgress(sys.stderr, time.monotonic)
         try:
-            disk = FileDisk(settings.data_dir)
+            disk = FileDisk(settings.data_dir, self._watch or nullcontext())
             if disk.lax_mode:
                 log.warning(
                     "data_dir.lax",
@@ -462,6 +485,7 @@ class Server:
             keep_octets=settings.ledger_keep_bytes,
             run=self._clerk.submit,
             worker=self._worker if settings.ledger_sync == "group" else None,
+            calls=self._watch,
         )
 
     async def _open_desk(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server | None:
@@ -566,7 +590,7 @@ class Server:
     async def _drain(self, door: Door) -> None:
         """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
         assembly = self._assembly
-        await self._remove_ready_file()
+        self._remove_ready_file()
         timeout_s = self._settings.shutdown_timeout_s
         deadline = time.monotonic() + timeout_s
         # Nothing new is read, so that what has been published can be synced and confirmed.

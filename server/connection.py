@@ -455,6 +455,14 @@ class Connection:
         )
         self.wire.abort()
 
+    def beats_at(self, now: float) -> bool:
+        """Whether a heartbeat is due, for somebody who sends it while the loop cannot."""
+        return self.state is ConnectionState.RUNNING and self._heartbeat.beats_at(now)
+
+    def said(self, now: float) -> None:
+        """Something was sent at that time."""
+        self._heartbeat.said_at = now
+
     def _handshake_timeout(self) -> None:
         if self.state is not ConnectionState.RUNNING:
             log.warning("connection.handshake_timeout", connection=self.wire.name)

@@ -145,7 +145,7 @@ class Tunnel(asyncio.BufferedProtocol):
         self._cancel_timer()
         self._flush()
         self._door.greeted.discard(self)
-        edge = Edge(self._door, self._certified())
+        edge = Edge(self._door, self._certified(), is_plain=False)
         # Our methods are those that an edge calls.
         edge.connection_made(cast("asyncio.Transport", self))
         self._edge = edge

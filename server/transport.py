@@ -12,10 +12,15 @@ the next turn (LIMIT-23).
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
+
+from protocol.codec import HEARTBEAT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,11 +126,12 @@ class Door:
 class Edge(asyncio.BufferedProtocol):
     """One socket. It is the connection's `Wire`."""
 
-    def __init__(self, door: Door, certified: str | None = None) -> None:
+    def __init__(self, door: Door, certified: str | None = None, *, is_plain: bool = True) -> None:
         """`certified`: the user name in the client's certificate, "" if it holds none, None when
-        there is no valid certificate (TLS-20).
+        there is no valid certificate (TLS-20); `is_plain`: what is written here is what is sent.
         """
         self._door = door
+        self._is_plain = is_plain
         self.certified = certified
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
@@ -288,6 +294,28 @@ class Edge(asyncio.BufferedProtocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+
+    # Calls of another thread, while that of the loop is known to stand still
+
+    def beat_aside(self, now: float) -> None:
+        """Send a heartbeat if one is due, and nothing waits in front of it (CONN-60)."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None or not self._is_plain:
+            return
+        if self._is_finishing or transport.is_closing() or transport.get_write_buffer_size():
+            return
+        if connection.beats_at(now):
+            with suppress(OSError):
+                os.write(transport.get_extra_info("socket").fileno(), HEARTBEAT)
+                connection.said(now)
+
+    def cut(self) -> None:
+        """Have the client see the end, whatever becomes of this process."""
+        if self._transport is not None:
+            with suppress(OSError):
+                descriptor = os.dup(self._transport.get_extra_info("socket").fileno())
+                with socket.socket(fileno=descriptor) as own:
+                    own.shutdown(socket.SHUT_RDWR)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Run a callable after a delay."""

@@ -11,6 +11,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -107,6 +108,10 @@ class Disk(Protocol):
         """Return 64 unpredictable bits."""
 
 
+# Entered around each call of the thread that owns the disk which may have to wait for it.
+Calls = AbstractContextManager[None]
+_UNWATCHED: Final[Calls] = nullcontext()
+
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 
@@ -124,12 +129,17 @@ class _Directory:
 
 
 class _File:
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_calls", "_descriptor")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, calls: Calls = _UNWATCHED) -> None:
         self._descriptor = descriptor
+        self._calls = calls
 
     def write(self, parts: Sequence[bytes], offset: int) -> None:
+        with self._calls:
+            self._write(parts, offset)
+
+    def _write(self, parts: Sequence[bytes], offset: int) -> None:
         for start in range(0, len(parts), _MAX_PARTS):
             chunk = parts[start : start + _MAX_PARTS]
             wanted = sum(map(len, chunk))
@@ -166,7 +176,8 @@ class _File:
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
+        with self._calls:
+            os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
         _sync_data(self._descriptor)
@@ -194,12 +205,17 @@ def reserve(descriptor: int, size: int) -> None:
 class FileDisk:
     """A real directory.
 
+    Args:
+        directory: its path
+        calls: entered around calls that change something, by the one thread that makes them
+
     Raises:
         DataDirUnreadable: the directory cannot be made or opened, or anybody may write to it.
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], calls: Calls = _UNWATCHED) -> None:
         self.path = Path(directory)
+        self._calls = calls
         self._lock_descriptor: int | None = None
         try:
             self._make_directory()
@@ -286,16 +302,17 @@ class FileDisk:
     def create(self, name: str, size: int) -> DiskFile:
         descriptor = self._open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
         try:
-            reserve(descriptor, size)
+            with self._calls:
+                reserve(descriptor, size)
         except OSError:
             os.close(descriptor)
             with contextlib.suppress(OSError):
                 self.unlink(name)
             raise
-        return _File(descriptor)
+        return _File(descriptor, self._calls)
 
     def open(self, name: str) -> DiskFile:
-        return _File(self._open(name, os.O_RDWR))
+        return _File(self._open(name, os.O_RDWR), self._calls)
 
     def prepare(self, name: str, size: int) -> None:
         unfinished = name + ".new"
@@ -303,10 +320,11 @@ class FileDisk:
         self.rename(unfinished, name)
 
     def rename(self, old: str, new: str) -> None:
-        os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        with self._calls:
+            os.rename(old, new, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
 
     def unlink(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), self._calls:
             os.unlink(name, dir_fd=self._descriptor)
 
     def free_bytes(self) -> int:
@@ -332,7 +350,8 @@ class FileDisk:
         return int.from_bytes(os.urandom(8), "little")
 
     def _open(self, name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_CLOEXEC, 0o640, dir_fd=self._descriptor)
+        with self._calls:
+            return os.open(name, flags | os.O_CLOEXEC, 0o640, dir_fd=self._descriptor)
 
 
 class ReadOnlyDisk:

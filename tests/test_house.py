@@ -44,7 +44,7 @@ EDGES: Final = frozenset(
     {
         *("transport", "app", "assembly", "settings", "accounts", "gauges", "logs", "ping"),
         *("store_report", "definitions_command", "options", "tls", "tls_door", "__main__"),
-        *("control", "ledger.files", "ledger_command", "listening"),
+        *("control", "ledger.files", "ledger_command", "listening", "disk_watch"),
     }
 )
 ASYNC_ALLOWED: Final = frozenset({"server.transport", "server.app"})

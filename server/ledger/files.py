@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from store.disk import Syncable
+    from store.disk import Calls, Syncable
     from store.sync_worker import SyncWorker
 
 STATE_OCTETS: Final = 256
@@ -121,6 +121,7 @@ class LedgerFiles:
         keep_octets: and the oldest beyond so much, 0: none
         run: has a job done elsewhere, in the order given
         worker: syncs the journal; with it the open file is synced before each sync of the journal
+        calls: entered around each write of lines
 
     Raises:
         StartupError: the directory cannot be used, or another broker of this name uses it
@@ -137,6 +138,7 @@ class LedgerFiles:
         run: Callable[[Callable[[], None]], object] = lambda job: job(),
         worker: SyncWorker | None = None,
         now_s: Callable[[], float] = time.time,
+        calls: Calls | None = None,
     ) -> None:
         self._directory = directory
         self._broker = broker
@@ -149,6 +151,7 @@ class LedgerFiles:
         self._run = run
         self._worker = worker
         self._now_s = now_s
+        self._calls: Calls = nullcontext() if calls is None else calls
         self._file: OpenFile | None = None
         self._retired: list[OpenFile] = []
         self._in_flight: list[OpenFile] = []
@@ -286,7 +289,8 @@ class LedgerFiles:
         if self._file is None:
             raise OSError("no file")
         data, seal = sealed(self.seal, data, begins_file=not self._file.octets)
-        self._file.write(data)
+        with self._calls:
+            self._file.write(data)
         self.seal = seal
 
     def failing(self, is_so: bool) -> None:

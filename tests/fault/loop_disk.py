@@ -89,6 +89,15 @@ class LoopDisk:
         name = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve().name
         Path(f"/sys/fs/ext4/{name}/trigger_fs_error").write_text("1", "ascii")
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Whoever writes there waits, and cannot even be killed, until this is over."""
+        run("fsfreeze", "--freeze", str(self.mount_point))
+        try:
+            yield
+        finally:
+            run("fsfreeze", "--unfreeze", str(self.mount_point))
+
     def free_bytes(self) -> int:
         """What an unprivileged process may still write there."""
         status = os.statvfs(self.mount_point)

@@ -382,6 +382,17 @@ class TestHeartbeats:
         assert client.ends == ["aborted"]
         assert set(client.names()) == {"heartbeat"}
 
+    def test_peer_that_could_not_be_heard_is_not_silent(self, world: World) -> None:
+        """CONN-61: the loop stood still, on a disk that hung; what has come is read after that."""
+        client = beating(world)
+        client.sleep(4)
+        world.now += 100
+        client.sleep(1)
+        assert client.ends == []
+        # From then on it is listened to again.
+        client.sleep(30)
+        assert client.ends == ["aborted"]
+
     def test_any_octet_is_a_sign_of_life(self, world: World) -> None:
         client = beating(world)
         octets = wire.heartbeat()
