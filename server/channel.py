@@ -466,6 +466,8 @@ def select_transactions(channel: Channel, _method: commands.Tx.Select, _argument
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
         channel.transaction = Transaction(channel.node.limits.tx_max_bytes, channel.connection)
+        if channel.pen is not None:
+            channel.pen.tells_answers("tx")
     channel.reply(tx_select_ok(channel.number))
 
 

@@ -84,13 +84,14 @@ class SealChain:
 
     def _begin(self, before: tuple[int, int], place: tuple[int, int]) -> None:
         if place[0] > before[0]:
-            if self._pending and self._seal is not None:
-                self._seal = seal_of(self._seal, self._pending)
-            self._pending = b""
             if place != (before[0] + 1, 1):
                 self._seal = None
             elif not self._has_sealed:
-                self._seal = ""
+                # Lines of a build that did not seal, or of a first flush that a crash has torn.
+                self._seal = None if self._pending else ""
+            elif self._pending and self._seal is not None:
+                self._seal = seal_of(self._seal, self._pending)
+            self._pending = b""
         elif place[1] != before[1] + 1:
             self._seal = None
 
@@ -166,6 +167,8 @@ class Audit:
         self._consumers: dict[int, Line] = {}
         self._routes: dict[int, Line] = {}
         self._published: dict[tuple[int, int], int] = {}
+        self._owed: dict[tuple[int, int], dict[int, int]] = {}  # LSNs of publishes, by number
+        self._silent: dict[tuple[int, tuple[int, int]], tuple[Line, list[int]]] = {}
         self._moved_to: dict[Copy, list[Copy]] = defaultdict(list)
         self._returned: set[tuple[int, int, int, int]] = set()
         self._watermark = 0
@@ -175,6 +178,8 @@ class Audit:
         self._ended = True
         for line in self._with_inventories_in_place(lines):
             self._take(line)
+        for line, numbers in self._silent.values():
+            self.fault(line, f"never answered: {numbers}")
 
     def fault(self, line: Line, text: str) -> None:
         self.faults.append(f"{line['o']}/{line['n']} {line['e']}: {text}: {json.dumps(line)[:300]}")
@@ -226,6 +231,7 @@ class Audit:
         self._consumers.clear()
         self._routes.clear()
         self._published.clear()
+        self._owed.clear()
         self._is_dark = bool(line["dark"]) or line["w"] == "on"
         self._ended = False
         self._in_boot = line["w"] != "on"
@@ -286,6 +292,8 @@ class Audit:
             self._numbers[key] = self._new(line, [lsn])
             for copy in self._numbers[key]:
                 self.fates[copy].number = key
+            if channel in self._owed:
+                self._owed[channel][number] = lsn
 
     def _mov(self, line: Line) -> None:
         first, last = line["lsn"]
@@ -308,6 +316,21 @@ class Audit:
             return False
         return any(self.fates[copy].ends == ["dropped refused"] for copy in self._moved_to[source])
 
+    def _sel(self, line: Line) -> None:
+        channel = (line["c"], line["h"])
+        self._owed[channel] = {}
+
+    def _answered(self, line: Line, channel: tuple[int, int]) -> None:
+        """Who waits for what is on disk is answered with all others that wait for that."""
+        owed = self._owed.get(channel, {})
+        for number in expand(line["i"]):
+            owed.pop(number, None)
+        late = [number for number, lsn in owed.items() if lsn <= line["wm"]]
+        if late and not self._is_dark:
+            self._silent[line["o"], channel] = (line, late[:3])
+        else:
+            self._silent.pop((line["o"], channel), None)
+
     def _ret(self, line: Line) -> None:
         for number in expand(line["i"]):
             key = (line["o"], line["c"], line["h"], number)
@@ -316,6 +339,7 @@ class Audit:
             self._returned.discard(key)
 
     def _cnf(self, line: Line) -> None:
+        self._answered(line, (line["c"], line["h"]))
         for number in expand(line["i"]):
             key = (line["o"], line["c"], line["h"], number)
             copies = self._numbers.pop(key, None)

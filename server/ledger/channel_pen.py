@@ -221,6 +221,11 @@ class ChannelPen:
     def selected(self) -> None:
         """Confirms begin with the next publish."""
         self.confirms_from = self.last
+        self.tells_answers("confirm")
+
+    def tells_answers(self, mode: str) -> None:
+        """Write down that each publish from here on is owed an answer."""
+        self._book.put(f'sel",{self._where},"w":"{mode}"')
 
     def confirmed(self, ranges: list[tuple[int, int]], watermark: int, *, is_ok: bool) -> None:
         """Confirm numbers have been said to be safe, or refused."""

@@ -364,7 +364,10 @@ class Ledger:
         if pen is not None and channel.confirms is not None:
             pen.last = channel.confirms.last
             pen.confirms_from = 0
+            pen.tells_answers("confirm")
             channel.confirms.pen = pen
+        elif pen is not None and channel.transaction is not None:
+            pen.tells_answers("tx")
         for consumer in channel.consumers.values():
             number, _ = self._numbers_of(channel.connection)
             consumer.pen = self._names.consumer(consumer, number, "known")

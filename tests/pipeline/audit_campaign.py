@@ -234,6 +234,7 @@ def audit(ledger: Path, out: Path, memory: str) -> tuple[int, dict[str, Any], st
     # Every kind of finding counts here.
     kinds = "LOST,double_end,early_confirm,order,resurrected,orphan,redelivered_flag"
     kinds += ",confirm_twice,over_prefetch,unknown_consumer,nack_lost_in_returns"
+    kinds += ",tampered,acked_undelivered,unanswered,clock"
     ran = subprocess.run(
         [*command, "--fail-on", kinds, "--memory", memory],
         capture_output=True,

@@ -66,6 +66,8 @@ class Reference:
         for key, copy in self.copies.items():
             self._judge(key, copy)
         self._order()
+        self._unanswered()
+        self._clock()
 
     # Brokers and epochs. ----------------------------------------------------------------------
 
@@ -402,6 +404,69 @@ class Reference:
             if not crashed and not self.hole_between(key[0], over, again):
                 self.findings.add((*key, "resurrected"))
         self._judge_flag(key, copy)
+        self._judge_ack(key, copy)
+
+    def _judge_ack(self, key: CopyKey, copy: Copy) -> None:
+        """Acked though nobody had it: never delivered, or put back since."""
+        ends = self.ends(key, copy)
+        if self.states[key] == "orphan" or self.is_stream(*key[:2]):
+            return
+        if len(ends) - copy.taken_back < 1 or ends[-1][1] != "acked":
+            return
+        if not copy.published and not self.is_known(key, copy):
+            return
+        over = ends[-1][0]
+        published = min((here for here, *_ in copy.published), default=(-1, 0))
+        begin = published if published >= (over[0], 0) else (over[0], -1)
+        boot = self.epochs[key[0]][over[0]].boot
+        was_on = boot is not None and boot["w"] == "on"
+        no_boot = boot is None and over[0] != min(self.epochs[key[0]])
+        if self.hole_between(key[0], begin, over):
+            return
+        if (was_on or no_boot) and published < (over[0], 0):
+            return
+        last = max((here for _, here, *_ in copy.deliveries), default=None)
+        back = max(copy.requeues, default=None)
+        if last is None:
+            had = False
+        elif last > over:
+            had = min(dealt for dealt, *_ in copy.deliveries) < over
+        else:
+            had = last[0] == over[0] and (back is None or back < last or back > over)
+        if not had:
+            self.findings.add((*key, "acked_undelivered"))
+
+    def _unanswered(self) -> None:
+        """Publishes that no confirm answers, though one of their channel knew them to be safe."""
+        eras: dict[tuple[str, int, int, int], list[list[Any]]] = defaultdict(list)
+        for line in self.lines:
+            channel = (line["b"], line["o"], line.get("c", 0), line.get("h", 0))
+            if line["e"] == "sel":
+                eras[channel].append([(line["o"], line["n"]), None])
+            elif line["e"] == "cnf" and eras[channel]:
+                era = eras[channel][-1]
+                era[1] = max(era[1] or 0, line["wm"])
+        for key, copy in self.copies.items():
+            if copy.confirms or any(moved for _, _, moved, *_ in copy.published):
+                continue
+            if not copy.published:
+                continue
+            here = min(here for here, *_ in copy.published)
+            c, h = max(where for _, _, _, where, _ in copy.published)
+            owed = [
+                era
+                for era in eras[key[0], here[0], c, h]
+                if era[0] < here and era[1] is not None and era[1] >= key[2]
+            ]
+            if owed and not self.hole_between(key[0], here, (here[0] + 1, -1)):
+                self.findings.add((*key, "unanswered"))
+
+    def _clock(self) -> None:
+        """Lines that are older than the one before them in their epoch."""
+        for before, after in pairwise(self.lines):
+            is_same = (before["b"], before["o"]) == (after["b"], after["o"])
+            if is_same and after["t"] < before["t"]:
+                self.findings.add((after["b"], after["o"], after["n"], "clock"))
 
     def _judge_flag(self, key: CopyKey, copy: Copy) -> None:
         told = sorted(copy.deliveries)

@@ -11,7 +11,7 @@ import json
 import random
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.ledger_reader import seal_faults
 from tests.pipeline.audit_reference import Reference
-from tests.pipeline.worlds import Event, Order, World, spoil, write_files
+from tests.pipeline.worlds import Event, Order, World, spoil, write_files, write_sealed
 from vouchmq.spark import audit, incremental, story
 from vouchmq.spark.lines import LedgerError
 
@@ -75,15 +76,67 @@ def ledgers(examples: Sequence[tuple[list[Order], list[Order]]]) -> list[list[Ev
     return made
 
 
+def forgetful(count: int) -> list[list[Event]]:
+    """Ledgers without a delivery, or a confirm, that fell out with their numbers closed up."""
+    made = []
+    for number in range(count):
+        chance = random.Random(number)
+        world = World(f"forgetful-{number:03d}")
+        world.follow([_order(chance, 100, 20, 20) for _ in range(300)])
+        made.append(spoil(world.lines, [(14, chance.randrange(1000), 0)]))
+    return made
+
+
+def tampered(directory: Path) -> list[list[Event]]:
+    """Lines of sealed ledgers, each of which somebody has changed in another way."""
+    made = []
+    for number, change in enumerate((None, *CHANGES)):
+        chance = random.Random(number)
+        world = World(f"sealed-{number}")
+        world.follow([_order(chance, 100, 20, 20) for _ in range(150)])
+        paths = write_sealed(world.lines, directory, chance)
+        if change is not None:
+            change(sorted(paths, key=lambda path: -path.stat().st_size))
+        texts = [line for path in paths for line in path.read_text().splitlines()]
+        made.append([json.loads(text) for text in texts])
+    return made
+
+
+def _rewrite(path: Path, change: Callable[[list[str]], object]) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    change(lines)
+    path.write_text("".join(lines))
+
+
+def _swap(paths: list[Path]) -> None:
+    one, other = paths[0].read_text(), paths[1].read_text()
+    paths[0].write_text(other)
+    paths[1].write_text(one)
+
+
+CHANGES: tuple[Callable[[list[Path]], object], ...] = (
+    lambda paths: _rewrite(paths[0], lambda lines: lines.pop(7)),
+    lambda paths: _rewrite(paths[0], lambda lines: lines.insert(3, lines.pop(9))),
+    lambda paths: _rewrite(
+        paths[0],
+        lambda lines: lines.__setitem__(5, lines[5].replace('"t":1770000', '"t":1769999', 1)),
+    ),
+    lambda paths: _rewrite(paths[0], lambda lines: lines.pop()),
+    _swap,
+)
+
+
 def verdict(spark: SparkSession, out: Path) -> Verdict:
     """What the tables say, in the words of the reference."""
     copies = spark.read.parquet(str(out / "copies")).select("b", "qid", "lsn", "state").collect()
     found: set[tuple[Any, ...]] = set()
-    for row in spark.read.parquet(str(out / "findings")).collect():
+    for row in spark.read.parquet(str(out / "findings")).where("kind != 'tampered'").collect():
         if row["kind"] in ("over_prefetch", "unknown_consumer"):
             number = re.search(r"consumer (\d+)", row["detail"])
             assert number
             found.add((row["b"], row["o"], int(number[1]), row["kind"]))
+        elif row["kind"] == "clock":
+            found.add((row["b"], row["o"], row["n"], row["kind"]))
         elif row["lsn"] is None:
             number = re.search(r"publish (\d+)", row["detail"])
             assert number
@@ -137,15 +190,28 @@ def assert_same(found: Verdict, wanted: Verdict) -> None:
 
 
 def test_spark_says_what_plain_python_says(spark: SparkSession, tmp_path: Path) -> None:
-    brokers = ledgers(drawn(LEDGERS))
+    brokers = [*ledgers(drawn(LEDGERS)), *forgetful(20)]
     for lines in brokers:
         write_files(lines, tmp_path / "ledger", [60, 25, 200])
+    sealed = tmp_path / "ledger" / "sealed"
+    brokers += tampered(sealed)
     result = audit.run(spark, audit.Job((str(tmp_path / "ledger"),), tmp_path / "out"))
     wanted = expected(brokers)
     assert_same(verdict(spark, tmp_path / "out"), wanted)
+    found = spark.read.parquet(str(tmp_path / "out" / "findings")).where("kind = 'tampered'")
+    told = {(row["b"], row["detail"].partition(": ")[0]) for row in found.collect()}
+    # Files that do not follow each other are told at the end of the one, or the begin of the other.
+    changed = [fault.split()[0] for fault in seal_faults(sealed) if "not what was sealed" in fault]
+    assert len(changed) == 4
+    assert {place for _, place in told} >= set(changed)
+    assert {broker for broker, _ in told} == {f"sealed-{number + 1}" for number in range(5)}
+    assert result.exit_code(("tampered",)) == 1
+    assert {head.broker for head in result.seals.heads} == {f"sealed-{n}" for n in range(6)}
     # The faults are such that there is something to be found.
     assert len(set(wanted["states"].values())) > 9, set(wanted["states"].values())
-    assert len({kind for *_, kind in wanted["findings"]}) > 4
+    kinds = {kind for *_, kind in wanted["findings"]}
+    assert len(kinds) > 7
+    assert {"acked_undelivered", "unanswered", "clock"} <= kinds
     assert sum(result.states.values()) == len(wanted["states"])
 
 

@@ -159,7 +159,11 @@ def test_each_plot_has_its_table_behind_it(troubled: str) -> None:
 
 
 def test_the_verdict_comes_first_and_says_what_is_wrong(troubled: str, honest: str) -> None:
-    assert '<div class="verdict bad"><h1>Findings</h1>' in troubled
+    assert (
+        '<div class="verdict bad"><h1>3 confirmed messages are missing; 1 message ended more than '
+        "once; 1 message was delivered out of order; 1 message was delivered again without the "
+        "mark</h1>" in troubled
+    )
     head = Page(troubled.partition("<nav>")[0]).text
     assert (
         "Of 360,911 copies of messages: 3 LOST, 1 double_end, 1 order, 1 redelivered_flag" in head
@@ -222,9 +226,14 @@ def test_a_state_that_is_wrong_counts_without_a_finding(tmp_path: Path) -> None:
 
 def test_the_life_of_the_worst_stands_open(troubled: str) -> None:
     page = Page(troubled.partition('id="findings"')[2].partition("</section>")[0])
-    assert f"LOST {HOSTILE} , LSN 71" in page.text
+    assert f"LOST east / {HOSTILE} , LSN 71" in page.text
     assert f"published to {HOSTILE}" in page.text
     assert troubled.count("<details open>") == 1
+
+
+def test_queues_count_their_findings(troubled: str) -> None:
+    page = Page(troubled.partition('id="verdict"')[2].partition("</section>")[0])
+    assert "6 3 LOST, 1 double_end, 1 order, 1 redelivered_flag" in page.text
 
 
 def test_a_run_of_nothing_says_so_in_each_section(tmp_path: Path) -> None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+
+from server.ledger.files import LedgerFiles
 
 Event = dict[str, Any]
 Order = tuple[int, int, int]
@@ -94,6 +98,8 @@ class World:
                 na=int(queue["qid"] == 3),
                 w="start",
             )
+        for channel in self.numbers:
+            self.put("sel", c=7, h=channel, w="confirm")
         if previous is not None:
             self.inventory_of([queue["qid"] for queue in QUEUES if queue["d"]], "boot")
 
@@ -150,14 +156,14 @@ class World:
         self.put("syn", wm=self.synced, us=1 + self.t % 400)
 
     def confirm(self, x: int, y: int) -> None:
-        """Some of the publishes of a channel are confirmed, if they may be."""
+        """The publishes of a channel are confirmed that may be, in one piece or in two."""
         channel = 1 + x % 2
         due = [each for each in self.unconfirmed if each[0] == channel and each[2] <= self.synced]
-        due = due[: 1 + y]
-        if due:
-            self.unconfirmed = [each for each in self.unconfirmed if each not in due]
-            numbers = [number for _, number, _ in due]
-            self.put("cnf", c=7, h=channel, i=ranges(numbers), ok=1, wm=self.synced)
+        self.unconfirmed = [each for each in self.unconfirmed if each not in due]
+        numbers = [number for _, number, _ in due]
+        for some in (numbers[: 1 + y], numbers[1 + y :]):
+            if some:
+                self.put("cnf", c=7, h=channel, i=ranges(some), ok=1, wm=self.synced)
 
     def deliver(self, x: int, y: int) -> None:
         """A consumer gets what is at the head of its queue."""
@@ -365,6 +371,7 @@ _WAYS: Final[tuple[tuple[str, ...], ...]] = (
     *((), ()),  # a line is missing; a line is there twice
     *(("dlv",), ("syn", "cnf"), ("ack", "cnf", "dlv", "inv", "req"), _ENDS, ("dlv",), ("con",)),
     *(("ret",), _ENDS, ("ack", "dlv"), ("inv", "ack"), ("pub",), ("inv", "cnf")),
+    *(("dlv", "cnf"), ("dlv", "cnf", "req"), ("pub", "dlv", "ack", "syn")),
 )
 """Kinds of lines that a fault is about."""
 
@@ -384,6 +391,8 @@ def spoil(lines: Sequence[Event], faults: Iterable[Order]) -> list[Event]:
             found.insert((at + x) % len(found), copy.deepcopy(found[at]))
         elif way in (5, 9, 10):
             _again(found, at)
+        elif way in (14, 15):
+            _forget(found, at)
         else:
             _falsify(found[at], way, x)
     return found
@@ -405,23 +414,35 @@ def _falsify(line: Event, way: int, x: int) -> None:
         line["id"] += 1000
     elif way == 8:
         line["i"] = [[span[0] + 50, span[1] + 50] for span in line["i"]]
+    elif way == 16:
+        line["t"] -= 1000
     elif way == 12 and line["to"]:
         line["to"] = line["to"][1:]
     if kind == "dlv" and way in (4, 6):
         line.pop("s", None)
 
 
+def _forget(lines: list[Event], at: int) -> None:
+    """It is not told, and the numbers behind it are as if it had not happened."""
+    _renumber(lines, lines[at], -1)
+    del lines[at]
+
+
+def _renumber(lines: list[Event], line: Event, step: int) -> None:
+    for other in lines:
+        if other["o"] == line["o"] and other["n"] > line["n"]:
+            other["n"] += step
+            if other.get("at") is not None and other["at"] > line["n"]:
+                other["at"] += step
+        elif other["e"] == "boot" and other.get("prev_o") == line["o"]:
+            other["prev_n"] += step
+
+
 def _again(lines: list[Event], at: int) -> None:
     """It happens once more, later: the numbers behind it move on."""
     line = lines[at]
     again = copy.deepcopy(line)
-    for other in lines:
-        if other["o"] == line["o"] and other["n"] > line["n"]:
-            other["n"] += 1
-            if other.get("at") is not None and other["at"] > line["n"]:
-                other["at"] += 1
-        elif other["e"] == "boot" and other.get("prev_o") == line["o"]:
-            other["prev_n"] += 1
+    _renumber(lines, line, 1)
     again["n"] += 1
     if again.get("at") is not None:
         again["at"] = again["n"]
@@ -448,3 +469,22 @@ def write_files(lines: Sequence[Event], directory: Path, sizes: Sequence[int]) -
         rest = rest[count:]
         number += 1
     return written
+
+
+def write_sealed(lines: Sequence[Event], directory: Path, chance: random.Random) -> list[Path]:
+    """The files that a broker writes of these lines, a few at once; those of all epochs."""
+    broker = lines[0]["b"]
+    files = LedgerFiles(directory, broker)
+    files.open(makes=True)
+    for epoch, told in groupby(lines, key=lambda line: int(line["o"])):
+        files.begin(epoch)
+        rest = [json.dumps(line, separators=(",", ":")) + "\n" for line in told]
+        while rest:
+            count = chance.randint(1, 6)
+            files.write("".join(rest[:count]).encode("ascii"))
+            rest = rest[count:]
+            if chance.random() < 0.15:
+                files.rotate(0)
+        files.end(0, goes_dark=False)
+    files.close()
+    return sorted(directory.glob(f"{broker}-*"))

@@ -11,17 +11,20 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.spark import line_tables, lines, story, tables, verdicts
+from vouchmq.spark import findings, line_tables, lines, seals, story, tables, verdicts
 from vouchmq.spark.facts import Facts
 from vouchmq.spark.fold import Folded, State, facts_before, fold
 from vouchmq.spark.gather import Batch, file_of, gather
 from vouchmq.spark.lines import LedgerError
+from vouchmq.spark.seals import Look, Seals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,6 +84,7 @@ class Result:
 
     job: Job
     facts: Facts
+    seals: Seals
     states: dict[str, int]
     findings: dict[str, int]
     worst: list[Any]
@@ -137,7 +141,11 @@ def _run(spark: SparkSession, job: Job) -> Result:
     desk = Desk(spark, job.internal / "full")
     staged, torn = lines.stage_open(found.open, job.internal / "open")
     facts = Facts(torn=torn)
-    bronze = write_lines(spark, [*found.closed, *staged], desk)
+    with ThreadPoolExecutor(1) as beside:
+        # While the JVM reads the same files.
+        looking = beside.submit(look, [*found.closed, *staged])
+        bronze = write_lines(spark, [*found.closed, *staged], desk)
+        looks = looking.result()
     note_broken(bronze, facts)
     before = facts_before(facts)
     batch = gather(bronze, facts)
@@ -145,8 +153,25 @@ def _run(spark: SparkSession, job: Job) -> Result:
         raise LedgerError(f"{', '.join(job.paths)}: no line of a ledger can be read")
     folded = fold(State(facts), before, batch, desk.keep)
     parts = parts_of(folded, batch, desk)
-    written = write_tables(spark, job, folded.state, parts, desk)
-    return finish(spark, job, facts, batch.lines, parts.rows, written, began)
+    found_seals = seals.judge(looks, ended(facts))
+    written = write_tables(spark, job, folded.state, parts, found_seals, desk)
+    return finish(spark, job, facts, found_seals, batch.lines, parts.rows, written, began)
+
+
+def look(files: Sequence[Path]) -> list[Look]:
+    """What seals and clocks of files say; those that cannot be read are told of by others."""
+    found = []
+    for path in files:
+        try:
+            found.append(seals.look(path))
+        except (OSError, EOFError, zlib.error):
+            continue
+    return found
+
+
+def ended(facts: Facts) -> dict[tuple[str, int], str | None]:
+    """How epochs ended, by broker and number."""
+    return {(name, o): facts.brokers[name].ended(o) for _, name, o, _ in facts.epochs()}
 
 
 def tune(spark: SparkSession, size_bytes: int) -> None:
@@ -216,13 +241,15 @@ def parts_of(folded: Folded, batch: Batch, desk: Desk) -> Parts:
 
 
 def write_tables(
-    spark: SparkSession, job: Job, state: State, parts: Parts, desk: Desk
+    spark: SparkSession, job: Job, state: State, parts: Parts, found: Seals, desk: Desk
 ) -> dict[str, DataFrame]:
     """Write all tables; returns those that the summary wants."""
     facts, scope = state.facts, job.scope
     queues, routes, consumers, standing = state.queues, state.routes, state.consumers, state.unacked
     if queues is None or routes is None or consumers is None or standing is None:
         raise TypeError("a state without its frames")
+    if state.eras is None:
+        raise TypeError("a state without its eras")
     judged = desk.keep("judged", verdicts.judge(parts.rows, queues, facts))
     named = tables.named(judged, routes, facts)
     within = tables.Scope(None, None, scope.vhost, scope.queue).condition()
@@ -233,7 +260,11 @@ def write_tables(
     written = {"copies": _write_copies(spark, job, named)}
     copies = written["copies"]
     seen = parts.rows.where("seq_off IS NOT NULL")
-    every = parts.findings.unionByName(tables.findings_of_copies(judged))
+    every = (
+        parts.findings.unionByName(tables.findings_of_copies(judged))
+        .unionByName(findings.unanswered(judged, state.eras, facts))
+        .unionByName(findings.of_ledger(spark, found, facts))
+    )
     ages = desk.keep(
         "ages", line_tables.ages(parts.rows).unionByName(line_tables.waiting(parts.rows, facts))
     )
@@ -277,21 +308,26 @@ def finish(
     spark: SparkSession,
     job: Job,
     facts: Facts,
+    found_seals: Seals,
     told: DataFrame,
     rows: DataFrame,
     written: dict[str, DataFrame],
     began: float,
 ) -> Result:
-    """Count what the tables hold, and follow the worst through the lines."""
+    """Count what the tables hold, and follow the worst of each kind through the lines."""
     states = {row["state"]: row["sum(count)"] for row in _sums(written["states"], "state")}
     found = written["findings"]
-    kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    worst = found.where(f"rank <= {story.WORST_MOST}").orderBy("rank").collect() if kinds else []
+    counted = found.groupBy("kind").agg({"*": "count", "rank": "min"}).collect()
+    kinds = {row["kind"]: row["count(1)"] for row in counted}
+    ranks = ", ".join(str(row["min(rank)"]) for row in counted)
+    # One of each: neighbours tell the same story.
+    worst = found.where(f"rank IN ({ranks})").orderBy("rank").collect() if kinds else []
     lives = story.lives(told, rows, worst, facts)
     tables.write(story.lives_table(spark, lives), job.out / "lives")
     return Result(
         job,
         facts,
+        found_seals,
         {state: states[state] for state in verdicts.STATES if states.get(state)},
         {kind: kinds[kind] for kind in verdicts.FINDINGS if kinds.get(kind)},
         worst,
@@ -306,7 +342,7 @@ def _sums(frame: DataFrame, column: str) -> list[Any]:
 
 
 def write_summary(result: Result, fail_on: Sequence[str]) -> None:
-    """Write `summary.json` beside the tables: what the ten lines say, for programs."""
+    """Write `summary.json` beside the tables: what the lines of the command say, for programs."""
     job, facts = result.job, result.facts
     write_json(
         job.out / "summary.json",
@@ -322,6 +358,12 @@ def write_summary(result: Result, fail_on: Sequence[str]) -> None:
             "unseen": facts.unseen(),
             "broken": facts.broken_count,
             "torn": facts.torn,
+            "sealed": result.seals.sealed,
+            "unsealed": result.seals.unsealed,
+            "seals": {
+                head.broker: {"o": head.epoch, "n": head.n, "seal": head.seal}
+                for head in result.seals.heads
+            },
             "since": job.scope.since_us,
             "until": job.scope.until_us,
             "vhost": job.scope.vhost,

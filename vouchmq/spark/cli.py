@@ -1,4 +1,4 @@
-"""`vouchmq audit`: ledgers in; tables, ten lines and the worst lives out.
+"""`vouchmq audit`: ledgers in; tables, a verdict, ten lines and the worst lives out.
 
     vouchmq audit PATH… --out DIR
     spark-submit …/vouchmq/spark/cli.py PATH… --out DIR
@@ -32,7 +32,7 @@ from vouchmq.spark.java import JavaError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FAIL_ON: Final = ("LOST", "double_end", "early_confirm", "order")
+FAIL_ON: Final = ("tampered", "LOST", "double_end", "early_confirm", "order")
 KINDS: Final = tuple(dict.fromkeys((*verdicts.FINDINGS, *witness.FINDINGS)))
 
 

@@ -15,6 +15,8 @@ from vouchmq.spark.facts import LINE_BITS, Facts
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from vouchmq.spark.seals import Seals
+
 COLUMNS: Final = ("bk", "qid", "lsn", "kind", "t", "line", "detail")
 SCHEMA: Final = "bk int, qid bigint, lsn bigint, kind string, t bigint, line bigint, detail string"
 BOUNDLESS: Final = (1 << 63) - 1
@@ -144,6 +146,71 @@ def unknown_consumers(lines: DataFrame, consumers: DataFrame, holes: DataFrame) 
             "concat('consumer ', cid, ' was never started') AS detail",
         )
     )
+
+
+def eras(lines: DataFrame, before: DataFrame | None) -> DataFrame:
+    """(bk, o, c, h, sel, wm): from where on a channel confirms, and its last confirm's watermark.
+
+    Args:
+        lines: new ones
+        before: the same of those before; None: there were none
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    channel = ("bk", "o", "c", "h")
+    told = lines.where("e IN ('sel', 'cnf')").selectExpr(
+        *channel, "line", "CASE WHEN e = 'sel' THEN line END AS sel", "wm"
+    )
+    if before is not None:
+        told = told.unionByName(before.withColumn("line", f.col("sel")))
+    so_far = Window.partitionBy(*channel).orderBy("line")
+    since = f.last("sel", ignorenulls=True).over(so_far.rowsBetween(Window.unboundedPreceding, 0))
+    told = told.withColumn("sel", since).where("sel IS NOT NULL")
+    return told.groupBy(*channel, "sel").agg(f.max("wm").alias("wm"))
+
+
+def unanswered(judged: DataFrame, eras: DataFrame, facts: Facts) -> DataFrame:
+    """Publishes that a later confirm of their channel must have answered, and none has.
+
+    All that waits for a place in the journal is answered together with whatever else waits for it.
+    """
+    from pyspark.sql import functions as f
+
+    lasts: dict[tuple[int, int], int] = {}
+    for code, broker in enumerate(facts.brokers.values()):
+        for hole in broker.holes():
+            lasts[code, hole >> LINE_BITS] = hole
+    rows = [(code, epoch, hole) for (code, epoch), hole in sorted(lasts.items())]
+    last = judged.sparkSession.createDataFrame(rows, "bk int, o bigint, last_hole bigint")
+    silent = judged.where(
+        f"o_pub IS NOT NULL AND (flags & {c.ACKED | c.NACKED | c.MOVED}) = 0 AND c IS NOT NULL"
+    ).withColumnRenamed("ep_pub", "o")
+    owed = eras.where("wm IS NOT NULL").withColumnRenamed("wm", "said")
+    return (
+        silent.join(f.broadcast(owed), ["bk", "o", "c", "h"])
+        .where("sel < l_pub AND said >= lsn")
+        .join(f.broadcast(last), ["bk", "o"], "left")
+        .where("last_hole IS NULL OR last_hole < l_pub")
+        .selectExpr(
+            *("bk", "qid", "lsn", "'unanswered' AS kind", "t_pub AS t", "l_pub AS line"),
+            "concat('no confirm, and its channel was told of watermark ', said) AS detail",
+        )
+    )
+
+
+def of_ledger(spark: SparkSession, seals: Seals, facts: Facts) -> DataFrame:
+    """Findings of the ledger itself: what is not as it was sealed, clocks that went back."""
+    codes = facts.codes()
+    rows = [
+        (
+            *(codes[fault.broker], 0, None, fault.kind, fault.t),
+            *(fault.epoch << LINE_BITS | fault.n, fault.detail),
+        )
+        for fault in seals.faults
+        if fault.broker in codes
+    ]
+    return spark.createDataFrame(rows, SCHEMA)
 
 
 def _first_line() -> list[Column]:

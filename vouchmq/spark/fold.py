@@ -38,6 +38,7 @@ class State:
         unacked: where each consumer stands
         last: the last first delivery of each queue
         inventories: lines of inventories of which parts are still to come
+        eras: channels that confirm, and how far they have come
     """
 
     facts: Facts
@@ -49,6 +50,7 @@ class State:
     unacked: DataFrame | None = None
     last: DataFrame | None = None
     inventories: DataFrame | None = None
+    eras: DataFrame | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def fold(
         unacked=unacked.standing(moves),
         last=_last_deliveries(fresh, queues, state.last),
         inventories=parts,
+        eras=findings.eras(lines, state.eras),
     )
     return Folded(after, keep("findings", _together(found)), unacked.hours(moves))
 

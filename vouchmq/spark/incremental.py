@@ -19,13 +19,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.spark import audit, lines
+from vouchmq.spark import audit, lines, seals
 from vouchmq.spark import copies as c
 from vouchmq.spark.audit import Desk, Job, Parts, Result, apart, write_json
 from vouchmq.spark.facts import Facts
 from vouchmq.spark.fold import Folded, State, facts_before, fold
 from vouchmq.spark.gather import Batch, gather
 from vouchmq.spark.lines import LedgerError
+from vouchmq.spark.seals import Look
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -356,6 +357,23 @@ def tell(spark: SparkSession, job: Job, shelf: Shelf, began: float) -> Result:
     rows = rows.unionByName(state.copies.select(*c.COLUMNS))
     parts = Parts(rows, *(part(name) for name in (FINDINGS, HOURS, RATES, LETTERS)))
     desk = Desk(spark, job.internal / "scratch")
-    written = audit.write_tables(spark, job, state, parts, desk)
+    looks = look(job)
+    found = seals.judge(looks, audit.ended(state.facts))
+    written = audit.write_tables(spark, job, state, parts, found, desk)
     lines_of_all = spark.read.parquet(str(shelf.directory / TOLD))
-    return audit.finish(spark, job, state.facts, lines_of_all, rows, written, began)
+    return audit.finish(spark, job, state.facts, found, lines_of_all, rows, written, began)
+
+
+def look(job: Job) -> list[Look]:
+    """What seals of all files have said so far: those that are new are read."""
+    note = job.internal / "seals.json"
+    told = json.loads(note.read_text(encoding="utf-8")) if note.exists() else []
+    known = {each["path"]: Look.from_json(each) for each in told}
+    # One that was packed since is the same as it was.
+    stems = {path.removesuffix(".gz") for path in known}
+    fresh = [
+        path for path in lines.find(job.paths).closed if str(path).removesuffix(".gz") not in stems
+    ]
+    looks = [*known.values(), *audit.look(fresh)]
+    write_json(note, seals.to_json(looks))
+    return looks

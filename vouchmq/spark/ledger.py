@@ -121,6 +121,7 @@ KINDS: Final = (
     Kind("con", ("id", "w"), ("qid", "c", "h", "g", "pf", "na"), "a consumer starts, stops"),
     Kind("pub", ("rt", "c", "h", "s", "p", "to"), ("z", "lsn", "m", "rj"), "a run was routed"),
     Kind("mov", ("w", "lsn", "to", "p"), ("src", "si"), "copies that the broker itself published"),
+    Kind("sel", ("c", "h", "w"), (), "confirm or tx was selected: publishes are owed a confirm"),
     Kind("ret", ("c", "h", "i", "w"), (), "basic.return"),
     Kind("cnf", ("c", "h", "i", "ok", "wm"), (), "a confirm was sent"),
     Kind("syn", ("wm", "us"), (), "a sync has succeeded"),

@@ -21,9 +21,9 @@ from vouchmq.spark import report_sections as sections
 from vouchmq.spark.report_page import Cells, Html
 from vouchmq.spark.report_plots import Bar, Span, instant
 from vouchmq.spark.report_tables import Row, Tables, micros
+from vouchmq.spark.verdicts import PHRASES, sentence
 
 MOST_EPOCHS: Final = 40
-MOST_LIVES: Final = 100
 BY_RANK: Final = [("rank", "ascending")]
 GOOD, BAD, UNSURE = "good", "bad", "unsure"
 COLOURS: Final = {GOOD: plots.GOOD, BAD: plots.BAD, UNSURE: plots.UNSURE, "": plots.LINES[0]}
@@ -82,7 +82,7 @@ def _section(
 
 
 def header(tables: Tables) -> str:
-    """The verdict in a word, in figures, and what was looked at."""
+    """The verdict as a sentence, in figures, and what was looked at."""
     states, found = tables.states(), finding_counts(tables)
     epochs = tables.rows("completeness")
     missing = sum(lacking(row) for row in epochs)
@@ -98,7 +98,7 @@ def header(tables: Tables) -> str:
 def verdict(
     states: Counter[str], found: Counter[str], lacks: tuple[int, int, int]
 ) -> tuple[str, str, str]:
-    """Which colour, which word, which sentence.
+    """Which colour, which headline, which sentence.
 
     Args:
         states: how many copies have each
@@ -111,7 +111,8 @@ def verdict(
     copies = sum(states.values())
     if bad:
         listed = ", ".join(f"{count:,} {name}" for name, count in bad.most_common())
-        return BAD, "Findings", f"Of {copies:,} copies of messages: {listed}."
+        said = said_in_words(bad)
+        return BAD, f"{said[0].upper()}{said[1:]}", f"Of {copies:,} copies of messages: {listed}."
     if any(lacks) or states["unproven"]:
         unread = f", {broken:,} cannot be read" if broken else ""
         unread += f", of {unseen:,} stretches of time there is no ledger" if unseen else ""
@@ -133,6 +134,14 @@ def verdict(
     back = states["resurrected"]
     allowed = f" {back:,} came back after a crash, as their acks were not synced." if back else ""
     return GOOD, "Clean", f"Each of {copies:,} copies of messages is accounted for.{allowed}"
+
+
+def said_in_words(bad: Counter[str]) -> str:
+    """Findings as a sentence; those of states that are not in the table of findings, too."""
+    told = sentence(bad)
+    unknown = sum(count for name, count in bad.items() if name not in PHRASES)
+    more = f"{unknown:,} other findings" if unknown else ""
+    return "; ".join(part for part in (told, more) if part)
 
 
 def failing(found: Counter[str]) -> set[str]:
@@ -213,11 +222,13 @@ def queues(tables: Tables) -> str:
         key = (str(row["b"]), str(row.get("v", "")), str(row["queue"]))
         by_queue.setdefault(key, Counter())[row["state"]] += int(row["count"])
     wrong, unsure = of_colour(BAD), of_colour(UNSURE)
+    found = findings_by_queue(tables)
 
-    def badness(entry: tuple[tuple[str, str, str], Counter[str]]) -> tuple[int, int, int]:
-        counts = entry[1]
+    def badness(entry: tuple[tuple[str, str, str], Counter[str]]) -> tuple[int, int, int, int]:
+        key, counts = entry
         return (
             -sum(counts[name] for name in wrong),
+            -sum(found[key].values()) if key in found else 0,
             -sum(counts[name] for name in unsure),
             -sum(counts.values()),
         )
@@ -226,11 +237,27 @@ def queues(tables: Tables) -> str:
     for (broker, vhost, queue), counts in sorted(by_queue.items(), key=badness)[: page.SHOWN_ROWS]:
         told = ", ".join(f"{word(name).text} {counts[name]:,}" for name in STATES if counts[name])
         copies = sum(counts.values())
-        shown.append([page.name(broker), page.name(vhost), page.name(queue), copies, Html(told)])
-    headings = ["broker", "vhost", "queue", "copies", "states"]
+        kinds = found.get((broker, vhost, queue), Counter())
+        listed = ", ".join(f"{kinds[kind]:,} {kind}" for kind in [*PHRASES] if kinds[kind])
+        names = [page.name(broker), page.name(vhost), page.name(queue)]
+        shown.append([*names, copies, sum(kinds.values()), listed, Html(told)])
+    headings = ["broker", "vhost", "queue", "copies", "findings", "kinds", "states"]
     return page.behind(
         f"Queues ({len(by_queue):,})", headings, shown, "states", total=len(by_queue)
     )
+
+
+def findings_by_queue(tables: Tables) -> dict[tuple[str, str, str], Counter[str]]:
+    """How many findings of each kind a queue has."""
+    counts: dict[tuple[str, str, str], Counter[str]] = {}
+    found = tables.table("findings")
+    if found is None:
+        return counts
+    keys = ["b", "v", "queue", "kind"]
+    for row in found.group_by(keys).aggregate([([], "count_all")]).to_pylist():
+        key = (str(row["b"]), str(row["v"]), str(row["queue"]))
+        counts.setdefault(key, Counter())[row["kind"]] += int(row["count_all"])
+    return counts
 
 
 def completeness(tables: Tables) -> str:
@@ -304,20 +331,22 @@ def findings(tables: Tables) -> str:
 
 
 def lives(tables: Tables) -> str:
-    """The whole lives of the messages with the worst findings, each folded away."""
+    """The whole life of the message with the worst finding of each kind, each folded away."""
     parts: list[str] = []
-    kinds = {row["rank"]: str(row["kind"]) for row in tables.rows("findings", BY_RANK, MOST_LIVES)}
-    for rank, events in tables.events():
+    told = list(tables.events())
+    kinds = tables.kinds([rank for rank, _ in told])
+    for rank, events in told:
         first = events[0]
-        queue = page.name(first["queue"] or page.NONE).text
-        title = f"{word(kinds.get(rank, 'message')).text} {queue}, LSN {first['lsn']}"
+        where = " ".join(page.name(first[key] or page.NONE).text for key in ("b", "v", "queue"))
+        lsn = f", LSN {first['lsn']}" if first["lsn"] is not None else ""
+        title = f"{word(kinds.get(rank, 'message')).text} {where}{lsn}"
         shown: list[Cells] = [
             [instant(micros(row["t"])), row["o"], row["n"], page.name(row["what"])]
             for row in events
         ]
         inside = page.table(["at (UTC)", "epoch", "line", "what happened"], shown)
         parts.append(page.folded(Html(title), inside, is_open=not parts))
-    return f"<h3>Lives of the worst</h3>{''.join(parts)}" if parts else ""
+    return f"<h3>The worst of each kind</h3>{''.join(parts)}" if parts else ""
 
 
 SECTIONS: Final[tuple[tuple[str, str, Callable[[Tables], str]], ...]] = (

@@ -162,6 +162,17 @@ class Tables:
             lives[int(row["finding"])].append(row)
         yield from lives.items()
 
+    def kinds(self, ranks: Sequence[int]) -> dict[int, str]:
+        """The kinds of findings, by their rank."""
+        from pyarrow import array, compute
+
+        found = self.table("findings")
+        if found is None or not ranks:
+            return {}
+        column = found.column("rank")
+        chosen = found.filter(compute.is_in(column, array(ranks, column.type)))
+        return {int(row["rank"]): str(row["kind"]) for row in chosen.to_pylist()}
+
 
 def _of_kind(table: pa.Table, kind: str) -> pa.Table:
     from pyarrow import compute

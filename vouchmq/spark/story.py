@@ -1,4 +1,4 @@
-"""What people read of an audit: ten lines, and the lives of the messages that fared worst.
+"""What people read of an audit: a verdict, ten lines, and a life for each kind of finding.
 
 A life is every line of the ledger that tells of a copy, in the order in which they were written:
 its publish, confirms, deliveries, ends, the inventories that list it. Decides nothing.
@@ -6,21 +6,21 @@ its publish, confirms, deliveries, ends, the inventories that list it. Decides n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from vouchmq.spark import verdicts
 from vouchmq.spark.facts import LINE_BITS, Facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from vouchmq.spark.audit import Result
+    from vouchmq.spark.seals import Seals
     from vouchmq.spark.tables import Scope
 
-WORST_MOST: Final = 50
-"""So many findings have their lives in the table, the worst ones."""
-SHOWN_MOST: Final = 5
+SEALS_MOST: Final = 5
 SHOWN_LINES: Final = 25
 _OVER: Final = ("acked", "dead_lettered", "dropped", "delivered_no_ack")
 _HERE: Final = ("queued", "known", "open")
@@ -43,6 +43,7 @@ def lives(lines: DataFrame, rows: DataFrame, worst: Sequence[Any], facts: Facts)
     """
     if not worst:
         return []
+    # A life is a message's; what is wrong with the ledger itself has only its line.
     codes = facts.codes()
     wanted = lines.sparkSession.createDataFrame(
         [
@@ -137,7 +138,7 @@ _WORDS: Final[dict[str, Callable[[Any], str]]] = {
 
 
 def summary(result: Result, fail_on: Sequence[str]) -> list[str]:
-    """The ten lines.
+    """The verdict, and the lines that it rests on.
 
     Args:
         result: of the audit
@@ -149,6 +150,7 @@ def summary(result: Result, fail_on: Sequence[str]) -> list[str]:
     times = [t for *_, epoch in epochs for t in (epoch.first_t, epoch.last_t) if t is not None]
     found = " · ".join(f"{kind} {count:,}" for kind, count in result.findings.items())
     return [
+        f"verdict    {_verdict(result, fail_on)}",
         f"ledger     {_count(len(facts.brokers), 'broker')}, {_count(len(epochs), 'epoch')}, "
         f"{_count(events, 'line')}{_period(times)}",
         f"copies     {result.copies:,}",
@@ -158,9 +160,20 @@ def summary(result: Result, fail_on: Sequence[str]) -> list[str]:
         f"in doubt   {_states(states, _ODD)}",
         f"findings   {found or 'none'}",
         f"complete   {_complete(facts)}",
+        *_seals(result.seals),
         f"took       {_latencies(result.overall)}",
-        f"verdict    {_verdict(result, fail_on)}",
     ]
+
+
+def _seals(found: Seals) -> Iterator[str]:
+    """Whether lines are as they were sealed, and the last seal of each broker."""
+    broken = sum(fault.kind == "tampered" for fault in found.faults)
+    told = f"{found.sealed:,} lines sealed · {_count(broken, 'place')} changed since"
+    yield f"sealed     {told} · {found.unsealed:,} lines without a seal"
+    for head in found.heads[:SEALS_MOST]:
+        yield f"last seal  {head.seal}  {head.broker} {head.epoch}/{head.n}"
+    if len(found.heads) > SEALS_MOST:
+        yield f"last seal  … of {len(found.heads):,} brokers in summary.json"
 
 
 def _count(number: int, what: str) -> str:
@@ -219,8 +232,10 @@ def duration(us: int) -> str:
 def _verdict(result: Result, fail_on: Sequence[str]) -> str:
     code = result.exit_code(fail_on)
     if code == 1:
-        failing = sum(result.findings.get(kind, 0) for kind in fail_on)
-        return f"{_count(failing, 'failing finding')} (exit 1)"
+        failing = {kind: result.findings.get(kind, 0) for kind in fail_on}
+        others = sum(result.findings.values()) - sum(failing.values())
+        more = f"; {_count(others, 'other finding')}" if others else ""
+        return f"{verdicts.sentence(failing)}{more} (exit 1)"
     waiting = result.states.get("open", 0)
     told = []
     if not result.copies:
@@ -234,7 +249,7 @@ def _verdict(result: Result, fail_on: Sequence[str]) -> str:
         )
     others = sum(result.findings.values())
     told = told or ["every confirmed message is accounted for"]
-    told += [_count(others, "other finding")] if others and code == 0 else []
+    told += [verdicts.sentence(result.findings)] if others else []
     return f"{'; '.join(told)} (exit {code})"
 
 
@@ -252,11 +267,12 @@ def _nothing(scope: Scope) -> str:
 
 
 def worst_lives(findings: Sequence[Any], lives: Sequence[Any]) -> list[str]:
-    """The worst findings with the whole life of their message, as text."""
+    """The worst finding of each kind with the whole life of its message, as text."""
     told: list[str] = []
-    for row in findings[:SHOWN_MOST]:
+    for row in findings:
         copy = f" LSN {row['lsn']}" if row["lsn"] is not None else ""
         queue = f"{row['v']} {row['queue']}" if row["queue"] is not None else "no queue"
+        queue = "the ledger" if row["kind"] in verdicts.OF_LEDGER else queue
         told.append(f"{row['kind']}  {row['b']}  {queue}{copy}: {row['detail']}")
         life = [line for line in lives if line[0] == row["rank"]]
         told += [

@@ -120,6 +120,10 @@ _OF_COPIES: Final = {
         f"CASE WHEN (flags & {c.CLAIMED}) != 0 THEN concat('watermark ', wm, ' was not synced') "
         "ELSE concat('watermark ', wm) END",
     ),
+    "acked_undelivered": (
+        "acked_undelivered",
+        *("t_ack", "l_endn", "'acked, and nobody had been given it before'"),
+    ),
     "confirm_twice": (
         "confirm_twice",
         *("t_cnf", "o_cnf", f"concat('confirms: ', {c.first('n_more')})"),
@@ -192,7 +196,8 @@ def findings_table(
     )
     rank = f.row_number().over(Window.orderBy(severity, "bk", "line", "qid", "lsn", "detail"))
     return (
-        told.where(scope.condition())
+        # What is wrong with the ledger itself concerns all queues.
+        told.where(f"({scope.condition()}) OR kind IN {verdicts.OF_LEDGER}")
         .selectExpr("*", f"{brokers(facts)} AS b")
         .select(
             *("b", "v", "queue"),

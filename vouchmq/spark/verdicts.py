@@ -7,7 +7,7 @@ Must not know where rows come from or where they are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark import copies as c
@@ -21,12 +21,60 @@ STATES: Final = (
     *("delivered_no_ack", "queued", "known", "open", "unproven", "transient_gone"),
     *("unconfirmed_gone", "LOST"),
 )
-FINDINGS: Final = (
-    *("LOST", "early_confirm", "double_end", "resurrected", "orphan", "order"),
-    *("redelivered_flag", "confirm_twice", "over_prefetch", "unknown_consumer"),
-    "nack_lost_in_returns",
-)
-"""Kinds, the worst first."""
+PHRASES: Final[dict[str, tuple[str, str]]] = {
+    "tampered": (
+        "the ledger was changed in one place after it was sealed",
+        "the ledger was changed in {} places after it was sealed",
+    ),
+    "LOST": ("1 confirmed message is missing", "{} confirmed messages are missing"),
+    "early_confirm": (
+        "1 message was confirmed before it was on disk",
+        "{} messages were confirmed before they were on disk",
+    ),
+    "double_end": ("1 message ended more than once", "{} messages ended more than once"),
+    "acked_undelivered": (
+        "1 message was acked that nobody had been given",
+        "{} messages were acked that nobody had been given",
+    ),
+    "unanswered": ("1 publish was never answered", "{} publishes were never answered"),
+    "resurrected": ("1 message came back after its end", "{} messages came back after their end"),
+    "orphan": ("1 message was never published", "{} messages were never published"),
+    "order": ("1 message was delivered out of order", "{} messages were delivered out of order"),
+    "redelivered_flag": (
+        "1 message was delivered again without the mark",
+        "{} messages were delivered again without the mark",
+    ),
+    "confirm_twice": ("1 publish was confirmed twice", "{} publishes were confirmed twice"),
+    "over_prefetch": (
+        "1 consumer had more than its prefetch",
+        "{} consumers had more than their prefetch",
+    ),
+    "unknown_consumer": ("1 consumer was never started", "{} consumers were never started"),
+    "nack_lost_in_returns": (
+        "1 mandatory publish led nowhere and was not returned",
+        "{} mandatory publishes led nowhere and were not returned",
+    ),
+    "clock": (
+        "the clock of the ledger went back once",
+        "the clock of the ledger went back {} times",
+    ),
+}
+"""What findings of a kind say as a sentence: of one, of many. The worst kinds come first."""
+FINDINGS: Final = tuple(PHRASES)
+OF_LEDGER: Final = ("tampered", "clock")
+"""Those about the ledger itself, whatever queues and times are looked at."""
+
+
+def sentence(counts: Mapping[str, int]) -> str:
+    """What findings say, the worst first."""
+    told = [
+        (one if counts[kind] == 1 else many).format(f"{counts[kind]:,}")
+        for kind, (one, many) in PHRASES.items()
+        if counts.get(kind)
+    ]
+    return "; ".join(told)
+
+
 QUEUE_COLUMNS: Final = ("bk", "qid", "v", "queue", "is_stream", "d", "pri", "newest")
 """What `judge` wants to know of a queue; `newest` is the line of its newest whole inventory."""
 
@@ -153,7 +201,28 @@ def _findings(facts: Facts) -> list[str]:
         # A crash may undo what was not synced, ends too (DURABLE-13).
         f"(net_ends >= 1 AND (o_pub IS NOT NULL OR known) AND l_inv > l_over AND NOT {crashed} "
         f"AND NOT {_between(holes, 'l_over', 'l_inv')}) AS resurrected",
+        f"coalesce({_undelivered(facts)}, false) AS acked_undelivered",
         f"(is_stream = 0 AND n_dlv >= 2 AND o_dlv0 > l_dlv1 AND "
         f"(shiftright(o_dlv0, {LINE_BITS}) = {first_epoch} OR "
         f"(persists AND {over_an_end}))) AS redelivered_flag",
     ]
+
+
+def _undelivered(facts: Facts) -> str:
+    """SQL: whether the last end of a copy is an ack, and nobody had been given it then."""
+    epoch = f"shiftright(l_endn, {LINE_BITS})"
+    first = f"shiftleft({epoch}, {LINE_BITS})"
+    # With files that are gone, and with a ledger that was switched on, deliveries may be unseen.
+    begin = f"CASE WHEN l_pub >= {first} THEN l_pub ELSE {first} - 1 END"
+    holes = _between(_of_broker(facts, Broker.holes), f"({begin})", "l_endn")
+    switched_on = _of_broker(facts, lambda broker: broker.restarts(("on",)))
+    unseen = f"(coalesce(l_pub, -1) < {first} AND array_contains({switched_on}, {epoch}))"
+    had = (
+        "CASE WHEN o_dlvn IS NULL THEN false WHEN o_dlvn > l_endn THEN l_dlv1 < l_endn "
+        f"ELSE shiftright(o_dlvn, {LINE_BITS}) = {epoch} AND "
+        "(o_reqn IS NULL OR o_reqn < o_dlvn OR o_reqn > l_endn) END"
+    )
+    return (
+        f"(is_stream = 0 AND net_ends >= 1 AND (endn & 3) = {c.END_ACK} AND "
+        f"(o_pub IS NOT NULL OR known) AND NOT ({had}) AND NOT {holes} AND NOT {unseen})"
+    )

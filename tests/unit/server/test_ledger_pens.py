@@ -125,6 +125,21 @@ class TestPublishing:
         assert [line["i"] for line in world.lines("cnf")] == [[[1, 3]]]
         world.audit()
 
+    def test_a_channel_says_from_where_on_it_is_owed_answers(
+        self, world: LedgerWorld, client: Client
+    ) -> None:
+        assert world.lines("sel") == [{"c": 1, "h": 1, "w": "confirm"}]
+        client.ask(1, commands.Confirm.Select())
+        other = world.connect()
+        other.open()
+        other.ask(1, commands.Tx.Select())
+        assert world.lines("sel")[1:] == [{"c": 2, "h": 1, "w": "tx"}]
+        assert world.ledger is not None
+        world.ledger.switch_off()
+        world.ledger.switch_on()
+        again = [(line["h"], line["w"]) for line in world.lines("sel")[2:]]
+        assert sorted(again) == [(1, "confirm"), (1, "tx")]
+
     def test_returned_ones(self, world: LedgerWorld, client: Client) -> None:
         client.send(wire.publish(1, "none", b"x", mandatory=True) * 3)
         client.send(wire.publish(1, "none", b"x", immediate=True) * 2)

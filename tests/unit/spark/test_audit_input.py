@@ -12,6 +12,7 @@ from vouchmq.spark import audit_input, cli, story
 from vouchmq.spark.audit import INTERNAL, Job, Result
 from vouchmq.spark.command_line import UsageError
 from vouchmq.spark.facts import Facts
+from vouchmq.spark.seals import Seals
 from vouchmq.spark.tables import Scope
 
 LEDGER = "one-00000001-00000001.jsonl"
@@ -147,7 +148,7 @@ def result(
 ) -> Result:
     job = Job(("l",), Path("out"), scope or Scope())
     facts = Facts(broken_count=broken)
-    return Result(job, facts, states, findings or {}, [], [], [], 1.0)
+    return Result(job, facts, Seals(), states, findings or {}, [], [], [], 1.0)
 
 
 SCOPED = Scope(1_767_225_600_000_000, None, "/", "a.*")
@@ -160,7 +161,7 @@ SCOPED = Scope(1_767_225_600_000_000, None, "/", "a.*")
         (
             result({"acked": 3}, {"confirm_twice": 2}),
             0,
-            "every confirmed message is accounted for; 2 other findings (exit 0)",
+            "every confirmed message is accounted for; 2 publishes were confirmed twice (exit 0)",
         ),
         (result({}), 0, "nothing to judge: the ledger tells of no message (exit 0)"),
         (
@@ -186,9 +187,19 @@ SCOPED = Scope(1_767_225_600_000_000, None, "/", "a.*")
             3,
             "not provable: something is missing, and nothing worse (exit 3)",
         ),
-        (result({"LOST": 1, "open": 4}, {"LOST": 1}, broken=1), 1, "1 failing finding (exit 1)"),
+        (
+            result({"LOST": 1, "open": 4}, {"LOST": 1}, broken=1),
+            1,
+            "1 confirmed message is missing (exit 1)",
+        ),
+        (
+            result({"LOST": 63, "acked": 9}, {"LOST": 63, "order": 1, "clock": 2}),
+            1,
+            "63 confirmed messages are missing; 1 message was delivered out of order; "
+            "2 other findings (exit 1)",
+        ),
     ],
 )
 def test_the_verdict_says_no_more_than_was_judged(found: Result, code: int, said: str) -> None:
     assert found.exit_code(cli.FAIL_ON) == code
-    assert story.summary(found, cli.FAIL_ON)[-1] == f"verdict    {said}"
+    assert story.summary(found, cli.FAIL_ON)[0] == f"verdict    {said}"
