@@ -14,12 +14,13 @@ import structlog
 
 from server.alarms import Alarms
 from server.amounts import parse_amount
-from server.broker.arguments import STREAM
+from server.broker.arguments import STREAM, X_DEAD_LETTER_EXCHANGE
 from server.broker.broker import Broker
 from server.broker.delays import held_for
 from server.broker.equipment import Equipment
 from server.broker.features import features_of
 from server.broker.hold import Hold
+from server.broker.letter_pace import Pace
 from server.broker.letters import Office
 from server.broker.paged_store import DiskPages, JournalClock
 from server.broker.pager import Pager
@@ -256,6 +257,7 @@ class Assembly:
         self.upkeep.look()
         if self.ledger is not None:
             self.ledger.look()
+        self.office.pace.look()
         return self.relief.look()
 
     def check_memory(self, memory_octets: int) -> bool:
@@ -341,8 +343,24 @@ class Assembly:
             lambda: self.journal,
             wall_ms,
             self.turn.wake,
+            Pace(
+                self._clock,
+                lambda: self.turn.count,
+                lambda: self.alarms.is_disk_low or self.alarms.is_storage_failing,
+                self.turn.later,
+                self._source_of_letters,
+            ),
             heeds_clients=settings.compat_client_x_death,
+            most_hops=settings.dlx_max_hops,
         )
+
+    def _source_of_letters(self, queue: Queue) -> str:
+        """What gives a queue its dead letter exchange (DLX-23)."""
+        if X_DEAD_LETTER_EXCHANGE in queue.spec.arguments:
+            return f"argument {X_DEAD_LETTER_EXCHANGE}"
+        vhost = self.broker.vhosts.get(queue.spec.vhost)
+        policy = vhost.government.ruling_of(queue).policy if vhost is not None else None
+        return f"policy {policy.name}" if policy is not None else ""
 
     def _new_alarms(self, settings: Settings, memory_octets: int) -> Alarms:
         return Alarms(
@@ -538,6 +556,7 @@ class Assembly:
             self.ledger.synced(self.commit.watermark, self.commit.counters.last_sync_ms)
         self.node.synced(watermark)
         self.storage.synced(watermark)
+        self.office.pace.look()
 
     def _sync_failed(self, error: int) -> None:
         if error == errno.ESRCH:

@@ -201,6 +201,12 @@ class Settings:
         low=1,
         high=86_400_000,
     )
+    dlx_max_hops: int = option(
+        0,
+        "Deaths after which a message is dropped instead of dead-lettered once more; 0: any "
+        "(DLX-24).",
+        low=0,
+    )
     delivery_count_mode: str = option(
         "returns",
         "What counts toward a delivery limit: all `returns`, or `failures` only (REDELIVER-11).",

@@ -48,6 +48,11 @@ class Aside:
         heappush(self._heap, (due_ms, message[2]))
         self._arm()
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the time of any of them has come."""
+        return bool(self._heap) and self._heap[0][0] <= self._timers.now_ms()
+
     def take_due(self, most: int) -> list[Message]:
         """Take what is due by now, the earliest first."""
         now_ms = self._timers.now_ms()

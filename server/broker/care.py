@@ -36,6 +36,9 @@ FEW_DEATHS: Final = 64
 TURN_DEATHS: Final = 4096
 TURN_DEATHS_MS: Final = 10
 
+# So many dead messages are kept in memory while the disk has no room for letters.
+MOST_LAID_ASIDE: Final = 4096
+
 # Whose a note in the journal is: the first octet of its key.
 OWN_EXPIRATIONS: Final = b"x"  # the whole key: messages may have a time to live of their own
 
@@ -86,6 +89,27 @@ class Care:
         if self.letters is not None and self.letters.stuck is not None:
             found += self.letters.stuck.messages()
         return found
+
+    @property
+    def may_let_die(self) -> bool:
+        """Whether some messages may become dead letters now (DLX-23)."""
+        return self.letters is None or self.letters.pace.may_send(self._queue)
+
+    def few(self, most: int) -> int:
+        """So many, or fewer where letters come of them, are let go between two looks."""
+        return most if self.letters is None else min(most, self.letters.pace.at_a_time)
+
+    @property
+    def is_held(self) -> bool:
+        """True while none may, for want of room on the disk."""
+        return self.letters is not None and self.letters.pace.is_held
+
+    def go_on_later(self) -> None:
+        """There is more to do, in another turn."""
+        if self.letters is not None and self.is_held:
+            self.letters.pace.wait(self._queue.wake)
+        else:
+            self._queue.wake()
 
     @property
     def is_idle(self) -> bool:
@@ -142,24 +166,34 @@ class Care:
         """
         if self.letters is None or self.letters.is_gathering:
             return False
-        if len(messages) <= FEW_DEATHS and not self._dying:
+        if len(messages) <= FEW_DEATHS and not self._dying and not self.lays_aside:
             return False
         self._dying.append((messages, reason))
-        self._queue.wake()
+        self.go_on_later()
         return True
+
+    @property
+    def lays_aside(self) -> bool:
+        """True when the dead are to be kept for now, so that others can be served meanwhile."""
+        return self.is_held and sum(len(some) for some, _ in self._dying) < MOST_LAID_ASIDE
+
+    def lay_aside(self, messages: list[Message], reason: Reason) -> None:
+        """Messages from the head are dead, and become dead letters later."""
+        self._dying.append((messages, reason))
 
     def _let_die(self) -> None:
         """Go on with what was put off."""
         end_ms, left = self.now_ms() + TURN_DEATHS_MS, TURN_DEATHS
-        while self._dying and left > 0 and self.now_ms() < end_ms:
+        while self._dying and left > 0 and self.now_ms() < end_ms and self.may_let_die:
             messages, reason = self._dying.popleft()
-            some, rest = messages[:FEW_DEATHS], messages[FEW_DEATHS:]
+            few = self.few(FEW_DEATHS)
+            some, rest = messages[:few], messages[few:]
             if rest:
                 self._dying.appendleft((rest, reason))
             left -= len(some)
             self._queue.bury(some, reason)
         if self._dying:
-            self._queue.wake()
+            self.go_on_later()
 
     def gone(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
@@ -242,7 +276,7 @@ class Care:
         if self.expiry is not None:
             self.expiry.run(at_once=True)
         if self.limit is not None and not self.limit.run():
-            self._queue.wake()
+            self.go_on_later()
         if self.expiry is not None:
             self.expiry.arm()  # behind the limit: the head may be another one (TTL-03)
 
@@ -250,13 +284,16 @@ class Care:
         """Do outside the turn what a dispatch would do, without serving anybody."""
         if self.is_deep:
             return
+        is_done = True
         if self.expiry is not None:
-            self.expiry.run(at_once=not self._queue.is_head_wanted)
+            is_done = self.expiry.run(at_once=not self._queue.is_head_wanted)
         # Who waits for messages comes before the limit, and is served in the turn.
         if self.limit is not None and not self._queue.has_consumers:
-            self.limit.run()
+            is_done &= self.limit.run()
             if self.expiry is not None:
-                self.expiry.run(at_once=True)  # the head may be another one
+                is_done &= self.expiry.run(at_once=True)  # the head may be another one
+        if not is_done:
+            self.go_on_later()
 
     # Restart
 

@@ -66,7 +66,8 @@ class DeadLetter(NamedTuple):
     """A message after its death: its content, the keys it is routed by, whether it is persistent.
 
     `seen` holds the queues in which it has died since a client published it, except those behind
-    a rejection: to go there again would be a cycle (DLX-20).
+    a rejection: to go there again would be a cycle (DLX-20). `hops` counts its deaths, as `x-death`
+    does.
     """
 
     raw: bytes
@@ -74,6 +75,7 @@ class DeadLetter(NamedTuple):
     headers: Table | None
     seen: frozenset[str]
     persistent: bool
+    hops: int = 0
 
 
 def dead_letter(message: Message, death: Death) -> DeadLetter:
@@ -90,7 +92,8 @@ def dead_letter(message: Message, death: Death) -> DeadLetter:
         keys: tuple[str, ...] = (death.routing_key,)
     else:
         keys = (routing_key, *look.copies, *(decode_text(key) for _, key in blind))
-    return DeadLetter(letter, keys, look.headers, _seen(history, death), look.persistent)
+    seen = _seen(history, death)
+    return DeadLetter(letter, keys, look.headers, seen, look.persistent, look.hops)
 
 
 def dead_letters(same: list[Message], death: Death) -> tuple[DeadLetter, list[bytes]]:
@@ -109,6 +112,7 @@ class _Look(NamedTuple):
     copies: tuple[str, ...]
     headers: Table | None
     persistent: bool
+    hops: int
 
 
 def _history(notes: list[Note], death: Death) -> list[Note]:
@@ -142,7 +146,9 @@ def _rewritten(block: bytes, death: Death, exchange: str, routing_key: str) -> _
     without = {"CC"} if death.routing_key is not None else _NOTHING
     written = without_expiration(with_headers(block, added, without=without))
     persistent = properties.delivery_mode == PERSISTENT_DELIVERY_MODE
-    return _Look(written, copies, Properties(written).headers, persistent)
+    tables = (event.value for event in _events(added[X_DEATH]))
+    hops = sum(as_integer(one.get("count")) or 0 for one in tables if isinstance(one, dict))
+    return _Look(written, copies, Properties(written).headers, persistent, hops)
 
 
 def _x_death(

@@ -128,15 +128,21 @@ class Expiry:
         """
         now_ms = self._timers.now_ms()
         left = TURN_EXPIRIES
+        care = self._queue.care
         # Every level of a queue with priorities has a head of its own (TTL-03).
         for line in self._queue.lines:
             while left > 0:
-                most = min(left, BATCH_MESSAGES)
+                most = min(left, BATCH_MESSAGES if care is None else care.few(BATCH_MESSAGES))
                 count = self._expired_at_head(line, now_ms, most, at_once=at_once)
                 if not count:
                     break
                 left -= count
-                self._queue.bury(line.take(count), Reason.EXPIRED)
+                if care is None or care.may_let_die:
+                    self._queue.bury(line.take(count), Reason.EXPIRED)
+                elif care.lays_aside and self._queue.has_consumers:
+                    care.lay_aside(line.take(count), Reason.EXPIRED)
+                else:
+                    return False
         return left > 0
 
     def arm(self) -> None:
@@ -147,6 +153,9 @@ class Expiry:
         if due_ms is None:
             return
         now_ms = self._timers.now_ms()
+        if due_ms <= now_ms and self._queue.care is not None and self._queue.care.is_held:
+            self._queue.care.go_on_later()
+            return
         if self._armed_ms <= now_ms or due_ms < self._armed_ms:
             self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._ring)
 

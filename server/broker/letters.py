@@ -26,6 +26,7 @@ from server.broker.dedup import Passage
 from server.broker.delays import held_for
 from server.broker.exchange import READS_KEYS
 from server.broker.fate import Reason
+from server.broker.letter_pace import Pace
 from server.broker.message import lsn_of, runs_of_same
 from server.broker.released import all_released
 from server.broker.sending import Run, Sent, write_deaths
@@ -117,6 +118,11 @@ class Letters:
         """True when letters are being sent for the sake of letters for the sake of letters …"""
         return self._office.is_deep
 
+    @property
+    def pace(self) -> Pace:
+        """See `Office`."""
+        return self._office.pace
+
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
         """What made them dead letters could not be stored: they are none (TX-09)."""
         self._office.withdraw(queue, messages)
@@ -131,6 +137,8 @@ class Office:
         journal: returns the journal, which does not exist yet while it is being opened
         wall_ms: the wall clock in milliseconds
         wake: sees to it that a turn is run
+        pace: tells when letters may go that nobody waits for
+        most_hops: deaths after which a message becomes no dead letter any more, 0: any (DLX-24)
         heeds_clients: counts go on from an x-death header that a client has published (DLX-22)
     """
 
@@ -141,9 +149,13 @@ class Office:
         journal: Callable[[], Refused],
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
+        pace: Pace,
         *,
         heeds_clients: bool = True,
+        most_hops: int = 0,
     ) -> None:
+        self.pace = pace
+        self._most_hops = most_hops
         self._domain = domain
         self._storing = storing
         self._journal = journal
@@ -181,6 +193,10 @@ class Office:
             while pending:
                 some = pending.popleft()
                 letter, raws = dead_letters(some, death)
+                if self._is_too_far(letter):
+                    lost += some
+                    self._dropped(queue, letters, reason, "too many hops", len(some))
+                    continue
                 targets, passage = self._targets(queue, letters, letter)
                 open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
                 if not open_to:
@@ -213,6 +229,7 @@ class Office:
             if queue.pen is not None:
                 write_deaths(queue.pen, messages, lost, reason, letters.exchange)
             queue.log_settled(messages)
+        self.pace.sent(queue, len(messages), letters.exchange)
 
     def send_safely(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
         """The same for a queue that keeps what is not taken everywhere (DLX-09)."""
@@ -230,6 +247,13 @@ class Office:
             return
         with self._one_block():
             letter = dead_letter(message, self._death(queue, letters, one))
+            if self._is_too_far(letter):
+                self._dropped(queue, letters, one.reason, "too many hops")
+                letters.stuck.done(message)
+                if queue.pen is not None:
+                    queue.pen.dropped([message], one.reason.value)
+                queue.log_settled([message])
+                return
             # Its key has been looked at when it was tried first.
             is_new = not letters.stuck.knows(message)
             targets, passage = self._targets(queue, letters, letter, is_new=is_new)
@@ -310,6 +334,9 @@ class Office:
             return deque([message] for message in messages)
         return deque(runs_of_same(messages))
 
+    def _is_too_far(self, letter: DeadLetter) -> bool:
+        return 0 < self._most_hops < letter.hops
+
     def _death(self, queue: Queue, letters: Letters, one: Try) -> Death:
         return Death(
             queue.spec.name,
@@ -344,9 +371,29 @@ class Office:
             # Whatever happens, or no transaction and no limit would ever be itself again.
             self._storing.is_gathering = was_gathering
             self._depth -= 1
+        if self._refused and not self._depth:
+            self._send_refused()
+
+    def _send_refused(self) -> None:
+        """Have what full queues refused go on, one after the other and those of one together."""
+        pace = self.pace
         while self._refused and not self._depth:
+            if not pace.may_send(self._refused[0][0]):
+                if pace.is_held:
+                    pace.wait(self._go_on_refused)
+                else:
+                    self._go_on_refused()
+                return
             target, message = self._refused.popleft()
-            self.turned_away(target, message)
+            # What comes of it goes before the others, so that they are never many.
+            others, self._refused = self._refused, deque()
+            try:
+                self.turned_away(target, message)
+            finally:
+                self._refused.extend(others)
+
+    def _go_on_refused(self) -> None:
+        self.pace.later(self._send_refused)
 
     def turned_away(self, queue: Queue, message: Message) -> None:
         """A queue has refused a message, which may make it a dead letter (LEN-24).

@@ -119,9 +119,13 @@ class Limit:
             line = self._victim()
             if line is None:
                 return True
-            count = self._excess(line, min(left, BATCH_MESSAGES))
+            care = self._queue.care
+            batch = BATCH_MESSAGES if care is None else care.few(BATCH_MESSAGES)
+            count = self._excess(line, min(left, batch))
             if not count:
                 return True
+            if care is not None and not care.may_let_die:
+                return False
             left -= count
             self._bury(line.take(count))
         return False

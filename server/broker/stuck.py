@@ -131,8 +131,11 @@ class Stuck:
 
     def run(self) -> None:
         """Try again what is due."""
-        for message in self._aside.take_due(TURN_TRIES):
-            self._office.try_again(self._queue, message, self._tries[message[2]])
+        pace, left = self._office.pace, TURN_TRIES
+        while left > 0 and self._aside.is_due and pace.may_send(self._queue):
+            left -= pace.at_a_time
+            for message in self._aside.take_due(pace.at_a_time):
+                self._office.try_again(self._queue, message, self._tries[message[2]])
 
     def done(self, message: Message) -> None:
         """Everybody has it."""

@@ -303,7 +303,7 @@ class FeatureWorld(World):
             octets = sum(self.books.copies[place].octets for place in ready & there)
             if queue.tally.octets != octets:
                 raise Violation(f"{name} counts {queue.tally.octets} octets, not {octets} (LEN-01)")
-        if queue.is_dirty:
+        if queue.is_dirty or (queue.care is not None and queue.care.is_held):
             return
         limit = queue.care.limit if queue.care is not None else None
         if limit is None or limit.rejects:

@@ -18,6 +18,7 @@ from server.broker.delays import held_for
 from server.broker.equipment import Equipment
 from server.broker.features import features_of
 from server.broker.hold import Hold
+from server.broker.letter_pace import Pace
 from server.broker.letters import Office
 from server.broker.message import Message
 from server.broker.paged_store import JournalClock
@@ -133,6 +134,7 @@ class World:
     ) -> None:
         self.now = 1000.0
         self.tick_s = 0.0  # by which time moves whenever somebody looks at the clock
+        self.pace_clock: Callable[[], float] = lambda: self.now
         self.journal = FakeJournal()
         self.scheduled: list[Callable[[], None]] = []
         self.bugs: list[BaseException] = []
@@ -148,6 +150,12 @@ class World:
             lambda: self.journal,
             lambda: 1_600_000_000_000 + int(self.now * 1000),
             self.turn.wake,
+            Pace(
+                lambda: self.pace_clock(),
+                lambda: self.turn.count,
+                lambda: self.node.alarms.is_disk_low,
+                self.turn.later,
+            ),
         )
         self.equipment = Equipment(
             self.timers,
