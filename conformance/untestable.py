@@ -66,6 +66,7 @@ UNTESTABLE: Final[dict[str, str]] = {
     "DURABLE-18": "about the data directory",
     "DURABLE-19": "needs a million messages and a clock at the broker's start",
     "DURABLE-21": "needs a disk that fails",
+    "DURABLE-27": "needs a data directory restored from a backup",
     "LIMIT-14": "shown over HTTP and in metrics only",
     "LIMIT-20": "back-pressure is to be invisible but for the state shown over HTTP",
     "LIMIT-21": "about memory; order and semantics are judged by all other cases",

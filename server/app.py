@@ -243,6 +243,7 @@ class Server:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
         self._assembly = assembly = self._open(loop)
+        self._offer = self._offer.on(assembly.broker.data_directory)
         loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
         # With this sync those segments go of which nothing is left: starts without any traffic
         # must not pile up files.

@@ -189,6 +189,7 @@ class Assembly:
         )
         self.upkeep = self._new_upkeep(settings, call_later)
         self._restore(recovered, settings)
+        self._begin(recovered_lsn, random_token)
         self.node = self._new_node(settings, random_token, recovered_lsn)
         self.relief = Relief(self.alarms, lambda: list(self.node.connections), clock)
         if ledger_files is not None:
@@ -221,6 +222,10 @@ class Assembly:
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
             vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
             vhost.default_queue_type = account.default_queue_type
+
+    def _begin(self, recovered_lsn: int, random_token: Callable[[], str]) -> None:
+        """Note that the broker has started on this data directory (DURABLE-27)."""
+        self._define(self.broker.data_directory.begin(recovered_lsn, random_token))
         self.journal.learn_definitions()
 
     def _open_ledger(

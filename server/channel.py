@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from protocol.codec import Command
     from protocol.fields import Table
     from server.auth import User
+    from server.broker.data_directory import DataDirectory
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
     from server.connection import Connection
@@ -97,6 +98,15 @@ class Channel:
     def reply_names(self) -> ReplyNames:
         """The live names of direct reply-to (CONS-64)."""
         return self.node.replies
+
+    @property
+    def data_directory(self) -> DataDirectory:
+        """Where the broker keeps everything (DURABLE-26)."""
+        return self.node.broker.data_directory
+
+    def barrier(self) -> int:
+        """An LSN that is on disk once everything decided so far is."""
+        return self.node.journal.barrier()
 
     def handle(self, command: Command) -> None:
         """Do what a method asks for.

@@ -13,7 +13,7 @@ Spec: CONN-01…46, CONN-70, CONN-71
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +46,7 @@ from server.sasl import (
 )
 
 if TYPE_CHECKING:
+    from server.broker.data_directory import DataDirectory
     from server.broker.queue import Queue
     from server.broker.vhost import VHost
 
@@ -154,12 +155,19 @@ class Offer:
     heartbeat_s: int = 60
     update_secret_verify: bool = False
     lacks: frozenset[str] = frozenset()
+    data_directory_id: str = ""
+    start_id: str = ""
+
+    def on(self, directory: DataDirectory) -> Offer:
+        """The same from a broker on this data directory (DURABLE-26)."""
+        return replace(self, data_directory_id=directory.identity, start_id=directory.start)
 
     def server_properties(self) -> Table:
         """The table of connection.start.
 
-        Spec: CONN-11, CONN-12
+        Spec: CONN-11, CONN-12, DURABLE-26
         """
+        own = {"data_directory_id": self.data_directory_id, "start_id": self.start_id}
         can: Table = {name: boolean(True) for name in CAPABILITIES if name not in self.lacks}
         return {
             "capabilities": Field("F", can),
@@ -169,6 +177,7 @@ class Offer:
             "cluster_name": longstr(self.node),
             "copyright": longstr("Copyright (c) the VouchMQ authors"),
             "information": longstr("A confirm means: it is on disk"),
+            **{name: longstr(value) for name, value in own.items() if value},
         }
 
 

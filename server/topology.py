@@ -28,9 +28,10 @@ from protocol.codec import (
     queue_unbind_ok,
 )
 from protocol.constants import DIRECT_REPLY_TO
-from protocol.errors import AccessRefused, NotFound
-from protocol.fields import Table
+from protocol.errors import AccessRefused, NotFound, PreconditionFailed
+from protocol.fields import Table, as_integer, as_text
 from server.broker.bindings import DestinationKind
+from server.broker.data_directory import DataDirectory
 from server.broker.exchange import check_type
 from server.broker.names import (
     RESERVED_PREFIX,
@@ -50,6 +51,9 @@ TopicPermission = Literal["write", "read"]
 # What permissions call the exchange without a name (PERM-01).
 DEFAULT_EXCHANGE_RESOURCE: Final = "amq.default"
 REPLY_NAME_PREFIX: Final = DIRECT_REPLY_TO + "."
+# Declared passively it says, and checks, how far somebody has looked (DURABLE-28).
+POSITION_NAME: Final = "amq.vouchmq.position"
+_SEEN: Final = ("data-directory", "start", "lsn")
 
 
 class User(Protocol):
@@ -100,6 +104,13 @@ class Scope(Protocol):
     @property
     def reply_names(self) -> ReplyNames:
         """The live reply names of the broker."""
+
+    @property
+    def data_directory(self) -> DataDirectory:
+        """Where the broker keeps everything."""
+
+    def barrier(self) -> int:
+        """An LSN that is on disk once everything decided so far is."""
 
     def reply(self, frame: bytes, lsn: int = 0) -> None:
         """Send `frame` once everything up to `lsn` is on disk; b"" for a method with nowait."""
@@ -181,10 +192,13 @@ def unbind_exchange(scope: Scope, method: commands.Exchange.Unbind, arguments: T
 def declare_queue(scope: Scope, method: commands.Queue.Declare, arguments: Table) -> None:
     """queue.declare.
 
-    Spec: QUEUE-01 … QUEUE-10, QUEUE-14, CONS-61, CONS-64, PERM-04, QUORUM-07
+    Spec: QUEUE-01 … QUEUE-10, QUEUE-14, CONS-61, CONS-64, PERM-04, QUORUM-07, DURABLE-28
     """
     if _is_reply_name(method.queue):
         _declare_reply_name(scope, method)
+        return
+    if method.passive and method.queue == POSITION_NAME:
+        _declare_position(scope, method, arguments)
         return
     name, lsn = strip_cr_lf(method.queue), 0
     if method.passive:
@@ -274,6 +288,25 @@ def _declare_reply_name(scope: Scope, method: commands.Queue.Declare) -> None:
     if name != DIRECT_REPLY_TO and not scope.reply_names.is_live(name):
         raise NotFound(f"no {queue_text(name, scope.vhost.name)}")
     _declared(scope, method, name, (0, 1), 0)
+
+
+def _declare_position(scope: Scope, method: commands.Queue.Declare, arguments: Table) -> None:
+    """Answer with an LSN once it is on disk; no permission, as nothing of anybody's is told.
+
+    Raises:
+        PreconditionFailed: 406, this data directory does not hold what was seen
+    """
+    barrier_lsn = scope.barrier()
+    if arguments:
+        seen = [as_text(arguments.get(name)) for name in _SEEN[:2]]
+        lsn = as_integer(arguments.get(_SEEN[2]))
+        if set(arguments) != set(_SEEN) or lsn is None or None in seen:
+            raise PreconditionFailed(f"'{POSITION_NAME}' takes all of {', '.join(_SEEN)} or none")
+        why = scope.data_directory.mismatch(seen[0] or "", seen[1] or "", lsn, barrier_lsn)
+        if why:
+            raise PreconditionFailed(why)
+    counts = (barrier_lsn & 0xFFFFFFFF, barrier_lsn >> 32)
+    _declared(scope, method, POSITION_NAME, counts, barrier_lsn)
 
 
 def _declared(

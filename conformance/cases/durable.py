@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from conformance.case import case
 from conformance.cases import exch, queue
 from conformance.client import Channel
-from conformance.expect import check, equal
+from conformance.expect import MismatchError, check, equal
 from conformance.stage import Stage
-from conformance.wire import Table
+from conformance.wire import Plain, Table, Typed
+
+POSITION: Final = "amq.vouchmq.position"
 
 
 def _queue_exists(stage: Stage, name: str) -> bool:
@@ -263,3 +266,66 @@ def confirmed_one_by_one(stage: Stage) -> Iterator[None]:
         channel.wait("basic.ack")
     yield
     equal(stage.channel().drain(name), [str(number) for number in range(100)], "messages")
+
+
+def _identities(stage: Stage) -> tuple[str, str]:
+    """Of the data directory and of the start, as server-properties tell them."""
+    table = stage.dial().wait(0, "connection.start").arguments["server_properties"]
+    told = table if isinstance(table, dict) else {}
+    found = []
+    for name in ("data_directory_id", "start_id"):
+        value = told.get(name)
+        if not isinstance(value, Typed) or not isinstance(value.value, bytes) or not value.value:
+            raise MismatchError(f"{name} is {value!r}, wanted a longstr")
+        found.append(value.value.decode())
+    return found[0], found[1]
+
+
+def _position(channel: Channel, arguments: Table) -> int:
+    answer = channel.call("queue.declare", queue=POSITION, passive=True, arguments=arguments)
+    return answer.number("message_count") | answer.number("consumer_count") << 32
+
+
+@case(
+    "DURABLE-26",
+    says="the data directory keeps its identity, and each start has another",
+    mark="+",
+    restart=True,
+)
+def identities(stage: Stage) -> Iterator[None]:
+    directory, start = _identities(stage)
+    equal(_identities(stage), (directory, start), "what another connection is told")
+    seen: Table = {
+        "data-directory": directory,
+        "start": start,
+        "lsn": _position(stage.channel(), {}),
+    }
+    yield
+    now = _identities(stage)
+    equal(now[0], directory, "data_directory_id")
+    check(now[1] != start, "start_id is the same")
+    _position(stage.channel(), seen)
+
+
+@case("DURABLE-28", says="a position tells an LSN that grows, and checks one", mark="+")
+def position(stage: Stage) -> None:
+    directory, start = _identities(stage)
+    channel = stage.channel()
+    first = _position(channel, {})
+    confirming = stage.confirming()
+    name = stage.queue(confirming, durable=True)
+    stage.load(confirming, name, "a", "b")
+    second = _position(channel, {})
+    check(second > first + 2, f"the LSN was {first}, and is {second} after two messages")
+    seen: dict[str, Plain] = {"data-directory": directory, "start": start, "lsn": second}
+    check(_position(channel, seen) > second, "it does not grow")
+    wrongs: tuple[dict[str, Plain], ...] = (
+        {"data-directory": "x"},
+        {"start": "x"},
+        {"lsn": second + 1_000_000},
+        {"lsn": "many"},
+    )
+    for wrong in wrongs:
+        with channel.soft(406, None, "queue.declare"):
+            channel.send("queue.declare", queue=POSITION, passive=True, arguments=seen | wrong)
+        channel.reopen()

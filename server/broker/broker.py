@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Generic
 
 from server.broker import definitions as d
+from server.broker.data_directory import DataDirectory
 from server.broker.government import leave_alone
 from server.broker.policies import Ruling
 from server.broker.restoring import apply_definition, definitions_of
@@ -37,6 +38,7 @@ class Broker(Generic[Q_co]):
         so it must do nothing but make the object.
         """
         self.vhosts: dict[str, VHost[Q_co]] = {}
+        self.data_directory = DataDirectory()
         self._new_queue = new_queue
         self._define = define
         self._drop_queue = drop_queue
@@ -63,6 +65,7 @@ class Broker(Generic[Q_co]):
         Spec: DURABLE-01
         """
         records = [d.encode(d.QueueIdsReserved(self._free_queue_id))]
+        records += self.data_directory.records()
         for vhost in self.vhosts.values():
             records += definitions_of(vhost)
         return records
@@ -77,6 +80,8 @@ class Broker(Generic[Q_co]):
             definition = d.decode(record)
             if isinstance(definition, d.QueueIdsReserved):
                 self._reserve_queue_ids(definition.next_queue_id)
+            elif isinstance(definition, d.DataDirectoryStarted):
+                self.data_directory.restore(definition)
             elif isinstance(definition, d.VHostCreated):
                 self._known_vhost(definition.vhost)
             else:

@@ -40,6 +40,17 @@ class QueueIdsReserved:
 
 
 @dataclass(slots=True, frozen=True)
+class DataDirectoryStarted:
+    """The broker has started on this data directory; `starts` are the newest, this one last.
+
+    Of each its identity and the highest LSN that it found (DURABLE-27).
+    """
+
+    identity: str
+    starts: list[tuple[str, int]]
+
+
+@dataclass(slots=True, frozen=True)
 class VHostCreated:
     """A virtual host, with its predeclared exchanges."""
 
@@ -143,11 +154,12 @@ VHostDefinition = (
     | PolicySet
     | PolicyCleared
 )
-Definition = QueueIdsReserved | VHostCreated | VHostDefinition
+Definition = QueueIdsReserved | DataDirectoryStarted | VHostCreated | VHostDefinition
 
 # Names of operations and of fields are the format; renaming one needs a new version.
 _KINDS: Final[dict[str, type[Definition]]] = {
     "queue-ids": QueueIdsReserved,
+    "data-directory": DataDirectoryStarted,
     "vhost": VHostCreated,
     "exchange": ExchangeDeclared,
     "exchange-delete": ExchangeDeleted,

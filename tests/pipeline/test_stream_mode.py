@@ -167,7 +167,7 @@ def test_two_streams_share_a_trigger_by_what_waits(url: str, fresh: Fresh) -> No
     publish(url, small, 10_000, 10_200)
     with query(options(url, large, small, maxMessagesPerTrigger=500)) as run:
         run.plan()
-        assert run.log[0][1] == {"v": 1, "next": dict(sorted({large: 450, small: 50}.items()))}
+        assert run.log[0][1]["next"] == dict(sorted({large: 450, small: 50}.items()))
         assert [(p.range.start, p.range.stop) for p in run.reader.partitions(*run.log[0])]
         run.rows += run.read(run.log[0])
         assert run.run() == 3
@@ -272,9 +272,9 @@ def test_a_stream_that_was_declared_again(
         declare(url, stream)
         publish(url, stream, 7000, 7010)
         run.restart()
-        with pytest.raises(DataLossError, match="goes on at offset 500, and the stream ends"):
+        with pytest.raises(DataLossError, match="goes on at offset 500"):
             run.plan()
-        with pytest.raises(DataLossError, match="the stream ends before 10"):
+        with pytest.raises(DataLossError, match=r"ends before 10|deleted and declared again"):
             run.read(run.log[0])
         run.restart(options(url, stream, failOnDataLoss="false"))
         with caplog.at_level(logging.WARNING):

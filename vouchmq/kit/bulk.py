@@ -132,6 +132,10 @@ class BulkConnection:
                 tried.append(str(error))
         raise BulkError("no broker lets us in: " + "; ".join(tried))
 
+    def another(self, *, name: str = "") -> BulkConnection:
+        """A second connection to the same broker, without heartbeats. Raises: as `open`."""
+        return self._open(self._target, CONNECT_TIMEOUT_S, self.read_timeout_s, 0, name)
+
     @classmethod
     def _open(
         cls, target: Target, connect_s: float, read_s: float, heartbeat_s: int, name: str

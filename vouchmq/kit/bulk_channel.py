@@ -100,9 +100,10 @@ class BulkChannel:
 
     # Queues and exchanges.
 
-    def declare_passive(self, queue: str) -> tuple[int, int]:
+    def declare_passive(self, queue: str, *, arguments: Arguments = None) -> tuple[int, int]:
         """Messages ready and consumers of a queue that is there; else `BulkClosed`, 404."""
-        answer = self._call(named(Queue.Declare(passive=True), queue=queue), Queue.DeclareOk)
+        method = Queue.Declare(passive=True, arguments=_table(arguments))
+        answer = self._call(named(method, queue=queue), Queue.DeclareOk)
         return answer.message_count or 0, answer.consumer_count or 0
 
     def declare(

@@ -24,6 +24,8 @@ QUEUE_ID: Final = "x-queue-id"
 _SEQUENCE_KEY: Final = bytes([len(SEQUENCE)]) + SEQUENCE.encode() + b"l"
 _QUEUE_ID_KEY: Final = bytes([len(QUEUE_ID)]) + QUEUE_ID.encode() + b"l"
 _NUMBER: Final = Struct(">q").unpack_from
+# What the two add to the properties of a message.
+PLACE_BYTES: Final = len(_SEQUENCE_KEY) + len(_QUEUE_ID_KEY) + 2 * 8
 
 # Finished ranges are kept while they are so few; with one consumer on a queue there is one.
 KEPT_RANGES: Final = 64

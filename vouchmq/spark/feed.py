@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from vouchmq.kit import bulk
+from vouchmq.spark.data_directory import DirectoryGuard, ForeignDirectoryError, Seen
 from vouchmq.spark.dedupe import SEQUENCE
 from vouchmq.spark.lanes import Lane, Portion
 from vouchmq.spark.options import SourceOptions, refuse
@@ -71,6 +72,9 @@ class Feed:
         self._options = options
         self._open = connect
         self.lanes = [Lane(queue) for queue in options.queues]
+        self._guard = DirectoryGuard(asks_aside=True)
+        # The thread that connects, and the trigger that asks.
+        self._guard_lock = threading.Lock()
         self.generation = 0
         # Whether deliveries have numbers; known once connected.
         self.has_sequence = False
@@ -100,6 +104,9 @@ class Feed:
             try:
                 self._connect()
                 break
+            except ForeignDirectoryError:
+                self._hang_up()
+                raise
             except bulk.BulkError as error:
                 self._hang_up()
                 if not is_exclusive_elsewhere(error) or time.monotonic() > deadline:
@@ -117,6 +124,8 @@ class Feed:
         if self._thread is not None:
             self._thread.join(_END_S)
         self._hang_up()
+        with self._guard_lock:
+            self._guard.close()
 
     def check(self) -> None:
         """Raise what has ended the feed, if anything has."""
@@ -228,6 +237,32 @@ class Feed:
         except bulk.BulkError as error:
             log.debug("queues could not be looked at: %s", error)
 
+    def require(self, seen: Seen | None) -> None:
+        """A checkpoint has read here; see `DirectoryGuard`.
+
+        Raises:
+            ForeignDirectoryError: the broker does not hold what was seen
+        """
+        with self._guard_lock:
+            self._guard.require(seen)
+
+    def position(self, portions: Iterable[Portion]) -> tuple[bool, Seen | None]:
+        """Where these were read, once everything that was delivered is on disk.
+
+        Without a connection there is no such answer: then they are taken back, or come again.
+
+        Returns:
+            Whether they may be handed out; and where they were read, None if the broker is silent.
+        """
+        try:
+            with self._guard_lock:
+                return True, self._guard.position()
+        except bulk.BulkError as error:
+            log.debug("the broker could not be asked for its position: %s", error)
+        for portion in portions:
+            self.put_aside(portion)
+        return False, None
+
     def unlimited(self, is_unlimited: bool) -> None:
         """Whether to read on above `maxBufferedBytes`: a replay must see what it waits for."""
         self._is_unlimited = is_unlimited
@@ -242,7 +277,7 @@ class Feed:
                 except (bulk.BulkError, _CancelledError) as error:
                     if not self._ending.is_set():
                         self._recover(error)
-        except FeedError as error:
+        except (FeedError, ForeignDirectoryError) as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - whatever it was, the query must hear of it
             self._fail(FeedError(f"reading from the broker failed: {error!r}"))
@@ -341,6 +376,8 @@ class Feed:
             heartbeat_s=HEARTBEAT_S,
             name="vouchmq.spark " + ", ".join(options.queues),
         )
+        with self._guard_lock:
+            self._guard.connected(connection)
         is_offered = CAPABILITY in connection.capabilities
         if options.dedupe == "seq" and not is_offered:
             refuse("dedupe", "seq needs a broker that numbers deliveries; this one does not")

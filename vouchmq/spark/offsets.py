@@ -3,6 +3,8 @@
     queue   {"v":1,"epoch":"<12 hex>","n":<handed out>[,"done":{"<queue id>":[[first,last],…]}]}
     spool   {"v":1,"spool":"<12 hex>","file":<number>}
 
+Both with `at` where the broker tells which data directory it has; see `data_directory.py`.
+
 Spark compares offsets by their text: keys have a fixed order, numbers are whole, and an offset
 changes only when there is something new. `done` is what was handed out, as ranges of the broker's
 queue sequence. Must not know connections, files, nor Spark.
@@ -16,6 +18,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+from vouchmq.spark.data_directory import Seen
 
 VERSION: Final = 1
 
@@ -193,18 +197,20 @@ class QueueOffset:
         epoch: of the process that handed out; a process knows only its own deliveries
         handed_out: messages since that process began
         done: what was handed out as far as it may come again; None without a sequence
+        at: where it was read, None where the broker does not tell
     """
 
     epoch: str
     handed_out: int
     done: Places | None = None
+    at: Seen | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For Spark."""
         offset: dict[str, Any] = {"v": VERSION, "epoch": self.epoch, "n": self.handed_out}
         if self.done is not None:
             offset["done"] = self.done.as_json()
-        return offset
+        return offset if self.at is None else {**offset, "at": self.at.as_json()}
 
     @classmethod
     def of_json(cls, offset: Mapping[str, Any]) -> QueueOffset:
@@ -217,7 +223,8 @@ class QueueOffset:
             if offset["v"] != VERSION:
                 raise ValueError
             done = Places.of_json(offset["done"]) if "done" in offset else None
-            return cls(str(offset["epoch"]), int(offset["n"]), done)
+            at = Seen.of_json(offset.get("at"))
+            return cls(str(offset["epoch"]), int(offset["n"]), done, at)
         except (KeyError, ValueError, TypeError, AttributeError):
             raise _of_another_mode(offset, "queue") from None
 
@@ -226,15 +233,17 @@ class QueueOffset:
 class SpoolOffset:
     """How far a query of mode spool has come: the last file that was handed out, 0 for none.
 
-    `spool` is the identity of the directory, empty before there is a file.
+    `spool` is the identity of the directory, empty before there is a file; `at` as in mode queue.
     """
 
     spool: str
     file: int
+    at: Seen | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For Spark."""
-        return {"v": VERSION, "spool": self.spool, "file": self.file}
+        offset: dict[str, Any] = {"v": VERSION, "spool": self.spool, "file": self.file}
+        return offset if self.at is None else {**offset, "at": self.at.as_json()}
 
     @classmethod
     def of_json(cls, offset: Mapping[str, Any]) -> SpoolOffset:
@@ -246,8 +255,9 @@ class SpoolOffset:
         try:
             if offset["v"] != VERSION:
                 raise ValueError
-            return cls(str(offset["spool"]), int(offset["file"]))
-        except (KeyError, ValueError, TypeError):
+            at = Seen.of_json(offset.get("at"))
+            return cls(str(offset["spool"]), int(offset["file"]), at)
+        except (KeyError, ValueError, TypeError, AttributeError):
             raise _of_another_mode(offset, "spool") from None
 
 

@@ -141,6 +141,7 @@ class QueueDriver:
             OffsetError: it is no offset of this mode
         """
         offset = QueueOffset.of_json(end)
+        self._require(offset)
         if not self._has_begun:
             self._handed.begin(offset.done)
             self._has_begun = True
@@ -152,6 +153,11 @@ class QueueDriver:
         places = self._handed.finish()
         if self._feed.has_sequence and is_acked:
             self._fences.append((self._feed.fence(), places))
+
+    def _require(self, offset: QueueOffset) -> None:
+        """Of a process before this one: the broker must hold what that has seen."""
+        if offset.epoch != self.epoch:
+            self._feed.require(offset.at)
 
     def _is_behind(self, batch: _Batch, end: dict[str, Any], offset: QueueOffset) -> bool:
         if end == batch.end:
@@ -173,14 +179,19 @@ class QueueDriver:
             # Handed out, and Spark has not logged it: the same again.
             return self._batch.end
         self._look_at_fences()
-        portions, places = self._fresh(limit)
-        if not portions and not self._must_tell:
-            return start
+        while True:
+            portions, places = self._fresh(limit)
+            if not portions and not self._must_tell:
+                return start
+            is_sure, at = self._feed.position(portions)
+            if is_sure:
+                break
+            self._intake.took(-sum(len(portion.deliveries) for portion in portions))
         self._must_tell = False
         self._handed_out += sum(len(portion.deliveries) for portion in portions)
         self._handed.hand_out(places)
         done = self._handed.done() if self._feed.has_sequence else None
-        end = QueueOffset(self.epoch, self._handed_out, done).as_json()
+        end = QueueOffset(self.epoch, self._handed_out, done, at).as_json()
         self._batch = _Batch(portions, end)
         return end
 
@@ -267,6 +278,7 @@ class QueueDriver:
                 "come later"
             )
             return False
+        self._require(end)
         finished = start.done if start.done is not None else Places()
         self._handed.begin(finished)
         self._has_begun = True

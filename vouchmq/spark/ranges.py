@@ -38,9 +38,30 @@ class Range:
         return f"stream '{self.queue}', offsets {self.start} to {self.stop - 1}"
 
 
-def offset_of(positions: Mapping[str, int]) -> dict[str, Any]:
-    """The offset that Spark keeps: it compares their texts, so the order of keys is fixed."""
-    return {"v": VERSION, "next": {queue: positions[queue] for queue in sorted(positions)}}
+def offset_of(
+    positions: Mapping[str, int],
+    ids: Mapping[str, int] | None = None,
+    at: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The offset that Spark keeps: it compares their texts, so the order of keys is fixed.
+
+    Args:
+        positions: where to read on
+        ids: of the streams, as far as the broker tells them
+        at: which data directory they are in, as JSON, where the broker tells
+    """
+    offset: dict[str, Any] = {
+        "v": VERSION,
+        "next": {queue: positions[queue] for queue in sorted(positions)},
+    }
+    if ids:
+        offset["ids"] = {queue: ids[queue] for queue in sorted(ids)}
+    return {**offset, "at": dict(at)} if at is not None else offset
+
+
+def ids_of(offset: Mapping[str, Any]) -> dict[str, int]:
+    """The ids of the streams that an offset knows; of an earlier version: none."""
+    return {str(queue): int(number) for queue, number in offset.get("ids", {}).items()}
 
 
 def positions_of(offset: Mapping[str, Any], queues: Iterable[str]) -> dict[str, int]:

@@ -28,6 +28,7 @@ from urllib.request import url2pathname
 
 import pyarrow as pa
 
+from vouchmq.spark.data_directory import Seen
 from vouchmq.spark.offsets import Places
 
 SUFFIX: Final = ".arrow"
@@ -37,9 +38,11 @@ DIGITS: Final = 12
 KEPT_FILES: Final = 4
 _LOCK_WAIT_S: Final = 10.0
 _FORMAT: Final = 1
-# Metadata of a file: which record batches each task has; places of all that was spooled.
+# Metadata of a file: which record batches each task has; places of all that was spooled; which
+# data directory it was read from.
 _TASKS: Final = b"vouchmq.tasks"
 _PLACES: Final = b"vouchmq.places"
+_AT: Final = b"vouchmq.at"
 
 log = logging.getLogger("vouchmq.spark")
 
@@ -222,6 +225,7 @@ class Spool:
         tasks: Sequence[Sequence[pa.RecordBatch]],
         schema: pa.Schema,
         places: Places,
+        at: Seen | None = None,
     ) -> None:
         """Write a batch; it is durable when this returns.
 
@@ -230,6 +234,7 @@ class Spool:
             tasks: record batches of each
             schema: of all record batches
             places: of everything that was spooled, as far as it is remembered
+            at: where it was read, None where the broker does not tell
 
         Raises:
             SpoolError: it could not be written or synced; then there is no such file
@@ -240,7 +245,11 @@ class Spool:
             numbers.append(list(range(count, count + len(batches))))
             count += len(batches)
         marked = schema.with_metadata(
-            {_TASKS: json.dumps(numbers).encode(), _PLACES: json.dumps(places.as_json()).encode()}
+            {
+                _TASKS: json.dumps(numbers).encode(),
+                _PLACES: json.dumps(places.as_json()).encode(),
+                **({_AT: json.dumps(at.as_json()).encode()} if at is not None else {}),
+            }
         )
 
         def fill(path: Path) -> None:
@@ -315,6 +324,16 @@ def places_in(path: Path) -> Places:
     """
     metadata = _opened(path).schema.metadata or {}
     return Places.of_json(json.loads(metadata.get(_PLACES, b"{}")))
+
+
+def seen_in(path: Path) -> Seen | None:
+    """Where the rows of a file were read; None where nobody told.
+
+    Raises:
+        SpoolError: it cannot be read
+    """
+    text = (_opened(path).schema.metadata or {}).get(_AT)
+    return Seen.of_json(json.loads(text)) if text is not None else None
 
 
 def column_of(path: Path, column: str) -> list[Any]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from vouchmq.spark import spool
+from vouchmq.spark.data_directory import Seen
 from vouchmq.spark.dedupe import Keys, places_of
 from vouchmq.spark.feed import Feed, Fence
 from vouchmq.spark.intake import Intake
@@ -109,7 +110,7 @@ class SpoolDriver:
         self._spool = directory
         self._clock = clock
         self._intake = Intake(options, feed)
-        self._is_ready = False
+        self._is_ready = self._is_required = False
         self._files: list[int] = []
         # What was spooled, so that it is known when it comes again: by its place or by its key.
         self._places = Places()
@@ -199,16 +200,36 @@ class SpoolDriver:
         self.finish(start)
         following = offset.file + 1
         if following > self._last():
-            portions, places = self._fresh(limit)
+            # What is in the spool already is handed out whatever broker there is.
+            self._require(offset)
+            portions, places, at = self._sure(limit)
             if not portions:
                 return start
-            self._write(following, portions, places)
+            self._write(following, portions, places, at)
         elif following not in self._files:
             raise spool.SpoolError(
                 f"spool file {self._spool.path(following)} is missing, and there are later ones: "
                 "was it deleted? Its messages are acked and cannot be read again"
             )
-        return SpoolOffset(self._spool.identity, following).as_json()
+        at = spool.seen_in(self._spool.path(following))
+        return SpoolOffset(self._spool.identity, following, at).as_json()
+
+    def _require(self, offset: SpoolOffset) -> None:
+        """Once: the broker must hold what the newest file, or the checkpoint, has seen."""
+        if self._is_required:
+            return
+        newest = spool.seen_in(self._spool.path(self._last())) if self._files else None
+        self._feed.require(newest or offset.at)
+        self._is_required = True
+
+    def _sure(self, limit: Any) -> tuple[list[Portion], list[Place | None], Seen | None]:
+        """The same as `_fresh`, and where it was read; all of that is on the broker's disk."""
+        while True:
+            portions, places = self._fresh(limit)
+            is_sure, at = self._feed.position(portions) if portions else (True, None)
+            if is_sure:
+                return portions, places, at
+            self._intake.took(-sum(len(portion.deliveries) for portion in portions))
 
     def _fresh(self, limit: Any) -> tuple[list[Portion], list[Place | None]]:
         """Messages that were not spooled before, and their places; copies are acked."""
@@ -258,7 +279,13 @@ class SpoolDriver:
             places = [place for place, mark in zip(places, marks, strict=True) if not mark]
         return portion.part(kept), places
 
-    def _write(self, number: int, portions: list[Portion], places: list[Place | None]) -> None:
+    def _write(
+        self,
+        number: int,
+        portions: list[Portion],
+        places: list[Place | None],
+        at: Seen | None,
+    ) -> None:
         columns = self._columns
         if self._keys is not None and self._keys.column not in columns:
             columns = (*columns, self._keys.column)
@@ -275,7 +302,7 @@ class SpoolDriver:
                 len(broken),
             )
         self._remember_places(places)
-        self._spool.write(number, tasks, arrow_schema(columns), self._places)
+        self._spool.write(number, tasks, arrow_schema(columns), self._places, at)
         self._files.append(number)
         if self._keys is not None:
             values = [

@@ -26,8 +26,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from vouchmq.kit.bulk import BulkError
+from vouchmq.spark.data_directory import Seen
 from vouchmq.spark.options import SourceOptions, refuse
-from vouchmq.spark.ranges import Range, admit, offset_of, positions_of, ranges_of, split
+from vouchmq.spark.ranges import (
+    Range,
+    admit,
+    ids_of,
+    offset_of,
+    positions_of,
+    ranges_of,
+    split,
+)
 from vouchmq.spark.stream_read import RangeReader, loss
 from vouchmq.spark.tail import Probe, is_away
 
@@ -43,9 +52,10 @@ WAIT_S: Final = 0.1
 class StreamPartition(InputPartition):
     """One range of a stream, as it is sent to a task."""
 
-    def __init__(self, whole: Range) -> None:
+    def __init__(self, whole: Range, at: Seen | None) -> None:
         super().__init__(whole)
         self.range = whole
+        self.at = at
 
 
 class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,6 +72,9 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         self._probe = Probe(options)
         self._tails: dict[str, int] = {}
+        # Of the streams as they are now, as far as they tell.
+        self._ids: dict[str, int] = {}
+        self._is_required = False
         self._mean_bytes = 0.0
         self._target: dict[str, int] | None = None
         self._joined: dict[str, int] = {}
@@ -88,15 +101,19 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLossError: a stream ends before `start`, and `failOnDataLoss` is set
             OffsetError: `start` is not of this mode, or of other streams
+            ForeignDirectoryError: the broker does not hold what the checkpoint has seen
         """
+        self._require(start)
         positions = self._positions(start)
         if self._target is None and not self._has_news(positions):
             return dict(start)
         tails = self._tails if self._target is None else self._target
-        positions = self._checked(positions, tails)
+        ids = ids_of(start)
+        positions = self._checked(positions, tails, ids)
         ends = admit(positions, tails, self._limit(limit))
-        if ends != self._positions(start):
-            return offset_of(ends)
+        if ends != self._positions(start) or any(map(self._is_another(ids), ends)):
+            at = self._probe.position()
+            return offset_of(ends, {**ids, **self._ids}, at.as_json() if at else None)
         if self._target is None:
             # Consumers at the ends of the streams, for the next call.
             self._outlasting(lambda: self._probe.news(positions, WAIT_S))
@@ -113,15 +130,23 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLossError: a stream ends before `end`, and `failOnDataLoss` is set
+            ForeignDirectoryError: the broker does not hold what the checkpoint has seen
         """
+        self._require(end)
         stops = positions_of(end, self._options.queues)
         unseen = {queue for queue, stop in stops.items() if stop > self._tails.get(queue, -1)}
         if unseen:
             # A batch of an earlier process: the stream may have become another one since.
             self._look()
-            stops = self._checked(stops, self._tails)
-        ranges = ranges_of(self._positions(start), stops)
-        return partitions_of(ranges, self._options.min_partitions)
+            stops = self._checked(stops, self._tails, ids_of(end))
+        known, now = ids_of(start), ids_of(end)
+        starts = {
+            # One that was deleted and declared again is read from its beginning.
+            queue: position if known.get(queue, now.get(queue)) == now.get(queue) else 0
+            for queue, position in self._positions(start).items()
+        }
+        at = Seen.of_json(end.get("at"))
+        return partitions_of(ranges_of(starts, stops), self._options.min_partitions, at)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; runs in a task."""
@@ -133,6 +158,16 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection."""
         self._probe.close()
+
+    def _require(self, offset: Mapping[str, Any]) -> None:
+        """Once: the broker must hold what the checkpoint has seen."""
+        if not self._is_required:
+            self._probe.require(Seen.of_json(offset.get("at")))
+            self._is_required = True
+
+    def _is_another(self, ids: Mapping[str, int]) -> Callable[[str], bool]:
+        """Whether a stream is another one than that of these ids."""
+        return lambda queue: queue in ids and ids[queue] != self._ids.get(queue, ids[queue])
 
     def _has_news(self, positions: dict[str, int]) -> bool:
         """Whether there may be something new; then the tails are known."""
@@ -164,6 +199,8 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self) -> bool:
         tails = {queue: self._probe.newest(queue) for queue in self._options.queues}
         self._tails = {queue: tail.next for queue, tail in tails.items()}
+        ids = {queue: tail.queue_id for queue, tail in tails.items()}
+        self._ids = {queue: number for queue, number in ids.items() if number is not None}
         self._mean_bytes = max(tail.mean_bytes for tail in tails.values())
         return True
 
@@ -177,10 +214,20 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue: known.get(queue, self._joined.get(queue, 0)) for queue in self._options.queues
         }
 
-    def _checked(self, positions: dict[str, int], tails: Mapping[str, int]) -> dict[str, int]:
-        """Positions none of which lies beyond the end of its stream."""
+    def _checked(
+        self, positions: dict[str, int], tails: Mapping[str, int], ids: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Positions none of which lies beyond the end of its stream, or is of another one."""
+        positions = dict(positions)
         for queue, position in positions.items():
-            if position > tails[queue]:
+            if self._is_another(ids)(queue):
+                loss(
+                    self._options,
+                    f"data loss in stream '{queue}': the query goes on at offset {position} of a "
+                    "stream that was deleted and declared again",
+                )
+                positions[queue] = 0
+            elif position > tails[queue]:
                 loss(
                     self._options,
                     f"data loss in stream '{queue}': the query goes on at offset {position}, and "
@@ -221,6 +268,7 @@ class StreamBatchReader(DataSourceReader):
         with Probe(self._options) as probe:
             starts = starting_positions(probe, self._options)
             stops = ending_positions(probe, self._options)
+            at = probe.position()
         for queue, start in starts.items():
             if start > stops[queue]:
                 refuse(
@@ -228,7 +276,7 @@ class StreamBatchReader(DataSourceReader):
                     f"stream '{queue}' is read from {start} on, and ends before {stops[queue]}",
                 )
         ranges = ranges_of(starts, stops)
-        return list(partitions_of(ranges, self._options.min_partitions))
+        return list(partitions_of(ranges, self._options.min_partitions, at))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; runs in a task."""
@@ -245,9 +293,11 @@ def batch_reader(options: SourceOptions, columns: tuple[str, ...]) -> DataSource
     return StreamBatchReader(options, columns)
 
 
-def partitions_of(ranges: Sequence[Range], min_partitions: int) -> list[StreamPartition]:
+def partitions_of(
+    ranges: Sequence[Range], min_partitions: int, at: Seen | None
+) -> list[StreamPartition]:
     """Ranges for tasks, split so that there are so many at least."""
-    return [StreamPartition(piece) for piece in split(ranges, min_partitions)]
+    return [StreamPartition(piece, at) for piece in split(ranges, min_partitions)]
 
 
 def read(
@@ -255,7 +305,7 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a partition; Spark makes one with nothing in it out of none."""
     if isinstance(partition, StreamPartition):
-        yield from RangeReader(options, columns, partition.range).batches()
+        yield from RangeReader(options, columns, partition.range, partition.at).batches()
 
 
 def starting_positions(probe: Probe, options: SourceOptions) -> dict[str, int]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from vouchmq.kit.bulk import BulkConnection, BulkError
+from vouchmq.spark.data_directory import DirectoryGuard, Seen
 from vouchmq.spark.ranges import DataLossError, Range, first_gap
 from vouchmq.spark.rows import batch_from
 from vouchmq.spark.tail import OFFSET, StreamGoneError, connect, first_offset, is_away, newest
@@ -61,14 +62,22 @@ class RangeReader:
         options: of the source
         columns: of the rows
         whole: what to read
+        at: in which data directory, None where the broker does not tell
     """
 
-    def __init__(self, options: SourceOptions, columns: tuple[str, ...], whole: Range) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        columns: tuple[str, ...],
+        whole: Range,
+        at: Seen | None = None,
+    ) -> None:
         self._options = options
         self._columns = columns
         # Offsets are needed to know where to stop, whether or not the user wants to see them.
         self._read = columns if "offset" in columns else (*columns, "offset")
         self._range = whole
+        self._guard = DirectoryGuard(at)
         self._position = whole.start
         self._silence_s = options.read_timeout_ms / 1000
         self._batch_rows = BATCH_ROWS
@@ -78,6 +87,7 @@ class RangeReader:
 
         Raises:
             DataLossError: some of them are gone, and `failOnDataLoss` is set
+            ForeignDirectoryError: the broker has another data directory than when it was planned
             BulkClosed: the broker's code and text; code 0: it was away for `readTimeoutMs`
             SilenceError: no message for `readTimeoutMs`, though there should be
         """
@@ -87,6 +97,7 @@ class RangeReader:
             before = self._position
             try:
                 with connect(self._options, "task") as connection:
+                    self._guard.verify_if_new(connection)
                     yield from self._attempt(connection)
             except BulkError as error:
                 if self._position > before:

@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vouchmq.kit.bulk import BulkClosed, BulkConnection, BulkError
+from vouchmq.spark.data_directory import DirectoryGuard, Seen
+from vouchmq.spark.dedupe import PLACE_BYTES, SEQUENCE, places_of
 from vouchmq.spark.feed import CAPABILITY
 from vouchmq.spark.property_edit import stream_offset
 
@@ -64,10 +66,12 @@ class Tail:
     Attributes:
         next: one past the offset of the newest message, 0 when there is none
         mean_bytes: of the newest messages, body and properties; 0 when there is none
+        queue_id: of the stream; None when there is no message, or the broker does not tell
     """
 
     next: int
     mean_bytes: float = 0.0
+    queue_id: int | None = None
 
 
 def offset_of_delivery(queue: str, delivery: Delivery) -> int:
@@ -94,6 +98,7 @@ class Probe:
     def __init__(self, options: SourceOptions) -> None:
         """Opens nothing."""
         self._options = options
+        self._guard = DirectoryGuard()
         self._connection: BulkConnection | None = None
         self._watched: dict[str, int] = {}
         self._watchers: list[BulkChannel] = []
@@ -136,6 +141,18 @@ class Probe:
         """
         found = self._ask(lambda connection: first_offset(connection, queue, when))
         return self.newest(queue).next if found is None else found
+
+    def require(self, seen: Seen | None) -> None:
+        """A checkpoint has read here; see `DirectoryGuard`.
+
+        Raises:
+            ForeignDirectoryError: the broker does not hold what was seen
+        """
+        self._guard.require(seen)
+
+    def position(self) -> Seen | None:
+        """Where was read until now; None where the broker does not tell. Raises: as newest."""
+        return self._ask(lambda _: self._guard.position())
 
     def is_watching(self, positions: dict[str, int]) -> bool:
         """Whether `news` waits for what comes at these positions."""
@@ -189,7 +206,13 @@ class Probe:
 
     def _opened(self) -> BulkConnection:
         if self._connection is None:
-            self._connection = connect(self._options, "driver")
+            connection = connect(self._options, "driver")
+            try:
+                self._guard.connected(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
         return self._connection
 
 
@@ -223,17 +246,21 @@ def newest(connection: BulkConnection, queue: str) -> Tail:
 
 
 def _newest(connection: BulkConnection, queue: str, at_least: int = 0) -> Tail:
-    channel = _consumer(connection, queue, "last")
+    channel = _consumer(connection, queue, "last", asks_id=_is_exact(connection))
     try:
         tail, count, size = 0, 0, 0
+        queue_id = None
+        added = PLACE_BYTES if _is_exact(connection) else 0
         at_least = max(at_least, _at_least(connection, channel, queue))
         _reach_writer(connection, channel, queue)
         for deliveries in _until_quiet(channel, at_least):
             tail = offset_of_delivery(queue, deliveries[-1]) + 1
+            place = places_of([deliveries[-1][4]])[0]
+            queue_id = place[0] if place is not None else None
             count += len(deliveries)
-            size += sum(len(each[4]) + len(each[5]) for each in deliveries)
+            size += sum(len(each[4]) + len(each[5]) - added for each in deliveries)
             channel.ack(deliveries[-1][0], multiple=True)
-        return Tail(tail, size / count if count else 0.0)
+        return Tail(tail, size / count if count else 0.0, queue_id)
     finally:
         channel.close()
 
@@ -252,11 +279,18 @@ def first_offset(connection: BulkConnection, queue: str, start: str | datetime) 
 
 
 def _consumer(
-    connection: BulkConnection, queue: str, start: str | int | datetime, prefetch: int = _PREFETCH
+    connection: BulkConnection,
+    queue: str,
+    start: str | int | datetime,
+    prefetch: int = _PREFETCH,
+    *,
+    asks_id: bool = False,
 ) -> BulkChannel:
     channel = connection.channel()
     channel.qos(prefetch)
     arguments: dict[str, Any] = {OFFSET: start}
+    if asks_id:
+        arguments[SEQUENCE] = True
     channel.consume(queue, arguments=arguments)
     return channel
 

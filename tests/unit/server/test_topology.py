@@ -20,10 +20,11 @@ from protocol.codec import (
     queue_unbind_ok,
 )
 from protocol.errors import AccessRefused, AmqpError
-from protocol.fields import Table, longstr
+from protocol.fields import Field, Table, longstr
 from server.broker.bindings import DestinationKind
+from server.broker.data_directory import DataDirectory
 from server.broker.vhost import VHost
-from server.topology import HANDLERS, Permission, TopicPermission
+from server.topology import HANDLERS, POSITION_NAME, Permission, TopicPermission
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
     QueueStandIn,
@@ -81,6 +82,11 @@ class ChannelStandIn:
         self.last_queue: str | None = None
         self.reply_names = ReplyNamesStandIn()
         self.replies: list[tuple[bytes, int]] = []
+        self.data_directory = DataDirectory()
+        self.data_directory.begin(0, iter(("directory", "start")).__next__)
+
+    def barrier(self) -> int:
+        return (7 << 32) + 9
 
     def reply(self, frame: bytes, lsn: int = 0) -> None:
         self.replies.append((frame, lsn))
@@ -586,3 +592,34 @@ def test_delete_conditions_have_their_texts(channel: ChannelStandIn) -> None:
         "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty"
     )
     assert not kept.is_deleted
+
+
+def test_a_position_needs_no_permission_and_waits_for_the_disk() -> None:
+    """DURABLE-28."""
+    channel = ChannelStandIn()
+    channel.declares(POSITION_NAME, passive=True)
+    lsn = (7 << 32) + 9
+    assert channel.replies == [(queue_declare_ok(7, POSITION_NAME, 9, 7), lsn)]
+    assert channel.user.asked == []
+    seen = {"data-directory": longstr("directory"), "start": longstr("start"), "lsn": integer(5)}
+    channel.do(commands.Queue.Declare, dict(seen), queue=POSITION_NAME, passive=True)
+    assert len(channel.replies) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("data-directory", longstr("x"), "this is data directory 'directory', not 'x'"),
+        ("start", longstr("x"), "does not know start 'x'"),
+        ("lsn", integer(1 << 40), "ended at LSN"),
+        ("lsn", longstr("5"), "takes all of data-directory, start, lsn or none"),
+        ("other", longstr("5"), "takes all of data-directory, start, lsn or none"),
+    ],
+)
+def test_a_position_that_this_directory_does_not_hold(name: str, value: Field, text: str) -> None:
+    seen = {"data-directory": longstr("directory"), "start": longstr("start"), "lsn": integer(5)}
+    said = ChannelStandIn().refuses(
+        commands.Queue.Declare, {**seen, name: value}, queue=POSITION_NAME, passive=True
+    )
+    assert said.startswith("PRECONDITION_FAILED - ")
+    assert text in said
