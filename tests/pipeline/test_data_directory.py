@@ -101,7 +101,7 @@ def test_wiped(make: Make, mode: str, tmp_path: Path) -> None:
     query = query_on(broker, mode, tmp_path)
     assert broker.stop() == 0
     shutil.rmtree(broker.data_dir)
-    broker.start()
+    broker.start(limit_s=60)
     declare(broker.url, QUEUE)
     others(broker.url)
     refused(query, broker.url, "another data directory")
@@ -141,7 +141,7 @@ def test_backup_of_a_running_broker(make: Make, mode: str, tmp_path: Path) -> No
     # Also when it has grown beyond what the query has seen, and was started again.
     fill(broker.url, QUEUE, range(2000, 2500))
     assert broker.stop() == 0
-    broker.start()
+    broker.start(limit_s=60)
     refused(query, broker.url, "restored from a backup")
 
 
@@ -149,7 +149,7 @@ def restore(broker: BrokerProcess, backup: Path) -> None:
     broker.kill9()
     shutil.rmtree(broker.data_dir)
     shutil.copytree(backup, broker.data_dir)
-    broker.start()
+    broker.start(limit_s=60)
 
 
 def test_restarts_and_complete_backups_go_on(make: Make, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_restarts_and_complete_backups_go_on(make: Make, tmp_path: Path) -> None
     broker = make()
     query = query_on(broker, "queue", tmp_path)
     broker.kill9()
-    broker.start()
+    broker.start(limit_s=60)
     assert broker.stop() == 0
     shutil.copytree(broker.data_dir, tmp_path / "backup")
     restore(broker, tmp_path / "backup")

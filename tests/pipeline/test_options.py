@@ -29,7 +29,7 @@ def test_defaults_of_a_queue() -> None:
     assert (options.max_messages_per_trigger, options.prefetch) == (20_000, 40_000)
     assert (options.max_bytes_per_trigger, options.max_buffered_bytes) == (64 << 20, 256 << 20)
     assert (options.fetch_max_wait_ms, options.num_partitions) == (200, 2)
-    assert (options.dedupe, options.exclusive) == (None, False)
+    assert (options.dedupe, options.exclusive) == (None, True)
     assert (options.connect_timeout_ms, options.read_timeout_ms) == (10_000, 30_000)
 
 
@@ -97,6 +97,20 @@ BAD_SOURCE = [
     ({**READ, "zzz": "1"}, "option zzz: unknown"),
     ({**READ, "exchange": "x"}, "option exchange: only for write"),
     ({**READ, "path": "/x"}, "option path: a broker has none"),
+    # Of Spark's Kafka source.
+    ({**READ, "subscribe": "orders"}, "option subscribe: of Spark's Kafka source; use queue"),
+    (
+        {**READ, "maxOffsetsPerTrigger": "9"},
+        "option maxOffsetsPerTrigger: of Spark's Kafka source; u",
+    ),
+    (
+        {**READ, "kafka.bootstrap.servers": "h"},
+        "option kafka.bootstrap.servers: of Spark's Kafka so",
+    ),
+    (
+        {**READ, "kafka.ssl.protocol": "x"},
+        "option kafka.ssl.protocol: of Spark's Kafka source; con",
+    ),
     # Of another mode.
     ({**READ, "startingOffsets": "latest"}, "option startingOffsets: of mode stream"),
     ({**READ, "mode": "queue", "spoolLocation": "/s"}, "option spoolLocation: of mode spool"),
@@ -106,6 +120,10 @@ BAD_SOURCE = [
     ({**READ, "mode": "topic"}, "option mode: 'topic' is none of queue, spool, stream"),
     ({**READ, "queue": "a,,b"}, "option queue: 'a,,b' has an empty name"),
     ({**READ, "queue": "a,a"}, "option queue: 'a,a' names a queue twice"),
+    (
+        {**READ, "queue": ",".join(map(str, range(2001)))},
+        "option queue: 2001 queues, and one query reads 2000 at most",
+    ),
     ({**READ, "queue": "q" * 256}, "option queue: longer than 255 bytes"),
     ({**READ, "prefetch": "0"}, "option prefetch: '0' is not a whole number from 1 to 65535"),
     ({**READ, "prefetch": "many"}, "option prefetch: 'many' is not a whole number"),

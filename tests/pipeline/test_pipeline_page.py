@@ -63,7 +63,7 @@ def test_defaults_on_the_page_are_those_of_the_code() -> None:
     assert queue.prefetch == 2 * queue.max_messages_per_trigger
     assert f"{stream.prefetch} in mode `stream`" in told["prefetch"]
     assert (queue.mode, spool.mode) == ("queue", "spool")
-    assert (queue.exclusive, spool.exclusive) == (False, True)
+    assert (queue.exclusive, spool.exclusive) == (True, True)
 
 
 def test_defaults_of_the_sink_on_the_page_are_those_of_the_code() -> None:

@@ -379,8 +379,8 @@ class TestRefused:
             query.drain(patience=20)
 
     @both
-    def test_a_second_exclusive_query(self, broker: Broker, queue: str, query: Query) -> None:
-        query.options |= {"exclusive": "true", "connectTimeoutMs": "700"}
+    def test_a_second_query_is_refused(self, broker: Broker, queue: str, query: Query) -> None:
+        query.options["connectTimeoutMs"] = "700"
         query.start()
         query.trigger()
         second = query.twin()
@@ -393,6 +393,37 @@ class TestRefused:
         fill(broker.url, queue, range(5))
         assert second.drain() == 5
         second.kill()
+
+    def test_queries_that_share_a_queue_are_at_least_once(
+        self, broker: Broker, queue: str, query: Query
+    ) -> None:
+        """What the first had written and not finished, the second has too."""
+        query.options["exclusive"] = "false"
+        fill(broker.url, queue, range(100))
+        query.start()
+        with pytest.raises(Killed):
+            query.trigger(until="sunk")
+        second = query.twin()
+        second.start()
+        second.drain()
+        second.kill()
+        assert query.ids() == second.ids() == once(100)
+
+    def test_many_queues_with_long_names(self, broker: Broker, fresh: Callable[[str], str]) -> None:
+        """All their names would not go into the frame that begins a connection."""
+        queues = [fresh("long" + "x" * 180) for _ in range(45)]
+        with channel_to(broker.url) as channel:
+            for name in queues:
+                channel.declare(name, durable=False)
+        query = Query(url=broker.url, queue=",".join(queues))
+        query.start()
+        for name in queues[:3]:
+            fill(broker.url, name, range(10))
+        assert query.drain() == 30
+        query.kill()
+        with channel_to(broker.url) as channel:
+            for name in queues:
+                channel.delete(name)
 
     @both
     def test_dedupe_seq_needs_a_broker_that_numbers(self, broker: Broker, query: Query) -> None:

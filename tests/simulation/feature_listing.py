@@ -65,8 +65,8 @@ class Listing:
 
 @lru_cache(maxsize=4096)
 def is_lasting(record: bytes) -> bool:
-    """Ids that were reserved may be more after a crash; nobody sees that."""
-    return not isinstance(d.decode(record), d.QueueIdsReserved)
+    """Ids that were reserved may be more after a crash, nobody sees that; each start adds one."""
+    return not isinstance(d.decode(record), d.QueueIdsReserved | d.DataDirectoryStarted)
 
 
 def line_seqs(line: Line) -> tuple[list[int], int]:

@@ -124,8 +124,6 @@ class Feed:
         if self._thread is not None:
             self._thread.join(_END_S)
         self._hang_up()
-        with self._guard_lock:
-            self._guard.close()
 
     def check(self) -> None:
         """Raise what has ended the feed, if anything has."""
@@ -418,11 +416,13 @@ class Feed:
             for lane in self.lanes:
                 lane.end()
             self._news.notify_all()
-        if connection is not None:
-            try:
+        try:
+            # Whoever waits for its answer hears that it is closed.
+            self._guard.close()
+            if connection is not None:
                 connection.close()
-            except bulk.BulkError as error:
-                log.debug("closing the connection: %s", error)
+        except bulk.BulkError as error:
+            log.debug("closing the connection: %s", error)
 
     def _fail(self, error: Exception) -> None:
         log.error("vouchmq source: the query ends: %s", error)
