@@ -188,15 +188,14 @@ class Assembly:
             clock=clock,
         )
         self.upkeep = self._new_upkeep(settings, call_later)
-        self._restore(recovered, settings)
-        self._begin(recovered_lsn, random_token)
+        self._restore(recovered, settings, lambda: self._begin(recovered_lsn, random_token))
         self.node = self._new_node(settings, random_token, recovered_lsn)
         self.relief = Relief(self.alarms, lambda: list(self.node.connections), clock)
         if ledger_files is not None:
             self._open_ledger(settings, ledger_files, wall_ms)
         self.turn.wake()
 
-    def _restore(self, recovered: Recovered, settings: Settings) -> None:
+    def _restore(self, recovered: Recovered, settings: Settings, begin: Callable[[], None]) -> None:
         """Queues and messages of the journal, then the virtual hosts that must exist."""
         with suppress(OSError):
             self._scratch.sweep()
@@ -222,6 +221,7 @@ class Assembly:
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
             vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
             vhost.default_queue_type = account.default_queue_type
+        begin()
 
     def _begin(self, recovered_lsn: int, random_token: Callable[[], str]) -> None:
         """Note that the broker has started on this data directory (DURABLE-27)."""
