@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 # One connection's share of a turn. A method is not interrupted, so it may take longer.
 SLICE_S: Final = 0.004
@@ -59,7 +59,10 @@ class WorkBudget:
     def put_off(self, job: Callable[[], None]) -> None:
         """Have this called in a later turn, after all that waits already."""
         self._waiting.append(job)
-        self._schedule()
+        if not self._is_scheduled:
+            # The next turn begins before sockets are read again: others must come between.
+            self._is_scheduled = True
+            self._later(lambda: self._later(self._run))
 
     def soon(self, job: Callable[[], None]) -> None:
         """Do this now, or in a later turn when a slice of this one has gone to such work."""
@@ -74,25 +77,8 @@ class WorkBudget:
     def _end_soon(self) -> None:
         self._soon_until = 0.0
 
-    def spread(self, steps: Iterator[object]) -> None:
-        """Do work that nobody waits for: what there is time for in this slice, the rest later."""
-        for _ in steps:
-            if self.is_over():
-                self.put_off(lambda: self._go_on(steps))
-                return
-
-    def _go_on(self, steps: Iterator[object]) -> None:
-        self.begin()
-        self.spread(steps)
-
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._later(self._run)
-
     def _run(self) -> None:
         """Those that have waited longest, while the turn has time for them."""
-        self._is_scheduled = False
         ends_at = self._clock() + TURN_S
         try:
             # Who has to be put off once more waits for the next turn.
@@ -101,5 +87,6 @@ class WorkBudget:
                 if self._clock() >= ends_at:
                     break
         finally:
+            self._is_scheduled = bool(self._waiting)
             if self._waiting:
-                self._schedule()
+                self._later(self._run)
