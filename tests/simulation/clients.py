@@ -16,8 +16,10 @@ from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
 from protocol import reader
+from protocol.codec import method_ids
 from protocol.errors import AmqpError
 from protocol.states import ConnectionState
+from server.connection import SETTLES_OR_ENDS
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MChannel, Model, Refused
 
@@ -210,6 +212,9 @@ class Client:
             if event[0] == reader.PUBLISHES and is_blocking():
                 dispatch(event)  # which will come again
                 return
+            if self.is_put_off(event):
+                dispatch(event)  # this too: the client does not read what it has asked for
+                return
             if self.connection.state is ConnectionState.CLOSING:
                 dispatch(event)  # which does nothing: the disk has refused what the client wanted
                 return
@@ -228,6 +233,16 @@ class Client:
                 self._taken(event, None)
 
         return watched
+
+    def is_put_off(self, event: Any) -> bool:
+        """Whether the broker takes this method only when more of its answers have been read."""
+        return (
+            event[0] == reader.METHOD
+            and event[1] != 0
+            and self.connection.state is ConnectionState.RUNNING
+            and self.connection.outbox.blocked
+            and method_ids(event[2]) not in SETTLES_OR_ENDS
+        )
 
     def _taken(self, event: Any, error: AmqpError | None) -> None:
         kind, number = event[0], event[1]

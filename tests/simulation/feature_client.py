@@ -186,7 +186,7 @@ class FeatureClient(Client):
         def watched(event: Any) -> None:
             is_declare = event[0] == reader.METHOD and event[2][:4] == QUEUE_DECLARE
             channel = self.connection.channels.get(event[1]) if is_declare else None
-            is_taken = channel is not None and not channel.is_closing
+            is_taken = channel is not None and not channel.is_closing and not self.is_put_off(event)
             dispatch(event)
             if is_taken:
                 name = event[2][7 : 7 + event[2][6]].decode()
