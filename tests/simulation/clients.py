@@ -115,6 +115,17 @@ class ClientChannel:
         return self.is_closed and not self.sent
 
 
+def done_of(event: Any, connection: Connection) -> Any:
+    """What of an event has been done, None: nothing; the rest comes again (LIMIT-23)."""
+    intake = getattr(connection, "_intake", None)
+    kept: Any = intake._kept if intake is not None else None
+    if kept is None:
+        return event
+    if event[0] != reader.PUBLISHES or len(kept[3]) == len(event[3]):
+        return None
+    return (*event[:3], event[3][: len(event[3]) - len(kept[3])], *event[4:])
+
+
 class Client:
     """One connection."""
 
@@ -221,6 +232,9 @@ class Client:
             # A commit, or the end of everything, may be written while it is being done, so the
             # model goes first.
             is_commit = event[0] == reader.METHOD and event[2][:4] in {TX_COMMIT, CONNECTION_CLOSE}
+            if is_commit and event[1] and self.connection.outbox.blocked:
+                dispatch(event)  # which will come again
+                return
             if is_commit:
                 self._taken(event, None)
             try:
@@ -229,8 +243,9 @@ class Client:
                 if not is_commit:
                     self._taken(event, error)
                 raise
-            if not is_commit:
-                self._taken(event, None)
+            done = done_of(event, self.connection)
+            if not is_commit and done is not None:
+                self._taken(done, None)
 
         return watched
 

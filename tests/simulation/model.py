@@ -627,7 +627,7 @@ class Model:
             raise Violation(f"{number} delivered from {queue.name}, where it is not ready")
         if consumer.prefetch and consumer.count >= consumer.prefetch:
             raise Violation(f"{consumer_tag} has more than {consumer.prefetch} (QOS)")
-        if not consumer.no_ack and 0 < ch.shared_prefetch <= ch.shared_count:
+        if 0 < ch.shared_prefetch <= ch.shared_count:
             raise Violation(f"channel {ch.key} has more than {ch.shared_prefetch} (QOS)")
         expected = self._hand_out(queue, held, consumer.no_ack, self.ledger.told())
         if is_again != expected:
@@ -683,7 +683,7 @@ class Model:
             for consumer in queue.consumers:
                 shared = consumer.channel.shared_prefetch
                 has_room = not consumer.prefetch or consumer.count < consumer.prefetch
-                has_shared = consumer.no_ack or not shared or consumer.channel.shared_count < shared
+                has_shared = not shared or consumer.channel.shared_count < shared
                 if has_room and has_shared and can_take(consumer):
                     raise Violation(f"{queue.name} has messages that {consumer.tag} does not get")
 
