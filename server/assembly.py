@@ -15,7 +15,7 @@ import structlog
 from server.alarms import Alarms
 from server.amounts import parse_amount
 from server.broker.arguments import STREAM, X_DEAD_LETTER_EXCHANGE
-from server.broker.broker import Broker
+from server.broker.broker import Broker, keeper_of
 from server.broker.delays import held_for
 from server.broker.equipment import Equipment
 from server.broker.features import features_of
@@ -201,8 +201,9 @@ class Assembly:
             self._scratch.sweep()
         self.broker.restore(recovered.definitions)
         queues = self._stored = self.broker.stored_queues()
+        ids = sorted(queues)
         for queue_id, copies in recovered.queues.items():
-            queue = queues.get(queue_id)
+            queue = keeper_of(queues, ids, queue_id)
             if queue is None:
                 if recovered.report.damaged:
                     log.error(
@@ -214,8 +215,7 @@ class Assembly:
                 if isinstance(queue, Stream) and copies.positions is not None:
                     queue.restore_offsets(copies.positions.split)
         for queue_id, queue in queues.items():
-            if queue_id == queue.spec.queue_id:
-                self.equipment.restore(queue, recovered.notes.get(queue_id, {}))
+            self.equipment.restore(queue, recovered.notes.get(queue_id, {}))
         for account in settings.all_vhosts():
             vhost, _ = self.broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None

@@ -7,7 +7,8 @@ Spec: VHOST-01, DURABLE-01
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
 from server.broker import definitions as d
@@ -92,13 +93,12 @@ class Broker(Generic[Q_co]):
                 apply_definition(vhost, definition)
 
     def stored_queues(self) -> dict[int, Q_co]:
-        """The queues that the journal keeps, by the ids under which it does."""
+        """The queues that the journal keeps, by their ids; see `keeper_of` for those of levels."""
         return {
-            store_id: queue
+            queue.spec.queue_id: queue
             for vhost in self.vhosts.values()
             for queue in vhost.queues.values()
             if queue.spec.stored
-            for store_id in queue.spec.store_ids
         }
 
     def _known_vhost(self, name: str) -> VHost[Q_co]:
@@ -124,6 +124,16 @@ class Broker(Generic[Q_co]):
 
     def _reserve_queue_ids(self, next_queue_id: int) -> None:
         self._free_queue_id = max(self._free_queue_id, next_queue_id)
+
+
+def keeper_of(queues: Mapping[int, Q_co], ids: Sequence[int], store_id: int) -> Q_co | None:
+    """The queue that keeps copies under an id, which may be that of one of its levels.
+
+    `ids` are those of the queues, ascending. A queue of 256 levels takes no more than any.
+    """
+    at = bisect_right(ids, store_id) - 1
+    queue = queues[ids[at]] if at >= 0 else None
+    return queue if queue is not None and store_id in queue.spec.store_ids else None
 
 
 def next_id_after(definition: d.QueueDeclared | d.QueueDeleted) -> int:

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.fields import longstr
 from server.broker import definitions as d
-from server.broker.broker import Broker
+from server.broker.broker import Broker, keeper_of
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
     QueueStandIn,
@@ -128,3 +128,23 @@ def test_a_vhost_whose_record_was_damaged_exists_all_the_same() -> None:
     again = restored([d.encode(d.QueueDeclared("theirs", "q", 1, False, {}))])
     assert list(again.vhosts["theirs"].queues) == ["q"]
     assert d.encode(d.VHostCreated("theirs")) in again.definitions()
+
+
+def test_a_queue_of_many_levels_is_entered_once() -> None:
+    """PRIO-01: its levels are found by their ids all the same."""
+    broker = restored([])
+    vhost = broker.create_vhost("/")[0]
+    queue(vhost, "plain", durable=True)
+    queue(vhost, "many", durable=True, arguments={"x-max-priority": integer(255, "s")})
+    queue(vhost, "next", durable=True)
+    queues = broker.stored_queues()
+    assert len(queues) == 3
+    ids = sorted(queues)
+    first = vhost.queues["many"].spec.queue_id
+    found = {
+        at: keeper_of(queues, ids, at) for at in (0, first - 1, first, first + 255, first + 256)
+    }
+    names = [each.spec.name if each is not None else None for each in found.values()]
+    assert names == [None, "plain", "many", "many", "next"]
+    assert keeper_of(queues, ids, first + 257) is None
+    assert keeper_of({}, [], 1) is None
