@@ -19,7 +19,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from vouchmq.kit import bulk
@@ -36,6 +36,9 @@ POLL_S: Final = 0.05
 BACK_OFF_S: Final = (0.1, 2.0)
 # So long a broker may be away before the query fails.
 LOST_FOR_S: Final = 300.0
+# All of connection.start-ok must fit into a first frame of 4096 bytes.
+_NAMED_QUEUES: Final = 10
+_NAME_LENGTH: Final = 200
 # How long the end of a query waits for its thread.
 _END_S: Final = 2.0
 
@@ -372,7 +375,7 @@ class Feed:
             connect_timeout_s=options.connect_timeout_ms / 1000,
             read_timeout_s=options.read_timeout_ms / 1000,
             heartbeat_s=HEARTBEAT_S,
-            name="vouchmq.spark " + ", ".join(options.queues),
+            name=connection_name(options.queues),
         )
         with self._guard_lock:
             self._guard.connected(connection)
@@ -454,6 +457,14 @@ class Feed:
         else:
             what = f"connection lost: {error}"
         return f"{what}; {dropped} buffered messages dropped, they are delivered again"
+
+
+def connection_name(queues: Sequence[str]) -> str:
+    """What operators see of a query: its queues, as far as a line goes."""
+    name = "vouchmq.spark " + ", ".join(queues[:_NAMED_QUEUES])
+    if len(queues) > _NAMED_QUEUES or len(name) > _NAME_LENGTH:
+        name = f"{name[:_NAME_LENGTH]}… ({len(queues)} queues)"
+    return name
 
 
 def is_exclusive_elsewhere(error: Exception) -> bool:

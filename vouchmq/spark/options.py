@@ -23,6 +23,8 @@ MODES: Final = (QUEUE, SPOOL, STREAM)
 
 Offsets = str | datetime | dict[str, int]
 
+# A connection has 2,047 channels as brokers are set by default; some are for questions.
+MAX_QUEUES: Final = 2000
 # Prefetch counts are 16 bit on the wire.
 MAX_PREFETCH: Final = 65535
 # Of each task in stream mode: acks come with every read of the socket, more would only wait.
@@ -36,6 +38,29 @@ _SIZE_SHIFT: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _RETRY: Final = re.compile(r"retry:(\d{1,3})", re.IGNORECASE | re.ASCII)
 # Spark hands these of its own to a source or sink, beside the user's.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+# What users of Spark's Kafka source and sink are used to, and what it is called here.
+_OF_KAFKA_SOURCE: Final = {
+    "subscribe": "use queue",
+    "assign": "use queue",
+    "topic": "use queue",
+    "subscribepattern": "name the queues in option queue; AMQP cannot list them",
+    "maxoffsetspertrigger": "use maxMessagesPerTrigger",
+    "minoffsetspertrigger": "use fetchMaxWaitMs, which lets a batch fill",
+    "maxtriggerdelay": "use fetchMaxWaitMs",
+    "startingtimestamp": "use startingOffsets with a time, in mode stream",
+    "startingoffsetsbytimestamp": "use startingOffsets with a time, in mode stream",
+    "endingtimestamp": "use endingOffsets with offsets, in mode stream",
+    "endingoffsetsbytimestamp": "use endingOffsets with offsets, in mode stream",
+    "includeheaders": "headers is always a column",
+    "groupidprefix": "there are no groups: consumers of a queue share it",
+    "kafka.group.id": "there are no groups: consumers of a queue share it",
+    "fetchoffset.numretries": "use readTimeoutMs",
+    "kafkaconsumer.polltimeoutms": "use readTimeoutMs",
+}
+_OF_KAFKA_SINK: Final = {
+    "topic": "use exchange and routingKey",
+    "includeheaders": "publish headers",
+}
 
 
 class OptionError(ValueError):
@@ -117,6 +142,12 @@ def _queues(name: str, text: str) -> tuple[str, ...]:
         refuse(name, f"{text!r} has an empty name")
     if len(set(queues)) < len(queues):
         refuse(name, f"{text!r} names a queue twice")
+    if len(queues) > MAX_QUEUES:
+        refuse(
+            name,
+            f"{len(queues)} queues, and one query reads {MAX_QUEUES} at most: each takes a channel "
+            "of its one connection; use several queries",
+        )
     return queues
 
 
@@ -245,7 +276,7 @@ class SourceOptions:
     spool_location: str | None = None
     # None: `seq` where the broker offers it, else none.
     dedupe: str | None = None
-    exclusive: bool = False
+    exclusive: bool = True
     consumer_priority: int | None = None
     consumer_timeout_ms: int | None = None
     starting_offsets: Offsets = "earliest"
@@ -281,7 +312,6 @@ class SourceOptions:
         _check_window(values, mode)
         _check_dedupe(values, mode)
         _check_offsets(values)
-        values.setdefault("exclusive", mode == SPOOL)
         values.setdefault("min_partitions", len(values["queues"]))
         values["has_ending_offsets"] = "ending_offsets" in values
         return cls(**values)
@@ -341,9 +371,21 @@ def _given(
         elif lower == "path":
             refuse("path", "a broker has none; remove it from load(), save() or start()")
         elif lower not in _OF_SPARK:
-            close = get_close_matches(lower, names, n=1)
-            refuse(key, f"unknown{f'; is {names[close[0]]} meant?' if close else ''}")
+            refuse(
+                key, _unknown(lower, names, _OF_KAFKA_SINK if other == "read" else _OF_KAFKA_SOURCE)
+            )
     return given
+
+
+def _unknown(lower: str, names: Mapping[str, str], of_kafka: Mapping[str, str]) -> str:
+    if lower == "kafka.bootstrap.servers":
+        return "of Spark's Kafka source; use url"
+    if lower in of_kafka:
+        return f"of Spark's Kafka source; {of_kafka[lower]}"
+    if lower.startswith("kafka."):
+        return "of Spark's Kafka source; connections are described by url"
+    close = get_close_matches(lower, names, n=1)
+    return f"unknown; is {names[close[0]]} meant?" if close else "unknown"
 
 
 def _values(given: Mapping[str, str], known: Iterable[_Option]) -> dict[str, Any]:
