@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from vouchmq.kit import bulk
 from vouchmq.spark import tasks
-from vouchmq.spark.dedupe import KEPT_RANGES, Handed, Keys, places_of
+from vouchmq.spark.dedupe import KEPT_RANGES, Handed, Keys
 from vouchmq.spark.lanes import Lane, Portion
 from vouchmq.spark.offsets import OffsetError, Places, QueueOffset, Ranges, SpoolOffset
+from vouchmq.spark.places import places_of
 from vouchmq.spark.rows import Delivery, arrow_schema
 from vouchmq.spark.tasks import TASK_BYTES, largest, packed, record_batches, shares, unpacked
 

@@ -14,9 +14,11 @@ from pamqp import commands
 
 from tests.pipeline import wire_values
 from tests.pipeline.wire_values import Content, Typed, contents, table
+from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL, COLUMNS, SCHEMA_DDL, SchemaError, projection
 from vouchmq.spark.options import SinkOptions
 from vouchmq.spark.properties import sequences
+from vouchmq.spark.property_edit import edited
 from vouchmq.spark.publishes import Publisher
 from vouchmq.spark.rows import Delivery, arrow_schema, batch_from
 
@@ -150,10 +152,40 @@ BROKEN = {
     "a key without a value": b"\x20\x00\x00\x00\x00\x02\x01a",
     "an array that ends inside a field": b"\x20\x00\x00\x00\x00\x09\x01aA\x00\x00\x00\x02l\x00",
     "too deep": nested(300),
-    "a time after the year 9999": b"\x00\x40" + (253_402_300_800).to_bytes(8, "big"),
-    "a time in milliseconds": b"\x00\x40" + (1_700_000_000_000).to_bytes(8, "big"),
-    "the last time there is": b"\x00\x40" + b"\xff" * 8,
 }
+
+
+@pytest.mark.parametrize("seconds", [253_402_300_800, 1_700_000_000_000, 2**64 - 1])
+def test_a_time_that_no_column_holds_costs_only_itself(seconds: int) -> None:
+    """The second is milliseconds, as many a publisher writes them."""
+    raw = b"\x00\xc0\x02id" + seconds.to_bytes(8, "big")
+    broken: list[int] = []
+    row = batch_from("q", [delivery(raw)], ALL, broken).to_pylist()[0]
+    assert broken == []
+    assert (row["message_id"], row["timestamp"], row["properties_raw"]) == ("id", None, raw)
+
+
+def placed(raw: bytes, seq: int) -> bytes:
+    """As VouchMQ delivers it to a consumer that asks for places."""
+    added = b"\x0bx-queue-seql" + seq.to_bytes(8, "big")
+    return edited(raw, add=added + b"\x0ax-queue-idl" + (3).to_bytes(8, "big"))
+
+
+def test_places_are_columns_and_leave_no_header() -> None:
+    with_headers = bulk.encode_properties(
+        {"message_id": "m", "headers": {"a": 1, "b": "x-queue-seql"}}
+    )
+    plain = bulk.encode_properties({"content_type": "text/plain", "priority": 3})
+    raws = [with_headers, plain, b"\0\0"]
+    deliveries = [delivery(placed(raw, 7 + at)) for at, raw in enumerate(raws)]
+    deliveries += [delivery(with_headers), delivery(b"\x80")]
+    rows = batch_from("orders", deliveries, ALL, is_placed=True).to_pylist()
+    assert [row["offset"] for row in rows] == [7, 8, 9, None, None]
+    assert [row["queue_id"] for row in rows] == [3, 3, 3, None, None]
+    assert [row["properties_raw"] for row in rows] == [*raws, with_headers, b"\x80"]
+    headers = [("a", "1"), ("b", "x-queue-seql")]
+    assert [row["headers"] for row in rows] == [headers, None, None, headers, None]
+    assert [row["message_id"] for row in rows] == ["m", None, None, "m", None]
 
 
 @pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)

@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from vouchmq.kit import bulk
 from vouchmq.spark.data_directory import DirectoryGuard, ForeignDirectoryError, Seen
-from vouchmq.spark.dedupe import SEQUENCE
 from vouchmq.spark.lanes import Lane, Portion
 from vouchmq.spark.options import SourceOptions, refuse
+from vouchmq.spark.places import SEQUENCE
 
 # What a broker that numbers deliveries says of itself.
 CAPABILITY: Final = "queue_sequence"

@@ -92,8 +92,8 @@ class PropertyReader:
     def read(self, raws: Sequence[bytes]) -> tuple[dict[str, list[Any]], list[int]]:
         """The columns of these content headers, and the numbers of those that are broken.
 
-        Of the values: timestamps are microseconds since 1970, headers are dicts of text. A column
-        that has no value in the whole run is missing.
+        Of the values: timestamps are microseconds since 1970, None beyond the year 9999; headers
+        are dicts of text. A column that has no value in the whole run is missing.
         """
         if not self._wanted and not self._marks:
             return {}, []
@@ -181,10 +181,9 @@ def sequences(raws: Sequence[bytes]) -> tuple[list[int | None], list[int | None]
     return columns.get("queue_id", nothing), columns.get("offset", nothing)
 
 
-def _microseconds(seconds: int) -> int:
-    if seconds > MAX_SECONDS:
-        raise BrokenPropertiesError("a timestamp out of range")
-    return seconds * MICROSECONDS
+def _microseconds(seconds: int) -> int | None:
+    """Nothing for a year that no column holds: many a publisher writes milliseconds."""
+    return seconds * MICROSECONDS if seconds <= MAX_SECONDS else None
 
 
 def _read_marks(raw: bytes, at: int, end: int, row: int, lists: dict[str, list[Any]]) -> None:

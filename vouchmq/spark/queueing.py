@@ -24,12 +24,13 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from vouchmq.spark.dedupe import Handed, places_of
+from vouchmq.spark.dedupe import Handed
 from vouchmq.spark.feed import Feed, FeedError, Fence
 from vouchmq.spark.intake import Intake
 from vouchmq.spark.lanes import Portion
 from vouchmq.spark.offsets import OffsetError, Place, Places, QueueOffset
 from vouchmq.spark.options import SPOOL, SourceOptions
+from vouchmq.spark.places import places_of
 from vouchmq.spark.reader import QueryReader, telling
 from vouchmq.spark.replay import Replay
 from vouchmq.spark.rows import arrow_schema
@@ -295,7 +296,10 @@ class QueueDriver:
         broken: list[int] = []
         schema = arrow_schema(self._columns)
         packs = [
-            packed(record_batches(runs, self._columns, broken), schema)
+            packed(
+                record_batches(runs, self._columns, broken, is_placed=self._feed.has_sequence),
+                schema,
+            )
             for runs in shares(batch.portions, self._options.num_partitions)
         ]
         if broken:

@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from vouchmq.spark.dedupe import Handed, places_of
+from vouchmq.spark.dedupe import Handed
 from vouchmq.spark.feed import FeedError
 from vouchmq.spark.lanes import Portion
 from vouchmq.spark.offsets import Place, Places
+from vouchmq.spark.places import places_of
 
 if TYPE_CHECKING:
     from vouchmq.spark.feed import Feed

@@ -14,7 +14,9 @@ import pyarrow as pa
 
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.columns import COLUMNS as KINDS
+from vouchmq.spark.places import PLACE_HEADERS, places_of
 from vouchmq.spark.properties import PropertyReader
+from vouchmq.spark.property_edit import RawPropertiesError, edited
 
 # As the bulk client hands them out: tag, redelivered, exchange, routing key, properties, body.
 Delivery = tuple[int, bool, str, str, bytes, bytes]
@@ -43,6 +45,8 @@ def batch_from(
     deliveries: Sequence[Delivery],
     columns: tuple[str, ...] = ALL,
     broken: list[int] | None = None,
+    *,
+    is_placed: bool = False,
 ) -> pa.RecordBatch:
     """One row per delivery, in their order, with these columns and no others.
 
@@ -54,14 +58,20 @@ def batch_from(
         deliveries: as the bulk client took them
         columns: which, in which order
         broken: gets the numbers of the rows whose properties could not be read
+        is_placed: the broker was asked for places: they go into columns, and are no headers
     """
     size = len(deliveries)
     if not size:
         return pa.RecordBatch.from_arrays(
             [pa.nulls(0, each.type) for each in arrow_schema(columns)], schema=arrow_schema(columns)
         )
-    _, redelivered, exchanges, keys, raws, bodies = zip(*deliveries, strict=True)
-    values, unread = PropertyReader(columns).read(raws)
+    _, redelivered, exchanges, keys, received, bodies = zip(*deliveries, strict=True)
+    raws: Sequence[bytes] = received
+    places: dict[str, list[int | None]] = {}
+    if is_placed:
+        raws, places = _without_places(raws)
+    values, unread = PropertyReader([each for each in columns if each not in places]).read(raws)
+    values |= places
     if broken is not None:
         broken.extend(unread)
     of_delivery: dict[str, Callable[[], pa.Array]] = {
@@ -77,6 +87,21 @@ def batch_from(
         make = of_delivery.get(field.name)
         arrays.append(make() if make else _property_array(values.get(field.name), field.type, size))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def _without_places(raws: Sequence[bytes]) -> tuple[list[bytes], dict[str, list[int | None]]]:
+    """The properties as they were published, and the columns that places fill."""
+    kept: list[bytes] = []
+    places = places_of(raws)
+    for raw, place in zip(raws, places, strict=True):
+        try:
+            kept.append(raw if place is None else edited(raw, drop_numbers=PLACE_HEADERS))
+        except RawPropertiesError:
+            kept.append(raw)
+    return kept, {
+        "queue_id": [None if place is None else place[0] for place in places],
+        "offset": [None if place is None else place[1] for place in places],
+    }
 
 
 def _property_array(values: list[Any] | None, kind: pa.DataType, size: int) -> pa.Array:

@@ -21,12 +21,13 @@ from pyspark.sql.datasource import InputPartition
 
 from vouchmq.spark import spool
 from vouchmq.spark.data_directory import Seen
-from vouchmq.spark.dedupe import Keys, places_of
+from vouchmq.spark.dedupe import Keys
 from vouchmq.spark.feed import Feed, Fence
 from vouchmq.spark.intake import Intake
 from vouchmq.spark.lanes import Portion
 from vouchmq.spark.offsets import Place, Places, SpoolOffset
 from vouchmq.spark.options import SourceOptions
+from vouchmq.spark.places import places_of
 from vouchmq.spark.reader import QueryReader, telling
 from vouchmq.spark.rows import arrow_schema
 from vouchmq.spark.tasks import record_batches, shares
@@ -291,7 +292,7 @@ class SpoolDriver:
             columns = (*columns, self._keys.column)
         broken: list[int] = []
         tasks = [
-            list(record_batches(runs, columns, broken))
+            list(record_batches(runs, columns, broken, is_placed=self._feed.has_sequence))
             for runs in shares(portions, self._options.num_partitions, _TASK_BYTES)
         ]
         if broken:

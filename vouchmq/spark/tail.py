@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from vouchmq.kit.bulk import BulkClosed, BulkConnection, BulkError
 from vouchmq.spark.data_directory import DirectoryGuard, Seen
-from vouchmq.spark.dedupe import PLACE_BYTES, SEQUENCE, places_of
 from vouchmq.spark.feed import CAPABILITY
+from vouchmq.spark.places import PLACE_BYTES, SEQUENCE, places_of
 from vouchmq.spark.property_edit import stream_offset
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ def row_bytes(delivery: Delivery) -> int:
 
 
 def record_batches(
-    runs: Iterable[Run], columns: tuple[str, ...], broken: list[int]
+    runs: Iterable[Run], columns: tuple[str, ...], broken: list[int], *, is_placed: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task.
 
@@ -91,12 +91,14 @@ def record_batches(
         runs: of `shares`
         columns: which
         broken: gets one entry for each message whose properties could not be read
+        is_placed: see `batch_from`
     """
     for queue, deliveries in runs:
         at = 0
         while at < len(deliveries):
             _, stop = _fitting(deliveries, at, len(deliveries), _BATCH_BYTES, False)
-            yield batch_from(queue, deliveries[at:stop], columns, broken)
+            some = deliveries[at:stop]
+            yield batch_from(queue, some, columns, broken, is_placed=is_placed)
             at = stop
 
 
