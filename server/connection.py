@@ -80,6 +80,8 @@ SETTLES_OR_ENDS: Final = frozenset(
 # While memory is tight so much less may wait for a client.
 TIGHT_PART: Final = 16
 LEAST_UNSENT_OCTETS: Final = 4096
+# A method of this size holds a table to be kept: while an alarm is up it waits like a publish.
+LARGE_METHOD_OCTETS: Final = 4096
 # One message of the largest size there is may always come, with what stands around it.
 BESIDE_MESSAGE_OCTETS: Final = 1024 * 1024
 
@@ -249,6 +251,9 @@ class Connection:
 
     def _method(self, number: int, payload: bytes) -> None:
         self._ids = (0, 0)
+        if self._gate.is_blocking and len(payload) > LARGE_METHOD_OCTETS:
+            self._gate.block((METHOD, number, payload))
+            return
         if number and self.state is not ConnectionState.RUNNING:
             self._check_running(number)
             return

