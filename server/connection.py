@@ -251,7 +251,7 @@ class Connection:
 
     def _method(self, number: int, payload: bytes) -> None:
         self._ids = (0, 0)
-        if self._gate.is_blocking and len(payload) > LARGE_METHOD_OCTETS:
+        if number and self._gate.is_blocking and len(payload) > LARGE_METHOD_OCTETS:
             self._gate.block((METHOD, number, payload))
             return
         if number and self.state is not ConnectionState.RUNNING:
