@@ -482,13 +482,14 @@ class Assembly:
         )
 
     def _serve(self, queue: Queue) -> bool:
-        """Let waiting consumers have what is there before a publish is refused for its sake."""
+        """Let waiting consumers have what is there before somebody looks at what is left."""
         if not queue.has_consumers or self.storing.is_gathering:
             return False
         self.storage.hand_over(self.journal.next_lsn - 1)
         if self.node.has_failed:
             return False
         queue.dispatch()
+        self.turn.write_first()
         return True
 
     def _drop_queue(self, queue_id: int) -> int:

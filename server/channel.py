@@ -360,6 +360,18 @@ class Channel:
         self.timeouts.watch_again(self, entries)
         self.reply(tx_rollback_ok(self.number))
 
+    def serve_first(self, queue_name: str) -> bool:
+        """Let consumers have what is theirs before a command looks at their queue (CONS-52).
+
+        Returns:
+            False when the disk has refused it, and the channel is gone by that (CONF-12)
+        """
+        queue = self.vhost.queues.get(queue_name)
+        if queue is None or not queue.owes:
+            return True
+        self.node.equipment.serve(queue)
+        return not self.is_closing and not self.node.has_failed
+
     def _needs_transaction(self) -> Transaction:
         if self.transaction is None:
             raise PreconditionFailed("channel is not transactional")

@@ -187,6 +187,8 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
             f"cannot obtain access to locked {queue.spec.text}. basic.get operations are not "
             "supported by quorum queues with single active consumer"
         )
+    if not channel.serve_first(queue.spec.name):
+        return
     # A message that the disk refuses must have gone to nobody (CONF-12).
     channel.node.hand_over(queue.head_lsn)
     if channel.is_closing or channel.node.has_failed:

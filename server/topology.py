@@ -112,6 +112,12 @@ class Scope(Protocol):
     def barrier(self) -> int:
         """An LSN that is on disk once everything decided so far is."""
 
+    def serve_first(self, queue_name: str) -> bool:
+        """Let consumers have what is theirs before a command looks at their queue (CONS-52).
+
+        False when that was the end of the channel: then there is nothing to say.
+        """
+
     def reply(self, frame: bytes, lsn: int = 0) -> None:
         """Send `frame` once everything up to `lsn` is on disk; b"" for a method with nowait."""
 
@@ -225,6 +231,8 @@ def declare_queue(scope: Scope, method: commands.Queue.Declare, arguments: Table
             arguments=arguments,
             permit_target=_target_permit(scope, "queue", name),
         )
+    if not scope.serve_first(name):
+        return
     queue.used()
     _declared(scope, method, name, (queue.ready_count, queue.consumer_count), lsn)
 
@@ -258,7 +266,10 @@ def purge_queue(scope: Scope, method: commands.Queue.Purge, _: Table) -> None:
     """
     name = strip_cr_lf(_shorthand(scope, method.queue)[0])
     _require(scope, "read", "queue", name)
-    count = scope.vhost.find_queue(name, scope.owner).purge()
+    queue = scope.vhost.find_queue(name, scope.owner)
+    if not scope.serve_first(name):
+        return
+    count = queue.purge()
     scope.reply(b"" if method.nowait else queue_purge_ok(scope.number, count))
 
 
@@ -269,6 +280,8 @@ def delete_queue(scope: Scope, method: commands.Queue.Delete, _: Table) -> None:
     """
     name = strip_cr_lf(_shorthand(scope, method.queue)[0])
     _require(scope, "configure", "queue", name)
+    if not scope.serve_first(name):
+        return
 
     def answer(count: int, lsn: int) -> None:
         scope.reply(b"" if method.nowait else queue_delete_ok(scope.number, count), lsn)

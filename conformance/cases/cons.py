@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from functools import partial
 
 from conformance.case import case
@@ -352,6 +353,43 @@ def get_empty(stage: Stage) -> None:
     channel = stage.channel()
     event = channel.get(stage.queue(channel))
     equal((event.name, event.text("cluster_id")), ("basic.get_empty", ""), "answer")
+
+
+def _owed(stage: Stage) -> Iterator[tuple[Channel, str]]:
+    """A queue with a waiting consumer, to which the same channel has published just now."""
+    channel = stage.channel()
+    for number in range(20):
+        queue = stage.queue(channel)
+        channel.consume(queue)
+        channel.publish("", queue, str(number))
+        yield channel, queue
+        equal(channel.deliver().body.decode(), str(number), "delivery")
+
+
+@case("CONS-52", says="get does not take what a waiting consumer is owed")
+def get_behind_consumer(stage: Stage) -> None:
+    for channel, queue in _owed(stage):
+        equal(channel.get(queue).name, "basic.get_empty", "get")
+
+
+@case("CONS-52", says="declare does not count what a waiting consumer is owed")
+def declare_behind_consumer(stage: Stage) -> None:
+    for channel, queue in _owed(stage):
+        equal(channel.count(queue), 0, "messages")
+
+
+@case("CONS-52", says="purge does not drop what a waiting consumer is owed")
+def purge_behind_consumer(stage: Stage) -> None:
+    for channel, queue in _owed(stage):
+        reply = channel.call("queue.purge", queue=queue)
+        equal(reply.number("message_count"), 0, "purged")
+
+
+@case("CONS-52", says="a queue is empty when all that was in it is a waiting consumer's")
+def delete_behind_consumer(stage: Stage) -> None:
+    for channel, queue in _owed(stage):
+        reply = channel.call("queue.delete", queue=queue, if_empty=True)
+        equal(reply.number("message_count"), 0, "messages")
 
 
 @case("CONS-51", says="get works beside an exclusive consumer, and is no consumer")

@@ -306,6 +306,11 @@ class Queue:
         return not self.ready_count and self._is_wanted(message)
 
     @property
+    def owes(self) -> bool:
+        """True when a consumer is to have what came in this turn, and has not got it yet."""
+        return self.is_dirty and self.is_head_wanted
+
+    @property
     def is_head_wanted(self) -> bool:
         """True when a consumer has room for the head: it is served in this turn (TTL-06)."""
         line = self.next_line() if self.has_consumers else None

@@ -232,9 +232,6 @@ class Client:
             # A commit, or the end of everything, may be written while it is being done, so the
             # model goes first.
             is_commit = event[0] == reader.METHOD and event[2][:4] in {TX_COMMIT, CONNECTION_CLOSE}
-            if is_commit and event[1] and self.connection.outbox.blocked:
-                dispatch(event)  # which will come again
-                return
             if is_commit:
                 self._taken(event, None)
             try:

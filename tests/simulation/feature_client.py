@@ -27,7 +27,6 @@ from tests.simulation.clients import (
     Client,
     ClientChannel,
     content,
-    done_of,
     method,
 )
 from tests.simulation.feature_topology import (
@@ -189,7 +188,7 @@ class FeatureClient(Client):
             channel = self.connection.channels.get(event[1]) if is_declare else None
             is_taken = channel is not None and not channel.is_closing and not self.is_put_off(event)
             dispatch(event)
-            if is_taken and done_of(event, self.connection) is not None:
+            if is_taken:
                 name = event[2][7 : 7 + event[2][6]].decode()
                 self.talks[event[1]].declared.append((name, self.world.books.born.get(name, 0)))
 

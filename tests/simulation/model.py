@@ -647,6 +647,10 @@ class Model:
     def turn_ended(self) -> None:
         """What was delivered in one turn is the head of its queue, in order for each consumer."""
         self.ledger.turn_ended()
+        self.check_deliveries()
+
+    def check_deliveries(self) -> None:
+        """What was heard since the last look is the head of its queue, in order (CONS-10)."""
         if not self._batch:
             return
         batches, self._batch = self._batch, {}

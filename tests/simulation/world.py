@@ -31,6 +31,7 @@ from tests.simulation.model import MConsumer, Model
 from tests.simulation.sim_disk import SimDisk
 
 if TYPE_CHECKING:
+    from server.broker.queue import Queue
     from server.node import Node
     from store.disk import Disk, Syncable
 
@@ -276,6 +277,7 @@ class World:
         self.worker = SimWorker(self)
         self.assembly = self.assemble(self.disk, self.worker, self.loop)
         self._watch_journal()
+        self._watch_serving()
         self.disk.watcher = self._look
         self.admission = Admission()
 
@@ -325,6 +327,19 @@ class World:
 
         journal.write = watched  # type: ignore[method-assign]
         storage.refused = watched_refusal  # type: ignore[method-assign]
+
+    def _watch_serving(self) -> None:
+        """Who is served before a command looks hears it before the model does (CONS-52)."""
+        equipment, turn = self.assembly.equipment, self.assembly.turn
+        serve = equipment.serve
+
+        def watched(queue: Queue) -> bool:
+            is_served = serve(queue)
+            turn.flush()
+            self.model.check_deliveries()
+            return is_served
+
+        equipment.serve = watched
 
     def _fatal(self, reason: str) -> None:
         del reason

@@ -713,3 +713,45 @@ def test_consumers_without_ack_wait_while_the_channel_is_full(client: Client) ->
     assert client.deliveries() == []
     client.send(wire.ack(1, 3))
     assert [body for _, _, body, _ in client.deliveries()] == [b"4", b"5"]
+
+
+LOOKS: list[tuple[base.Frame, int]] = [
+    (commands.Queue.Declare(queue="q", passive=True), 1),
+    (commands.Queue.Purge(queue="q"), 1),
+    (commands.Queue.Delete(queue="q"), 1),
+]
+
+
+@pytest.mark.parametrize(("what", "left"), LOOKS)
+def test_commands_leave_to_consumers_what_is_theirs(
+    client: Client, what: base.Frame, left: int
+) -> None:
+    """CONS-52: in one piece of octets, so that no turn comes between; what nobody wants counts."""
+    client.declare("q")
+    client.qos(2)
+    client.consume("q", "t")
+    client.send(*(wire.publish(1, "q", body) for body in (b"1", b"2", b"3")), wire.method(1, what))
+    said = [each for _, each in client.hear()]
+    assert [content(each).body for each in said[:2]] == [b"1", b"2"]
+    assert said[2].message_count == left  # type: ignore[union-attr]
+
+
+def test_get_leaves_to_consumers_what_is_theirs(client: Client) -> None:
+    """CONS-52."""
+    client.declare("q")
+    client.qos(1)
+    client.consume("q", "t")
+    get = wire.method(1, commands.Basic.Get(queue="q", no_ack=True))
+    client.send(wire.publish(1, "q", b"1"), get, wire.publish(1, "q", b"2"), get, get)
+    assert client.names() == ["Basic.Deliver", "Basic.GetEmpty", "Basic.GetOk", "Basic.GetEmpty"]
+
+
+def test_a_queue_is_empty_when_its_messages_are_on_their_way(client: Client) -> None:
+    """CONS-52, QUEUE-62."""
+    client.declare("q")
+    client.consume("q", "t")
+    client.send(
+        wire.publish(1, "q", b"1"),
+        wire.method(1, commands.Queue.Delete(queue="q", if_empty=True)),
+    )
+    assert client.names() == ["Basic.Deliver", "Queue.DeleteOk", "Basic.Cancel"]

@@ -9,7 +9,7 @@ import errno
 from typing import Any
 
 import pytest
-from pamqp import commands
+from pamqp import base, commands
 
 from server.connection import STALLED
 from server.gate import BLOCKED
@@ -150,6 +150,40 @@ class TestPublishes:
         taker.method(1, commands.Basic.Get(queue="d"))
         assert taker.hear() == []
         assert world.fatal
+
+    @pytest.mark.parametrize(
+        "look",
+        [
+            commands.Queue.Declare(queue="d", passive=True),
+            commands.Queue.Purge(queue="d"),
+            commands.Basic.Get(queue="d"),
+        ],
+    )
+    def test_nor_a_consumer_that_is_served_before_a_command_looks(
+        self, world: DiskWorld, client: Client, look: base.Frame
+    ) -> None:
+        """CONS-52: the command sees the queue without it, and nobody has had it."""
+        taker = other(world)
+        taker.consume("d", "c")
+        refuse(world)
+        client.send(stored(1), wire.method(1, look))
+        said = client.hear()
+        assert confirms(said) == [("Basic.Nack", 1, False)]
+        assert getattr(said[-1][1], "message_count", 0) == 0
+        assert taker.hear() == []
+
+    def test_a_delivery_before_a_command_is_written_before_it_leaves(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        """DURABLE-12: a sync that ends in between must not let it out before its mark."""
+        taker = other(world)
+        taker.consume("d", "c")
+        client.send(stored(1), wire.method(1, commands.Queue.Declare(queue="d", passive=True)))
+        written = world.disk.calls["write"]
+        assert not taker.octets
+        world.node.turn.flush()
+        assert taker.octets
+        assert world.disk.calls["write"] == written + 1
 
     def test_nor_who_would_take_an_immediate_one(self, world: DiskWorld, client: Client) -> None:
         taker = other(world)

@@ -88,6 +88,9 @@ class ChannelStandIn:
     def barrier(self) -> int:
         return (7 << 32) + 9
 
+    def serve_first(self, queue_name: str) -> bool:
+        return True
+
     def reply(self, frame: bytes, lsn: int = 0) -> None:
         self.replies.append((frame, lsn))
 
