@@ -67,6 +67,7 @@ class Verdict:
 
 
 _CASES: Final[list[Case]] = []
+_TITLES: Final[set[str]] = set()
 
 
 def case(
@@ -90,8 +91,9 @@ def case(
 
     def register(body: Body) -> Body:
         one = Case(rule, says, mark, body, referee_reason, slow, serial, restart)
-        if any(other.title == one.title for other in _CASES):
+        if one.title in _TITLES:
             raise ValueError(f"two cases are called {one.title!r}")
+        _TITLES.add(one.title)
         _CASES.append(one)
         return body
 
