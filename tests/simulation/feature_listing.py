@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from server.broker import definitions as d
+from server.broker.fate import Reason
 from server.broker.hold import Hold
 from server.broker.pager import StoredSpan
 from server.broker.stuck import note_key
@@ -128,9 +129,15 @@ def aside_of(queue: Queue) -> list[int]:
 
 
 def dying_of(queue: Queue) -> list[int]:
-    """What clients have refused and is not yet buried: no settlement of it is written."""
+    """What is dead and not yet buried: no settlement of it is written."""
     dying = queue.care._dying if queue.care is not None else ()
     return [message[2] for messages, _ in dying for message in messages]
+
+
+def rejected_of(queue: Queue) -> list[int]:
+    """What of it a client had, and has refused; others died where they stood."""
+    dying = queue.care._dying if queue.care is not None else ()
+    return [m[2] for messages, reason in dying if reason is Reason.REJECTED for m in messages]
 
 
 def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
@@ -152,7 +159,7 @@ def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None)
         if not queue.stored:
             continue
         label = label_of(queue)
-        out = {*listing.unacked[name], *dying_of(queue)}
+        out = {*listing.unacked[name], *rejected_of(queue)}
         for pile in (listing.kept, listing.ready, listing.aside, listing.unacked):
             for seq in pile[name]:
                 if seq & 1:
