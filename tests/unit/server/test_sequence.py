@@ -170,6 +170,8 @@ class TestStay:
         ask(client, "q", no_ack=True)
         put(client, "q", b"a", b"b", b"c")
         assert numbers(client) == {b"a": 1, b"b": 2, b"c": 3}
+        declare(client, "other")  # an ack asks for no sync, and rides with the next
+        world.sync()
         client = connected(world.after_power_cut())
         put(client, "q", b"d")
         ask(client, "q")
@@ -214,10 +216,14 @@ class TestStay:
         put(client, "q", b"d")
         assert numbers(client) == {b"d": 4}
 
+    @pytest.mark.parametrize("is_cancelled", [True, False])
     def test_over_a_refused_commit_with_somebody_behind_it(
-        self, world: DiskWorld, client: Client
+        self, world: DiskWorld, client: Client, is_cancelled: bool
     ) -> None:
-        """TX-09: what stands before the write is not done, whoever takes what meanwhile."""
+        """TX-09: what stands before the write is not done, whoever takes what meanwhile.
+
+        While there is a consumer with room, a get has the block written first (CONS-52).
+        """
         declare(client, "q")
         declare(client, "other")
         for body in (b"a", b"b", b"c", b"d", b"e"):
@@ -229,6 +235,8 @@ class TestStay:
         before = places(client)
         assert list(before) == [b"a", b"b"]
         client.method(1, commands.Tx.Select())
+        if is_cancelled:
+            client.method(1, commands.Basic.Cancel("c"))
         other = connected(world)
         world.disk.fail[("write", world.disk.calls["write"] + 1)] = errno.ENOSPC
         client.send(wire.ack(1, 2), wire.method(1, commands.Tx.Commit()))
@@ -237,7 +245,10 @@ class TestStay:
         world.sync()
         client.hear()
         client.finish()
-        other.finish()
+        assert [what.body for _, what in other.hear() if isinstance(what, wire.Content)] == (
+            [b"c", b"d", b"e"] if is_cancelled else [b"b", b"c", b"d"]
+        )
+        other.send(wire.nack(1, 3, multiple=True, requeue=True))
         world.check()
         client = connected(world)
         ask(client, "q")
