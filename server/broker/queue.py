@@ -368,6 +368,9 @@ class Queue:
         self.returned_count -= count
         if back:
             self.put_back(back)
+        elif count:
+            # All of it waits aside, and counts (REDELIVER-20): what is ready may be too much now.
+            self.wake()
         return not self._returned
 
     def put_back(self, messages: list[Message]) -> None:

@@ -8,9 +8,10 @@
 
 Every other share of the time goes to the store alone (`store_model.run_random`), whose
 histories are shorter; those of the broker are in turn plain, with every feature in use
-(`--features`), and with these and a ledger that is audited in the end (`--ledger`; every other
-one of these is rough). Prints crash states per second and totals; exit code 1 after a failure, of
-which the line that brings it back is printed at once.
+(`--features`), with features and operations of which any two meet (`--pairs`), and with a ledger
+that is audited in the end (`--ledger`; every other one of these is rough). Prints crash states
+per second and totals; exit code 1 after a failure, of which the line that brings it back is
+printed at once.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ SHOWN_STEPS = 60
 RUNS: dict[str, Callable[..., history.Outcome]] = {
     "": history.run,
     "--features ": history.run_features,
+    "--pairs ": history.run_pairs,
     "--ledger ": history.run_ledger,
 }
 KINDS = tuple(RUNS)
@@ -110,7 +112,7 @@ def live(first_seed: int, seconds: float, states: int, is_rough: bool = False) -
         else:
             kind = KINDS[totals.broker_histories % len(KINDS)]
             # A ledger has most to tell of blocks that were refused.
-            is_strained = kind == "--ledger " and totals.broker_histories % 2 == 0
+            is_strained = kind == "--ledger " and totals.broker_histories // len(KINDS) % 2 == 0
             live_broker(seed, totals, kind, is_rough=is_rough or is_strained)
         seed += 1
     return totals
@@ -182,6 +184,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int)
     parser.add_argument("--store", action="store_true", help="with --seed: a history of the store")
     parser.add_argument("--features", action="store_true", help="with --seed: with all features")
+    parser.add_argument("--pairs", action="store_true", help="with --seed: where any two meet")
     parser.add_argument("--ledger", action="store_true", help="with --seed: and with a ledger")
     parser.add_argument("--rough", action="store_true", help="a disk that is often full")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
@@ -189,7 +192,12 @@ def main() -> int:
     if chosen.seed is not None and not (chosen.seconds or chosen.states):
         if chosen.store:
             return show_store(chosen.seed)
-        kind = "--ledger " if chosen.ledger else "--features " if chosen.features else ""
+        asked = {
+            "--features ": chosen.features,
+            "--pairs ": chosen.pairs,
+            "--ledger ": chosen.ledger,
+        }
+        kind = next((kind for kind, is_asked in asked.items() if is_asked), "")
         return show(chosen.seed, chosen.steps, kind, is_rough=chosen.rough)
     fresh = random.SystemRandom().randrange(1 << 40)
     first_seed = chosen.seed if chosen.seed is not None else fresh

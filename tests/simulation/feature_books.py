@@ -24,7 +24,7 @@ from server.broker.fate import Fate, Reason
 from server.broker.hold import delay_of
 from server.broker.released import released
 from tests.simulation.crashes import number_in
-from tests.simulation.feature_listing import Listing, Place, stuck_of
+from tests.simulation.feature_listing import Listing, Place, stuck_messages, stuck_of
 from tests.simulation.ledger import Violation, shown
 
 if TYPE_CHECKING:
@@ -52,11 +52,13 @@ class Copy:
     octets: int
     is_published: bool = False  # by a client, into this queue
     handed: bool = False
+    handed_ms: int = 0
     returns: int = 0
     not_before_ms: int = 0
     written_ms: int = 0  # when it was handed to the disk
     dying: str = ""  # why it is stuck
     taken_by: set[str] = field(default_factory=set)
+    has_key: bool = True  # its queue knows its key, if it has one
 
 
 @dataclass(slots=True)
@@ -97,6 +99,9 @@ class Books:
         self._served: dict[str, Outlet] = {}
         self._aimed: dict[int, Queue] = {}
         self._came: set[tuple[int, str]] = set()
+        self.returned_to: set[str] = set()  # queues, since their last dispatch
+        self.unserved = ""  # whose dispatch has begun
+        self.number_of: dict[int, int] = {}  # by seq, what the newest message of it is
 
     @property
     def is_open(self) -> bool:
@@ -157,6 +162,7 @@ class Books:
         if copy.place in self.copies:
             raise Violation(f"{copy.place} twice")
         self.copies[copy.place] = copy
+        self.number_of[seq] = copy.number
         return copy
 
     def came(self, queue: Queue, messages: list[Message]) -> None:
@@ -254,6 +260,7 @@ class Books:
         """Back in the queue, or aside for a while."""
         if queue.is_deleted:
             return
+        self.returned_to.add(queue.spec.name)
         returns = queue.care.returns if queue.care is not None else None
         if returns is None:
             return
@@ -294,8 +301,10 @@ class Books:
         name = queue.spec.name
         listing = self._world.listing()
         stays = {*listing.aside[name], *listing.unacked[name], *listing.kept[name]}
-        for place in [p for p in self.copies if p[0] == name and p[1] not in stays]:
-            self._pop(place)
+        for place in [p for p in self.copies if p[0] == name]:
+            self.copies[place].has_key = False
+            if place[1] not in stays:
+                self._pop(place)
 
     def deleted(self, queue: Queue) -> None:
         """All of it goes."""
@@ -319,6 +328,8 @@ class Books:
         for message in messages:
             copy = self._of(queue, message)
             self._check_reason(queue, copy, reason)
+            if reason is Reason.MAXLEN and message is messages[0]:
+                self._check_unwanted(queue, copy, message)
             copy.dying = reason.value
             copy.taken_by = set()
             frame.sources[copy.number].append(copy)
@@ -332,17 +343,24 @@ class Books:
             for copy in copies:
                 if is_safe and copy.place[1] not in stuck_of(queue):
                     self._pop(copy.place)
-                    self._check_all_took(queue, copy, wanted[copy.place])
+                    self._check_all_took(queue, copy, wanted[copy.place], wanted[copy.place])
                 elif not is_safe and len(copies) == 1:
                     self._check_sent(copy, wanted[copy.place], frame.credits[copy.number])
 
     @contextmanager
     def trying(self, queue: Queue) -> Iterator[None]:
         """A dispatch: what is stuck may be tried again."""
+        returns = queue.care.returns if queue.care is not None else None
+        if returns is not None and returns.aside.is_due:
+            self.returned_to.add(queue.spec.name)  # a delayed one comes back by itself
         if not stuck_of(queue):
             yield
             return
         frame = Frame("trying", queue)
+        targets = {
+            message[2]: self._targets(queue, self._of(queue, message), message)
+            for message in stuck_messages(queue)
+        }
         before = [self.copies[queue.spec.name, seq] for seq in sorted(stuck_of(queue))]
         for copy in before:
             frame.sources[copy.number].append(copy)
@@ -353,13 +371,19 @@ class Books:
         for copy in before:
             if copy.place[1] not in left and copy.place in self.copies:
                 self._pop(copy.place)
-                self._check_all_took(queue, copy, None)
+                self._check_all_took(queue, copy, None, targets[copy.place[1]])
 
-    def _check_all_took(self, queue: Queue, copy: Copy, wanted: set[str] | None) -> None:
+    def _check_all_took(
+        self, queue: Queue, copy: Copy, wanted: set[str] | None, targets: set[str]
+    ) -> None:
         """DLX-09: it leaves only when all have it, and at least one."""
         del queue
         if wanted is None:
             wanted = copy.taken_by
+        # A target that knows its key has it, or had it (DUP-07).
+        queues = self._world.vhost.queues
+        if any(name in queues and queues[name].window is not None for name in targets):
+            return
         if not wanted or not wanted <= copy.taken_by:
             raise Violation(
                 f"{copy.number} left {copy.place[0]} for {wanted}, "
@@ -413,6 +437,13 @@ class Books:
             )
         if not is_true:
             raise Violation(f"{copy.number} died in {name}: {reason.value}, which is not true")
+
+    def _check_unwanted(self, queue: Queue, copy: Copy, message: Message) -> None:
+        """LEN-04: what a consumer waits for is theirs, unless something has come back (LEN-06)."""
+        is_first = copy.place[0] not in self.returned_to and self.unserved == copy.place[0]
+        waits = any(outlet.room(message) > 0 for outlet in queue.subscribers.everybody())
+        if is_first and waits and queue.subscribers.single_active is None:
+            raise Violation(f"{copy.number} was dropped in {copy.place[0]}, and wanted (LEN-04)")
 
     def deadline_ms(self, queue: Queue, copy: Copy) -> int | None:
         """TTL-01: the smaller of the two."""
@@ -480,10 +511,16 @@ class Books:
                     self.copies[place] = self.archive[place]
                 self.copies[place].taken_by = set(taken_by)
 
+    def dispatched(self, queue: Queue) -> None:
+        """Everybody has been served who could be."""
+        self.returned_to.discard(queue.spec.name)
+        self.unserved = ""
+
     # Handing out
 
     def taken(self, queue: Queue, line: Line, batch: list[Message]) -> None:
         """A batch is about to be handed out."""
+        self.unserved = ""
         now_ms, turn = self._now_ms(), self._world.assembly.turn.count
         name = queue.spec.name
         for message in batch:
@@ -542,7 +579,7 @@ class Books:
         copy = self._of(queue, message)
         if copy.handed != is_again:
             raise Violation(f"{copy.number} of {queue.spec.name}: redelivered is {is_again}")
-        copy.handed = True
+        copy.handed, copy.handed_ms = True, self._now_ms()
         returns = queue.care.returns if queue.care is not None else None
         if returns is not None and returns._of(message).returns != copy.returns:
             raise Violation(
@@ -601,6 +638,7 @@ class Books:
         copy.written_ms = copy.arrived_ms
         copy.handed = is_handed
         copy.is_published = False
+        copy.has_key = before.has_key
         care = queue.care
         if care is not None and care.returns is not None:
             counts = care.returns._counts.get(message[2])

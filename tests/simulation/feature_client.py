@@ -64,6 +64,7 @@ class Message:
     delay_ms: int = 0
     priority: int | None = None
     header: str = ""
+    dedup_key: str = ""
 
 
 @dataclass(slots=True)
@@ -75,7 +76,8 @@ class Talk:
     transaction: list[int] = field(default_factory=list)
     committing: list[int] = field(default_factory=list)
     gets: deque[tuple[str, bool]] = field(default_factory=deque)
-    declared: deque[tuple[str, int]] = field(default_factory=deque)  # queue, its record
+    # A queue, its record, and what a passive one must count.
+    declared: deque[tuple[str, int, int | None]] = field(default_factory=deque)
     queue_of: dict[str, str] = field(default_factory=dict)  # consumer tag → queue
     held: dict[int, tuple[str, int]] = field(default_factory=dict)  # tag → queue, message
     recovers: int = 0
@@ -114,6 +116,8 @@ class FeatureClient(Client):
             headers["x-delay"] = message.delay_ms
         if message.header:
             headers["h"] = message.header
+        if message.dedup_key:
+            headers["x-deduplication-header"] = message.dedup_key
         properties = commands.Basic.Properties(
             delivery_mode=2 if message.persistent else 1,
             headers=headers or None,
@@ -131,7 +135,9 @@ class FeatureClient(Client):
         self.ask(ch, what)
         self.out += content(ch.number, body, marshalled[12:])
         talk = self.talks[ch.number]
-        self.world.books.published(message, is_aimed=ch.mode == "confirm" and not flags & 2)
+        # One whose key is known is confirmed as well, and comes nowhere.
+        is_aimed = ch.mode == "confirm" and not flags & 2 and not message.dedup_key
+        self.world.books.published(message, is_aimed=is_aimed)
         if ch.mode == "confirm":
             talk.published += 1
             talk.unconfirmed[talk.published] = message
@@ -189,8 +195,12 @@ class FeatureClient(Client):
             is_taken = channel is not None and not channel.is_closing and not self.is_put_off(event)
             dispatch(event)
             if is_taken:
-                name = event[2][7 : 7 + event[2][6]].decode()
-                self.talks[event[1]].declared.append((name, self.world.books.born.get(name, 0)))
+                end = 7 + event[2][6]
+                name, is_passive = event[2][7:end].decode(), bool(event[2][end] & 1)
+                # A passive one promises nothing.
+                record = 0 if is_passive else self.world.books.born.get(name, 0)
+                ready = self.world.ready_in(name) if is_passive else None
+                self.talks[event[1]].declared.append((name, record, ready))
 
         return watched
 
@@ -257,9 +267,11 @@ class FeatureClient(Client):
         elif isinstance(what, commands.Basic.GetEmpty):
             talk.gets.popleft()
         elif isinstance(what, commands.Queue.DeclareOk):
-            name, record = talk.declared.popleft()
+            name, record, ready = talk.declared.popleft()
             if what.queue != name:
                 raise Violation(f"declare-ok of {what.queue}, not of {name}")
+            if ready is not None and what.message_count != ready:
+                raise Violation(f"{name} says {what.message_count} ready, not {ready} (QUEUE-14)")
             self.world.states_of.promise(record, f"declare-ok of {name}")
 
     def _close_is_due(self, what: commands.Channel.Close, ch: ClientChannel) -> None:

@@ -148,6 +148,14 @@ def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
     return {seq: one.taken_by for seq, one in care.letters.stuck._tries.items()}
 
 
+def stuck_messages(queue: Queue) -> list[Message]:
+    """Those dead letters themselves."""
+    care = queue.care
+    if care is None or care.letters is None or care.letters.stuck is None:
+        return []
+    return list(care.letters.stuck.messages())
+
+
 def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None) -> Snapshot:
     """The stored part of it; `handed` None: as the marks of a recovered broker say."""
     queues = assembly.broker.vhosts["/"].queues

@@ -90,7 +90,9 @@ class WatchedQueue(Queue):
             super().dispatch()
             return
         with Desk.books.trying(self):
+            Desk.books.unserved = self.spec.name
             super().dispatch()
+        Desk.books.dispatched(self)
 
     def get(self, *, no_ack: bool) -> tuple[Message, Message, bool] | None:
         found = super().get(no_ack=no_ack)

@@ -73,6 +73,7 @@ class FeatureWorld(World):
 
     model: Judge  # type: ignore[assignment]
     draw: random.Random
+    has_timeouts = False  # whatever the queues' arguments say
 
     def __init__(self, seed: int, bugs: list[BaseException], *, crash_rate: float = 0.5) -> None:
         self.draw = random.Random(seed)
@@ -81,7 +82,7 @@ class FeatureWorld(World):
             dlx_retry_interval_ms=self.draw.choice((5, 30, 200)),
             delivery_count_mode=self.draw.choice(("all", "failures")),
         )
-        self.topology = Topology.drawn(self.draw)
+        self.topology = self.drawn_topology()
         self.disk = WorldDisk(seed, is_strict=True)
         self.loop = Loop()
         self.base_ms = WALL_MS
@@ -94,6 +95,10 @@ class FeatureWorld(World):
         self._messages = 0
         self._numbers = 0
         self.start()
+
+    def drawn_topology(self) -> Topology:
+        """What may be there in this history."""
+        return Topology.drawn(self.draw)
 
     @property
     def vhost(self) -> VHost[Queue]:
@@ -129,8 +134,8 @@ class FeatureWorld(World):
         books.messages, books.acks = old.messages, old.acks
         books.rejections, books.no_ack = old.rejections, old.no_ack
         books._came, books.taken_back = old._came, old.taken_back
-        books.turned_away = old.turned_away
-        books.has_timeouts = any(
+        books.turned_away, books.number_of = old.turned_away, old.number_of
+        books.has_timeouts = self.has_timeouts or any(
             "x-consumer-timeout" in plan.arguments for plan in self.topology.queues.values()
         )
         for queue in self.vhost.queues.values():
@@ -162,6 +167,14 @@ class FeatureWorld(World):
 
     def listing(self) -> Listing:
         return listing_of(self.assembly, [wire.connection for wire in self.clients.values()])
+
+    def ready_in(self, name: str) -> int:
+        """How many messages a queue has ready, by the books."""
+        listing = self.listing()
+        if name not in listing.ready:
+            return 0
+        away = {*listing.aside[name], *listing.unacked[name], *listing.kept[name]}
+        return sum(place[0] == name and place[1] not in away for place in self.books.copies)
 
     def snapshot(self) -> Snapshot:
         """What a crash must leave if it comes now; it is in balance."""

@@ -18,6 +18,7 @@ from tests.simulation.feature_queues import watched_queues
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
 from tests.simulation.ledger_world import LedgerWorld
+from tests.simulation.pair_world import PairWorld, watched_timeouts
 from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
 
@@ -108,6 +109,29 @@ def run_features(
         if seed % 2:
             around.enter_context(small_pages())
         world = FeatureWorld(seed, bugs, crash_rate=crash_rate)
+        world.trace = trace
+        return _lived(world, Outcome(seed, 0), steps, is_rough=is_rough)
+
+
+def run_pairs(
+    seed: int,
+    steps: int = STEPS,
+    *,
+    crash_rate: float = 0.1,
+    is_rough: bool = False,
+    trace: Callable[[str], None] | None = None,
+    worlds: list[PairWorld] | None = None,
+) -> Outcome:
+    """The same, where any two features and operations meet; `worlds` gets the world."""
+    bugs: list[BaseException] = []
+    lived: list[PairWorld] = [] if worlds is None else worlds
+    with quiet_logs(bugs), ExitStack() as around:
+        around.enter_context(watched_queues())
+        around.enter_context(watched_timeouts(lambda: lived[-1]))
+        if seed % 2:
+            around.enter_context(small_pages())
+        world = PairWorld(seed, bugs, crash_rate=crash_rate)
+        lived.append(world)
         world.trace = trace
         return _lived(world, Outcome(seed, 0), steps, is_rough=is_rough)
 
