@@ -188,6 +188,35 @@ def test_places_are_columns_and_leave_no_header() -> None:
     assert [row["message_id"] for row in rows] == ["m", None, None, "m", None]
 
 
+def streamed(raw: bytes, offset: int) -> bytes:
+    """As a broker delivers it from a stream."""
+    return edited(raw, add=b"\x0fx-stream-offsetl" + offset.to_bytes(8, "big"))
+
+
+def test_offsets_of_streams_are_a_column_and_leave_no_header() -> None:
+    raws = [
+        bulk.encode_properties({"message_id": "m", "headers": {"a": 1, "b": "x-stream-offsetl"}}),
+        bulk.encode_properties(
+            {"content_type": "t", "content_encoding": "e", "headers": {"a": "b"}, "app_id": "z"}
+        ),
+        bulk.encode_properties({"content_type": "text/plain", "priority": 3}),
+        b"\0\0",
+    ]
+    deliveries = [delivery(streamed(raw, 7 + at)) for at, raw in enumerate(raws)]
+    # RabbitMQ sorts them; the last two have none, or are none.
+    first = edited(streamed(b"\0\0", 2**40), add=b"\x01zI\0\0\0\x05")
+    deliveries += [delivery(raw) for raw in (first, raws[0], b"\x80\x0fx-stream-offsetl")]
+    rows = batch_from("orders", deliveries, ALL, is_stream=True).to_pylist()
+    assert [row["offset"] for row in rows] == [7, 8, 9, 10, 2**40, None, None]
+    only_z = edited(b"\0\0", add=b"\x01zI\0\0\0\x05")
+    assert [row["properties_raw"] for row in rows] == [*raws, only_z, raws[0], deliveries[-1][4]]
+    headers = [("a", "1"), ("b", "x-stream-offsetl")]
+    assert [row["headers"] for row in rows] == [
+        *(headers, [("a", "b")], None, None, [("z", "5")], headers, None),
+    ]
+    assert [row["app_id"] for row in rows[:2]] == [None, "z"]
+
+
 @pytest.mark.parametrize("raw", BROKEN.values(), ids=BROKEN)
 def test_what_cannot_be_a_row_leaves_its_properties_null(raw: bytes) -> None:
     broken: list[int] = []

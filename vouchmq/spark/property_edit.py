@@ -134,6 +134,45 @@ def stream_offset(raw: bytes) -> int | None:
     return None
 
 
+def without_stream_offset(raw: bytes) -> tuple[bytes, int | None]:
+    """Properties as they were published to a stream, and the offset that the broker has added.
+
+    Octets that are no properties, or have no offset, come back as they are.
+    """
+    found = raw.find(_STREAM_OFFSET)
+    if found < 0:
+        return raw, None
+    try:
+        start = _table_start(raw)
+        size = _SIZE.unpack_from(raw, start)[0]
+        left = found - start - _SIZE.size
+        if size != left + len(_STREAM_OFFSET) + _OFFSET.size or not raw[0] << 8 & HEADERS:
+            # Not the last header, or the publisher wrote the same: look properly.
+            offset = stream_offset(raw)
+            names = (_STREAM_OFFSET[1:-1],)
+            return (raw if offset is None else edited(raw, drop_numbers=names)), offset
+        offset = int(_OFFSET.unpack_from(raw, found + len(_STREAM_OFFSET))[0])
+    except (RawPropertiesError, IndexError, error):
+        return raw, None
+    rest = raw[found + len(_STREAM_OFFSET) + _OFFSET.size :]
+    if left:
+        return b"".join(
+            (raw[:start], _SIZE.pack(left), raw[start + _SIZE.size : found], rest)
+        ), offset
+    flags = _FLAGS.pack(_FLAGS.unpack_from(raw)[0] & ~HEADERS)
+    return b"".join((flags, raw[_FLAGS.size : start], rest)), offset
+
+
+def _table_start(raw: bytes) -> int:
+    """Where the size of the table of headers stands, if there is one."""
+    at = _FLAGS.size
+    if raw[0] & 0x80:
+        at += 1 + raw[at]
+    if raw[0] & 0x40:
+        at += 1 + raw[at]
+    return at
+
+
 def edited(
     raw: bytes,
     *,

@@ -16,7 +16,7 @@ from vouchmq.spark.columns import ALL
 from vouchmq.spark.columns import COLUMNS as KINDS
 from vouchmq.spark.places import PLACE_HEADERS, places_of
 from vouchmq.spark.properties import PropertyReader
-from vouchmq.spark.property_edit import RawPropertiesError, edited
+from vouchmq.spark.property_edit import RawPropertiesError, edited, without_stream_offset
 
 # As the bulk client hands them out: tag, redelivered, exchange, routing key, properties, body.
 Delivery = tuple[int, bool, str, str, bytes, bytes]
@@ -47,6 +47,7 @@ def batch_from(
     broken: list[int] | None = None,
     *,
     is_placed: bool = False,
+    is_stream: bool = False,
 ) -> pa.RecordBatch:
     """One row per delivery, in their order, with these columns and no others.
 
@@ -59,6 +60,7 @@ def batch_from(
         columns: which, in which order
         broken: gets the numbers of the rows whose properties could not be read
         is_placed: the broker was asked for places: they go into columns, and are no headers
+        is_stream: the same of the offset in a stream
     """
     size = len(deliveries)
     if not size:
@@ -70,6 +72,9 @@ def batch_from(
     places: dict[str, list[int | None]] = {}
     if is_placed:
         raws, places = _without_places(raws)
+    elif is_stream:
+        raws, offsets = zip(*map(without_stream_offset, raws), strict=True)
+        places = {"offset": list(offsets)}
     values, unread = PropertyReader([each for each in columns if each not in places]).read(raws)
     values |= places
     if broken is not None:

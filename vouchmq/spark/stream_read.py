@@ -142,7 +142,7 @@ class RangeReader:
 
     def _batch(self, connection: BulkConnection, deliveries: list[Delivery]) -> pa.RecordBatch:
         """The rows of those deliveries that lie in the range, checked for gaps."""
-        batch = batch_from(self._range.queue, deliveries, self._read)
+        batch = batch_from(self._range.queue, deliveries, self._read, is_stream=True)
         at = batch.schema.get_field_index("offset")
         column = batch.column(at)
         offsets = column.to_pylist()
