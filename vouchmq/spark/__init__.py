@@ -1,6 +1,7 @@
 """AMQP 0-9-1 for Spark: `format("amqp")` to read and to write; the schema of ledgers."""
 
 from vouchmq.spark.ledger import schema as ledger_schema
+from vouchmq.spark.progress import SourceProgress, progress
 from vouchmq.spark.registration import register
 
-__all__ = ["ledger_schema", "register"]
+__all__ = ["SourceProgress", "ledger_schema", "progress", "register"]

@@ -6,9 +6,15 @@ Must not know what becomes of the messages.
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
+from vouchmq.spark.lanes import size_of
+from vouchmq.spark.properties import MICROSECONDS, PropertyReader
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from vouchmq.spark.feed import Feed
     from vouchmq.spark.lanes import Portion
     from vouchmq.spark.options import SourceOptions
@@ -17,6 +23,9 @@ if TYPE_CHECKING:
 SILENCE_S: Final = 1.0
 # ... unless the broker says that there is more; then it is given so many times that long.
 PATIENCE: Final = 5
+# A question for each queue: it is asked so often at most, and takes so little of the time.
+COUNT_EVERY_S: Final = 1.0
+COUNT_SHARE: Final = 20
 
 log = logging.getLogger("vouchmq.spark")
 
@@ -24,12 +33,17 @@ log = logging.getLogger("vouchmq.spark")
 class Intake:
     """Takes batches from a feed, within the limits of the options and of the trigger."""
 
-    def __init__(self, options: SourceOptions, feed: Feed) -> None:
+    def __init__(
+        self, options: SourceOptions, feed: Feed, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._options = options
         self._feed = feed
         self._is_started = False
         # With AvailableNow: how many more this run takes.
         self._left: int | None = None
+        self._clock = clock
+        self._ready: int | None = None
+        self._count_after = clock()
 
     def start(self) -> None:
         """Start the feed, once.
@@ -89,6 +103,30 @@ class Intake:
         """So many messages have left the queues for this run."""
         if self._left is not None:
             self._left -= count
+
+    def backlog(self, batch: Iterable[Portion]) -> dict[str, int]:
+        """How much is not handed out, from when the oldest of it is, and what a batch has.
+
+        Args:
+            batch: what was handed out last
+        """
+        feed = self._feed
+        began = self._clock()
+        if self._is_started and began >= self._count_after:
+            self._ready = feed.waiting_count()
+            ended = self._clock()
+            self._count_after = ended + max(COUNT_EVERY_S, COUNT_SHARE * (ended - began))
+        sizes = [size_of(delivery) for portion in batch for delivery in portion.deliveries]
+        told = {
+            "buffered": feed.arrived()[0],
+            "rows": len(sizes),
+            "bytes": sum(sizes),
+        }
+        if self._ready is not None:
+            told["ready"] = self._ready
+        columns, _ = PropertyReader(("timestamp",)).read(feed.next_properties())
+        times = [time_us for time_us in columns.get("timestamp", ()) if time_us is not None]
+        return {**told, "oldest_s": min(times) // MICROSECONDS} if times else told
 
     def _is_there_more(self) -> bool:
         """Whether a message comes before the queue has been silent for long enough."""

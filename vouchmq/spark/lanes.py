@@ -73,6 +73,14 @@ class Lane:
         self._aside.extendleft(reversed(deliveries))
         self._aside_bytes += sum(map(size_of, deliveries))
 
+    def first(self) -> Delivery | None:
+        """What is next to be taken, which stays."""
+        if not self.arrived()[0]:
+            return None
+        if not self._aside:
+            self.put_back(self.channel.take(1))
+        return self._aside[0] if self._aside else None
+
     def is_suspicious(self) -> bool:
         """Whether the first message looks as if it were from a stream; if not, it is known."""
         if not self.channel.arrived[0] or self._aside:

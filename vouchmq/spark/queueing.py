@@ -131,6 +131,10 @@ class QueueDriver:
         """End the connection."""
         self._feed.stop()
 
+    def backlog(self) -> dict[str, Any]:
+        """See `Intake`."""
+        return self._intake.backlog(self._batch.portions if self._batch is not None else ())
+
     def prepare_available_now(self) -> None:
         """See `Intake`."""
         self._intake.prepare_available_now()

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from vouchmq.spark.options import SourceOptions
+from vouchmq.spark.progress import BACKLOG
 
 log = logging.getLogger("vouchmq.spark")
 
@@ -41,6 +42,9 @@ class Driver(Protocol):
 
     def finish(self, end: dict[str, Any]) -> None:
         """Batches up to `end` are done with."""
+
+    def backlog(self) -> dict[str, Any]:
+        """What is not handed out yet, and what the batch under way has."""
 
     def stop(self) -> None:
         """The query ends."""
@@ -117,6 +121,10 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D
         """Finish what is up to `start`, take the next batch; `start` itself when there is none."""
         with telling():
             return self.driver.latest(start, limit)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
+        """For `latestOffset` of a query's progress; `vouchmq.spark.progress` reads it."""
+        return None if self._driver is None else {"v": 1, BACKLOG: self._driver.backlog()}
 
     def commit(self, end: dict[str, Any]) -> None:
         """Batches up to `end` are done with, if that is not known already."""

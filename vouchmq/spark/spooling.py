@@ -112,6 +112,7 @@ class SpoolDriver:
         self._clock = clock
         self._intake = Intake(options, feed)
         self._is_ready = self._is_required = False
+        self._batch: list[Portion] = []
         self._files: list[int] = []
         # What was spooled, so that it is known when it comes again: by its place or by its key.
         self._places = Places()
@@ -128,6 +129,11 @@ class SpoolDriver:
         """End the connection, let others write."""
         self._feed.stop()
         self._spool.close()
+
+    def backlog(self) -> dict[str, Any]:
+        """See `Intake`."""
+        batch, self._batch = self._batch, []
+        return self._intake.backlog(batch)
 
     def prepare_available_now(self) -> None:
         """See `Intake`."""
@@ -193,6 +199,7 @@ class SpoolDriver:
             OffsetError: `start` is no offset of this mode
             SpoolError: the spool is another one's, is damaged, or cannot be written
         """
+        self._batch = []
         offset = SpoolOffset.of_json(start)
         self._open(offset.spool)
         self._intake.start()
@@ -207,6 +214,7 @@ class SpoolDriver:
             if not portions:
                 return start
             self._write(following, portions, places, at)
+            self._batch = portions
         elif following not in self._files:
             raise spool.SpoolError(
                 f"spool file {self._spool.path(following)} is missing, and there are later ones: "
