@@ -60,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(given)
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
     try:
-        rows = catalogue.chosen(options.rows)
+        rows = catalogue.chosen(
+            list(catalogue.rows()) if options.list and not options.rows else options.rows
+        )
     except ValueError as error:
         console.print(f"{error}", style="red", markup=False)
         return 2

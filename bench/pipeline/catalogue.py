@@ -28,7 +28,7 @@ def rows() -> dict[str, Row]:
 
 
 def chosen(names: Sequence[str]) -> list[Row]:
-    """Pick rows by name, all of them when none is named.
+    """Pick rows by name, all but those that must be asked for when none is named.
 
     Raises:
         ValueError: a name that is none
@@ -36,4 +36,6 @@ def chosen(names: Sequence[str]) -> list[Row]:
     known = rows()
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"no row {', '.join(unknown)}; there are: {', '.join(known)}")
-    return [known[name] for name in names] if names else list(known.values())
+    if names:
+        return [known[name] for name in names]
+    return [row for row in known.values() if not row.is_asked_for]

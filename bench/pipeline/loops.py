@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import pika
@@ -122,10 +123,17 @@ def delete(url: str, queue: str) -> None:
 
 
 def pika_consume(
-    url: str, queue: str, count: int, *, ack_every: int = 1, stream: bool = False
+    url: str,
+    queue: str,
+    count: int,
+    *,
+    ack_every: int = 1,
+    stream: bool = False,
+    keep: Callable[[Any, Any, bytes], None] | None = None,
 ) -> float:
     """Consume so many with pika's blocking connection; messages per second.
 
+    `keep` gets the method, properties and body of each message.
     An ack for each message is the loop that everybody writes; a stream's acks are only credit.
 
     Raises:
@@ -141,6 +149,8 @@ def pika_consume(
     def on_message(at: Any, method: Any, properties: Any, body: bytes) -> None:
         nonlocal seen
         seen += 1
+        if keep is not None:
+            keep(method, properties, body)
         if seen % every == 0 or seen == count:
             at.basic_ack(method.delivery_tag, multiple=every > 1)
 

@@ -131,3 +131,5 @@ class Row:
     demands: tuple[Demand, ...]
     servers: tuple[str, ...] = (OURS, THEIRS)
     """Which brokers it is played on, one after the other; empty: it needs none."""
+    is_asked_for: bool = False
+    """Played only when it is named: it takes too long for a run of all rows."""
