@@ -124,6 +124,7 @@ class TestAvailableNow:
 
     @both
     def test_with_another_consumer(self, broker: Broker, queue: str, query: Query) -> None:
+        query.options["exclusive"] = "false"
         fill(broker.url, queue, range(200))
         with channel_to(broker.url) as channel:
             channel.qos(80)
