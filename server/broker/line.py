@@ -36,9 +36,8 @@ RunSize = tuple[int, int, int]
 
 # Octets of one batch for one consumer (LIMIT-23).
 BATCH_OCTETS: Final = 262144
-# What one line leaves to the disk in one turn (LIMIT-23).
-PAGE_OUT_OCTETS: Final = 16 * 1024 * 1024
-PAGE_OUT_PIECES: Final = 16
+# Pieces of what came back that are merged in one turn so that they can be paged (LIMIT-23).
+PAGE_OUT_PIECES: Final = 4
 # The highest mark: everything in this line has been handed out before, and stands in any order.
 ALWAYS: Final = 1 << 63
 # So few requeued messages are put each at its place, when that is so near the head.
@@ -200,7 +199,7 @@ class Line:
         ready = self.ready
         octets = sum(map(len, map(RAW_OF, messages))) + len(messages) * MESSAGE_OVERHEAD_OCTETS
         self.octets += octets
-        self._pager.charge(self, octets)
+        self._pager.charge(self, octets, is_new=False)
         if self.tally is not None:
             self.tally.came(messages)
         back = sorted(messages, key=seq_of)
@@ -244,7 +243,7 @@ class Line:
         """Put messages behind everything else, whatever their seq; nothing of it is ever paged."""
         octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
         self.octets += octets
-        self._pager.charge(self, octets)
+        self._pager.charge(self, octets, is_new=False)
         if self.tally is not None:
             self.tally.came(messages)
         self.ready.extend(messages)
@@ -336,11 +335,11 @@ class Line:
             return
         self.backlog = behind
         self._uncharge(head_octets * len(moved) // before)
-        if octets >= PAGE_OUT_OCTETS:
+        if octets >= self._pager.page_out_octets:
             self._pager.go_on(self)
 
     def _leave_newest(self, keep: int, mark: int) -> tuple[list[Message], int]:
-        """Take the newest out of memory, newest first; gives them, and the octets of contents.
+        """Take the newest out of memory, newest first; gives them, and their octets.
 
         What has been handed out before stays: it may be requeued again in front of it. Not while
         nothing can come back: then only what lies here can be handed out, in its order.
@@ -348,9 +347,9 @@ class Line:
         pile = self._newest
         left = self._memory_count - max(1, keep)
         moved: list[Message] = []
-        octets = 0
-        while left > len(moved) and pile and pile[-1][2] > mark and octets < PAGE_OUT_OCTETS:
-            octets += len(pile[-1][0])
+        octets, enough = 0, self._pager.page_out_octets
+        while left > len(moved) and pile and pile[-1][2] > mark and octets < enough:
+            octets += len(pile[-1][0]) + MESSAGE_OVERHEAD_OCTETS
             moved.append(pile.pop())
         return moved, octets
 

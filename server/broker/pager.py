@@ -44,8 +44,8 @@ TINY_OCTETS: Final = 4 * 1024
 TAIL_OCTETS: Final = 256 * 1024
 
 
-# What leaves memory in one turn when all queues together have too much, by the same estimate as
-# counts them; twice what has come since, if that is more (LIMIT-23).
+# What leaves memory in one turn, of one queue that has too much and of all together, by the same
+# estimate as counts them; twice what has come since, if that is more (LIMIT-23).
 TURN_ROOM_OCTETS: Final = 2 * 1024 * 1024
 
 
@@ -400,10 +400,16 @@ class Pager:
         room = self._total_octets * 4 // 5 - self.total
         return max(LEAST_REFILL_OCTETS, min(REFILL_OCTETS, room // 4))
 
-    def charge(self, line: Pageable, octets: int) -> None:
-        """A run has come into memory."""
+    @property
+    def page_out_octets(self) -> int:
+        """How much one queue leaves to the disk in one turn, by the estimate that counts it."""
+        return max(TURN_ROOM_OCTETS, 2 * self._came_octets)
+
+    def charge(self, line: Pageable, octets: int, *, is_new: bool = True) -> None:
+        """A run has come into memory, or has come back to it from where it is not counted."""
         self.total += octets
-        self._came_octets += octets
+        if is_new:
+            self._came_octets += octets
         if line.octets > TINY_OCTETS:
             self._sized[line] = None
             if line.octets > self._queue_octets or line.backlog is not None:
@@ -452,7 +458,7 @@ class Pager:
     def _make_room(self) -> None:
         """Largest first, until a fifth of the budget is free again; a part of that in each turn."""
         enough = self._total_octets * 4 // 5
-        rest = max(enough, self.total - max(TURN_ROOM_OCTETS, 2 * self._came_octets))
+        rest = max(enough, self.total - self.page_out_octets)
         sized = sorted(self._sized, key=lambda line: line.octets, reverse=True)
         for keep_octets in (LEAST_OCTETS, TINY_OCTETS):
             for line in sized:
