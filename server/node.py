@@ -126,7 +126,7 @@ class Node:
         # Takes settles of a queue's copies back that were refused.
         self.unsettle: Callable[[int, list[int]], None] = lambda _queue_id, _lsns: None
         self.ledger: Ledger | None = None  # while it is on
-        self.refused_lsn = 0  # nothing up to here was stored that had not been by then
+        self._refused_lsns = range(0)  # what the block was to hold that the disk refused last
         self.watermark = 0
         self.has_failed = False
         self.name = name
@@ -185,12 +185,19 @@ class Node:
 
     def storage_refused(self, first_lsn: int, last_lsn: int) -> None:
         """The disk took no block: what was given it is gone, as if it had not come (CONF-12)."""
-        self.refused_lsn = last_lsn
+        self._refused_lsns = range(first_lsn, last_lsn + 1)
         for vhost in self.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.forget_refused(first_lsn)
         for connection in list(self.connections):
             connection.storage_refused(first_lsn)
+
+    def was_refused(self, lsn: int) -> bool:
+        """Whether the disk refused what was just stored under this LSN.
+
+        A duplicate waits for the LSN of its original, which may be older than any refusal.
+        """
+        return lsn in self._refused_lsns
 
     def storage_failed(self) -> None:
         """A write or sync has failed, which is final: nack what waits (CONF-12, DURABLE-21)."""

@@ -338,7 +338,7 @@ class Publisher:
         self._expect_expirations(route, raws[0])
         lsn = self.store(route, raws, mode, max(map(len, raws)))
         channel.confirm(len(raws), lsn)
-        if lsn and lsn <= channel.node.refused_lsn:
+        if channel.node.was_refused(lsn):
             channel.connection.storage_refused(lsn)
 
     def _publish_new(self, route: Route, raws: list[bytes], mode: int) -> bool:
@@ -354,7 +354,7 @@ class Publisher:
         seq = (lsn - len(raws) + 1) * 2 + 1 if lsn else 0
         window.record_run(keys, seq, persistent=bool(mode & PERSISTENT))
         channel.confirm(len(raws), lsn)
-        if lsn and lsn <= channel.node.refused_lsn:
+        if channel.node.was_refused(lsn):
             channel.connection.storage_refused(lsn)
         return True
 
@@ -379,7 +379,7 @@ class Publisher:
             channel.refuse()
             return
         channel.confirm(1, lsn)
-        if lsn and lsn <= channel.node.refused_lsn:
+        if channel.node.was_refused(lsn):
             channel.connection.storage_refused(lsn)
 
     def settle_routes(self, route: Route, raws: list[bytes], mode: int) -> int:

@@ -22,7 +22,12 @@ def known_seeds() -> list[dict[str, Any]]:
     return seeds
 
 
-RUNS = {"broker": history.run, "features": history.run_features, "ledger": history.run_ledger}
+RUNS = {
+    "broker": history.run,
+    "features": history.run_features,
+    "ledger": history.run_ledger,
+    "pairs": history.run_pairs,
+}
 
 
 def live(seed: int, of: str = "broker", *, is_rough: bool = False) -> history.Outcome:

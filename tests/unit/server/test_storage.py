@@ -111,6 +111,30 @@ class TestPublishes:
         assert confirms(client.hear())[3:] == [("Basic.Ack", 1, False)]
         assert numbers(world) == [b"1", b"transient"]
 
+    @pytest.mark.parametrize("has_confirms", [True, False])
+    def test_a_duplicate_of_an_earlier_one_is_where_that_is(
+        self, world: DiskWorld, client: Client, has_confirms: bool
+    ) -> None:
+        """CONF-12, DUP-02: the LSN of its original may be older than any refusal."""
+        table: dict[str, Any] = {"x-message-deduplication": True}
+        client.ask(1, commands.Queue.Declare(queue="k", durable=True, arguments=table))
+        header: dict[str, Any] = {"x-deduplication-header": "same"}
+        keyed = commands.Basic.Properties(delivery_mode=2, headers=header)
+        client.send(wire.publish(1, "k", b"1", keyed))
+        world.sync()
+        client.hear()
+        refuse(world)
+        client.send(stored(2))
+        assert confirms(client.hear()) == [("Basic.Nack", 2, False)]
+        world.check()
+        again = client if has_confirms else other(world)
+        again.send(wire.publish(1, "k", b"1", keyed))
+        world.sync()
+        assert confirms(again.hear()) == ([("Basic.Ack", 3, False)] if has_confirms else [])
+        again.method(1, commands.Basic.Qos(prefetch_count=1))
+        assert again.names() == ["Basic.QosOk"]
+        assert numbers(world, "k") == [b"1"]
+
     def test_a_waiting_consumer_gets_nothing_of_it(self, world: DiskWorld, client: Client) -> None:
         taker = other(world)
         taker.consume("d", "c")
