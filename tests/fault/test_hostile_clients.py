@@ -168,13 +168,13 @@ def test_body_size_beyond_all_limits_is_refused_at_the_header(
     with RawClient(url).handshake() as client:
         client.open_channel()
         client.send(method(1, amqp.Basic.Publish(routing_key="nobody")))
-        client.send(frame(HEADER, 1, struct.pack(">HHQH", 60, 0, 17 * MIB, 0)))
+        client.send(frame(HEADER, 1, struct.pack(">HHQH", 60, 0, 129 * MIB, 0)))
         _, closed = client.read()
         assert isinstance(closed, amqp.Channel.Close)
         assert (closed.reply_code, closed.reply_text) == (
             406,
-            f"PRECONDITION_FAILED - message size {17 * MIB} is larger than configured max size "
-            f"{16 * MIB}",
+            f"PRECONDITION_FAILED - message size {129 * MIB} is larger than configured max size "
+            f"{128 * MIB}",
         )
         # The connection goes on, and the channel may be opened again.
         client.send(method(1, amqp.Channel.CloseOk()))
