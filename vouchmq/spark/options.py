@@ -38,6 +38,12 @@ _SIZE_SHIFT: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _RETRY: Final = re.compile(r"retry:(\d{1,3})", re.IGNORECASE | re.ASCII)
 # Spark hands these of its own to a source or sink, beside the user's.
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+# With CREATE TABLE it hands over all properties of the table: the options have this in front.
+_OF_TABLE: Final = "option."
+_NO_URL: Final = (
+    "required (Spark does not keep the options of a table: give them behind its name, "
+    "WITH (url '...'), or use CREATE TEMPORARY VIEW)"
+)
 # What users of Spark's Kafka source and sink are used to, and what it is called here.
 _OF_KAFKA_SOURCE: Final = {
     "subscribe": "use queue",
@@ -295,9 +301,10 @@ class SourceOptions:
             OptionError: one of them is unknown, has a bad value, or is of another mode
         """
         given = _given(options, _SOURCE, SINK_NAMES, "write")
-        for name in ("url", "queue"):
-            if name not in given:
-                refuse(name, "required")
+        if "url" not in given:
+            refuse("url", _NO_URL)
+        if "queue" not in given:
+            refuse("queue", "required")
         mode = _one_of(*MODES)(
             "mode", given.get("mode", SPOOL if "spoolLocation" in given else QUEUE).strip()
         )
@@ -344,7 +351,7 @@ class SinkOptions:
         """
         given = _given(options, _SINK, SOURCE_NAMES, "read")
         if "url" not in given:
-            refuse("url", "required")
+            refuse("url", _NO_URL)
         values = _values(given, _SINK)
         if "on_nack" in values:
             values["nack_retries"] = values.pop("on_nack")
@@ -362,6 +369,7 @@ def _given(
     names = {option.name.lower(): option.name for option in known}
     elsewhere = {name.lower(): name for name in others}
     given: dict[str, str] = {}
+    options = _of_table(options)
     for key in options:
         lower = key.lower()
         if lower in names:
@@ -375,6 +383,17 @@ def _given(
                 key, _unknown(lower, names, _OF_KAFKA_SINK if other == "read" else _OF_KAFKA_SOURCE)
             )
     return given
+
+
+def _of_table(options: Mapping[str, str]) -> Mapping[str, str]:
+    """The options among the properties of a table that is made; elsewhere all that is given."""
+    if not any(key.lower() == "provider" for key in options):
+        return options
+    if any(key.lower() == "location" for key in options):
+        refuse("path", "a broker has none; remove LOCATION")
+    return {
+        key[len(_OF_TABLE) :]: options[key] for key in options if key.lower().startswith(_OF_TABLE)
+    }
 
 
 def _unknown(lower: str, names: Mapping[str, str], of_kafka: Mapping[str, str]) -> str:
