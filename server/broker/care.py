@@ -223,6 +223,8 @@ class Care:
             self.dedup.window.forget_refused(first_lsn)
         if self.letters is not None and self.letters.stuck is not None:
             self.letters.stuck.forget_refused(first_lsn)
+        if self.returns is not None:
+            self.returns.forget_refused(first_lsn)
         if self.sequence is not None:
             self.sequence.recount()
 

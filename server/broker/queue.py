@@ -429,15 +429,28 @@ class Queue:
     def forget_refused(self, first_lsn: int) -> None:
         """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).
 
-        Such messages are the newest, and none has been handed out (see `turn.py`).
+        Such messages are the newest, and none has been handed out (see `turn.py`), but by a
+        basic.get behind an expired head: what came of that may have come back already.
         """
         for line in self.lines:
             gone = line.forget_refused(first_lsn)
             if self.pen is not None:
                 self.pen.lost(gone, "refused")
+        if self.returned_count:
+            self._forget_returned(first_lsn)
         if self.care is not None:
             self.care.recount(first_lsn)
         self._forget_when_empty()
+
+    def _forget_returned(self, first_lsn: int) -> None:
+        for messages, _ in self._returned:
+            gone = sorted(lsn_of(m[2]) for m in messages if m[2] & 1 and m[2] >= first_lsn * 2)
+            if not gone:
+                continue
+            messages[:] = [m for m in messages if not m[2] & 1 or m[2] < first_lsn * 2]
+            self.returned_count -= len(gone)
+            if self.pen is not None:
+                self.pen.lost(gone, "refused")
 
     def purge(self) -> int:
         """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""

@@ -183,6 +183,15 @@ class Returns:
         """What has gone is on disk, and does not come back."""
         self._gone.clear()
 
+    def forget_refused(self, first_lsn: int) -> None:
+        """The disk took nothing from this LSN on (CONF-12)."""
+        gone = [m[2] for m in self.aside.messages() if m[2] & 1 and m[2] >= first_lsn * 2]
+        for seq in gone:
+            self.aside.forget(seq)
+            self._counts.pop(seq, None)
+        if self._queue.pen is not None:
+            self._queue.pen.lost(sorted(map(lsn_of, gone)), "refused")
+
     def purged(self) -> None:
         """Nothing is ready any more: what is not out and not aside is gone."""
         for seq, counts in list(self._counts.items()):
