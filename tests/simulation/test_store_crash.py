@@ -155,7 +155,7 @@ def test_a_seed_that_failed_once_passes(seed: int) -> None:
 
 @pytest.mark.timeout(60)
 def test_random_histories_keep_every_promise() -> None:
-    models = [run_random(seed) for seed in range(400)]
+    models = [run_random(seed) for seed in range(450)]
     assert sum(model.recoveries for model in models) > 1000
     assert sum(model.moved_messages for model in models) > 300, "compaction had nothing to do"
     assert sum(model.carried_notes for model in models) > 500, "notes were never carried on"
@@ -513,10 +513,10 @@ def test_harness_catches_a_word_believed_that_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def believing_all(
-        oldest: int, extents: list[scan.Extent], generations: list[int]
+        oldest: int, extents: list[scan.Extent], generations: list[int], end: EndMark | None
     ) -> scan.Verdict:
         said = {left for extent in extents for left in extent.vacated}
-        return scan._judge_from(oldest, extents, generations, said)
+        return scan._judge_from(oldest, extents, generations, said, end)
 
     monkeypatch.setattr(scan, "_judge_without_vacated", believing_all)
     assert first_failing_seed() is not None

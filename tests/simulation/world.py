@@ -335,7 +335,10 @@ class World:
 
         def watched(queue: Queue) -> bool:
             is_served = serve(queue)
+            # The block of the flush says what was handed out, which is heard only behind it.
+            self.model.ledger.writes_now += 1
             turn.flush()
+            self.disk.is_blind = False
             self.model.check_deliveries()
             return is_served
 
