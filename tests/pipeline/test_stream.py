@@ -142,7 +142,7 @@ def test_what_is_lost_fails_the_query_with_the_reason(
     publish(url, stream, 0, 3)
     query = into(reading(spark.readStream, url, stream).load(), tmp_path, availableNow=True)
     with pytest.raises(
-        PySparkException, match="goes on at offset 50, and the stream ends before 3"
+        PySparkException, match="at offset 50 of a stream that was deleted and declared again"
     ):
         query.awaitTermination()
     rows = reading(spark.readStream, url, stream, failOnDataLoss="false").load()
