@@ -53,9 +53,16 @@ def test_a_planted_bug_is_seen_by_the_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, kind: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, bug)
-    broker = Ours(tmp_path, program="tests.fault.planted")
-    endure(broker, tmp_path / "seen", rounds=5, seed=4, settle_s=0.0)
-    assert kind in kinds(tmp_path / "seen")[1]
+    found: set[str] = set()
+    # A kill shows it only if it comes between a confirm and the delivery: hunted until it does.
+    for seed in range(4, 8):
+        (tmp_path / f"{seed}").mkdir()
+        broker = Ours(tmp_path / f"{seed}", program="tests.fault.planted")
+        endure(broker, tmp_path / f"{seed}" / "seen", rounds=5, seed=seed, settle_s=0.0)
+        found |= kinds(tmp_path / f"{seed}" / "seen")[1]
+        if kind in found:
+            return
+    pytest.fail(f"only {sorted(found)}")
 
 
 @pytest.mark.campaign
