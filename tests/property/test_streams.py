@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import pytest
 from pamqp import commands
 
+import server.broker.stream
 from server.broker.stream import Stream
 from tests import wire
 from tests.unit.server.in_memory import Client, confirms
@@ -192,3 +193,42 @@ def test_offsets_mean_one_message_for_good(seed: int) -> None:
     story.check()
     story.cut()
     story.check()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whoever_lags_goes_on_within_a_few_turns(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LIMIT-23: a turn has room for some readers only, and they take turns."""
+    draw = random.Random(seed)
+    most, slice_size = draw.choice(((8, 2), (6, 3), (5, 5)))
+    monkeypatch.setattr(server.broker.stream, "TURN_MESSAGES", most)
+    monkeypatch.setattr(server.broker.stream, "SLICE_MESSAGES", slice_size)
+    story = Story(seed)
+    story.is_limited = False
+    declared = commands.Queue.Declare(
+        queue="long", durable=True, arguments={"x-queue-type": "stream"}
+    )
+    story.publisher.ask(1, declared)
+    bodies = [b"%d" % number for number in range(60)]
+    story.publisher.send(*(wire.publish(1, "long", body, wire.persistent()) for body in bodies))
+    story.world.sync()
+    readers = [story.world.connect() for _ in range(draw.randint(3, 9))]
+    for reader in readers:
+        reader.open()
+        reader.qos(1000)
+    for reader in readers:
+        table = {"x-stream-offset": "first"}
+        reader.method(1, commands.Basic.Consume(queue="long", arguments=table))  # type: ignore[arg-type]
+    seen: list[list[bytes]] = [[] for _ in readers]
+    waits = [0] * len(readers)
+    while story.world.scheduled:
+        story.world.run_turn()
+        for at, reader in enumerate(readers):
+            octets, reader.octets = bytes(reader.octets), bytearray()
+            came = [what.body for _, what in wire.hear(octets) if isinstance(what, wire.Content)]
+            waits[at] = 0 if came or len(seen[at]) == len(bodies) else waits[at] + 1
+            seen[at] += came
+            # Who has consumed, but was not dispatched yet, has waited for one turn more.
+            assert waits[at] <= len(readers) + 1, [len(each) for each in seen]
+    assert seen == [bodies] * len(readers)
