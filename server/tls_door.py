@@ -107,8 +107,12 @@ class Tunnel(asyncio.BufferedProtocol):
             self._read(edge, is_full=nbytes == RECEIVE_OCTETS)
 
     def eof_received(self) -> bool:
-        """The client will send no more: that is the end."""
-        return False
+        """The client will send no more: that is the end, in a later turn when many end at once."""
+        return self._door.ends(self)
+
+    def end(self) -> None:
+        """See `transport.Ends`."""
+        self._socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""

@@ -16,7 +16,8 @@ import os
 import socket
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import structlog
 
@@ -39,6 +40,8 @@ LAST_WORDS_LIMIT_S: Final = 30.0
 # Descriptors that connections must leave to files and listeners (LIMIT-22).
 RESERVED_DESCRIPTORS: Final = 64
 TOLD_EVERY_S: Final = 10.0
+# Sockets closed in one turn of the loop because their clients have closed them (LIMIT-23).
+TURN_ENDS: Final = 64
 # Answers that a client may leave unread.
 UNREAD_OCTETS: Final = 16 * 1024 * 1024
 # How much comes in or goes out between two looks at memory.
@@ -47,6 +50,13 @@ LOOK_OCTETS: Final = 16 * 1024 * 1024
 OUT_OF_BUDGET: Final = 4
 UNREAD: Final = 16
 STOPPING: Final = 32
+
+
+class Ends(Protocol):
+    """A socket that its client has closed."""
+
+    def end(self) -> None:
+        """Close it here, too."""
 
 
 class Door:
@@ -81,6 +91,9 @@ class Door:
         self._told_at = -TOLD_EVERY_S
         self._turn_began = 0.0
         self._waiting: list[Edge] = []
+        # Whose clients will send no more, in that order, and how many more may end in this turn.
+        self._ending: dict[Ends, None] = {}
+        self._may_end = TURN_ENDS
 
     def is_full(self) -> bool:
         """True when another connection would take descriptors that files need (LIMIT-22)."""
@@ -115,6 +128,26 @@ class Door:
         """Read this one again in the next loop turn."""
         edge.pause(OUT_OF_BUDGET)
         self._waiting.append(edge)
+
+    def ends(self, edge: Ends) -> bool:
+        """Its client will send no more: False when it may end now, else it will in a later turn."""
+        if self._may_end == TURN_ENDS:
+            self.loop.call_soon(self._end_some)
+        if self._may_end and not self._ending:
+            self._may_end -= 1
+            return False
+        self._ending[edge] = None
+        return True
+
+    def _end_some(self) -> None:
+        """End those that have waited longest; sockets are read before the next ones end."""
+        self._may_end = TURN_ENDS
+        if self._ending:
+            self._may_end = 0
+            for edge in list(islice(self._ending, TURN_ENDS)):
+                del self._ending[edge]
+                edge.end()
+            self.loop.call_soon(self._end_some)
 
     def _end_turn(self) -> None:
         self._turn_began = 0.0
@@ -186,8 +219,13 @@ class Edge(asyncio.BufferedProtocol):
                 self._door.wait_for_turn(self)
 
     def eof_received(self) -> bool:
-        """The client will send no more: that is the end."""
-        return False
+        """The client will send no more: that is the end, in a later turn when many end at once."""
+        return self._door.ends(self)
+
+    def end(self) -> None:
+        """See `Ends`."""
+        if self._transport is not None:
+            self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""

@@ -111,9 +111,10 @@ class Limit:
 
     def run(self, *, is_before: bool = False) -> bool:
         """Drop what is too much; False when there is more than fits in one turn."""
-        if self.rejects or (is_before and not self._has_returned):
+        # Whatever the limits are now: others may hold when the next messages come back.
+        has_returned, self._has_returned = self._has_returned, False
+        if self.rejects or (is_before and not has_returned):
             return True
-        self._has_returned = False
         left = TURN_DROPS
         while left > 0:
             line = self._victim()

@@ -11,7 +11,7 @@ from server.broker.delays import hold_name
 from server.broker.policies import Policy
 from server.broker.policy_keys import InvalidPolicy
 from tests import wire
-from tests.unit.server.in_memory import World, closes_channel
+from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.test_expiry import bodies, declare, publish
 from tests.unit.server.test_letters import got, reject
@@ -213,6 +213,24 @@ class TestLength:
         lift(world, "o", is_operator=True)
         publish(client, "q", b"a", b"b")
         assert bodies(client, "q") == [b"a"]
+
+    def test_what_came_back_to_a_queue_that_refused_is_forgotten(
+        self, world: World, client: Client
+    ) -> None:
+        """LEN-06: under other limits it is not what has just entered."""
+        declare(client, "q")
+        lay_down(world, max_length=1, overflow="reject-publish")
+        client.consume("q", "c")
+        publish(client, "q", b"a")
+        client.hear()
+        client.send(wire.nack(1, 1))
+        client.hear()
+        client.send(wire.ack(1, 2))
+        client.hear()
+        # Both in one turn: consumers come before the limit.
+        world.vhost.government.set_policy(Policy("p", "^q", {"max-length": 1}))
+        client.send(*(wire.publish(1, "q", body) for body in (b"b", b"c", b"d")))
+        assert [delivery(what)[2] for _, what in client.hear()] == [b"b", b"c", b"d"]
 
 
 class TestTime:

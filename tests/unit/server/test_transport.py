@@ -1,0 +1,99 @@
+"""Sockets that end: never more in one turn of the loop than it has time for.
+
+Spec: LIMIT-23
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from server.transport import TURN_ENDS, Door, Edge
+from tests.unit.server.test_tls_door import Echo, Loop, Socket
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from server.connection import Connection
+
+
+class Sockets:
+    """A door with connections, and the transports on which they stand."""
+
+    def __init__(self, count: int) -> None:
+        self.loop = Loop()
+        self.door = Door(
+            cast("asyncio.AbstractEventLoop", self.loop),
+            lambda edge, _: cast("Connection", Echo(edge)),
+            65536,
+            10_000,
+        )
+        self.sockets = [Socket() for _ in range(count)]
+        self.edges = [Edge(self.door) for _ in range(count)]
+        for edge, socket in zip(self.edges, self.sockets, strict=True):
+            edge.connection_made(cast("asyncio.Transport", socket))
+
+    def hang_up(self, edge: Edge, socket: Socket) -> None:
+        """The client of one sends no more: as asyncio, close it unless it is to stay."""
+        if not edge.eof_received():
+            socket.close()
+
+    def closed(self) -> list[bool]:
+        return [socket.is_closed for socket in self.sockets]
+
+    def turn(self) -> int:
+        """What the loop does next; gives how many were closed by it."""
+        before = sum(self.closed())
+        soon, self.loop.soon[:] = list(self.loop.soon), []
+        for job in soon:
+            job()
+        return sum(self.closed()) - before
+
+
+def test_one_ends_at_once() -> None:
+    world = Sockets(1)
+    world.hang_up(world.edges[0], world.sockets[0])
+    assert world.closed() == [True]
+    while world.loop.soon:
+        assert world.turn() == 0
+
+
+def test_many_end_in_the_order_in_which_they_hung_up() -> None:
+    count = 3 * TURN_ENDS + 5
+    world = Sockets(count)
+    for edge, socket in zip(world.edges, world.sockets, strict=True):
+        world.hang_up(edge, socket)
+    ended = [sum(world.closed())]
+    while world.loop.soon:
+        ended.append(world.turn())
+        assert world.closed() == sorted(world.closed(), reverse=True)
+    assert sum(ended) == count
+    assert max(ended) == TURN_ENDS
+
+
+def test_who_comes_while_others_wait_ends_behind_them() -> None:
+    world = Sockets(2 * TURN_ENDS + 1)
+    for edge, socket in zip(world.edges[:-1], world.sockets[:-1], strict=True):
+        world.hang_up(edge, socket)
+    world.turn()
+    world.hang_up(world.edges[-1], world.sockets[-1])
+    assert not world.sockets[-1].is_closed
+    while world.loop.soon:
+        world.turn()
+    assert all(world.closed())
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_one_that_waits_may_end_otherwise(*, is_read_again: bool) -> None:
+    """Its socket is lost, or tells its end once more, before it is its turn."""
+    world = Sockets(TURN_ENDS + 1)
+    for edge, socket in zip(world.edges, world.sockets, strict=True):
+        world.hang_up(edge, socket)
+    if is_read_again:
+        world.hang_up(world.edges[-1], world.sockets[-1])
+    else:
+        world.edges[-1].connection_lost(None)
+    while world.loop.soon:
+        assert world.turn() <= 1
+    assert world.sockets[-1].is_closed == is_read_again
