@@ -1,6 +1,8 @@
 """The house is tested too: who imports whom, sizes, names, docstrings, ids of rules.
 
-What is checked is what `git` would ship: the folders below, as far as they exist.
+What is checked is what `git` would ship: the folders below, as far as they exist. A rule is a
+function that lists what is wrong with one source; its test names every offender of all sources.
+Each file is read and parsed once. `PLANTED` has a breach of each rule, which it must find.
 """
 
 from __future__ import annotations
@@ -8,13 +10,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
-
-import pytest
 
 from server.settings import scalar_fields
 
@@ -132,53 +132,159 @@ ROOMS: Final[dict[str, Room]] = {
         ("server", "protocol", "store"), frozenset({"aiofiles", "structlog"}), WORLD
     ),
 }
+# Every folder but the tests has rooms.
+LAYERED: Final = tuple(folder for folder in OURS if folder != "tests")
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(PROJECT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+@dataclass(frozen=True)
+class Facts:
+    """What the rules need to know of a tree, which is not kept."""
+
+    imports: tuple[Import, ...]
+    relative_imports: tuple[int, ...]
+    async_lines: tuple[int, ...]
+    functions: tuple[tuple[str, int], ...]
+    unexplained: tuple[str, ...]
+    # Public methods without a docstring: some `Protocol` may explain them.
+    unexplained_methods: tuple[str, ...]
+    explained_by_protocol: frozenset[str]
+    statements: frozenset[type[ast.stmt]]
 
 
-def sources(*folders: str) -> list[Path]:
-    """The Python files of these folders, as far as they exist."""
-    return sorted(path for folder in folders for path in (PROJECT / folder).rglob("*.py"))
+@dataclass(frozen=True)
+class Source:
+    """One file: its path from the project's folder, and what stands in it."""
+
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def module(self) -> str:
+        """The name it is imported by."""
+        parts = self.path.with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @cached_property
+    def facts(self) -> Facts:
+        """Found in one walk of its tree, by the first rule that asks."""
+        return parse(self)
 
 
-@cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
-
-
-def imports(path: Path) -> Iterator[Import]:
-    """Every import of a file, wherever it stands."""
-    importer = module_name(path)
-    typing_only = {
-        id(inner)
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-    for node in ast.walk(tree(path)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports are absolute"
-            source = node.module or ""
-            # `from server import topology` names a module, `from x import Thing` does not.
-            names = [
-                f"{source}.{alias.name}" if is_module(f"{source}.{alias.name}") else source
-                for alias in node.names
-            ]
-        for name in names:
-            yield Import(importer, name, id(node) in typing_only)
+Rule = Callable[[Source], list[str]]
 
 
 @cache
 def is_module(name: str) -> bool:
     path = PROJECT.joinpath(*name.split("."))
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def parse(one: Source) -> Facts:
+    tree = ast.parse(one.text, str(one))
+    imports: list[Import] = []
+    relative: list[int] = []
+    functions: list[tuple[str, int]] = []
+    explained: set[str] = set()
+    # Of expressions only this one matters to a rule.
+    awaits = ast.walk(tree) if "await" in one.text else ()
+    waiting = [node.lineno for node in awaits if isinstance(node, ast.Await)]
+    for node, typing_only in statements(tree, typing_only=False):
+        match node:
+            case ast.Import():
+                imports += [Import(one.module, each.name, typing_only) for each in node.names]
+            case ast.ImportFrom():
+                if node.level:
+                    relative.append(node.lineno)
+                imports += [Import(one.module, name, typing_only) for name in imported(node)]
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                functions.append((node.name, (node.end_lineno or 0) - node.lineno + 1))
+            case ast.ClassDef():
+                explained |= explained_by(node)
+        if isinstance(node, ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith):
+            waiting.append(node.lineno)
+    bare = list(unexplained(tree, ""))
+    if not ast.get_docstring(tree):
+        bare.append("the module")
+    return Facts(
+        imports=tuple(imports),
+        relative_imports=tuple(relative),
+        async_lines=tuple(waiting),
+        functions=tuple(functions),
+        unexplained=tuple(name for name in bare if "." not in name),
+        unexplained_methods=tuple(name for name in bare if "." in name),
+        explained_by_protocol=frozenset(explained),
+        statements=frozenset(map(type, tree.body)),
+    )
+
+
+def statements(node: ast.AST, *, typing_only: bool) -> Iterator[tuple[ast.stmt, bool]]:
+    """All statements below a node; with each, whether it is for the type checker alone."""
+    below_if = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    for part in ("body", "handlers", "cases", "orelse", "finalbody"):
+        for child in getattr(node, part, ()):
+            unrun = typing_only or (below_if and part == "body")
+            if isinstance(child, ast.stmt):
+                yield child, unrun
+            yield from statements(child, typing_only=unrun)
+
+
+def imported(node: ast.ImportFrom) -> list[str]:
+    """`from server import topology` names a module, `from x import Thing` does not."""
+    source = node.module or ""
+    return [
+        f"{source}.{alias.name}" if is_module(f"{source}.{alias.name}") else source
+        for alias in node.names
+    ]
+
+
+def explained_by(node: ast.ClassDef) -> set[str]:
+    """Methods that a `Protocol` explains; whoever implements one need not say it again."""
+    if not any(ast.unparse(each).startswith("Protocol") for each in node.bases):
+        return set()
+    return {
+        method.name
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
+    }
+
+
+def unexplained(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
+    """Public classes and functions without a docstring; what stands in functions is private."""
+    for child in node.body:
+        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if child.name.startswith("_"):
+            continue
+        # A setter is explained by its getter.
+        if any(ast.unparse(each).endswith(".setter") for each in child.decorator_list):
+            continue
+        if not ast.get_docstring(child):
+            yield prefix + child.name
+        if isinstance(child, ast.ClassDef):
+            yield from unexplained(child, f"{prefix}{child.name}.")
+
+
+@cache
+def source(path: Path) -> Source:
+    return Source(path.relative_to(PROJECT), path.read_text(encoding="utf-8"))
+
+
+@cache
+def files(folder: str) -> tuple[Path, ...]:
+    return tuple(sorted((PROJECT / folder).rglob("*.py")))
+
+
+def sources(*folders: str) -> list[Source]:
+    """The Python files of these folders, as far as they exist."""
+    return [source(path) for folder in folders for path in files(folder)]
+
+
+def offenders(rule: Rule, among: Iterable[Source]) -> list[str]:
+    """Every breach of the rule, with the file it is in."""
+    return [f"{each}: {breach}" for each in among for breach in rule(each)]
 
 
 def is_within(module: str, packages: Iterable[str]) -> bool:
@@ -206,20 +312,18 @@ def complaint(taken: Import, room: Room) -> str:
     return "" if top in room.foreign else "not a library of this room"
 
 
-def ids(paths: Iterable[Path]) -> list[str]:
-    return [str(path.relative_to(PROJECT)) for path in paths]
+def imports_what_it_may_not(one: Source) -> list[str]:
+    room = room_of(one.module)
+    if room is None:
+        return []
+    return [
+        *(f"line {line}: imports are absolute" for line in one.facts.relative_imports),
+        *(f"{each.module}: {why}" for each in one.facts.imports if (why := complaint(each, room))),
+    ]
 
 
-LAYERED: Final = [path for path in sources(*OURS) if room_of(module_name(path)) is not None]
-PRODUCT_FILES: Final = sources(*PRODUCT)
-
-
-@pytest.mark.parametrize("path", LAYERED, ids=ids(LAYERED))
-def test_a_room_imports_only_what_it_may(path: Path) -> None:
-    room = room_of(module_name(path))
-    assert room is not None
-    wrong = [f"{taken.module}: {why}" for taken in imports(path) if (why := complaint(taken, room))]
-    assert not wrong
+def test_a_room_imports_only_what_it_may() -> None:
+    assert offenders(imports_what_it_may_not, sources(*LAYERED)) == []
 
 
 def test_the_rule_of_imports_bites() -> None:
@@ -244,13 +348,14 @@ def test_the_rule_of_imports_bites() -> None:
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
-    graph: dict[str, set[str]] = {}
-    for path in sources("protocol", "store", "server"):
-        graph[module_name(path)] = {
+    graph = {
+        one.module: {
             taken.module
-            for taken in imports(path)
+            for taken in one.facts.imports
             if not taken.typing_only and taken.module.split(".")[0] in OURS
         }
+        for one in sources("protocol", "store", "server")
+    }
     assert circle(graph) == []
     graph["protocol.errors"] = {"server.app"}
     if is_module("server.app") and is_module("protocol.errors"):
@@ -276,94 +381,75 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return next((found for module in sorted(graph) if (found := walk(module, []))), [])
 
 
-SYNCHRONOUS: Final = [
-    path
-    for path in sources("protocol", "store", "server")
-    if module_name(path) not in ASYNC_ALLOWED and not is_within(module_name(path), ["server.admin"])
-]
+def waits_behind_the_door(one: Source) -> list[str]:
+    if one.module in ASYNC_ALLOWED or is_within(one.module, ["server.admin"]):
+        return []
+    return [f"line {line}" for line in one.facts.async_lines]
 
 
-@pytest.mark.parametrize("path", SYNCHRONOUS, ids=ids(SYNCHRONOUS))
-def test_async_stops_at_the_door(path: Path) -> None:
-    kinds = ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith
-    lines = [node.lineno for node in ast.walk(tree(path)) if isinstance(node, kinds)]
-    assert not lines
+def test_async_stops_at_the_door() -> None:
+    assert offenders(waits_behind_the_door, sources("protocol", "store", "server")) == []
 
 
-@pytest.mark.parametrize("path", PRODUCT_FILES, ids=ids(PRODUCT_FILES))
-def test_a_module_fits_in_a_head(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE_LINES
+def is_too_long(one: Source) -> list[str]:
+    lines = len(one.text.splitlines())
+    return [f"{lines} lines"] if lines > MODULE_LINES else []
 
 
-@pytest.mark.parametrize("path", PRODUCT_FILES, ids=ids(PRODUCT_FILES))
-def test_a_function_fits_on_a_screen(path: Path) -> None:
-    long = [
-        f"{node.name}: {size}"
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (size := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES
+def test_a_module_fits_in_a_head() -> None:
+    assert offenders(is_too_long, sources(*PRODUCT)) == []
+
+
+def has_long_functions(one: Source) -> list[str]:
+    return [
+        f"{name}: {lines} lines" for name, lines in one.facts.functions if lines > FUNCTION_LINES
     ]
-    assert not long
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    assert offenders(has_long_functions, sources(*PRODUCT)) == []
+
+
+def is_named_after_nothing(one: Source) -> list[str]:
+    return sorted(FORBIDDEN_NAMES & {one.path.stem, *one.path.parts[:-1]})
 
 
 def test_names_say_what_is_inside() -> None:
-    found = [
-        path
-        for path in sources(*OURS)
-        if FORBIDDEN_NAMES & {path.stem, *path.relative_to(PROJECT).parts[:-1]}
-    ]
-    assert not found
+    assert offenders(is_named_after_nothing, sources(*OURS)) == []
+
+
+def does_something_in_its_package(one: Source) -> list[str]:
+    if one.path.name != "__init__.py" or not one.text:
+        return []
+    # What users import may gather its public names in one place, and do nothing else there.
+    wrong = sorted(kind.__name__ for kind in one.facts.statements - {*GATHERING})
+    is_imported_by_users = one.path.parent.parent == Path("vouchmq")
+    return wrong if is_imported_by_users else [*wrong, "is not empty"]
 
 
 def test_packages_are_folders_and_nothing_else() -> None:
-    filled = [path for path in sources(*OURS) if path.name == "__init__.py" and path.read_text()]
-    # What users import may gather its public names in one place, and do nothing else there.
-    doing = [path for path in filled if set(map(type, tree(path).body)) - {*GATHERING}]
-    assert not doing
-    assert {path.parent.parent for path in filled} <= {PROJECT / "vouchmq"}
+    assert offenders(does_something_in_its_package, sources(*OURS)) == []
 
 
 # Some names are gathered only when they are asked for: `if TYPE_CHECKING: … else: …`.
 GATHERING: Final = (ast.Expr, ast.ImportFrom, ast.Assign, ast.If)
 
 
-@pytest.mark.parametrize("path", PRODUCT_FILES, ids=ids(PRODUCT_FILES))
-def test_what_is_public_is_explained(path: Path) -> None:
-    if path.name == "__init__.py":
-        return
-    module = tree(path)
-    assert ast.get_docstring(module), "no docstring of the module"
-    assert not list(unexplained(module, ""))
-
-
 @cache
 def seams() -> frozenset[str]:
-    """Methods that a `Protocol` explains; whoever implements one need not say it again."""
-    return frozenset(
-        method.name
-        for path in PRODUCT_FILES
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ClassDef)
-        and any(ast.unparse(each).startswith("Protocol") for each in node.bases)
-        for method in node.body
-        if isinstance(method, ast.FunctionDef) and ast.get_docstring(method)
-    )
+    """Methods that some `Protocol` of the product explains."""
+    return frozenset().union(*(one.facts.explained_by_protocol for one in sources(*PRODUCT)))
 
 
-def unexplained(node: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
-    """Public classes and functions without a docstring; what stands in functions is private."""
-    for child in node.body:
-        if not isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        if child.name.startswith("_"):
-            continue
-        # A setter is explained by its getter.
-        if any(ast.unparse(each).endswith(".setter") for each in child.decorator_list):
-            continue
-        if not ast.get_docstring(child) and not (prefix and child.name in seams()):
-            yield prefix + child.name
-        if isinstance(child, ast.ClassDef):
-            yield from unexplained(child, f"{prefix}{child.name}.")
+def leaves_unexplained(one: Source) -> list[str]:
+    if one.path.name == "__init__.py":
+        return []
+    methods = [name for name in one.facts.unexplained_methods if name.split(".")[-1] not in seams()]
+    return [*one.facts.unexplained, *methods]
+
+
+def test_what_is_public_is_explained() -> None:
+    assert offenders(leaves_unexplained, sources(*PRODUCT)) == []
 
 
 RULE: Final = re.compile(r"\b([A-Z]{2,10})-(\d\d)\b")
@@ -376,18 +462,18 @@ def rules() -> frozenset[str]:
     return frozenset(re.findall(r"(?:^\| |\*\*)([A-Z]{2,10}-\d\d)\b", text, re.MULTILINE))
 
 
-CITING: Final = sources(*OURS)
+@cache
+def families() -> frozenset[str]:
+    return frozenset(rule.split("-")[0] for rule in rules())
 
 
-@pytest.mark.parametrize("path", CITING, ids=ids(CITING))
-def test_cited_rules_exist(path: Path) -> None:
-    families = {rule.split("-")[0] for rule in rules()}
-    cited = {
-        match[0]
-        for match in RULE.finditer(path.read_text(encoding="utf-8"))
-        if match[1] in families
-    }
-    assert not cited - rules()
+def cites_no_rule(one: Source) -> list[str]:
+    cited = {match[0] for match in RULE.finditer(one.text) if match[1] in families()}
+    return sorted(cited - rules())
+
+
+def test_cited_rules_exist() -> None:
+    assert offenders(cites_no_rule, sources(*OURS)) == []
 
 
 def test_the_specification_is_read() -> None:
@@ -395,21 +481,75 @@ def test_the_specification_is_read() -> None:
     assert f"CONN-{99}" not in rules()
 
 
-@pytest.mark.parametrize("name", [field.name for field in scalar_fields()])
-def test_no_setting_is_accepted_and_ignored(name: str) -> None:
-    readers = [path for path in sources("server") if path.name != "settings.py"]
-    read = re.compile(rf"settings\.{name}\b")
+def unread(names: Iterable[str], among: Iterable[Source]) -> list[str]:
+    """The settings that none of these sources reads."""
+    read = {
+        name
+        for one in among
+        if one.path.name != "settings.py"
+        for name in re.findall(r"settings\.(\w+)", one.text)
+    }
     # The methods of Settings that give users and virtual hosts read the rest.
     inside = {"default_user", "default_pass", "default_vhost"}
-    assert name in inside or any(read.search(path.read_text(encoding="utf-8")) for path in readers)
+    return sorted({*names} - read - inside)
+
+
+def test_no_setting_is_accepted_and_ignored() -> None:
+    names = [field.name for field in scalar_fields()]
+    assert unread(names, sources("server")) == []
+    assert "port" in names
+    assert unread([*names, "ignored"], sources("server")) == ["ignored"]
+    assert "port" in unread(names, [])
+
+
+LATER: Final = re.compile(r"\b(" + "|".join(("TODO", "FIXME", "XXX", "HACK")) + r")\b")
+
+
+def leaves_for_later(one: Source) -> list[str]:
+    numbered = enumerate(one.text.splitlines(), 1)
+    return [f"line {number}" for number, line in numbered if LATER.search(line)]
 
 
 def test_nothing_is_left_for_later_in_the_code() -> None:
-    words = re.compile(r"\b(" + "|".join(("TODO", "FIXME", "XXX", "HACK")) + r")\b")
-    found = [
-        f"{path.relative_to(PROJECT)}:{number}"
-        for path in sources(*PRODUCT, "conformance", "bench")
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        if words.search(line)
-    ]
-    assert not found
+    assert offenders(leaves_for_later, sources(*PRODUCT, "conformance", "bench")) == []
+
+
+# A source that breaks the rule, and the same put right.
+PLANTED: Final[dict[Rule, tuple[str, str, str]]] = {
+    imports_what_it_may_not: ("store/a.py", "def f():\n    import os", "import zlib"),
+    waits_behind_the_door: ("store/a.py", "async def f(): pass", "def f(): pass"),
+    is_too_long: ("store/a.py", "1\n" * (MODULE_LINES + 1), "1\n" * MODULE_LINES),
+    has_long_functions: (
+        "store/a.py",
+        "class A:\n def f():\n" + "  1\n" * FUNCTION_LINES,
+        "class A:\n def f():\n" + "  1\n" * (FUNCTION_LINES - 1),
+    ),
+    does_something_in_its_package: (
+        "vouchmq/kit/__init__.py",
+        "for a in []: pass",
+        "from a import b\na = b",
+    ),
+    leaves_unexplained: (
+        "store/a.py",
+        "'''A'''\nclass A:\n '''A'''\n def f(): pass",
+        "'''A'''\nclass A:\n '''A'''\n def f(): '''A'''\n def _g(): pass",
+    ),
+    cites_no_rule: ("store/a.py", f"# CONN-{99}", "# CONN-01"),
+    leaves_for_later: ("store/a.py", "# TO" + "DO", "# done"),
+}
+
+
+def test_every_rule_of_a_source_bites() -> None:
+    for rule, (path, wrong, right) in PLANTED.items():
+        assert rule(Source(Path(path), wrong)), rule
+        assert rule(Source(Path(path), right)) == [], rule
+    assert imports_what_it_may_not(Source(Path("store/a.py"), "from . import b"))
+    assert is_named_after_nothing(Source(Path("store/" + "utils.py"), ""))
+    for path in ("store/__init__.py", "vouchmq/__init__.py", "vouchmq/spark/a/__init__.py"):
+        assert does_something_in_its_package(Source(Path(path), "from a import b"))
+    assert leaves_unexplained(Source(Path("store/a.py"), "1")) == ["the module"]
+    assert leaves_unexplained(Source(Path("store/a.py"), "'''A'''\ndef f(): 1")) == ["f"]
+    assert imports_what_it_may_not(Source(Path("protocol/a.py"), "from server import app"))
+    [one] = Source(Path("store/a.py"), "if TYPE_CHECKING:\n from b import C").facts.imports
+    assert one.typing_only
+    assert {*map(str, sources("store"))} >= {"store/journal.py", "store/disk.py"}
