@@ -189,14 +189,17 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
         )
     if not channel.serve_first(queue.spec.name):
         return
-    # A message that the disk refuses must have gone to nobody (CONF-12).
-    channel.node.hand_over(queue.head_lsn)
-    if channel.is_closing or channel.node.has_failed:
-        # By that refusal: whoever asks is not there any more, or nothing is handed out any more.
-        return
-    found = queue.get(no_ack=no_ack)
+
+    def may_leave(lsn: int) -> bool:
+        # A message that the disk refuses must have gone to nobody (CONF-12). By that refusal
+        # whoever asks may not be there any more, or nothing be handed out any more.
+        channel.node.hand_over(lsn)
+        return not channel.is_closing and not channel.node.has_failed
+
+    found = queue.get(no_ack=no_ack, may_leave=may_leave)
     if found is None:
-        channel.reply(get_empty(channel.number))
+        if not channel.is_closing and not channel.node.has_failed:
+            channel.reply(get_empty(channel.number))
         return
     message, shown, redelivered = found
     if not redelivered:

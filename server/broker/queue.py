@@ -43,6 +43,12 @@ RETURN_READS: Final = 1
 RETURNS_PER_READ: Final = 8
 
 
+def always(lsn: int) -> bool:
+    """Let any message leave."""
+    del lsn
+    return True
+
+
 class Queue:
     """One queue of a virtual host.
 
@@ -102,12 +108,6 @@ class Queue:
         if self.levels is None:
             return self.line.count + self.returned_count
         return sum(line.count for line in self.lines) + self.returned_count
-
-    @property
-    def head_lsn(self) -> int:
-        """The LSN of the next message if the journal is to hold it, else 0."""
-        line = self.next_line(at_once=True) if self.levels is not None else self.line
-        return line.head_lsn if line is not None else 0
 
     def restore(self, store_id: int, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
         """Put recovered copies in place by their LSNs; the mark tells who was delivered."""
@@ -278,14 +278,27 @@ class Queue:
         if not no_ack and self.holds_stored and line.store_id:
             self._log.delivered(line.store_id, lsn_of(last_seq))
 
-    def get(self, *, no_ack: bool) -> tuple[Message, Message, bool] | None:
+    def get(
+        self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
+    ) -> tuple[Message, Message, bool] | None:
         """Take the head as a consumer would (CONS-51).
+
+        Args:
+            no_ack: whether it is settled by that
+            may_leave: asked before a message is taken, with its LSN, 0 if it has none; may take
+                messages out of the queue, and ends the search with False
 
         Returns:
             the message, the same as it is to be shown, and whether it is a redelivery
         """
         self.used()
         while (line := self.next_line(at_once=True)) is not None:
+            lsn = line.head_lsn
+            if not may_leave(lsn):
+                break
+            line = self.next_line(at_once=True)
+            if line is None or line.head_lsn != lsn:
+                continue  # the disk has refused it
             batch = self.take(line, 1)
             if batch:
                 message = batch[0]

@@ -23,14 +23,14 @@ from protocol.stamps import Stamp
 from server.broker.line import BATCH_OCTETS
 from server.broker.message import Message, lsn_of
 from server.broker.pager import MESSAGE_OVERHEAD_OCTETS
-from server.broker.queue import TURN_MESSAGES, Queue
+from server.broker.queue import TURN_MESSAGES, Queue, always
 from server.broker.stream_index import StreamIndex, chunk_notes
 from server.broker.stream_reader import Reader, Recent
 from server.broker.stream_retention import Retention
 from server.broker.stream_start import Start
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from server.broker.fate import Fate, Reason
     from server.broker.features import Features
@@ -121,11 +121,6 @@ class Stream(Queue):
     def ready_count(self) -> int:
         """Messages stored, first to last (STREAM-17)."""
         return self.index.count
-
-    @property
-    def head_lsn(self) -> int:
-        """0: nobody gets a message of a stream but in the turn."""
-        return 0
 
     @property
     def has_consumers(self) -> bool:
@@ -412,7 +407,9 @@ class Stream(Queue):
         del messages
         return []
 
-    def get(self, *, no_ack: bool) -> tuple[Message, Message, bool] | None:
+    def get(
+        self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
+    ) -> tuple[Message, Message, bool] | None:
         """Refuse (STREAM-14)."""
         raise NotImplementedByBroker(f"basic.get not supported by stream queues {self.spec.text}")
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import server.assembly
 from server.broker.hold import Hold
-from server.broker.queue import Queue
+from server.broker.queue import Queue, always
 
 if TYPE_CHECKING:
     from server.broker.fate import Fate, Reason
@@ -94,8 +94,10 @@ class WatchedQueue(Queue):
             super().dispatch()
         Desk.books.dispatched(self)
 
-    def get(self, *, no_ack: bool) -> tuple[Message, Message, bool] | None:
-        found = super().get(no_ack=no_ack)
+    def get(
+        self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
+    ) -> tuple[Message, Message, bool] | None:
+        found = super().get(no_ack=no_ack, may_leave=may_leave)
         if Desk.books is not None and found is not None:
             Desk.books.got(self, found[0], found[2])
         return found

@@ -442,6 +442,30 @@ class TestRestart:
         assert again.vhost.exchanges["qx"].delays
         assert hold_name("qx") in again.vhost.queues
 
+    def test_a_restart_counts_one_return_of_before_the_delivery_limit(self) -> None:
+        """REDELIVER-13: nobody had counted, but that they have been out is known."""
+        world = DiskWorld()
+        client = world.connect()
+        client.open()
+        client.declare("q", durable=True)
+        client.send(*(wire.publish(1, "q", body, wire.persistent()) for body in (b"a", b"b", b"c")))
+        get = wire.method(1, commands.Basic.Get(queue="q"))
+        # b stays out, a comes back twice, c has not been out.
+        client.send(get, get, wire.nack(1, 1), get, wire.nack(1, 3))
+        lay_down(world, delivery_limit=1)
+        world.sync()
+        client = world.after_power_cut().connect()
+        client.open()
+        client.send(get, get, get)
+        got = [what for _, what in client.hear() if isinstance(what, wire.Content)]
+        found = [
+            (what.body, (what.properties.headers or {}).get("x-delivery-count")) for what in got
+        ]
+        assert found == [(b"a", 1), (b"b", 1), (b"c", None)]
+        client.send(wire.nack(1, 0, multiple=True))
+        client.world.sync()
+        assert bodies(client, "q") == [b"c"]
+
     def test_deleted_ones_stay_away(self) -> None:
         world = DiskWorld()
         lay_down(world, max_length=2)

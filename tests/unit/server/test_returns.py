@@ -144,6 +144,34 @@ def test_delayed_ones_count_toward_the_limit(client: Client) -> None:
     assert bodies(client, "q") == [b"a"]
 
 
+@pytest.mark.parametrize(
+    "how",
+    [
+        wire.nack(2, 0, multiple=True),
+        wire.method(2, commands.Basic.Recover(True)),
+        wire.method(2, commands.Channel.Close(200, "", 0, 0)),
+    ],
+    ids=["nack", "recover", "close"],
+)
+def test_those_that_begin_to_wait_push_others_out_at_once(client: Client, how: bytes) -> None:
+    """REDELIVER-20, LEN-06: who is out counts for nothing, who waits for a retry does."""
+    declare(client, "q", max_length=2, delayed_retry_type="all", delayed_retry_min=100)
+    client.open(2)
+    publish(client, "q", b"a", b"b")
+    for _ in range(2):
+        client.method(2, commands.Basic.Get(queue="q"))
+    client.hear()
+    publish(client, "q", b"c", b"d")
+    queue = client.world.vhost.queues["q"]
+    assert (queue.held_count, queue.ready_count) == (2, 2)
+    client.send(how)
+    client.world.run_turns()
+    assert (queue.held_count, queue.ready_count) == (2, 0)
+    client.hear()
+    client.world.pass_time(1)
+    assert bodies(client, "q") == [b"a", b"b"]
+
+
 def test_quorum_type_has_a_limit_and_gives_back_first(client: Client) -> None:
     """REDELIVER-14, PRIO-07, QUORUM-03, QUORUM-04."""
     arguments = {"x-queue-type": "quorum"}

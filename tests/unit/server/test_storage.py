@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pamqp import base, commands
 
+from server.broker.policies import Policy
 from server.connection import STALLED
 from server.gate import BLOCKED
 from server.upkeep import Upkeep
@@ -148,6 +149,44 @@ class TestPublishes:
         refuse(world)
         client.send(stored(1))
         taker.method(1, commands.Basic.Get(queue="d"))
+        assert taker.names() == ["Basic.GetEmpty"]
+        assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
+
+    @pytest.mark.parametrize("mode", [1, 2])
+    def test_nor_does_get_behind_a_head_whose_time_is_over(
+        self, world: DiskWorld, client: Client, mode: int
+    ) -> None:
+        """What was the head when somebody asked is on disk, what is handed out need not be."""
+        mortal = commands.Basic.Properties(delivery_mode=mode, expiration="10")
+        client.send(wire.publish(1, "d", b"1", mortal))
+        world.sync()
+        client.hear()
+        taker = other(world)
+        world.now += 1
+        refuse(world)
+        client.send(stored(2))
+        taker.method(1, commands.Basic.Get(queue="d"))
+        assert taker.names() == ["Basic.GetEmpty"]
+        assert confirms(client.hear()) == [("Basic.Nack", 2, False)]
+
+    def test_nor_behind_a_head_that_has_come_back_too_often(self, world: DiskWorld) -> None:
+        """Only when it is taken the queue sees that nobody may have it."""
+        client = other(world)
+        client.declare("r", durable=True)
+        policies = world.vhost.government
+        policies.set_policy(Policy("p", "^r$", {"delivery-limit": 5}))
+        client.send(stored(1, "r"))
+        for tag in (1, 2):
+            client.method(1, commands.Basic.Get(queue="r"))
+            client.send(wire.nack(1, tag))
+        policies.set_policy(Policy("p", "^r$", {"delivery-limit": 1}))
+        client.method(1, commands.Confirm.Select())
+        world.sync()
+        client.hear()
+        taker = other(world)
+        refuse(world)
+        client.send(stored(2, "r"))
+        taker.method(1, commands.Basic.Get(queue="r"))
         assert taker.names() == ["Basic.GetEmpty"]
         assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
 
