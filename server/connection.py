@@ -284,7 +284,7 @@ class Connection:
         if isinstance(method, commands.Connection.Close):
             self._closed_by_client()
         elif isinstance(method, commands.Connection.CloseOk):
-            self._end()
+            self._end(is_orderly=True)
         elif isinstance(method, commands.Connection.UpdateSecret):
             self._handshake.update_secret(command)
             self.outbox.send(update_secret_ok())
@@ -541,16 +541,16 @@ class Connection:
             return
         self.state = next_connection_state(self.state, ConnectionEvent.CLIENT_CLOSED)
         log.info("connection.closed", connection=self.wire.name, duration_ms=self._age_ms())
-        self._end()
+        self._end(is_orderly=True)
 
-    def _end(self) -> None:
+    def _end(self, *, is_orderly: bool = False) -> None:
         """Nothing more to say: let the last octets reach the client, then close (CONN-07)."""
         self._cancel_timers()
         self.node.turn.write_owed()
         self.outbox.flush()
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         self.outbox.close()
-        self.wire.finish()
+        self.wire.finish(is_orderly=is_orderly)
 
     def lost(self, reason: str) -> None:
         """The socket is gone: the same clean-up as after a close (CONN-55).

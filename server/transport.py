@@ -35,7 +35,8 @@ READ_BUDGET_S: Final = 250e-6
 # A closed connection's unread octets are swallowed this long and this far (CONN-07).
 LINGER_S: Final = 1.0
 LINGER_OCTETS: Final = 65536
-# A closed connection's client may take this long to read what was written before.
+# A closed connection's client may take this long to read what was written before, and to send
+# what stood behind its own close.
 LAST_WORDS_LIMIT_S: Final = 30.0
 # Descriptors that connections must leave to files and listeners (LIMIT-22).
 RESERVED_DESCRIPTORS: Final = 64
@@ -173,7 +174,10 @@ class Edge(asyncio.BufferedProtocol):
         self._linger_until = 0.0
         self._lingering: asyncio.TimerHandle | None = None
         self._is_held = False
-        self._linger_octets = LINGER_OCTETS
+        self._is_orderly = False
+        self._swallowed_octets = 0
+        # As many at the last look: whether more have come since.
+        self._looked_octets = 0
         self.name = "?"
 
     # asyncio's calls
@@ -204,8 +208,8 @@ class Edge(asyncio.BufferedProtocol):
     def is_swallowing(self, octets: int) -> bool:
         """True when all has been said: what still comes is counted, and not read."""
         if self._is_finishing:
-            self._linger_octets -= octets
-            if self._linger_octets < 0:
+            self._swallowed_octets += octets
+            if self._swallowed_octets > LINGER_OCTETS and not self._is_orderly:
                 self.abort()
         return self._is_finishing
 
@@ -293,13 +297,14 @@ class Edge(asyncio.BufferedProtocol):
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def finish(self) -> None:
+    def finish(self, *, is_orderly: bool = False) -> None:
         """Shut down sending, then swallow what still comes, so that no reset destroys our last
-        words (CONN-07)."""
+        words (CONN-07). See `Wire`."""
         transport = self._transport
         if transport is None or self._is_finishing or transport.is_closing():
             return
         self._is_finishing = True
+        self._is_orderly = is_orderly
         if self._paused:
             self._paused = 0
             transport.resume_reading()
@@ -309,11 +314,15 @@ class Edge(asyncio.BufferedProtocol):
         self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
 
     def _linger(self) -> None:
-        """The end, unless a slow client has not yet been given everything."""
+        """The end, unless a slow client has not yet been given everything, or one that said its
+        close is still sending what it had written before."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if transport.get_write_buffer_size() and self._door.loop.time() < self._linger_until:
+        is_sending = self._is_orderly and self._swallowed_octets > self._looked_octets
+        self._looked_octets = self._swallowed_octets
+        is_busy = is_sending or transport.get_write_buffer_size()
+        if is_busy and self._door.loop.time() < self._linger_until:
             self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
         else:
             self.abort()

@@ -44,8 +44,11 @@ class Wire(Protocol):
     def resume(self, reason: int) -> None:
         """This reason is gone."""
 
-    def finish(self) -> None:
-        """Send what is left, then close without destroying it (CONN-07)."""
+    def finish(self, *, is_orderly: bool = False) -> None:
+        """Send what is left, then close without destroying it (CONN-07).
+
+        Orderly: the client has said its close, and may still send what stood behind it.
+        """
 
     def abort(self) -> None:
         """Close at once."""

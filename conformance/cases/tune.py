@@ -245,6 +245,24 @@ def close_ok_then_end(stage: Stage) -> None:
     equal(connection.end, "closed", "how TCP ended")
 
 
+@case(
+    "CONN-07", says="what a client still sends behind its own close breaks no connection", mark="≠"
+)
+def much_behind_a_close(stage: Stage) -> None:
+    """Clients close on channel 0 while megabytes of other channels stand in their buffers."""
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    connection = stage.connect()
+    behind = connection.channel()
+    connection.send_method(0, "connection.close", reply_code=200)
+    connection.wait(0, "connection.close_ok")
+    for _ in range(40):
+        behind.publish("", queue, bytes(64_000))
+    connection.half_close()
+    connection.wait_end()
+    equal(connection.end, "closed", "how TCP ended")
+
+
 def _provoke(connection: Connection) -> None:
     with connection.hard(504, None, "channel.open"):
         connection.send_method(0, "channel.open")

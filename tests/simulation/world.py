@@ -222,7 +222,7 @@ class FakeWire:
     def resume(self, reason: int) -> None:
         self.paused &= ~reason
 
-    def finish(self) -> None:
+    def finish(self, *, is_orderly: bool = False) -> None:
         self.abort()
 
     def abort(self) -> None:

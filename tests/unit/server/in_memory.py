@@ -292,6 +292,7 @@ class Client:
         self.octets = bytearray()
         self.paused: set[int] = set()
         self.ends: list[str] = []
+        self.is_orderly_end = False
         self.timers: list[Timer] = []
         self.unsent_octets = 0
         self.unsent_limit = 0
@@ -329,8 +330,9 @@ class Client:
     def resume(self, reason: int) -> None:
         self.paused.discard(reason)
 
-    def finish(self) -> None:
+    def finish(self, *, is_orderly: bool = False) -> None:
         self.ends.append("finished")
+        self.is_orderly_end = is_orderly
 
     def abort(self) -> None:
         self.ends.append("aborted")

@@ -460,6 +460,20 @@ class TestEnds:
         assert (queue.ready_count, queue.consumer_count, queue.unacked_count) == (2, 0, 0)
         assert client.names() == ["Connection.CloseOk"]
         assert client.ends == ["finished"]
+
+    def test_who_has_said_its_close_may_send_on(self, client: Client) -> None:
+        """CONN-07: what stood behind its close, and behind its answer to ours."""
+        client.method(0, commands.Connection.Close(200, "", 0, 0))
+        failed = beating(client.world)
+        failed.method(0, commands.Channel.Open())
+        assert failed.ends == []
+        failed.send(CLOSE_OK)
+        assert (client.is_orderly_end, failed.is_orderly_end) == (True, True)
+        silent = beating(client.world)
+        silent.method(0, commands.Channel.Open())
+        silent.sleep(11)
+        assert silent.ends == ["finished"]
+        assert not silent.is_orderly_end
         other = client.world.connect()
         other.open()
         other.declare("mine", exclusive=True)

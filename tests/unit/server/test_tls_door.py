@@ -15,7 +15,14 @@ from server.connection import Connection
 from server.settings import Settings
 from server.tls import server_context, user_name
 from server.tls_door import HANDSHAKE_S, TlsDoor, Tunnel
-from server.transport import LINGER_OCTETS, LINGER_S, RECEIVE_OCTETS, Door, Edge
+from server.transport import (
+    LAST_WORDS_LIMIT_S,
+    LINGER_OCTETS,
+    LINGER_S,
+    RECEIVE_OCTETS,
+    Door,
+    Edge,
+)
 
 
 class Timer:
@@ -35,9 +42,10 @@ class Loop:
     def __init__(self) -> None:
         self.timers: list[Timer] = []
         self.soon: list[Callable[[], None]] = []
+        self.now = 0.0
 
     def time(self) -> float:
-        return 0.0
+        return self.now
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         self.timers.append(Timer(delay_s, callback))
@@ -400,6 +408,38 @@ def test_a_flood_after_the_last_words_ends_it(certificates: Path) -> None:
     wire = Wire(certificates).shake_hands()
     wire.connection.edge.finish()
     wire.hand_in(b"x" * (LINGER_OCTETS + 1))
+    assert wire.socket.is_aborted
+
+
+def next_look(wire: Wire, after_s: float) -> None:
+    """Let the time of an edge's next look at its client come."""
+    (timer,) = wire.loop.pending()
+    assert timer.callback is not None
+    wire.loop.now += after_s
+    due, timer.callback = timer.callback, None
+    due()
+
+
+def test_what_stood_behind_a_close_of_the_client_is_taken(certificates: Path) -> None:
+    """CONN-07: however much it is, until nothing came for a second."""
+    wire = Wire(certificates).shake_hands()
+    wire.connection.edge.finish(is_orderly=True)
+    for _ in range(2):
+        wire.hand_in(b"x" * (LINGER_OCTETS + 1))
+        next_look(wire, LINGER_S)
+        assert not wire.socket.is_closed
+    next_look(wire, LINGER_S)
+    assert wire.socket.is_aborted
+
+
+def test_what_stood_behind_a_close_is_not_taken_for_ever(certificates: Path) -> None:
+    wire = Wire(certificates).shake_hands()
+    wire.connection.edge.finish(is_orderly=True)
+    wire.hand_in(b"x")
+    next_look(wire, LAST_WORDS_LIMIT_S - 1)
+    assert not wire.socket.is_closed
+    wire.hand_in(b"x")
+    next_look(wire, 1)
     assert wire.socket.is_aborted
 
 
