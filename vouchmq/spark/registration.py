@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -19,19 +20,22 @@ def register(spark: SparkSession) -> None:
 
     Once per session, before the first use. Spark's worker processes import this package by its
     name, so it must be installed wherever they run. Workers on this machine are given the
-    interpreter that runs here, unless PYSPARK_PYTHON names one.
+    interpreter that runs here, unless PYSPARK_PYTHON names one; with Spark Connect they are those
+    of the server, which was started with its own.
     """
     from vouchmq.spark.source import AmqpDataSource, SpeculativeAmqpDataSource
 
     # A static setting, which the processes that plan a write cannot see: so the class carries it.
-    speculates = spark.sparkContext.getConf().get("spark.speculation", "false")
-    is_speculative = str(speculates).lower() == "true"
-    _take_this_interpreter(spark)
+    # A session of Spark Connect has no context: its server answers.
+    context = getattr(spark, "sparkContext", None)
+    settings = spark.conf if context is None else context.getConf()
+    is_speculative = str(settings.get("spark.speculation", "false")).lower() == "true"
+    if context is not None:
+        _take_this_interpreter(context)
     spark.dataSource.register(SpeculativeAmqpDataSource if is_speculative else AmqpDataSource)
 
 
-def _take_this_interpreter(spark: SparkSession) -> None:
+def _take_this_interpreter(context: SparkContext) -> None:
     """Spark starts whatever `python3` is first on PATH, which need not have these packages."""
-    context = spark.sparkContext
     if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
         context.pythonExec = sys.executable
