@@ -16,6 +16,7 @@ from vouchmq.spark import queueing as queue_module
 from vouchmq.spark.feed import FeedError, is_delivery_timeout, is_passing
 from vouchmq.spark.offsets import OffsetError
 from vouchmq.spark.options import OptionError
+from vouchmq.spark.properties import MAX_DEPTH
 
 
 @pytest.fixture
@@ -545,6 +546,36 @@ class TestMessages:
         got = [row for batch in query.sink.values() for row in batch]
         assert [row["body"] for row in got] == [b"%d" % number for number in range(len(rows))]
         assert all(dict(row["headers"]).keys() >= {"k\\xff\\xfe"} for row in got[1:])
+        query.kill()
+        assert world.settles_at(broker.url, queue, 0)
+
+    @pytest.mark.parametrize("broker", ["rabbit"], indirect=True)
+    def test_one_that_makes_no_row_stops_nothing_and_is_told_of(
+        self, broker: Broker, queue: str, query: Query, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Tables deeper than a row follows: without properties, but there, and acked.
+
+        VouchMQ refuses to take what its own rules cannot read, so none of that reaches a source.
+        """
+        table = b""
+        for _ in range(MAX_DEPTH + 2):
+            table = b"\x01nF" + len(table).to_bytes(4, "big") + table
+        deep = b"\x20\x00" + len(table).to_bytes(4, "big") + table
+        fill(broker.url, queue, [0])
+        with channel_to(broker.url) as channel:
+            channel.confirm_select()
+            channel.publish_many([("", queue, deep, b"deep")])
+        fill(broker.url, queue, [2])
+        query.columns = ("message_id", "headers", "body", "properties_raw")
+        query.start()
+        query.drain()
+        rows = [row for batch in query.sink.values() for row in batch]
+        assert [row["body"] for row in rows] == [b"0", b"deep", b"2"]
+        assert [row["message_id"] for row in rows] == ["0", None, "2"]
+        assert rows[1]["headers"] is None
+        assert table in rows[1]["properties_raw"]
+        assert query.driver.broken_count == 1
+        assert "1 messages with properties that cannot be read" in caplog.text
         query.kill()
         assert world.settles_at(broker.url, queue, 0)
 
