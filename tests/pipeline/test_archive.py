@@ -222,6 +222,13 @@ def java(call: str, *errors: str) -> str:
             " SQLSTATE: 38000",
             "404 NOT_FOUND - no queue 'q'",
         ),
+        (
+            # Without a traceback, behind words of Spark's on the same line.
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON] Failed when it "
+            "performs latestOffset: vouchmq.spark.feed.FeedError: 404 NOT_FOUND - no queue 'q'\n"
+            " SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]",
+            "404 NOT_FOUND - no queue 'q'",
+        ),
         ("x" * 1000, "x" * 399 + "…"),
         (
             # The tail of a query's error has lines that look like errors of Python.

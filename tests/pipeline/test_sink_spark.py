@@ -11,8 +11,8 @@ import pytest
 from tests.integration.broker_process import BrokerProcess
 from tests.pipeline import peer
 from tests.pipeline.conftest import Referee
-from tests.pipeline.sink_jobs import files
-from vouchmq.kit.bulk import decode_properties
+from tests.pipeline.sink_jobs import JOB_LIMIT_S, files
+from vouchmq.kit.bulk import decode_properties, encode_properties
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,6 +64,42 @@ def test_all_columns_of_a_batch(
     assert (said.delivery_mode, said.priority, said.message_type) == (1, 7, "kind")
     assert said.timestamp is not None
     assert said.timestamp.isoformat() == "2026-01-31T12:00:00+00:00"
+
+
+@pytest.mark.parametrize("mode", ["queue", "stream"])
+def test_headers_keep_their_types_from_a_source_to_a_sink(
+    spark: SparkSession,
+    vouch: BrokerProcess,
+    fresh: Callable[[str], str],
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    origin, target = fresh("origin"), fresh("target")
+    peer.declare(vouch.url, origin, **({"x_queue_type": "stream"} if mode == "stream" else {}))
+    peer.declare(vouch.url, target)
+    headers = {
+        "n": 2**40,
+        "flag": True,
+        "half": 0.5,
+        "text": "Zoë",
+        "in": {"list": [1, None, b"x"]},
+    }
+    raw = encode_properties({"headers": headers})
+    with peer.channel(vouch.url) as channel:
+        channel.confirm_select()
+        channel.publish_many([("", origin, raw, b"1"), ("", origin, b"\0\0", b"2")])
+    reader = spark.readStream.format("amqp").options(url=vouch.url, queue=origin, mode=mode)
+    rows = reader.option("typedHeaders", "true").load()
+    chosen = rows.where("headers_typed['n'].type = 'long' OR headers_typed IS NULL")
+    writer = chosen.select("body", "headers_typed").writeStream.format("amqp")
+    writer = writer.options(url=vouch.url, routingKey=target, messageId="none")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(JOB_LIMIT_S)
+    stored = {each.body: each for each in peer.drain(vouch.url, target)}
+    assert stored[b"1"].headers == headers
+    assert stored[b"2"].headers == {}
+    table = raw[raw.index(b"\x01n") - 4 :]
+    assert table in stored[b"1"].properties
 
 
 def test_what_is_wrong_is_refused_by_name_before_anything_is_sent(

@@ -76,13 +76,43 @@ def test_a_table_is_made_of_its_options_and_not_of_its_properties(
 
 
 def test_the_reason_of_an_error_is_one_sentence(
-    spark: SparkSession, vouch: Broker, fresh: Callable[[str], str]
+    spark: SparkSession, vouch: Broker, fresh: Callable[[str], str], tmp_path: Path
 ) -> None:
-    with pytest.raises(Exception, match="Traceback") as wrong:
+    """And the error's own text has it without a traceback of ours."""
+    with pytest.raises(Exception, match="option queue") as wrong:
         spark.read.format("amqp").option("url", vouch.url).load()
     assert vouchmq.spark.reason_of(wrong.value) == "option queue: required"
+    said = str(wrong.value)
+    assert said.splitlines()[0].endswith(
+        ": vouchmq.spark.options.OptionError: option queue: required"
+    )
     key = fresh("nosuch")
     rows = spark.sql("SELECT '1' AS body").write.format("amqp").mode("append")
-    with pytest.raises(Exception, match="Traceback") as lost:
+    with pytest.raises(Exception, match="NO_ROUTE") as lost:
         rows.option("url", vouch.url).option("routingKey", key).save()
     assert vouchmq.spark.reason_of(lost.value) == f"unroutable: 312 NO_ROUTE exchange= key={key}"
+    texts = [said, str(lost.value)]
+    for mode in ("queue", "stream"):
+        reader = spark.readStream.format("amqp").options(url=vouch.url, queue=key, mode=mode)
+        writer = reader.load().writeStream.format("noop")
+        with pytest.raises(Exception, match="404 NOT_FOUND") as none:
+            writer.option("checkpointLocation", str(tmp_path / mode)).start().awaitTermination(120)
+        assert (
+            vouchmq.spark.reason_of(none.value) == f"404 NOT_FOUND - no queue '{key}' in vhost '/'"
+        )
+        texts.append(str(none.value))
+    assert [text for text in texts if "Traceback" in text or "File " in text] == []
+    assert [len(text.splitlines()) for text in texts[:2]] == [2, 2]
+
+
+def test_the_traceback_of_somebody_elses_error_stays(spark: SparkSession, vouch: Broker) -> None:
+    with pytest.raises(Exception, match="option queue: required"):
+        spark.read.format("amqp").option("url", vouch.url).load()
+    spark.udf.register("divided", divided)
+    with pytest.raises(Exception, match=r"Traceback[^$]*ZeroDivisionError"):
+        spark.sql("SELECT divided(id) FROM range(1)").collect()
+
+
+def divided(number: int) -> str:
+    """Fails for 0."""
+    return str(1 // number)

@@ -34,10 +34,15 @@ COLUMNS: Final[dict[str, str]] = {
 }
 ALL: Final = tuple(COLUMNS)
 SCHEMA_DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+# Read by who asks for it only: it costs, and says of most messages what `headers` says.
+TYPED: Final = "headers_typed"
+_TYPED_KIND: Final = "map<string,struct<type:string,value:string>>"
+TYPED_DDL: Final = f"{SCHEMA_DDL}, `{TYPED}` {_TYPED_KIND}"
+KINDS: Final = {**COLUMNS, TYPED: _TYPED_KIND}
 
 # What a delivery says of itself and a publish cannot.
 _DELIVERY_ONLY: Final = ("queue", "redelivered", "delivery_count", "offset", "queue_id")
-PUBLISHABLE: Final = tuple(name for name in ALL if name not in _DELIVERY_ONLY)
+PUBLISHABLE: Final = tuple(name for name in KINDS if name not in _DELIVERY_ONLY)
 # Spark's names of types that a publish takes where they differ from those a delivery gives.
 _ALSO_PUBLISHED: Final = {
     "body": ("string",),
@@ -61,9 +66,9 @@ def projection(schema: Any) -> tuple[str, ...]:
     """
     names: list[str] = []
     for field in schema.fields:
-        kind = COLUMNS.get(field.name)
+        kind = KINDS.get(field.name)
         if kind is None:
-            raise SchemaError(f"column {field.name}: unknown; there are {', '.join(ALL)}")
+            raise SchemaError(f"column {field.name}: unknown; there are {', '.join(KINDS)}")
         if field.dataType.simpleString() != kind:
             raise SchemaError(
                 f"column {field.name}: is {kind}, and not {field.dataType.simpleString()}"
@@ -93,7 +98,7 @@ def check_published(schema: Any) -> tuple[str, ...]:
                 f"column {field.name}: {why}; drop it, or rename it to one of "
                 f"{', '.join(PUBLISHABLE)}"
             )
-        kinds = (COLUMNS[field.name], *_ALSO_PUBLISHED.get(field.name, ()))
+        kinds = (KINDS[field.name], *_ALSO_PUBLISHED.get(field.name, ()))
         if field.dataType.simpleString() not in kinds:
             raise SchemaError(
                 f"column {field.name}: must be {' or '.join(kinds)}, and is "
@@ -102,6 +107,8 @@ def check_published(schema: Any) -> tuple[str, ...]:
         if field.name in names:
             raise SchemaError(f"column {field.name}: there twice")
         names.append(field.name)
+    if TYPED in names and "headers" in names:
+        raise SchemaError(f"column {TYPED}: says the same as column headers; drop one of them")
     if "body" not in names:
         raise SchemaError("column body: required")
     return tuple(names)

@@ -27,6 +27,8 @@ _SHOWN_EVERY_S: Final = 0.2
 _MAX_REASON: Final = 400
 # The last line of a Python traceback: where the class lives, its name, what it says.
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*|_\w+): (.+)$", re.MULTILINE)
+# The same of an error of ours, which comes without a traceback, behind words of Spark's.
+_OURS: Final = re.compile(r"\bvouchmq(?:\.\w+)+\.\w+: (.+)$", re.MULTILINE)
 # Spark puts a class of its own before its words and a state behind them.
 _CLASS: Final = re.compile(r"^\[[A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r"\.?\s+SQLSTATE: \w+.*$", re.DOTALL)
@@ -213,6 +215,8 @@ def listening() -> Iterator[Stop]:
 def reason_of(error: BaseException) -> str:
     """What went wrong, in one line: the words of the innermost Python error, or Spark's own."""
     text = str(error).partition(_QUERY)[0].strip()
+    if ours := _OURS.findall(text):
+        return _cut(_plain(ours[-1]), _MAX_REASON)
     raised = [each for each in _RAISED.findall(text) if each[0] not in _PYTHON]
     if raised and "Traceback (most recent call last)" in text:
         return _cut(_plain(raised[-1][1]), _MAX_REASON)

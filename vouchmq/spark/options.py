@@ -242,6 +242,7 @@ _SOURCE: Final = (
     _Option("endingOffsets", _ending, (STREAM,)),
     _Option("minPartitions", _whole(1, 10_000), (STREAM,)),
     _Option("failOnDataLoss", _flag, (STREAM,)),
+    _Option("typedHeaders", _flag),
     _Option("connectTimeoutMs", _MILLISECONDS),
     _Option("readTimeoutMs", _MILLISECONDS),
 )
@@ -290,6 +291,7 @@ class SourceOptions:
     has_ending_offsets: bool = False
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    typed_headers: bool = False
     connect_timeout_ms: int = 10_000
     read_timeout_ms: int = 30_000
 

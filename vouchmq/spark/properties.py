@@ -16,6 +16,9 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Final, cast
 
+from vouchmq.spark.columns import TYPED
+from vouchmq.spark.typed_headers import read_typed
+
 Headers = dict[str, str | None]
 # One property of a flags word: how its field is read, and the column that takes it.
 Step = tuple[int, list[Any] | None]
@@ -86,7 +89,7 @@ class PropertyReader:
     def __init__(self, columns: Iterable[str]) -> None:
         """`columns` that are no properties, nor come from headers, are left to others."""
         wanted = set(columns)
-        self._wanted = wanted & {name for name, _ in PROPERTIES}
+        self._wanted = wanted & {TYPED, *(name for name, _ in PROPERTIES)}
         self._marks = wanted & MARKED
 
     def read(self, raws: Sequence[bytes]) -> tuple[dict[str, list[Any]], list[int]]:
@@ -126,6 +129,8 @@ class PropertyReader:
         for number, (name, kind) in enumerate(PROPERTIES):
             if not word & 0x8000 >> number:
                 continue
+            if name == "headers" and TYPED in self._wanted:
+                lists.setdefault(TYPED, [None] * size)
             if name in self._wanted and name not in lists:
                 lists[name] = [None] * size
             plan.append((kind, lists.get(name)))
@@ -152,8 +157,7 @@ class PropertyReader:
                 end = at + 4 + _U32(raw, at)[0]
                 if values is not None:
                     values[row] = read_headers(raw, at + 4, end)
-                if self._marks:
-                    _read_marks(raw, at + 4, end, row, lists)
+                self._read_more(raw, at + 4, end, row, lists)
                 at = end
             else:
                 if values is not None:
@@ -161,6 +165,15 @@ class PropertyReader:
                 at += 8
         if at != len(raw):
             raise BrokenPropertiesError("more or fewer octets than the flags say")
+
+    def _read_more(
+        self, raw: bytes, at: int, end: int, row: int, lists: dict[str, list[Any]]
+    ) -> None:
+        """What else comes from the headers."""
+        if self._marks:
+            _read_marks(raw, at, end, row, lists)
+        if TYPED in self._wanted:
+            lists[TYPED][row] = read_typed(raw, at, end)
 
     def _finish_marks(self, lists: dict[str, list[Any]]) -> None:
         """An offset is that of the stream, or else the position in the queue."""

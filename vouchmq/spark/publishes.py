@@ -13,15 +13,18 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
-from vouchmq.spark.columns import SchemaError
+from vouchmq.spark.columns import TYPED, SchemaError
 from vouchmq.spark.options import SinkOptions, refuse
 from vouchmq.spark.properties import MICROSECONDS, OCTET, PROPERTIES, SHORTSTR, TABLE
+from vouchmq.spark.typed_headers import Typed, TypedHeaderError, encode_typed
 
 # Exchange, routing key, properties as on the wire, body.
 Publish = tuple[str, str, bytes, bytes]
 
 _FLAGS: Final = {name: 0x8000 >> number for number, (name, _) in enumerate(PROPERTIES)}
 _KINDS: Final = dict(PROPERTIES)
+# Another way to say the same.
+_FLAGS[TYPED] = _FLAGS["headers"]
 _LENGTH: Final = tuple(bytes((size,)) for size in range(256))
 _TRANSIENT: Final = 1
 _PERSISTENT: Final = 2
@@ -188,6 +191,8 @@ def _plan(columns: dict[str, list[Any]], dedupe_header: str | None) -> list[_Ste
 
 
 def _encoder(name: str, dedupe_header: str | None) -> Callable[[Any], bytes]:
+    if name == TYPED:
+        return lambda value: _typed(value, dedupe_header)
     kind = _KINDS[name]
     if kind == SHORTSTR:
         return lambda value: _short(name, value)
@@ -233,6 +238,21 @@ def _timestamp(microseconds: int) -> bytes:
 
 def _headers(entries: list[tuple[str, str | None]], without: str | None) -> bytes:
     table = b"".join([_entry(key, value) for key, value in entries if key != without])
+    return len(table).to_bytes(4, "big") + table
+
+
+def _typed(entries: list[tuple[str, dict[str, str | None] | None]], without: str | None) -> bytes:
+    fields: list[tuple[str, Typed]] = []
+    for key, field in entries:
+        if key == without:
+            continue
+        if field is None or field["type"] is None:
+            _wrong(TYPED, f"{key}: has no type")
+        fields.append((key, Typed(field["type"], field["value"])))
+    try:
+        table = encode_typed(fields)
+    except TypedHeaderError as error:
+        _wrong(TYPED, str(error))
     return len(table).to_bytes(4, "big") + table
 
 

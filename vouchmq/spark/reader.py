@@ -15,6 +15,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from vouchmq.spark.errors import sentence_only
 from vouchmq.spark.options import SourceOptions
 from vouchmq.spark.progress import BACKLOG
 
@@ -25,7 +26,8 @@ log = logging.getLogger("vouchmq.spark")
 def telling() -> Iterator[None]:
     """Write the reason to stderr before Spark ends the process: not every end of it is shown."""
     try:
-        yield
+        with sentence_only():
+            yield
     except BaseException as error:
         log.error("vouchmq source: %s: %s", type(error).__name__, error)
         raise

@@ -12,15 +12,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from vouchmq.spark.columns import ALL
-from vouchmq.spark.columns import COLUMNS as KINDS
+from vouchmq.spark.columns import ALL, KINDS
 from vouchmq.spark.places import PLACE_HEADERS, places_of
 from vouchmq.spark.properties import PropertyReader
 from vouchmq.spark.property_edit import RawPropertiesError, edited, without_stream_offset
+from vouchmq.spark.typed_headers import Typed
 
 # As the bulk client hands them out: tag, redelivered, exchange, routing key, properties, body.
 Delivery = tuple[int, bool, str, str, bytes, bytes]
 
+_TYPED: Final = pa.struct([pa.field("type", pa.string()), pa.field("value", pa.string())])
 _ARROW: Final[dict[str, pa.DataType]] = {
     "string": pa.string(),
     "binary": pa.binary(),
@@ -30,6 +31,9 @@ _ARROW: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "map<string,string>": pa.map_(
         pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())
+    ),
+    "map<string,struct<type:string,value:string>>": pa.map_(
+        pa.field("key", pa.string(), nullable=False), pa.field("value", _TYPED)
     ),
 }
 
@@ -132,9 +136,16 @@ def _readable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def _map_array(tables: list[dict[str, str | None] | None], kind: pa.DataType) -> pa.Array:
+def _typed_array(items: list[Typed]) -> pa.Array:
+    kinds, values = zip(*items, strict=True) if items else ((), ())
+    return pa.StructArray.from_arrays(
+        [pa.array(kinds, pa.string()), pa.array(values, pa.string())], fields=list(_TYPED)
+    )
+
+
+def _map_array(tables: list[dict[str, Any] | None], kind: pa.DataType) -> pa.Array:
     keys: list[str] = []
-    items: list[str | None] = []
+    items: list[Any] = []
     offsets: list[int | None] = []
     for table in tables:
         # A null instead of an offset is a null instead of a map.
@@ -146,6 +157,6 @@ def _map_array(tables: list[dict[str, str | None] | None], kind: pa.DataType) ->
     return pa.MapArray.from_arrays(
         pa.array(offsets, pa.int32()),
         pa.array(keys, pa.string()),
-        pa.array(items, pa.string()),
+        _typed_array(items) if kind.item_type == _TYPED else pa.array(items, pa.string()),
         type=kind,
     )

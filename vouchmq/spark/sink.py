@@ -29,6 +29,7 @@ from vouchmq.kit.bulk import BulkConnection
 from vouchmq.kit.bulk_errors import BulkClosed, BulkError, BulkTimeout
 from vouchmq.kit.bulk_publish import RowError as UnsentError
 from vouchmq.spark.columns import check_published
+from vouchmq.spark.errors import sentence_only
 from vouchmq.spark.options import SinkOptions
 from vouchmq.spark.publishes import Publish, Publisher, RowError, check_ids
 
@@ -101,6 +102,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @sentence_only()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
         """Publish a partition.
 
@@ -125,6 +127,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @sentence_only()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:
         """Publish a partition of a batch.
 

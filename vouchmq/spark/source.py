@@ -17,7 +17,8 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from vouchmq.spark.columns import SCHEMA_DDL, projection
+from vouchmq.spark.columns import SCHEMA_DDL, TYPED, TYPED_DDL, projection
+from vouchmq.spark.errors import sentence_only
 from vouchmq.spark.options import (
     QUEUE,
     SPOOL,
@@ -47,15 +48,16 @@ class AmqpDataSource(DataSource):
         """What `format` is given."""
         return "amqp"
 
+    @sentence_only()
     def schema(self) -> str:
         """All columns; asked for at `load()`, unless the user gives a schema.
 
         Raises:
             OptionError: an option of reading is wrong
         """
-        SourceOptions.parse(self.options)
-        return SCHEMA_DDL
+        return TYPED_DDL if SourceOptions.parse(self.options).typed_headers else SCHEMA_DDL
 
+    @sentence_only()
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`, which can read a stream only.
 
@@ -64,7 +66,7 @@ class AmqpDataSource(DataSource):
             SchemaError: `schema` is no subset of the columns
         """
         options = SourceOptions.parse(self.options)
-        columns = projection(schema)
+        columns = _columns(options, schema)
         if options.mode != STREAM:
             refuse(
                 "mode",
@@ -91,7 +93,7 @@ class AmqpDataSource(DataSource):
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         options = SourceOptions.parse(self.options)
-        columns = projection(schema)
+        columns = _columns(options, schema)
         if options.has_ending_offsets:
             refuse("endingOffsets", "of spark.read; a streaming query has no end")
         if options.mode in (QUEUE, SPOOL):
@@ -102,6 +104,7 @@ class AmqpDataSource(DataSource):
 
         return stream_reader(options, columns)
 
+    @sentence_only()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`, which can append only.
 
@@ -114,6 +117,7 @@ class AmqpDataSource(DataSource):
 
         return batch_writer(options, schema)
 
+    @sentence_only()
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
@@ -138,6 +142,19 @@ class AmqpDataSource(DataSource):
                 "none with spark.speculation=true publishes rows twice that nothing can tell apart",
             )
         return options
+
+
+def _columns(options: SourceOptions, schema: StructType) -> tuple[str, ...]:
+    """What is read.
+
+    Raises:
+        OptionError: the schema lacks what an option asks for
+        SchemaError: `schema` is no subset of the columns
+    """
+    columns = projection(schema)
+    if options.typed_headers and TYPED not in columns:
+        refuse("typedHeaders", f"true, but the schema that is given has no column {TYPED}")
+    return columns
 
 
 class SpeculativeAmqpDataSource(AmqpDataSource):

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from vouchmq.spark import spool
 from vouchmq.spark.data_directory import Seen
 from vouchmq.spark.dedupe import Keys
+from vouchmq.spark.errors import sentence_only
 from vouchmq.spark.feed import Feed, Fence
 from vouchmq.spark.intake import Intake
 from vouchmq.spark.lanes import Portion
@@ -83,7 +84,8 @@ class SpoolReader(QueryReader["SpoolDriver"]):
         """The rows of a task; on an executor."""
         if not isinstance(partition, SpooledPartition):
             raise TypeError(f"no partition of this source: {partition!r}")
-        yield from spool.read(Path(partition.path), partition.batches, self._columns)
+        with sentence_only():
+            yield from spool.read(Path(partition.path), partition.batches, self._columns)
 
 
 class SpoolDriver:

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 
 from vouchmq.kit.bulk import BulkError
 from vouchmq.spark.data_directory import Seen
+from vouchmq.spark.errors import sentence_only
 from vouchmq.spark.options import SourceOptions, refuse
 from vouchmq.spark.ranges import (
     Range,
@@ -80,6 +81,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._joined: dict[str, int] = {}
         self._away_since: float | None = None
 
+    @sentence_only()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins: `startingOffsets`."""
         return offset_of(starting_positions(self._probe, self._options))
@@ -88,11 +90,13 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """`maxMessagesPerTrigger`."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
+    @sentence_only()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is all that this run reads."""
         self._look()
         self._target = dict(self._tails)
 
+    @sentence_only()
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Mapping[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
@@ -123,6 +127,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tails, as they were last seen."""
         return offset_of(self._tails) if self._tails else None
 
+    @sentence_only()
     def partitions(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> Sequence[StreamPartition]:
@@ -258,6 +263,7 @@ class StreamBatchReader(DataSourceReader):
         self._options = options
         self._columns = columns
 
+    @sentence_only()
     def partitions(self) -> list[InputPartition]:
         """The ranges between `startingOffsets` and `endingOffsets`.
 
@@ -305,7 +311,8 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a partition; Spark makes one with nothing in it out of none."""
     if isinstance(partition, StreamPartition):
-        yield from RangeReader(options, columns, partition.range, partition.at).batches()
+        with sentence_only():
+            yield from RangeReader(options, columns, partition.range, partition.at).batches()
 
 
 def starting_positions(probe: Probe, options: SourceOptions) -> dict[str, int]:

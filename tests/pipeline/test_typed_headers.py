@@ -1,0 +1,133 @@
+"""Headers with their types: what is read is written again, and what cannot be is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from tests.pipeline import wire_values
+from tests.pipeline.wire_values import Content, contents, tables
+from vouchmq.spark.columns import KINDS, TYPED
+from vouchmq.spark.options import SinkOptions
+from vouchmq.spark.publishes import Publisher, RowError
+from vouchmq.spark.rows import arrow_schema, batch_from
+from vouchmq.spark.typed_headers import Typed, TypedHeaderError, encode_typed, read_typed
+
+SINK = SinkOptions.parse({"url": "amqp://broker", "routingKey": "q"})
+BOTH = ("body", "headers", TYPED)
+
+
+def is_exact(field: wire_values.Typed) -> bool:
+    """Whether each bit of it comes back."""
+    if field.kind in (b"F", b"A"):
+        return b"L" not in field.octets and "NaN" not in json.dumps(field.json)
+    return True
+
+
+@settings(deadline=None)
+@given(tables)
+def test_a_table_that_was_read_is_written_again(table: wire_values.Typed) -> None:
+    octets = table.octets[4:]
+    read = read_typed(octets, 0, len(octets))
+    assert read.keys() == table.entries.keys()
+    written = encode_typed(read.items())
+    assert read_typed(written, 0, len(written)) == read
+    if is_exact(table):
+        assert written == octets
+
+
+@settings(deadline=None)
+@given(contents)
+def test_rows_have_both_forms_of_the_same_headers(message: Content) -> None:
+    batch = batch_from("orders", [(1, False, "x", "key", message.raw, b"")], BOTH)
+    assert batch.schema.equals(arrow_schema(BOTH))
+    batch.validate(full=True)
+    (row,) = batch.to_pylist(maps_as_pydicts="strict")
+    assert (row[TYPED] is None) == ("headers" not in message.columns)
+    for key, typed in (row[TYPED] or {}).items():
+        text = row["headers"][key]
+        if typed["type"] in ("longstr", "void", "long", "signedint", "bool", "unsignedbyte"):
+            assert typed["value"] == text
+    # And what is written has the same headers.
+    ((_, _, raw, _),) = Publisher(SINK, None).publishes(batch.select(["body", TYPED]), 0)
+    (again,) = batch_from("orders", [(1, False, "x", "key", raw, b"")], BOTH).to_pylist()
+    assert again[TYPED] == (None if row[TYPED] is None else list(row[TYPED].items()))
+
+
+def test_each_type_has_its_name_and_its_text() -> None:
+    entries = {
+        "flag": Typed("bool", "true"),
+        "tries": Typed("signedint", "-3"),
+        "size": Typed("long", "9007199254740993"),
+        "price": Typed("decimal", "12.50"),
+        "ratio": Typed("double", "0.1"),
+        "half": Typed("float", "0.5"),
+        "at": Typed("timestamp", "1700000000"),
+        "name": Typed("longstr", "Zoë"),
+        "octets": Typed("longstr_base64", "/w=="),
+        "blob": Typed("binary", "AAE="),
+        "nothing": Typed("void", None),
+        "list": Typed("array", '[{"type":"short","value":"1"},{"type":"void","value":null}]'),
+        "inner": Typed(
+            "table", '{"a":{"type":"table","value":{"b":{"type":"longstr","value":"\\"c\\""}}}}'
+        ),
+    }
+    octets = encode_typed(entries.items())
+    assert read_typed(octets, 0, len(octets)) == entries
+    assert b"\x05triesI\xff\xff\xff\xfd" in octets
+    assert b"\x05priceD\x02\x00\x00\x04\xe2" in octets
+    assert b"\x06octetsS\x00\x00\x00\x01\xff" in octets
+
+
+def test_a_table_in_a_table_is_not_escaped_once_more() -> None:
+    value: Any = {}
+    for _ in range(60):
+        value = {"a": {"type": "table", "value": value}}
+    octets = encode_typed([("deep", Typed("table", json.dumps(value)))])
+    assert len(read_typed(octets, 0, len(octets))["deep"].value or "") < 3000
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "text"),
+    [
+        ("signedint", "2147483648", "tries: '2147483648' is no value of type signedint"),
+        ("signedint", "1.5", "is no value of type signedint"),
+        ("bool", "yes", "'yes' is no value of type bool"),
+        ("decimal", "-1", "is no value of type decimal"),
+        ("decimal", "NaN", "is no value of type decimal"),
+        ("binary", "a", "is no value of type binary"),
+        ("timestamp", "-1", "is no value of type timestamp"),
+        ("void", "x", "a void has no value"),
+        ("longstr", None, "is no value of type longstr"),
+        ("int", "1", "type 'int' is none of bool, byte"),
+        ("table", "[]", "is no value of type table"),
+        ("array", "{", "is no value of type array"),
+        ("array", '["1"]', "is no object of type and value"),
+        ("table", '{"a":{"type":"byte","value":"900"}}', "tries: a: '900' is no value"),
+    ],
+)
+def test_what_is_no_header_is_named(type_: str, value: str | None, text: str) -> None:
+    with pytest.raises(TypedHeaderError, match=text):
+        encode_typed([("tries", Typed(type_, value))])
+
+
+def test_a_row_with_a_wrong_header_is_named() -> None:
+    column = pa.array([[("tries", {"type": "byte", "value": "x"})]], arrow_schema((TYPED,))[0].type)
+    batch = pa.record_batch({"body": [b""], TYPED: column})
+    with pytest.raises(RowError, match="row 7: column headers_typed: tries: 'x' is no value"):
+        list(Publisher(SINK, None).publishes(batch, 7))
+
+
+def test_the_type_is_what_spark_makes_of_it() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    text = types.StringType()
+    pair = types.StructType([types.StructField(name, text) for name in ("type", "value")])
+    kind = types.MapType(text, pair)
+    assert kind.simpleString() == KINDS[TYPED]
+    assert to_arrow_type(kind, timezone="UTC").equals(arrow_schema((TYPED,))[0].type)
