@@ -14,6 +14,8 @@ import pytest
 from pamqp import commands
 
 from server.broker.dedup import Key
+from server.broker.definitions import decode
+from server.store_names import Names
 from tests import wire
 from tests.property.test_routing import topic_oracle
 from tests.unit.server.in_memory import World, delivery, name_of
@@ -116,6 +118,14 @@ class Story:
         )
         self.client.ask(1, declared)
         self.plans[name] = plan
+
+    def replace(self, name: str) -> None:
+        """A queue by one of the same name that nothing leads to."""
+        self.client.ask(1, commands.Queue.Delete(queue=name))
+        self.edges = [edge for edge in self.edges if edge.destination != name]
+        assert self.taker.names() == ["Basic.Cancel"]
+        self.client.declare(name, durable=True)
+        self.taker.consume(name, name, no_ack=True)
 
     def bind(self) -> None:
         to = self.draw.choice((*QUEUES, *QUEUES, *EXCHANGES))
@@ -246,6 +256,18 @@ class Story:
                 else:
                     assert lsn == 0
 
+    def check_definitions(self) -> None:
+        """What the journal was told adds up to what there is (DURABLE-01)."""
+        names = Names()
+        for record in self.world.journal.records:
+            names.add(decode(record))
+        kept = {name: kind for (_, name), kind in names.exchanges.items()}
+        assert kept == {name: plan.type for name, plan in self.plans.items()}
+        bound = {(each[1], each[3], each[4]) for each in names.bindings}
+        assert bound == {(edge.source, edge.destination, edge.key) for edge in self.edges}
+        assert len(names.bindings) == len(self.edges)
+        assert {name for _, name in names.queues.values()} >= set(QUEUES)
+
     def step(self) -> None:
         deed = self.draw.random()
         if deed < 0.7:
@@ -254,8 +276,10 @@ class Story:
             self.bind()
         elif deed < 0.92:
             self.unbind()
-        else:
+        elif deed < 0.97:
             self.declare(self.draw.choice(EXCHANGES))
+        else:
+            self.replace(self.draw.choice(QUEUES))
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -264,3 +288,4 @@ def test_a_run_goes_where_each_of_its_messages_would(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):
         story.step()
+    story.check_definitions()

@@ -6,13 +6,17 @@ is work and not how fast the machine is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from pamqp import commands
 
+import server.app
 from protocol.errors import PreconditionFailed
+from server.app import in_slices
 from server.budget import SLICE_S, TURN_S, WorkBudget
 from server.node import Limits
 from tests import wire
@@ -415,3 +419,27 @@ def test_a_bug_in_one_job_stops_no_other() -> None:
     with pytest.raises(ValueError, match="a"):
         jobs.turn()
     assert jobs.turn() == ["b"]
+
+
+async def test_work_in_slices_lets_others_go_between_and_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LIMIT-23: each of these steps takes longer than a slice."""
+    now = iter(range(1000))
+    monkeypatch.setattr(server.app, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    order: list[str] = []
+
+    async def bystander() -> None:
+        while len(order) < 8:
+            order.append("other")
+            await asyncio.sleep(0)
+
+    def steps() -> Iterator[None]:
+        for number in range(4):
+            order.append(f"step {number}")
+            yield
+
+    other = asyncio.create_task(bystander())
+    await in_slices(steps())
+    await other
+    assert order == ["step 0", "other", "step 1", "other", "step 2", "other", "step 3", "other"]

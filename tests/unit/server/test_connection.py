@@ -478,6 +478,33 @@ class TestEnds:
         other.open()
         other.declare("mine", exclusive=True)
 
+    @pytest.mark.parametrize(
+        "more",
+        [
+            wire.method(1, commands.Queue.Declare(queue="never")),
+            wire.method(2, commands.Channel.Open()),
+            wire.publish(1, "q", b"never"),
+            wire.publish(2, "q", b"never"),
+            wire.ack(1, 1),
+            wire.heartbeat(),
+        ],
+        ids=["method", "open", "publish", "no channel", "ack", "heartbeat"],
+    )
+    def test_what_comes_behind_our_close_is_discarded_until_its_answer(
+        self, client: Client, more: bytes
+    ) -> None:
+        """CONN-54: the client may not have read it yet."""
+        client.declare("q")
+        client.method(0, commands.Connection.Blocked("not for us"))
+        assert client.names() == ["Connection.Close"]
+        client.send(more, more)
+        assert client.hear() == []
+        assert client.ends == []
+        client.send(CLOSE_OK)
+        assert client.ends == ["finished"]
+        assert list(client.world.vhost.queues) == ["q"]
+        assert client.world.vhost.queues["q"].ready_count == 0
+
     def test_octets_after_close_are_discarded(self, client: Client) -> None:
         client.send(CLOSE, wire.method(1, commands.Queue.Declare(queue="never")), b"\xff" * 50)
         assert client.names() == ["Connection.CloseOk"]

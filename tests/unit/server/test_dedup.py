@@ -111,6 +111,34 @@ def test_exchange_lets_each_key_pass_once(client: Client) -> None:
     assert bodies(client, "q") == [b"a"]
 
 
+def test_a_run_of_new_keys_is_stored_as_one(client: Client) -> None:
+    """It decides what a message costs: the unit of work is the run (docs/architecture.md)."""
+    arguments: dict[str, Any] = {"x-message-deduplication": True, "x-cache-size": 100}
+    declared = commands.Exchange.Declare(
+        exchange="once", exchange_type="fanout", durable=True, arguments=arguments
+    )
+    client.ask(1, declared)
+    client.declare("q", durable=True)
+    client.ask(1, commands.Queue.Bind(queue="q", exchange="once"))
+    runs = client.world.journal.runs
+    for keys, lengths in (("abc", [3]), ("def", [3]), ("gah", [1, 1])):
+        runs.clear()
+        contents = [wire.persistent(headers={HEADER: key}) for key in keys]
+        client.send(*(wire.publish(1, "", b"x", each, exchange="once") for each in contents))
+        assert [len(raws) for _, _, raws in runs] == lengths
+
+
+def test_duplicates_without_a_dead_letter_exchange_vanish(client: Client) -> None:
+    """DUP-16 asks for what is not there."""
+    options = {"message_deduplication": True, "deduplication_dead_letter": True}
+    declare(client, "q", **options)
+    client.ask(1, commands.Confirm.Select())
+    for body in (b"a", b"b"):
+        offer(client, "q", body, "k")
+    assert client.names() == ["Basic.Ack", "Basic.Ack"]
+    assert bodies(client, "q") == [b"a"]
+
+
 def test_commit_decides(client: Client) -> None:
     """DUP-09."""
     declare(client, "q", message_deduplication=True, cache_size=10)

@@ -177,6 +177,34 @@ class TestStay:
         ask(client, "q")
         assert numbers(client) == {b"d": 4}
 
+    def test_of_what_was_requeued_before_anybody_asked(self, world: DiskWorld) -> None:
+        """Each power cut comes when one more has its number; no number is given twice."""
+        client = connected(world)
+        declare(client, "q")
+        bodies = (b"a", b"b", b"c", b"d")
+        declare(client, "other")
+        for body in bodies:
+            put(client, "q", body)
+            put(client, "other", b"between")
+        for _ in bodies:
+            client.method(1, commands.Basic.Get(queue="q"))
+        client.send(wire.nack(1, 4, multiple=True))
+        client.hear()
+        found: dict[bytes, int] = {}
+        for count in range(1, 6):
+            client.qos(count)
+            ask(client, "q")
+            seen = numbers(client)
+            assert len(seen) == count
+            assert found == {body: seen[body] for body in found}
+            found = seen
+            put(client, "other", b"syncs")
+            if count == 4:
+                put(client, "q", b"fresh")
+            world = world.after_power_cut()
+            client = connected(world)
+        assert found == {b"a": 1, b"b": 2, b"c": 3, b"d": 4, b"fresh": 5}
+
     def test_over_two_power_cuts_with_holes(self, world: DiskWorld, client: Client) -> None:
         declare(client, "q")
         put(client, "q", *(b"%d" % number for number in range(8)))

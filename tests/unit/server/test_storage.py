@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pamqp import base, commands
+from structlog.testing import capture_logs
 
 from server.broker.policies import Policy
 from server.connection import STALLED
@@ -356,6 +357,23 @@ class TestRecovery:
         again.method(1, commands.Queue.Declare(queue="new", durable=True))
         world.check()
         assert again.names() == ["Queue.DeclareOk"]
+
+    def test_a_refusal_is_logged_once_until_the_disk_has_taken_something(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        counts = []
+        for runs in (2, 1, 3):
+            refuse(world)
+            with capture_logs() as logs:
+                client.send(*(stored(number) for number in range(runs)))
+                world.run_turns()
+                refuse(world)
+                world.check()
+            counts.append([each["count"] for each in logs if each["event"] == "storage.refused"])
+            assert {each["log_level"] for each in logs if "count" in each} == {"warning"}
+            world.check()
+            client.hear()
+        assert counts == [[2], [1], [3]]
 
     def test_a_turn_does_not_try_again_by_itself(self, world: DiskWorld, client: Client) -> None:
         client.send(stored(1))
