@@ -34,7 +34,7 @@ sim: .venv/dev.stamp ## crashes of the store and the broker from fresh seeds; SE
 	@$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)
 
 integration: .venv/dev.stamp ## real clients, kills and hostile peers against a real process
-	@$(PY) -m pytest tests/integration tests/fault $(ARGS)
+	@$(PY) -m pytest tests/integration tests/fault tests/compatibility $(ARGS)
 
 fault: .venv/dev.stamp ## kills, power cuts (as root) and failing disks; ROUNDS=100 CUTS=30 RESULTS=reports
 	@$(PY) -m tests.fault.campaign sigkill --rounds $(ROUNDS) --out $(RESULTS)/sigkill.json

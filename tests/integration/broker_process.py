@@ -60,6 +60,19 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "VOUCHMQ_AUTH_FAILURE_DELAY_S": "0", **(extra or {})}
 
 
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Another command of the program, such as `store check DIR`, run to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "server", *arguments],
+        cwd=PROJECT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
 class BrokerProcess:
     """One VouchMQ process on a data directory of its own."""
 

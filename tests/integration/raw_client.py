@@ -10,7 +10,7 @@ import struct
 import time
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pamqp.commands as amqp
 import pamqp.frame
@@ -80,6 +80,7 @@ class RawClient:
     ) -> None:
         parts = urlsplit(url)
         self.user, self.password = parts.username or "guest", parts.password or "guest"
+        self.vhost = unquote(parts.path[1:]) or "/"
         self.limit_s = limit_s
         self.tune: amqp.Connection.Tune | None = None
         self.server_properties: dict[str, Any] = {}
@@ -146,7 +147,7 @@ class RawClient:
         self._socket.close()
 
     def handshake(self, *, heartbeat_s: int = 0, frame_max: int | None = None) -> RawClient:
-        """Log in and open the virtual host "/"; frame_max None takes what is offered."""
+        """Log in and open the virtual host of the URL; frame_max None takes what is offered."""
         try:
             self._log_in(heartbeat_s, frame_max)
         except BaseException:
@@ -179,7 +180,7 @@ class RawClient:
                 ),
             )
         )
-        self.call(0, amqp.Connection.Open(), amqp.Connection.OpenOk)
+        self.call(0, amqp.Connection.Open(virtual_host=self.vhost), amqp.Connection.OpenOk)
 
     def open_channel(self, number: int = 1) -> int:
         """Open a channel and return its number."""
@@ -220,14 +221,18 @@ class RawClient:
 
     def read(self) -> tuple[int, Any]:
         """The next frame: channel, and method, header, body or heartbeat as pamqp sees it."""
+        _, channel, value = pamqp.frame.unmarshal(self.read_frame())
+        return channel, value
+
+    def read_frame(self) -> bytes:
+        """The next frame as it came."""
         while True:
             if len(self._buffer) >= 7:
                 size = int.from_bytes(self._buffer[3:7], "big")
                 if len(self._buffer) >= size + 8:
                     data = bytes(self._buffer[: size + 8])
                     del self._buffer[: size + 8]
-                    _, channel, value = pamqp.frame.unmarshal(data)
-                    return channel, value
+                    return data
             self._fill()
 
     def read_to_end(self) -> bytes:
