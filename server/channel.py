@@ -8,6 +8,7 @@ verbs of consuming stand in `consuming.py`, those of topology in `topology.py`, 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pamqp import base, commands
@@ -28,7 +29,7 @@ from server.broker.fate import Fate, Reason
 from server.confirms import Confirms
 from server.consumer import Consumer, Credit
 from server.publishing import Publisher
-from server.streaming import refuse_nack
+from server.streaming import holds_of_streams, refuse_nack
 from server.timeouts import Timeouts
 from server.transactions import HeldSettlement, Transaction
 from server.unacked import Unacked, octets_of
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from server.outbox import Outbox
     from server.reply_to import ReplyConsumer, ReplyNames
     from server.unacked import Taken
+
+# More deliveries than these are settled piece by piece (LIMIT-23).
+PIECE_MESSAGES: Final = 8192
 
 
 class Channel:
@@ -223,6 +227,8 @@ class Channel:
             taken, unknown = self.unacked.take_range(tag, tag)
             if unknown or not tag:
                 raise unknown_tag(tag, ids)
+        elif self.unacked.count > PIECE_MESSAGES and self._settle_in_pieces(tag, fate):
+            return
         elif tag:
             found = self.unacked.take_up_to(tag)
             if found is None:
@@ -233,6 +239,52 @@ class Channel:
         if fate is not Fate.ACKED:
             refuse_nack(self, taken, ids)
         self._settle_or_hold(taken, fate)
+
+    def _settle_in_pieces(self, tag: int, fate: Fate) -> bool:
+        """Settle all up to a tag, 0: all, in as many turns as that takes (LIMIT-23).
+
+        Returns:
+            False when it is to be done, or refused, as a whole
+        """
+        unacked = self.unacked
+        last = tag or unacked.last_tag
+        may_refuse = fate is not Fate.ACKED and holds_of_streams(self)
+        if may_refuse or not unacked.holds(last):
+            return False
+
+        def step() -> bool:
+            taken = unacked.take_first(last, PIECE_MESSAGES)
+            if taken:
+                self._settle_or_hold(taken, fate)
+            return not taken
+
+        self.in_slices(step)
+        return True
+
+    def requeue_all(self) -> None:
+        """basic.recover: put everything outstanding back, as if nothing held it (ACK-20, TX-13)."""
+        unacked = self.unacked
+        last = unacked.last_tag
+
+        def step() -> bool:
+            taken = unacked.take_first(last, PIECE_MESSAGES)
+            if taken:
+                self.settle(taken, Fate.RECOVERED)
+            return not taken
+
+        self.in_slices(step)
+
+    def in_slices(self, step: Callable[[], bool]) -> None:
+        """Take steps until one is the last: before this client's next method, others in between.
+
+        What a step leaves must be fit to be seen, and to be the end: the channel may be closed, or
+        its connection lost, before the next one (LIMIT-23).
+        """
+        is_over = self.node.budget.is_over
+        while not step():
+            if is_over():
+                self.connection.go_on_later(self.number, partial(self.in_slices, step))
+                return
 
     def _settle_or_hold(self, taken: list[Taken], fate: Fate) -> None:
         if self.transaction is not None:

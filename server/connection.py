@@ -11,7 +11,7 @@ the watermark has passed, so that everything behind it stays in order (GEN-08).
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 from pamqp import commands
@@ -73,6 +73,8 @@ CLOSE_OK_LIMIT_S: Final = 30.0
 STALLED: Final = 1
 FLOODED: Final = 2
 UNSENT: Final = 128
+# A kind of event beside those of the reader: the rest of a method that takes long.
+GOES_ON: Final = -1
 # What is done even while answers pile up unsent: it has no answer, or ends what causes them.
 SETTLES_OR_ENDS: Final = frozenset(
     {(60, 80), (60, 90), (60, 120), (60, 30), (60, 31), (20, 20), (20, 40), (20, 41)}
@@ -220,12 +222,20 @@ class Connection:
             if self._open_channel(number) is not None and self._gate.is_blocking:
                 self._gate.block()
             self._has_published = True
-        elif kind == TOO_LARGE:
+        elif kind != HEARTBEAT_EVENT:
+            self._dispatch_rare(event)
+
+    def _dispatch_rare(self, event: Event) -> None:
+        kind, number = event[0], event[1]
+        if kind == TOO_LARGE:
             self._ids = (60, 40)
             channel = self._open_channel(number)
             if channel is not None:
                 channel.refuse_too_large(event[2], event[3])  # type: ignore[misc, arg-type]
-        elif kind != HEARTBEAT_EVENT:
+        elif kind == GOES_ON:
+            if self._open_channel(number) is not None:
+                event[2]()  # type: ignore[misc, operator]
+        else:
             raise InternalError(f"unknown event {kind}")
 
     def _open_channel(self, number: int) -> Channel | None:
@@ -447,6 +457,10 @@ class Connection:
     def put_off(self, event: Event) -> None:
         """Take this event, or what is left of one, in a later turn, and nothing before (GEN-08)."""
         self._intake.put_off(event)
+
+    def go_on_later(self, number: int, job: Callable[[], None]) -> None:
+        """Do the rest of a method in a later turn, unless its channel is closed by then."""
+        self._intake.put_off(cast("Event", (GOES_ON, number, job)))
 
     # Time
 

@@ -248,7 +248,7 @@ def refuse_recover_if_configured(channel: Channel, *, requeue: bool) -> None:
 def give_again(channel: Channel, *, requeue: bool) -> None:
     """Requeue what is outstanding, or send it again under its old tags (ACK-22)."""
     if requeue:
-        channel.settle(channel.unacked.take_all(), Fate.RECOVERED)
+        channel.requeue_all()
         return
     for entry in channel.unacked.take_all():
         if entry.consumer is not None and entry.consumer.is_active:

@@ -62,6 +62,11 @@ class Sketch:
     def used(self) -> None:
         """See `QueueLike`."""
 
+    def purge_some(self, most: int) -> int:
+        """See `QueueLike`."""
+        del most
+        return 0
+
     def purge(self) -> int:
         """See `QueueLike`."""
         return 0

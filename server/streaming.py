@@ -81,6 +81,11 @@ def refuse_nack(channel: Channel, taken: list[Taken], ids: tuple[int, int]) -> N
             )
 
 
+def holds_of_streams(channel: Channel) -> bool:
+    """Whether something outstanding is of a stream."""
+    return any(isinstance(queue, Stream) for _, queue, _ in channel.unacked.times())
+
+
 def refuse_recover(channel: Channel) -> None:
     """Let nobody recover on a channel with outstanding deliveries of a stream (ACK-23).
 

@@ -48,6 +48,8 @@ from server.verbs import verb
 
 Permission = Literal["configure", "write", "read"]
 TopicPermission = Literal["write", "read"]
+# A purge drops so many messages between two looks at the clock (LIMIT-23).
+PURGE_MESSAGES: Final = 8192
 # What permissions call the exchange without a name (PERM-01).
 DEFAULT_EXCHANGE_RESOURCE: Final = "amq.default"
 REPLY_NAME_PREFIX: Final = DIRECT_REPLY_TO + "."
@@ -117,6 +119,9 @@ class Scope(Protocol):
 
         False when that was the end of the channel: then there is nothing to say.
         """
+
+    def in_slices(self, step: Callable[[], bool]) -> None:
+        """Take steps until one is the last, before the next method (LIMIT-23)."""
 
     def reply(self, frame: bytes, lsn: int = 0) -> None:
         """Send `frame` once everything up to `lsn` is on disk; b"" for a method with nowait."""
@@ -269,8 +274,22 @@ def purge_queue(scope: Scope, method: commands.Queue.Purge, _: Table) -> None:
     queue = scope.vhost.find_queue(name, scope.owner)
     if not scope.serve_first(name):
         return
-    count = queue.purge()
-    scope.reply(b"" if method.nowait else queue_purge_ok(scope.number, count))
+    count = 0
+
+    def step() -> bool:
+        nonlocal count
+        # Whoever deletes the queue meanwhile has done so after this purge.
+        is_there = scope.vhost.queues.get(name) is queue
+        some = queue.purge_some(PURGE_MESSAGES) if is_there else 0
+        count += some
+        if some:
+            return False
+        if is_there:
+            count += queue.purge()
+        scope.reply(b"" if method.nowait else queue_purge_ok(scope.number, count))
+        return True
+
+    scope.in_slices(step)
 
 
 def delete_queue(scope: Scope, method: commands.Queue.Delete, _: Table) -> None:

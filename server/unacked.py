@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # A run stays short enough that cutting its front is a small move.
 RUN_MESSAGES: Final = 512
+# What a run costs beside its messages, when it is settled.
+RUN_WORK: Final = 16
 # So many messages of a run are looked at to tell about how large all are.
 SAMPLE_MESSAGES: Final = 8
 
@@ -160,6 +162,43 @@ class Unacked:
         run.live -= part.live
         del self._runs[: index if run.live else index + 1]
         return taken
+
+    def take_first(self, last: int, work: int) -> list[Taken]:
+        """Take some of the oldest, whole runs as a rule, none with a tag beyond `last`.
+
+        Args:
+            last: an outstanding tag
+            work: how many, when a run counts for some itself (LIMIT-23)
+
+        Returns:
+            nothing when no such tag is outstanding any more
+        """
+        count = 0
+        for run in self._runs:
+            if work <= 0 or run.first + len(run.messages) - 1 > last:
+                break
+            work -= run.live + RUN_WORK
+            count += 1
+        if not count:
+            has_more = self._runs and self._runs[0].first <= last
+            return (has_more and self.take_up_to(last)) or []
+        taken = [whole(run) for run in self._runs[:count]]
+        del self._runs[:count]
+        self.count -= sum(len(entry.messages) for entry in taken)
+        return taken
+
+    @property
+    def last_tag(self) -> int:
+        """The highest outstanding tag, 0 for none."""
+        if not self._runs:
+            return 0
+        run = self._runs[-1]
+        return max(at for at, message in enumerate(run.messages, run.first) if message is not None)
+
+    def holds(self, tag: int) -> bool:
+        """Whether this tag is outstanding."""
+        index = self._index(tag)
+        return index >= 0 and self._runs[index].messages[tag - self._runs[index].first] is not None
 
     def take_all(self) -> list[Taken]:
         """Take everything, oldest first."""

@@ -486,6 +486,15 @@ class Queue:
         self._forget_when_empty()
         return count
 
+    def purge_some(self, most: int) -> int:
+        """Drop a part of what is ready; 0 when `purge` is to do the rest at once (LIMIT-23)."""
+        if self.care is not None or self.pen is not None or self.levels is not None:
+            return 0
+        self.take_in(at_once=True)
+        batch = self.line.take(most) if len(self.line.ready) > most else []
+        self.log_settled(batch)
+        return len(batch)
+
     def held_spans(self) -> list[list[Collection[int]]]:
         """LSNs of what is ready, each list ascending; nothing is read for it."""
         self.take_in(at_once=True)

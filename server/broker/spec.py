@@ -111,6 +111,9 @@ class QueueLike(Protocol):
         now (TTL-20).
         """
 
+    def purge_some(self, most: int) -> int:
+        """Drop a part of what is ready; 0 when `purge` is to do the rest at once."""
+
     def purge(self) -> int:
         """Drop the ready messages and say how many they were (QUEUE-60)."""
 

@@ -413,6 +413,11 @@ class Stream(Queue):
         """Refuse (STREAM-14)."""
         raise NotImplementedByBroker(f"basic.get not supported by stream queues {self.spec.text}")
 
+    def purge_some(self, most: int) -> int:
+        """Nothing: see `purge`."""
+        del most
+        return 0
+
     def purge(self) -> int:
         """Refuse (STREAM-14)."""
         raise NotImplementedByBroker(f"queue.purge not supported by stream queues {self.spec.text}")

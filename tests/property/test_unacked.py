@@ -78,6 +78,19 @@ class UnackedMachine(RuleBasedStateMachine):
             assert taken is not None
             self.check(taken, sorted(each for each in self.model if each <= tag))
 
+    @rule(place=st.floats(0, 1), work=st.integers(1, 60))
+    def ack_up_to_in_pieces(self, place: float, work: int) -> None:
+        tag = self.near(place)
+        assert self.unacked.holds(tag) == (tag in self.model)
+        assert self.unacked.last_tag == max(self.model, default=0)
+        if tag not in self.model:
+            return
+        expected = sorted(each for each in self.model if each <= tag)
+        taken: list[Taken] = []
+        while some := self.unacked.take_first(tag, work):
+            taken += some
+        self.check(taken, expected)
+
     @rule(keep=st.booleans())
     def ack_all(self, keep: bool) -> None:
         taken = self.unacked.take_all()

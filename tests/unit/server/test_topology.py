@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -87,6 +88,10 @@ class ChannelStandIn:
 
     def barrier(self) -> int:
         return (7 << 32) + 9
+
+    def in_slices(self, step: Callable[[], bool]) -> None:
+        while not step():
+            pass
 
     def serve_first(self, queue_name: str) -> bool:
         return True

@@ -34,6 +34,11 @@ class QueueStandIn:
     def used(self) -> None:
         self.used_count += 1
 
+    def purge_some(self, most: int) -> int:
+        some = min(most, max(self.ready_count - most, 0))
+        self.ready_count -= some
+        return some
+
     def purge(self) -> int:
         count, self.ready_count = self.ready_count, 0
         return count

@@ -1,0 +1,208 @@
+"""One method that settles, requeues or purges very much: in slices, others in between.
+
+Spec: LIMIT-23
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import pytest
+from pamqp import commands
+
+from server import channel, topology
+from server.broker import queue as queues
+from tests import wire
+from tests.unit.server.in_memory import World
+from tests.unit.server.test_budget import GET, LOOKS, TICK_S, opened, said
+
+if TYPE_CHECKING:
+    from tests.unit.server.in_memory import Client
+
+MESSAGES = 8000
+PIECE = 300
+# A run counts for a little itself, and whole runs are taken.
+MOST = LOOKS * 2 * PIECE
+LAST = MESSAGES + 1
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pieces."""
+    monkeypatch.setattr(channel, "PIECE_MESSAGES", PIECE)
+    monkeypatch.setattr(queues, "TURN_MESSAGES", PIECE)
+    monkeypatch.setattr(topology, "PURGE_MESSAGES", PIECE)
+
+
+@pytest.fixture
+def world() -> World:
+    """A broker with a durable queue `q` of 8,000 persistent messages, `other` is empty."""
+    world = World()
+    client = opened(world)
+    client.declare("q", durable=True)
+    client.declare("other")
+    persistent = commands.Basic.Properties(delivery_mode=2)
+    step = [wire.publish(1, "q", b"x", persistent)] * 1000
+    for _ in range(MESSAGES // 1000):
+        client.send(*step)
+        world.run_turns()
+    world.sync()
+    return world
+
+
+def holding(world: World) -> Client:
+    """A client that everything has been delivered to, and one message of another queue."""
+    client = opened(world)
+    client.consume("q", "c")
+    while world.vhost.queues["q"].ready_count:
+        world.run_turns()
+        client.octets.clear()
+    client.method(1, commands.Basic.Cancel(consumer_tag="c"))
+    client.send(wire.publish(1, "other", b"y"), wire.method(1, commands.Basic.Get(queue="other")))
+    client.hear()
+    return client
+
+
+class TestSettling:
+    """ACK-03 … ACK-06, ACK-20."""
+
+    @pytest.mark.parametrize(
+        ("method", "ready"),
+        [
+            (commands.Basic.Ack(delivery_tag=LAST, multiple=True), 0),
+            (commands.Basic.Ack(delivery_tag=0, multiple=True), 0),
+            (commands.Basic.Nack(delivery_tag=LAST, multiple=True, requeue=False), 0),
+            (commands.Basic.Nack(delivery_tag=0, multiple=True, requeue=True), MESSAGES),
+            (commands.Basic.Recover(requeue=True), MESSAGES),
+        ],
+    )
+    def test_others_come_in_between(
+        self, world: World, method: commands.Basic.Ack, ready: int
+    ) -> None:
+        client, modest = holding(world), opened(world)
+        world.vhost.delete_queue("other", None)
+        modest.declare("empty")
+        world.tick_s = TICK_S
+        passive = wire.method(1, commands.Queue.Declare(queue="q", passive=True))
+        client.send(wire.method(1, method), passive)
+        queue = world.vhost.queues["q"]
+        left = [queue.unacked_count]
+        ask = wire.method(1, commands.Basic.Get(queue="empty"))
+        while world.scheduled:
+            modest.send(ask)
+            world.run_turn()
+            assert said(modest) == ["Basic.GetEmpty"]
+            left.append(queue.unacked_count)
+        steps = [before - after for before, after in zip([MESSAGES, *left], left, strict=False)]
+        assert left[-1] == 0
+        assert 0 < max(steps) <= MOST
+        # What comes behind it sees all of it.
+        (answer,) = [
+            what for _, what in client.hear() if isinstance(what, commands.Queue.DeclareOk)
+        ]
+        assert answer.message_count == queue.ready_count == ready
+        settled = sum(len(lsns) for _, lsns in world.journal.settled)
+        assert settled == MESSAGES - ready
+
+    def test_no_tag_beyond_the_one_that_was_named(self, world: World) -> None:
+        client = holding(world)
+        world.tick_s = TICK_S
+        client.send(wire.ack(1, 5_300, multiple=True))
+        world.run_turns()
+        assert world.vhost.queues["q"].unacked_count == MESSAGES - 5_300
+        client.send(wire.ack(1, 5_301), wire.ack(1, 5_300))
+        assert client.names() == ["Channel.Close"]
+
+    def test_what_is_delivered_meanwhile_is_not_settled(self, world: World) -> None:
+        client = opened(world)
+        client.ask(1, commands.Basic.Qos(prefetch_count=2000))
+        client.consume("q", "c")
+        client.hear()
+        world.tick_s = TICK_S
+        client.send(wire.ack(1, 0, multiple=True))
+        world.run_turns()
+        queue = world.vhost.queues["q"]
+        assert queue.unacked_count == 2000
+        assert queue.ready_count == MESSAGES - 4_000
+
+    def test_a_tag_that_is_not_outstanding_settles_nothing(self, world: World) -> None:
+        client = holding(world)
+        client.send(wire.ack(1, LAST + 1, multiple=True))
+        assert client.names() == ["Channel.Close"]
+        assert world.vhost.queues["q"].ready_count == MESSAGES
+
+    def test_who_is_lost_meanwhile_has_settled_a_part(self, world: World) -> None:
+        client = holding(world)
+        world.tick_s = TICK_S
+        client.send(wire.ack(1, LAST, multiple=True))
+        client.connection.lost("reset")
+        world.run_turns()
+        queue = world.vhost.queues["q"]
+        assert queue.unacked_count == 0
+        assert MESSAGES - MOST <= queue.ready_count < MESSAGES
+        settled = sum(len(lsns) for _, lsns in world.journal.settled)
+        assert settled == MESSAGES - queue.ready_count
+
+    def test_a_transaction_holds_all_of_it(self, world: World) -> None:
+        client = opened(world)
+        client.ask(1, commands.Tx.Select())
+        client.consume("q", "c")
+        while world.vhost.queues["q"].ready_count:
+            world.run_turns()
+            client.octets.clear()
+        world.tick_s = TICK_S
+        client.send(wire.ack(1, 0, multiple=True), wire.method(1, commands.Tx.Commit()))
+        world.run_turns()
+        world.sync()
+        assert "Tx.CommitOk" in client.names()
+        assert world.vhost.queues["q"].unacked_count == 0
+
+
+class TestPurge:
+    """QUEUE-60."""
+
+    def test_others_come_in_between(self, world: World) -> None:
+        client, modest = opened(world), opened(world)
+        world.tick_s = TICK_S
+        client.send(wire.method(1, commands.Queue.Purge(queue="q")), GET)
+        queue = world.vhost.queues["q"]
+        counts = [MESSAGES, queue.ready_count]
+        while world.scheduled:
+            modest.send(wire.method(1, commands.Basic.Get(queue="other")))
+            world.run_turn()
+            assert said(modest) == ["Basic.GetEmpty"]
+            counts.append(queue.ready_count)
+        steps = [before - after for before, after in pairwise(counts)]
+        assert 0 < max(steps) <= LOOKS * PIECE
+        said_then = [what for _, what in client.hear()]
+        assert [type(what) for what in said_then] == [
+            commands.Queue.PurgeOk,
+            commands.Basic.GetEmpty,
+        ]
+        assert said_then[0].message_count == MESSAGES  # type: ignore[union-attr]
+        assert sum(len(lsns) for _, lsns in world.journal.settled) == MESSAGES
+
+    def test_counts_what_it_has_dropped_when_others_take_and_delete(self, world: World) -> None:
+        client, modest = opened(world), opened(world)
+        world.tick_s = TICK_S
+        client.send(wire.method(1, commands.Queue.Purge(queue="q")))
+        modest.send(GET)
+        world.run_turn()
+        assert said(modest) == ["Basic.GetOk"]
+        assert world.vhost.queues["q"].ready_count
+        world.vhost.delete_queue("q", None)
+        world.run_turns()
+        (answer,) = [what for _, what in client.hear()]
+        assert isinstance(answer, commands.Queue.PurgeOk)
+        assert 0 < (answer.message_count or 0) < MESSAGES
+
+    def test_what_is_unacked_stays(self, world: World) -> None:
+        client = opened(world)
+        client.ask(1, commands.Basic.Qos(prefetch_count=3))
+        assert len(client.consume("q", "c")) == 3
+        world.tick_s = TICK_S
+        client.send(wire.method(1, commands.Queue.Purge(queue="q")))
+        world.run_turns()
+        queue = world.vhost.queues["q"]
+        assert (queue.ready_count, queue.unacked_count) == (0, 3)
