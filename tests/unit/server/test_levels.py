@@ -134,3 +134,27 @@ def test_purge_also_of_what_came_back_in_front_of_all_levels(world: World) -> No
     assert len(settled) == 3
     assert set(settled) == held
     assert len(held) == 3
+
+
+@pytest.mark.parametrize("table", [{}, {"x-max-priority": 3}, {"x-queue-type": "quorum"}])
+def test_what_has_come_back_takes_what_it_took(world: World, table: dict[str, object]) -> None:
+    """LIMIT-21: by these octets is decided what is left to the disk."""
+    client = world.connect()
+    client.open()
+    client.ask(1, commands.Queue.Declare(queue="d", durable=True, arguments=table))  # type: ignore[arg-type]
+    bodies = (b"", b"x" * 5, b"x" * 500)
+    client.send(*(wire.publish(1, "d", body, wire.persistent(priority=2)) for body in bodies))
+    queue = world.vhost.queues["d"]
+
+    def octets() -> int:
+        return sum(line.octets for line in queue.lines)
+
+    before = octets()
+    assert before > sum(map(len, bodies))
+    client.consume("d", "t")
+    assert octets() == 0
+    client.method(1, commands.Basic.Cancel(consumer_tag="t"))
+    client.send(wire.nack(1, 0, multiple=True))
+    world.run_turns()
+    assert queue.ready_count == len(bodies)
+    assert octets() == before

@@ -21,6 +21,7 @@ from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.test_letters import got
+from tests.unit.store.journals import segments_on, spoil
 
 HEARING = (*NOTIFIED, "connection.blocked")
 LOST = "RESOURCE_ERROR - failed to deliver message"
@@ -648,3 +649,22 @@ def test_files_that_were_removed_are_missed_without_traffic(world: DiskWorld) ->
     del world.disk.visible[active]
     world.check()
     assert world.fatal == [f"{active} was removed"]
+
+
+@pytest.mark.parametrize("spoilt", [b"declared", b"message"])
+def test_messages_whose_queue_was_damaged_are_told_of(world: DiskWorld, spoilt: bytes) -> None:
+    """DURABLE-14: nobody can be served them, and whoever looks for them finds the reason."""
+    client = other(world)
+    client.declare("declared", durable=True)
+    for body in (b"message", b"another"):
+        client.send(wire.publish(1, "declared", body, wire.persistent()))
+        world.sync()
+    for name in segments_on(world.disk):
+        at = bytes(world.disk.visible[name].visible).find(spoilt)
+        if at >= 0:
+            spoil(world.disk, name, at, 1)
+    with capture_logs() as logs:
+        again = world.after_power_cut()
+    told = [each["count"] for each in logs if each["event"] == "queue.unknown"]
+    assert ("declared" in again.vhost.queues) is (spoilt == b"message")
+    assert told == ([2] if spoilt == b"declared" else [])
