@@ -24,7 +24,7 @@ from tests.wire import ack
 State = dict[str, Any]
 Row = dict[str, Any]
 
-LIMIT_S: Final = 10.0
+LIMIT_S: Final = 30.0
 PROPERTIES_AT: Final = 19  # behind the head of the frame, class, weight and size of the body
 
 
