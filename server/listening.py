@@ -23,6 +23,10 @@ LOOPBACK_6: Final = "::1"
 NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 # A free port of one address may be taken at another.
 MOST_PORTS_TRIED: Final = 50
+# What the kernel may hold of one connection beyond what its client's window takes. Left alone it
+# takes up to 4 MiB from a consumer that does not read: tens of thousands of small deliveries,
+# each of which the broker has to remember as unacknowledged (CONS-11).
+UNSENT_BYTES: Final = 512 * 1024
 
 
 class ListenError(Exception):
@@ -102,6 +106,7 @@ def _bind(
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Those that are accepted inherit it.
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         if family == socket.AF_INET6:
             one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_both)
         one.bind(address)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from server.listening import ListenError, open_sockets
+from server.listening import UNSENT_BYTES, ListenError, open_sockets
 
 
 def has_ipv6() -> bool:
@@ -130,3 +130,22 @@ def test_a_machine_without_ipv6_does_without(stage: str, monkeypatch: pytest.Mon
     for hosts in (["::1"], ["::"], ["127.0.0.1", "fe80::1%lo"]):
         with pytest.raises(ListenError):
             open_sockets(hosts, 0)
+
+
+def test_the_kernel_takes_little_for_a_client_that_does_not_read() -> None:
+    """CONS-11: who is accepted has the limit of the socket that listens."""
+    with (
+        listening_on("127.0.0.1") as (listener,),
+        socket.create_connection(listener.getsockname(), timeout=5) as client,
+    ):
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        listener.setblocking(True)
+        accepted, _ = listener.accept()
+        with accepted:
+            accepted.setblocking(False)
+            taken_bytes, piece = 0, bytes(65_536)
+            with suppress(BlockingIOError):
+                while taken_bytes < 4 * UNSENT_BYTES:
+                    taken_bytes += accepted.send(piece)
+    # What the client's own buffer took is little.
+    assert UNSENT_BYTES <= taken_bytes < 2 * UNSENT_BYTES
