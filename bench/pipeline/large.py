@@ -4,12 +4,18 @@ The row says how many: `large_1m`, `large_5m`, `large_20m`, and `large_100k` to 
 Timed is all of it, from the start of the query or of the consumer to the last row in a file, with
 what Spark takes to start the query. `files` is Spark alone: the JSON lines that the pika arm would
 have written, into Parquet files. They are played only when they are named.
+
+Rows per second mean little on a machine that does other work. Beside them stands what it costs:
+`cpu_us_per_row`, processor time of this program, of all it starts and of the broker, and
+`peak_mib`, the largest resident set of this program and what it starts. If both stay from one row
+of the table to the next, time is linear and memory flat.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +24,9 @@ from itertools import count as numbers
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bench.backlog import Peak
 from bench.pipeline import loops
+from bench.pipeline.rounds import own_cpu_s
 from bench.pipeline.row import OURS, Demand, Place, Play, Row, RowError, Values
 
 if TYPE_CHECKING:
@@ -48,7 +56,7 @@ def measuring(count: int) -> Callable[[Place], AbstractContextManager[Play]]:
             directory = place.directory / f"{arm}-{next(number)}"
             directory.mkdir()
             try:
-                return {"rows_per_s": round(total / go(spark, place, arm, total, directory))}
+                return go(spark, place, arm, total, directory)
             finally:
                 loops.delete(place.url, QUEUE)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -59,28 +67,39 @@ def measuring(count: int) -> Callable[[Place], AbstractContextManager[Play]]:
     return measure
 
 
-def go(spark: SparkSession, place: Place, arm: str, count: int, directory: Path) -> float:
-    """One arm; the seconds it took.
+def go(spark: SparkSession, place: Place, arm: str, count: int, directory: Path) -> Values:
+    """One arm: how fast, and what a row costs.
 
     Raises:
         RowError: not all rows are in the files
     """
     if arm == FILES:
         write_lines(directory / "lines.json", count)
-        source = spark.read.schema("message_id string, body string, routing_key string")
-        began = time.perf_counter()
-        source.json(str(directory / "lines.json")).write.parquet(str(directory / "rows"))
     else:
         loops.delete(place.url, QUEUE)
         loops.fill(place.url, QUEUE, count, stream=arm == "stream")
-        began = time.perf_counter()
+    # What the JVM has kept of the arm before is not this one's.
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.System.gc()
+    spent, began = own_cpu_s(place.server), time.perf_counter()
+    with Peak(os.getpid()) as peak:
         if arm == PIKA:
-            return consume(place.url, count, directory / "lines.json")
-        read(spark, place, arm, directory)
-    took = time.perf_counter() - began
-    if (there := spark.read.parquet(str(directory / "rows")).count()) != count:
+            consume(place.url, count, directory / "lines.json")
+        elif arm == FILES:
+            source = spark.read.schema("message_id string, body string, routing_key string")
+            source.json(str(directory / "lines.json")).write.parquet(str(directory / "rows"))
+        else:
+            read(spark, place, arm, directory)
+        took = time.perf_counter() - began
+    spent = own_cpu_s(place.server) - spent
+    if arm != PIKA and (there := spark.read.parquet(str(directory / "rows")).count()) != count:
         raise RowError(f"{there} of {count} rows are in the files")
-    return took
+    return {
+        "rows_per_s": round(count / took),
+        "cpu_us_per_row": spent * 1e6 / count,
+        "peak_mib": peak.rss_mib,
+    }
 
 
 def read(spark: SparkSession, place: Place, mode: str, directory: Path) -> None:
@@ -132,7 +151,11 @@ def row(name: str, count: int) -> Row:
         f"{count} messages into files, each mode, beside pika to JSON lines and plain files",
         (PIKA, *MODES, FILES),
         measuring(count),
-        tuple(Demand("rows_per_s", arm, PIKA) for arm in (*MODES, FILES)),
+        tuple(
+            Demand(figure, arm, PIKA)
+            for arm in (*MODES, FILES)
+            for figure in ("rows_per_s", "cpu_us_per_row")
+        ),
         (OURS,),
         is_asked_for=True,
     )
