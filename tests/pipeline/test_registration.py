@@ -51,6 +51,21 @@ def test_an_interpreter_that_the_user_names_is_taken(monkeypatch: pytest.MonkeyP
     assert registered(Session("local[2]")).sparkContext.pythonExec == "python3"
 
 
+@pytest.mark.parametrize(
+    ("speculation", "kind"),
+    [(None, AmqpDataSource), ("false", AmqpDataSource), ("true", SpeculativeAmqpDataSource)],
+)
+def test_a_server_of_spark_connect_is_asked_what_it_does(
+    speculation: str | None, kind: type[AmqpDataSource]
+) -> None:
+    """Its client has no context, and no interpreter to choose."""
+    kept = {} if speculation is None else {"spark.speculation": speculation}
+    found: list[type] = []
+    session = SimpleNamespace(conf=kept, dataSource=SimpleNamespace(register=found.append))
+    vouchmq.spark.register(cast("SparkSession", session))
+    assert found == [kind]
+
+
 def test_a_session_that_speculates_gets_a_class_that_knows() -> None:
     assert registered(Session("local[2]")).registered == [AmqpDataSource]
     speculating = Session("local[2]", {"spark.speculation": "true"})

@@ -213,6 +213,14 @@ def test_columns_that_can_be_published() -> None:
         ([Spelt("body", "int")], "column body: must be binary or string, and is int"),
         ([Spelt("body", "binary"), Spelt("timestamp", "bigint")], "column timestamp: must be tim"),
         ([Spelt("body", "binary"), Spelt("body", "string")], "column body: there twice"),
+        (
+            [
+                Spelt("body", "binary"),
+                Spelt("headers", "map<string,string>"),
+                Spelt("headers_typed", "map<string,struct<type:string,value:string>>"),
+            ],
+            "column headers_typed: says the same as column headers; drop one",
+        ),
     ],
 )
 def test_columns_that_cannot_be_published_are_named(fields: list[Spelt], text: str) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
 from tests.pipeline import wire_values
+from tests.pipeline.test_rows import Schema, Spelt
 from tests.pipeline.wire_values import Content, contents, tables
+from vouchmq.kit.bulk import decode_properties
 from vouchmq.spark.columns import KINDS, TYPED
-from vouchmq.spark.options import SinkOptions
+from vouchmq.spark.options import OptionError, SinkOptions
 from vouchmq.spark.publishes import Publisher, RowError
 from vouchmq.spark.rows import arrow_schema, batch_from
 from vouchmq.spark.typed_headers import Typed, TypedHeaderError, encode_typed, read_typed
@@ -83,6 +85,24 @@ def test_each_type_has_its_name_and_its_text() -> None:
     assert b"\x06octetsS\x00\x00\x00\x01\xff" in octets
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        *[("byte", -(2**7), 2**7 - 1), ("unsignedbyte", 0, 2**8 - 1)],
+        *[("short", -(2**15), 2**15 - 1), ("unsignedshort", 0, 2**16 - 1)],
+        *[("signedint", -(2**31), 2**31 - 1), ("unsignedint", 0, 2**32 - 1)],
+        *[("long", -(2**63), 2**63 - 1), ("timestamp", 0, 2**64 - 1)],
+    ],
+)
+def test_whole_numbers_have_their_ranges(name: str, low: int, high: int) -> None:
+    for number in (low, high):
+        octets = encode_typed([("n", Typed(name, str(number)))])
+        assert read_typed(octets, 0, len(octets)) == {"n": Typed(name, str(number))}
+    for number in (low - 1, high + 1):
+        with pytest.raises(TypedHeaderError, match="is no value"):
+            encode_typed([("n", Typed(name, str(number)))])
+
+
 def test_a_table_in_a_table_is_not_escaped_once_more() -> None:
     value: Any = {}
     for _ in range(60):
@@ -115,11 +135,46 @@ def test_what_is_no_header_is_named(type_: str, value: str | None, text: str) ->
         encode_typed([("tries", Typed(type_, value))])
 
 
-def test_a_row_with_a_wrong_header_is_named() -> None:
-    column = pa.array([[("tries", {"type": "byte", "value": "x"})]], arrow_schema((TYPED,))[0].type)
-    batch = pa.record_batch({"body": [b""], TYPED: column})
-    with pytest.raises(RowError, match="row 7: column headers_typed: tries: 'x' is no value"):
-        list(Publisher(SINK, None).publishes(batch, 7))
+def row_of(*headers: tuple[str, Any]) -> pa.RecordBatch:
+    """A row of these headers."""
+    column = pa.array([list(headers)], arrow_schema((TYPED,))[0].type)
+    return pa.record_batch({"body": [b""], TYPED: column})
+
+
+@pytest.mark.parametrize(
+    ("header", "text"),
+    [
+        ({"type": "byte", "value": "x"}, "tries: 'x' is no value of type byte"),
+        ({"type": None, "value": "x"}, "tries: has no type"),
+        (None, "tries: has no type"),
+    ],
+)
+def test_a_row_with_a_wrong_header_is_named(header: Any, text: str) -> None:
+    with pytest.raises(RowError, match=f"row 7: column headers_typed: {text}"):
+        list(Publisher(SINK, None).publishes(row_of(("tries", header)), 7))
+
+
+def test_the_id_is_put_in_the_place_of_a_header_of_its_name() -> None:
+    options = SinkOptions.parse(
+        {"url": "amqp://broker", "routingKey": "q", "dedupeHeader": "id", "messageId": "hash"}
+    )
+    batch = row_of(("id", {"type": "long", "value": "1"}), ("n", {"type": "long", "value": "2"}))
+    ((_, _, raw, _),) = Publisher(options, None).publishes(batch, 0)
+    said = decode_properties(raw)
+    assert said.headers == {"id": said.message_id, "n": 2}
+    assert raw.count(b"\x02id") == 1
+
+
+def test_the_option_adds_the_column_and_is_not_ignored() -> None:
+    pytest.importorskip("pyspark")
+    from vouchmq.spark.source import AmqpDataSource
+
+    options = {"url": "amqp://broker", "queue": "s", "mode": "stream"}
+    assert TYPED not in AmqpDataSource(options).schema()
+    asking = AmqpDataSource({**options, "typedHeaders": "true"})
+    assert asking.schema().endswith(f", `{TYPED}` {KINDS[TYPED]}")
+    with pytest.raises(OptionError, match="option typedHeaders: true, but the schema"):
+        asking.reader(cast(Any, Schema(Spelt("body", "binary"))))
 
 
 def test_the_type_is_what_spark_makes_of_it() -> None:
