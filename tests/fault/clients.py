@@ -35,7 +35,7 @@ QUEUES: Final = (*WORK, MARKS, MOVED, TX_FROM, *TX_TO)
 WINDOW: Final = 200
 SIZES: Final = (0, 100, 100, 1000, 1000, 4000, 20_000)
 MOVER_PREFETCH: Final = 10
-JOIN_LIMIT_S: Final = 15.0
+JOIN_LIMIT_S: Final = 60.0
 DECLARED: Final = "made"
 # How a broker says goodbye that has to end.
 FORCED: Final = "CONNECTION_FORCED"

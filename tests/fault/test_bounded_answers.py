@@ -36,7 +36,6 @@ def declare_with_one_large(client: RawClient, queue: str) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.timeout(60)
 def test_getting_and_rejecting_a_large_message_again_and_again_costs_it_once(
     own_broker: BrokerProcess, client: RawClient, names: Names
 ) -> None:
@@ -55,7 +54,6 @@ def test_getting_and_rejecting_a_large_message_again_and_again_costs_it_once(
     assert most - before < 100 * MIB
 
 
-@pytest.mark.timeout(60)
 def test_publishes_cut_off_in_the_middle_leave_nothing_behind(own_broker: BrokerProcess) -> None:
     def cut_off() -> None:
         with RawClient(own_broker.url) as raw:
@@ -76,7 +74,6 @@ def test_publishes_cut_off_in_the_middle_leave_nothing_behind(own_broker: Broker
     assert own_broker.resident_bytes() - before < 40 * MIB
 
 
-@pytest.mark.timeout(60)
 def test_the_last_words_reach_a_client_that_reads_late(client: RawClient, names: Names) -> None:
     queue = names("q")
     declare_with_one_large(client, queue)
@@ -89,7 +86,6 @@ def test_the_last_words_reach_a_client_that_reads_late(client: RawClient, names:
     assert received.endswith(method(0, amqp.Connection.CloseOk()))
 
 
-@pytest.mark.timeout(60)
 def test_idle_connections_leave_descriptors_to_the_journal(tmp_path: Path) -> None:
     broker = BrokerProcess(
         tmp_path,

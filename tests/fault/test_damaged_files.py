@@ -30,8 +30,6 @@ HEADER: Final = 80
 MAGIC: Final = b"VQJRNL"
 MORE_SEEDS: Final = [pytest.param(seed, marks=pytest.mark.campaign) for seed in range(1, 20)]
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def start(

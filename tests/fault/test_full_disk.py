@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pika
@@ -14,15 +14,15 @@ import pytest
 from tests.fault.loop_disk import LoopDisk, loop_disk, why_not
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.pika_async import PERSISTENT, ConfirmLedger, call, connected, open_channel
+from tests.waiting import until
 
 MIB = 1024 * 1024
 QUEUE = "full"
 BODY_OCTETS = 20_000
-WAIT_S = 20.0
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(bool(why_not("ext4")), reason=why_not("ext4")),
-    pytest.mark.timeout(90),
 ]
 
 
@@ -69,13 +69,6 @@ def fill(disk: LoopDisk, leave_bytes: int = 0) -> Path:
 def numbered(number: int) -> bytes:
     """A body that starts with its number."""
     return b"%08d" % number + bytes(BODY_OCTETS)
-
-
-async def until(claim: Callable[[], bool]) -> None:
-    """Wait until the claim holds."""
-    async with asyncio.timeout(WAIT_S):
-        while not claim():  # noqa: ASYNC110 - claims about what callbacks have collected
-            await asyncio.sleep(0.01)
 
 
 def take_all(url: str) -> list[int]:

@@ -19,10 +19,10 @@ from tests.ledger_reader import Audit, lines_in
 MIB = 1024 * 1024
 DISK_BYTES = 24 * MIB
 BUFFER_BYTES = 65536
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 pytestmark = [
-    pytest.mark.timeout(120),
+    pytest.mark.slow,
     # pika leaves sockets behind when its broker is killed.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -11,10 +11,10 @@ import pytest
 
 from tests.fault.memory_hogs import ALLOWANCE_BYTES, MIB, broker_for, try_out
 
+pytestmark = pytest.mark.slow
+
 WATERMARK: int = 200 * MIB
 WANTED: int = 900 * MIB
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ ROUNDS = 3
 PLANTED_ROUNDS = 30
 GONE = "promised messages are gone"
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 
 
 def need(kind: FileSystem, referee_url: str | None) -> None:

@@ -18,12 +18,12 @@ from tests.fault.loop_disk import LoopDisk, loop_disk, why_not
 from tests.integration.broker_process import BrokerProcess, StartError
 from tests.integration.raw_client import RawClient, content
 
+pytestmark = pytest.mark.slow
+
 MIB: Final = 1024 * 1024
 DISK_BYTES: Final = 48 * MIB
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 CONFIRMED: Final = 50
-
-pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture

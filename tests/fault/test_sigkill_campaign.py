@@ -14,10 +14,10 @@ from tests.fault.campaign import hunt, kill_campaign, run_rounds
 from tests.fault.ledger import Ledger
 from tests.fault.planted import VARIABLE
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 7
 PLANTED_ROUNDS = 8
-
-pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(autouse=True)

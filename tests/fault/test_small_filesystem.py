@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -26,13 +26,13 @@ from tests.fault.loop_disk import LoopDisk, loop_disk, why_not
 from tests.integration.broker_process import StartError
 from tests.integration.raw_client import RawClient, method
 
+pytestmark = pytest.mark.slow
+
 MIB: Final = 1024 * 1024
 DISK_BYTES: Final = 64 * MIB
 ROOM_BYTES: Final = 5 * MIB
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 TAKEN: Final = 50
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -75,15 +75,6 @@ def publishers(scene: Scene) -> tuple[Client, ...]:
     return tuple(RawPublisher(scene, index) for index in range(3))
 
 
-def wait_until(one: Campaign, claim: Callable[[], bool]) -> None:
-    """Wait for something to happen to a broker that must stay up."""
-    deadline = time.monotonic() + WAIT_S
-    while not claim():
-        assert one.broker.is_running, one.broker.output()
-        assert time.monotonic() < deadline, one.broker.output()[-2000:]
-        time.sleep(0.01)
-
-
 def refusals(one: Campaign) -> int:
     """How often the disk was found full."""
     return one.broker.output().count("storage.refused")
@@ -116,7 +107,7 @@ def test_full_freed_and_killed(one: Campaign, disk: LoopDisk) -> None:
     declare_all(one.broker.url)
     ballast = take_room(disk, ROOM_BYTES)
     with load(scene_of(one, "0"), publishers):
-        wait_until(one, lambda: refusals(one) > 0)
+        one.broker.wait_until(lambda: refusals(one) > 0)
         stopped_at = one.ledger.confirmed_count
         assert stopped_at > 100
         for queue in WORK:
@@ -125,7 +116,7 @@ def test_full_freed_and_killed(one: Campaign, disk: LoopDisk) -> None:
         room = 100 + 2 * TAKEN * len(WORK)
         assert one.ledger.confirmed_count - stopped_at < room, "the disk is not full"
         ballast.unlink()
-        wait_until(one, lambda: one.ledger.confirmed_count > stopped_at + 1000)
+        one.broker.wait_until(lambda: one.ledger.confirmed_count > stopped_at + 1000)
         one.broker.kill9()
     one.broker.start(WAIT_S)
     assert one.judge(random.Random(1)) == []
@@ -135,7 +126,7 @@ def test_killed_and_started_on_the_full_disk(one: Campaign, disk: LoopDisk) -> N
     declare_all(one.broker.url)
     ballast = take_room(disk, ROOM_BYTES)
     with load(scene_of(one, "0"), publishers):
-        wait_until(one, lambda: refusals(one) > 0)
+        one.broker.wait_until(lambda: refusals(one) > 0)
         time.sleep(0.5)
         one.broker.kill9()
     # Not an octet is left, so it need not start; it has to say why, and to harm nothing.
@@ -155,7 +146,7 @@ def test_killed_and_started_on_the_full_disk(one: Campaign, disk: LoopDisk) -> N
     assert one.judge(random.Random(1)) == []
     with load(scene_of(one, "1"), publishers):
         confirmed = one.ledger.confirmed_count
-        wait_until(one, lambda: one.ledger.confirmed_count > confirmed + 500)
+        one.broker.wait_until(lambda: one.ledger.confirmed_count > confirmed + 500)
         one.broker.kill9()
     one.broker.start(WAIT_S)
     assert one.judge(random.Random(2)) == []

@@ -26,7 +26,7 @@ from tests.integration.broker_process import BrokerProcess
 SETTLED_IN = 40
 
 pytestmark = [
-    pytest.mark.timeout(90),
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
 
@@ -62,7 +62,7 @@ def killed_at_write(
             struck.start(START_LIMIT_S)
             declare_specials(struck.url)
             with load(Scene(struck.url, ledger, str(when), when, threading.Event()), who):
-                assert struck.wait(20) == -signal.SIGKILL
+                assert struck.wait(60) == -signal.SIGKILL
             healthy.start(START_LIMIT_S)
             return ledger.complaints + specials.judge(healthy.url, random.Random(when))
     finally:

@@ -37,14 +37,13 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import HEARTBEAT, RawClient, content, frame, method
 
 WRITES: Final = "pwritev,pwritev2,pwrite64"
-START_LIMIT_S: Final = 30.0
-WAIT_S: Final = 20.0
+START_LIMIT_S: Final = 60.0
 ONE_SEGMENT: Final = ("--disk-free-limit", "0")
 # What `declare_all` needs of syncs and writes, and some more.
 SETTLED_IN: Final = 30
 
 pytestmark = [
-    pytest.mark.timeout(90),
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
 
@@ -134,7 +133,7 @@ def test_one_failed_sync_ends_it_and_nothing_is_confirmed_any_more(
     # Only this one fails: a broker that tries again would go on as if nothing had happened.
     struck = strike(f"fdatasync:error=EIO:when={when}")
     with under_load(struck):
-        assert struck.broker.wait(20) == 1
+        assert struck.broker.wait(60) == 1
     assert len(failures(struck.broker)) == 1
     assert "cannot sync" in failures(struck.broker)[0]
     struck.broker.forgiven = ("store.failed",)
@@ -148,7 +147,7 @@ def test_one_failed_sync_ends_it_and_nothing_is_confirmed_any_more(
 def test_the_helper_killed_at_a_sync(strike: Callable[..., Struck], when: int) -> None:
     struck = strike(f"fdatasync:signal=KILL:when={when}")
     with under_load(struck):
-        assert struck.broker.wait(20) == 1
+        assert struck.broker.wait(60) == 1
     assert len(failures(struck.broker)) == 1
     struck.ledger.refused_may_stay = True
     # As after a power cut: what was delivered since the last good sync need not be known.
@@ -159,7 +158,7 @@ def test_the_helper_killed_at_a_sync(strike: Callable[..., Struck], when: int) -
 def test_the_broker_killed_at_a_write(strike: Callable[..., Struck], when: int) -> None:
     struck = strike(f"{WRITES}:signal=KILL:when={when}")
     with under_load(struck):
-        assert struck.broker.wait(20) == -signal.SIGKILL
+        assert struck.broker.wait(60) == -signal.SIGKILL
     assert struck.judge() == []
 
 
@@ -172,7 +171,7 @@ def transactors(scene: Scene) -> tuple[Client, ...]:
 def test_the_broker_killed_at_a_commit(strike: Callable[..., Struck], when: int) -> None:
     struck = strike(f"{WRITES}:signal=KILL:when={when}")
     with under_load(struck, transactors):
-        assert struck.broker.wait(20) == -signal.SIGKILL
+        assert struck.broker.wait(60) == -signal.SIGKILL
     assert struck.ledger.groups
     assert struck.judge() == []
 
@@ -185,7 +184,7 @@ def test_a_commit_in_several_blocks_is_caught(
     for when in range(60, 68):
         struck = strike(f"{WRITES}:signal=KILL:when={when}", "tests.fault.planted")
         with under_load(struck, transactors):
-            struck.broker.wait(20)
+            struck.broker.wait(60)
         found = struck.judge()
         if found:
             break
@@ -224,7 +223,7 @@ def test_a_failed_sync_nacks_what_waits_for_it(strike: Callable[..., Struck]) ->
     assert nacked == pending
     assert acked == list(range(1, pending[0]))
     assert acked
-    assert struck.broker.wait(10) == 1
+    assert struck.broker.wait(60) == 1
 
 
 def without_definitions(scene: Scene) -> tuple[Client, ...]:
@@ -232,24 +231,15 @@ def without_definitions(scene: Scene) -> tuple[Client, ...]:
     return tuple(client for client in everybody(scene) if not isinstance(client, Declarer))
 
 
-def wait_until(struck: Struck, claim: Callable[[], bool]) -> None:
-    """Wait for something to happen to a broker that must stay up."""
-    deadline = time.monotonic() + WAIT_S
-    while not claim():
-        assert struck.broker.is_running, struck.broker.output()
-        assert time.monotonic() < deadline, struck.broker.output()
-        time.sleep(0.01)
-
-
 def test_writes_find_no_room_for_a_while(strike: Callable[..., Struck]) -> None:
     struck = strike(f"{WRITES}:error=ENOSPC:when=80..100")
     ledger = struck.ledger
     with under_load(struck, without_definitions):
-        wait_until(struck, lambda: "storage.refused" in struck.broker.output())
+        struck.broker.wait_until(lambda: "storage.refused" in struck.broker.output())
         # Until the disk takes blocks again, nobody can be told what was delivered meanwhile.
-        wait_until(struck, lambda: "alarm.cleared" in struck.broker.output())
+        struck.broker.wait_until(lambda: "alarm.cleared" in struck.broker.output())
         confirmed = ledger.confirmed_count
-        wait_until(struck, lambda: ledger.confirmed_count > confirmed + 100)
+        struck.broker.wait_until(lambda: ledger.confirmed_count > confirmed + 100)
         struck.broker.kill9()
     assert failures(struck.broker) == []
     assert struck.judge() == []
@@ -261,7 +251,7 @@ def test_a_write_that_fails_ends_it(strike: Callable[..., Struck]) -> None:
     # a disk that refuses that costs nothing.
     struck = strike(f"{WRITES}:error=EIO:when=80", flags=ONE_SEGMENT)
     with under_load(struck, without_definitions):
-        assert struck.broker.wait(20) == 1
+        assert struck.broker.wait(60) == 1
     assert len(failures(struck.broker)) == 1
     assert "cannot write to the journal: Input/output error" in failures(struck.broker)[0]
     # What an earlier write had taken and no sync yet was refused as well.

@@ -7,7 +7,6 @@ less room left than one segment takes. Spec: LIMIT-15, DURABLE-15
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,18 +18,18 @@ from tests.fault.loop_disk import LoopDisk, loop_disk, why_not
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import RawClient, content, method
 
+pytestmark = pytest.mark.slow
+
 MIB: Final = 1024 * 1024
 DISK_BYTES: Final = 64 * MIB
 SEGMENT_BYTES: Final = 4 * MIB
 BODY: Final = bytes(1024)
 EVERY: Final = 500
 BATCH: Final = 200
-WAIT_S: Final = 30.0
+WAIT_S: Final = 60.0
 # More than the disk has room for.
 MOST_BATCHES: Final = DISK_BYTES // len(BODY) // BATCH
 MORE_BATCHES: Final = 3 * SEGMENT_BYTES // len(BODY) // BATCH
-
-pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture
@@ -112,11 +111,7 @@ def test_consumers_alone_free_a_full_disk(tmp_path: Path, disk: LoopDisk, free_l
         pinned = ready(broker.url, "pinned")
         assert pinned > 50
         # Every segment still holds some of them. Nobody but the broker makes room now.
-        deadline = time.monotonic() + WAIT_S
-        while disk.free_bytes() < DISK_BYTES // 2:
-            assert broker.is_running, broker.output()
-            assert time.monotonic() < deadline, f"{disk.free_bytes()} octets are free"
-            time.sleep(0.1)
+        broker.wait_until(lambda: disk.free_bytes() >= DISK_BYTES // 2)
         again = Publisher(broker.url, limit_s=WAIT_S)
         for _ in range(MORE_BATCHES):
             assert again.batch()

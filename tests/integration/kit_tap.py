@@ -15,9 +15,10 @@ from pamqp import base
 from pamqp.commands import Basic, Channel, Tx
 from yarl import URL
 
+from tests import waiting
+
 HEADER_OCTETS = 8
 READ_OCTETS = 65536
-UNTIL_S = 6.0
 SETTLED_S = 0.15
 
 
@@ -113,13 +114,12 @@ class Tap:
 
 
 async def until(claim: Callable[[], bool]) -> None:
-    """Wait until it holds; after some seconds the assertion that follows will tell that it did not.
+    """Wait until it holds; in the end the assertion that follows will tell that it did not.
 
     A little longer then, so that what should not happen had its chance.
     """
-    deadline_s = asyncio.get_running_loop().time() + UNTIL_S
-    while not claim() and asyncio.get_running_loop().time() < deadline_s:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    with suppress(TimeoutError):
+        await waiting.until(claim)
     await asyncio.sleep(SETTLED_S)
 
 

@@ -127,7 +127,7 @@ def load(url: str, seed: int) -> Iterator[None]:
     finally:
         stop.set()
         for thread in threads:
-            thread.join(15)
+            thread.join(60)
         # pika leaves the sockets of a broker that was killed to the garbage collector.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)

@@ -61,7 +61,7 @@ def moving(broker: BrokerProcess) -> Iterator[list[list[bytes]]]:
     thread = threading.Thread(target=_move, args=(broker, committed))
     thread.start()
     yield committed
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive(), "the client was not told that the broker is gone"
 
 

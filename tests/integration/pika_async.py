@@ -11,8 +11,9 @@ import pika
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel
 
+from tests.waiting import LIMIT_S, until
+
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-LIMIT_S = 5.0
 
 
 @asynccontextmanager
@@ -50,13 +51,6 @@ async def call(method: Callable[..., object], *arguments: object, **options: obj
     replied: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     method(*arguments, callback=replied.set_result, **options)
     return await asyncio.wait_for(replied, LIMIT_S)
-
-
-async def until(claim: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    """Wait until the claim holds."""
-    async with asyncio.timeout(limit_s):
-        while not claim():  # noqa: ASYNC110 - claims about what callbacks have collected
-            await asyncio.sleep(0.005)
 
 
 class ConfirmLedger:

@@ -18,6 +18,8 @@ import pamqp.header
 from pamqp.base import Frame
 from pamqp.common import FieldTable
 
+from tests.waiting import LIMIT_S
+
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 FRAME_END = 0xCE
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -76,7 +78,7 @@ class RawClient:
     """A socket, and a buffer of what came in."""
 
     def __init__(
-        self, url: str, *, limit_s: float = 5.0, receive_buffer_bytes: int | None = None
+        self, url: str, *, limit_s: float = LIMIT_S, receive_buffer_bytes: int | None = None
     ) -> None:
         parts = urlsplit(url)
         self.user, self.password = parts.username or "guest", parts.password or "guest"

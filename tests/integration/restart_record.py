@@ -16,13 +16,13 @@ import pika.exceptions
 from pika.channel import Channel
 
 from tests.integration.broker_process import BrokerProcess
-from tests.integration.pika_async import ConfirmLedger, call, connected, open_channel, until
+from tests.integration.pika_async import ConfirmLedger, call, connected, open_channel
+from tests.waiting import until
 
 QUEUES = ("restart.a", "restart.b", "restart.c")
 FAN = "restart.fan"
 WINDOW = 100
 # A busy machine may take long over tens of thousands of deliveries; that is not judged here.
-PATIENCE_S = 15.0
 
 
 @dataclass
@@ -153,7 +153,7 @@ async def load(
             await Consumer(queue, plan, records[queue]).start(await open_channel(two))
         await asyncio.sleep(plan.spans_s[generation])
         await asyncio.to_thread(broker.kill9)
-        await until(lambda: one.is_closed and two.is_closed, PATIENCE_S)
+        await until(lambda: one.is_closed and two.is_closed)
         await asyncio.gather(*work)
 
 
@@ -176,7 +176,7 @@ async def take_all(broker: BrokerProcess) -> dict[str, list[tuple[bytes, bool]]]
 
             await call(channel.basic_consume, queue, take, auto_ack=True)
             count = reply.method.message_count
-            await until(partial(holds_all, taken, count), PATIENCE_S)
+            await until(partial(holds_all, taken, count))
             assert len(taken) == count
             found[queue] = taken
         await asyncio.sleep(0.1)

@@ -22,7 +22,7 @@ from tests.integration.samples import BODY_SIZES, FLOATS, HEADERS, body_of
 
 pytestmark = pytest.mark.asyncio
 
-LIMIT_S = 5.0
+LIMIT_S = 60.0
 PERSISTENT = aio_pika.DeliveryMode.PERSISTENT
 
 
@@ -410,7 +410,6 @@ async def test_master_worker_pattern(connection: AbstractConnection, names: Name
         await worker.close()
 
 
-@pytest.mark.timeout(30)
 async def test_robust_connection_resumes_after_a_kill(
     own_broker: BrokerProcess,
 ) -> None:

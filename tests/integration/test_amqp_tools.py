@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("amqp-publish") is None, reason="Debian's amqp-tools is not installed"
 )
 
-LIMIT_S = 8
+LIMIT_S = 60
 Tool = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 
@@ -93,7 +93,7 @@ def test_a_failing_command_leaves_the_message_redelivered(tool: Tool, url: str, 
         time.sleep(0.02)
     time.sleep(0.1)
     os.killpg(consumer.pid, signal.SIGKILL)
-    consumer.wait(5)
+    consumer.wait(LIMIT_S)
     while ready(url, queue) != (1, 0):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -134,7 +134,7 @@ def test_exclusive_queue_bound_to_an_exchange(tool: Tool, url: str, names: Names
                 time.sleep(0.02)
         channel.basic_publish(exchange, "other", b"other\n")
         channel.basic_publish(exchange, "logs", b"second\n")
-        out, problems = consumer.communicate(timeout=5)
+        out, problems = consumer.communicate(timeout=LIMIT_S)
         assert out == b"first\nsecond\n", problems
 
 

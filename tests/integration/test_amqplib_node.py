@@ -23,8 +23,6 @@ SCRIPTS = Path(__file__).parent / "amqplib"
 
 Run = Callable[..., Any]
 
-pytestmark = pytest.mark.timeout(20)
-
 
 @pytest.fixture
 def run(node_path: Path, url: str, names: Names) -> Run:

@@ -11,7 +11,7 @@ import pytest
 
 from bench.abuse.cases import CASES
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 ROOT = Path(__file__).resolve().parents[2]
 

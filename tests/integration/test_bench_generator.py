@@ -24,7 +24,6 @@ from bench.shape import Consumer, Mode, Publisher, Shape
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(60),
     pytest.mark.skipif(shutil.which("gcc") is None, reason="the generator is compiled with gcc"),
 ]
 
@@ -61,7 +60,7 @@ def drive(count: int, broker: Broker, *, mode: Mode, ack_every: int = 1) -> Resu
     try:
         numbers = [end.fileno() for end in ours]
         plan = generator.plan_for(shape, Address("127.0.0.1", 1), numbers[:1], numbers[1:])
-        return generator.run(plan, numbers, limit_s=30)
+        return generator.run(plan, numbers, limit_s=60)
     finally:
         for end in ours:
             end.close()

@@ -21,8 +21,6 @@ from vouchmq.kit.bulk import (
     encode_properties,
 )
 
-pytestmark = pytest.mark.timeout(30)
-
 MIB = 1 << 20
 # As RabbitMQ has it.
 BROKER_FLAGS = ("--max-message-size-bytes", str(128 * MIB))
@@ -106,7 +104,6 @@ def test_what_is_published_comes_back_bit_by_bit(channel: BulkChannel, names: Na
     assert channel.declare_passive(queue)[0] == 0
 
 
-@pytest.mark.timeout(30)
 def test_a_body_of_20_mib_goes_both_ways(channel: BulkChannel, names: Names) -> None:
     queue = channel.declare(names()).queue
     body = bytes(range(256)) * (20 * 4096)
@@ -401,6 +398,6 @@ def test_a_broker_that_dies_is_told_with_what_was_confirmed(own_broker: BrokerPr
     assert caught.value.published is not None
     confirmed = caught.value.published.confirmed
     assert 10_000 < confirmed <= 20_000
-    own_broker.start(limit_s=20)
+    own_broker.start(limit_s=60)
     with BulkConnection.open(own_broker.url) as again:
         assert again.channel().declare_passive(queue)[0] >= confirmed

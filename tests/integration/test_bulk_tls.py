@@ -10,8 +10,6 @@ import pytest
 from tests.integration.test_tls import TlsBroker
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
 
-pytestmark = pytest.mark.timeout(30)
-
 NONE = b"\x00\x00"
 
 

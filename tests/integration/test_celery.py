@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +14,7 @@ import pytest
 
 from tests.conftest import Names
 from tests.integration.broker_process import PROJECT
-
-pytestmark = pytest.mark.timeout(40)
-
-START_LIMIT_S = 20.0
+from tests.waiting import LIMIT_S, wait_until
 
 
 class Worker:
@@ -45,7 +41,7 @@ class Worker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        wait_for(lambda: " ready." in self.text(), START_LIMIT_S, self.text)
+        wait_until(lambda: " ready." in self.text(), self.text)
 
     def text(self) -> str:
         """What the worker has logged."""
@@ -56,14 +52,6 @@ class Worker:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
-
-
-def wait_for(claim: Callable[[], bool], limit_s: float, evidence: Callable[[], str]) -> None:
-    """Poll until the claim holds."""
-    deadline = time.monotonic() + limit_s
-    while not claim():
-        assert time.monotonic() < deadline, evidence()
-        time.sleep(0.05)
 
 
 QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
@@ -97,10 +85,10 @@ def test_results_errors_and_retries(url: str, app: object, tasks: str, tmp_path:
     worker = Worker(url, tasks, tmp_path / "worker.log", *QUIET)
     try:
         results = [add.apply_async((n, n), queue=tasks) for n in range(20)]
-        assert [result.get(timeout=10) for result in results] == [2 * n for n in range(20)]
+        assert [result.get(timeout=LIMIT_S) for result in results] == [2 * n for n in range(20)]
         with pytest.raises(ValueError, match="on purpose"):
-            fail.apply_async(("on purpose",), queue=tasks).get(timeout=10)
-        assert third_time_lucky.apply_async(queue=tasks).get(timeout=10) == 2
+            fail.apply_async(("on purpose",), queue=tasks).get(timeout=LIMIT_S)
+        assert third_time_lucky.apply_async(queue=tasks).get(timeout=LIMIT_S) == 2
     finally:
         worker.kill9()
 
@@ -115,10 +103,10 @@ def test_task_of_a_killed_worker_goes_to_the_next(
     second = None
     try:
         result = note.apply_async((str(notes), 60), queue=tasks)
-        wait_for(notes.exists, 10, first.text)
+        wait_until(notes.exists, first.text)
         first.kill9()
         second = Worker(url, tasks, tmp_path / "second.log", *QUIET)
-        assert result.get(timeout=10) is True
+        assert result.get(timeout=LIMIT_S) is True
         assert notes.read_text().split() == ["redelivered=False", "redelivered=True"]
     finally:
         first.kill9()
@@ -140,8 +128,8 @@ def test_worker_with_its_default_settings(
 
     worker = Worker(url, tasks, tmp_path / "worker.log", remote=True)
     try:
-        assert add.apply_async((2, 3), queue=tasks).get(timeout=10) == 5
-        replies = app.control.ping(timeout=2)  # type: ignore[attr-defined]
+        assert add.apply_async((2, 3), queue=tasks).get(timeout=LIMIT_S) == 5
+        replies = app.control.ping(timeout=LIMIT_S, limit=1)  # type: ignore[attr-defined]
         assert [list(reply.values()) for reply in replies] == [[{"ok": "pong"}]]
     finally:
         worker.kill9()

@@ -16,9 +16,7 @@ import pytest
 
 from tests.integration.broker_process import Broker
 from tests.integration.frameworks.celery_client import LIMIT_S, Celery
-from tests.integration.frameworks.worker_process import wait_for
-
-pytestmark = pytest.mark.timeout(60)
+from tests.waiting import wait_until
 
 # A worker that holds tasks with an ETA raises its prefetch. It does so for its running consumer
 # when the broker calls itself something else than RabbitMQ, and with global=1 otherwise (QOS-05).
@@ -49,10 +47,10 @@ def test_quick_start(celery: Celery, notes: Path) -> None:
         with pytest.raises(ValueError, match="on purpose"):
             app.tasks["fail"].apply_async(("on purpose",)).get(timeout=LIMIT_S)
         assert app.tasks["retry"].apply_async().get(timeout=LIMIT_S) == 2
-        (answer,) = app.control.ping(timeout=5, limit=1)
+        (answer,) = app.control.ping(timeout=LIMIT_S, limit=1)
         ((worker, pong),) = answer.items()
         assert pong == {"ok": "pong"}
-        inspect = app.control.inspect([worker], timeout=5, limit=1)
+        inspect = app.control.inspect([worker], timeout=LIMIT_S, limit=1)
         assert "add" in inspect.registered()[worker]
         later = app.tasks["note"].apply_async((str(notes), "revoked"), countdown=2)
         later.revoke()
@@ -172,8 +170,8 @@ class TestQuorumQueues:
             # holds them, so that no consumer timeout can strike.
             app.tasks["note"].apply_async((str(notes), "later"), countdown=2700)
             app.tasks["note"].apply_async((str(notes), "much later"), countdown=15_768_000)
-            wait_for(lambda: sum(self.waiting(celery.url).values()) == 2, LIMIT_S)
+            wait_until(lambda: sum(self.waiting(celery.url).values()) == 2)
             assert self.waiting(celery.url) == {11: 1, 23: 1}
-            scheduled = app.control.inspect(timeout=5, limit=1).scheduled()
+            scheduled = app.control.inspect(timeout=LIMIT_S, limit=1).scheduled()
             assert list(scheduled.values()) == [[]]
         assert notes.read_text().split() == ["one", "three"]

@@ -15,13 +15,12 @@ from typing import Any, Final
 import pika
 import pytest
 
-from tests.integration.frameworks.worker_process import WorkerProcess, wait_for
-
-pytestmark = pytest.mark.timeout(60)
+from tests.integration.frameworks.worker_process import WorkerProcess
+from tests.waiting import wait_until
 
 APP: Final = "tests.integration.frameworks.dramatiq_app"
 QUEUES: Final = ("notes", "flaky", "slow")
-LIMIT_S: Final = 15
+LIMIT_S: Final = 60
 
 
 class Dramatiq:
@@ -95,7 +94,7 @@ def test_messages_delays_and_priorities(dramatiq: Dramatiq, tmp_path: Path) -> N
         note.send_with_options(args=(str(notes), text), broker_priority=priority)
     assert dramatiq.counts("notes") == (3, 1, 0)
     with dramatiq.worker():
-        wait_for(lambda: len(texts(notes)) == 4, LIMIT_S, lambda: texts(notes))
+        wait_until(lambda: len(texts(notes)) == 4, lambda: texts(notes))
         dramatiq.app.broker.join(f"{dramatiq.prefix}.notes", timeout=LIMIT_S * 1000)
     # How long a worker takes to start is not known; if very long, the delayed one is due by then.
     when = dict(lines(notes))
@@ -110,7 +109,7 @@ def test_retries_and_the_dead(dramatiq: Dramatiq, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     with dramatiq.worker():
         dramatiq.app.fail.send(str(notes), "failed")
-        wait_for(lambda: dramatiq.counts("flaky") == (0, 0, 1), LIMIT_S)
+        wait_until(lambda: dramatiq.counts("flaky") == (0, 0, 1))
     assert texts(notes) == ["failed"] * 3
     times = [when for _text, when in lines(notes)]
     assert all(later - earlier >= 0.1 for earlier, later in itertools.pairwise(times))
@@ -127,8 +126,8 @@ def test_messages_of_a_killed_worker_go_to_the_next(dramatiq: Dramatiq, tmp_path
     notes = tmp_path / "notes"
     with dramatiq.worker() as first:
         dramatiq.app.sleep_once.send(str(notes))
-        wait_for(lambda: texts(notes) == ["began"], LIMIT_S, first.text)
+        wait_until(lambda: texts(notes) == ["began"], first.text)
         first.kill9()
     with dramatiq.worker():
-        wait_for(lambda: texts(notes) == ["began", "began", "done"], LIMIT_S, lambda: texts(notes))
+        wait_until(lambda: texts(notes) == ["began", "began", "done"], lambda: texts(notes))
         dramatiq.app.broker.join(f"{dramatiq.prefix}.slow", timeout=LIMIT_S * 1000)

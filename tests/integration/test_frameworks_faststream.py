@@ -22,9 +22,7 @@ from pydantic import BaseModel
 
 from tests.conftest import Names
 
-pytestmark = pytest.mark.timeout(30)
-
-LIMIT_S: Final = 10
+LIMIT_S: Final = 60
 
 
 class User(BaseModel):

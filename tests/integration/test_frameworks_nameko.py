@@ -21,15 +21,16 @@ import pika.exceptions
 import pytest
 
 from tests.integration.broker_process import PROJECT, clean_environment
-from tests.integration.frameworks.worker_process import WorkerProcess, wait_for
+from tests.integration.frameworks.worker_process import WorkerProcess
+from tests.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 CACHE: Final = PROJECT / ".cache" / "nameko"
 REQUIREMENTS: Final = PROJECT / "requirements" / "nameko.txt"
 SERVICES: Final = PROJECT / "tests" / "integration" / "frameworks"
 INSTALL_LIMIT_S: Final = 120
-LIMIT_S: Final = 20
+LIMIT_S: Final = 60
 
 
 @pytest.fixture(scope="session")
@@ -83,7 +84,7 @@ class Nameko:
             cwd=SERVICES,
         )
         try:
-            wait_for(lambda: self._consumers() >= before + 1, LIMIT_S, services.text)
+            wait_until(lambda: self._consumers() >= before + 1, services.text)
         except BaseException:
             services.kill9()
             raise
@@ -164,7 +165,7 @@ def test_calls_events_and_messages(nameko: Nameko) -> None:
         assert nameko.call("nobody", "hello", "Ann") == [f"unknown {nameko.prefix}-nobody"]
         nameko.call("greeting", "enqueue", "to do")
         events = [f"{kind} {each}" for kind in ("broadcast", "pool") for each in [*whom, "Ann"]]
-        wait_for(lambda: nameko.heard() == sorted([*events, "task to do"]), LIMIT_S, nameko.heard)
+        wait_until(lambda: nameko.heard() == sorted([*events, "task to do"]), nameko.heard)
 
 
 def test_two_instances(nameko: Nameko) -> None:
@@ -175,7 +176,7 @@ def test_two_instances(nameko: Nameko) -> None:
         wanted = sorted(
             f"{kind} {each}" for kind in ("broadcast", "broadcast", "pool") for each in whom
         )
-        wait_for(lambda: nameko.heard() == wanted, LIMIT_S, nameko.heard)
+        wait_until(lambda: nameko.heard() == wanted, nameko.heard)
     writers = {line.rsplit(" ", 1)[1] for line in nameko.notes.read_text().splitlines()}
     assert len(writers) == 2
 
@@ -191,7 +192,7 @@ def test_call_outlives_its_server(nameko: Nameko) -> None:
             text=True,
         ) as caller,
     ):
-        wait_for(lambda: nameko.heard() == ["began"], LIMIT_S, first.text)
+        wait_until(lambda: nameko.heard() == ["began"], first.text)
         first.kill9()
         with nameko.services():
             printed, _ = caller.communicate(timeout=LIMIT_S)

@@ -22,7 +22,7 @@ from vouchmq.kit import (
 
 pytestmark = pytest.mark.asyncio
 
-LIMIT_S = 5.0
+LIMIT_S = 60.0
 
 
 @pytest_asyncio.fixture

@@ -15,9 +15,9 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.kit_tap import until
 from vouchmq.kit import Connection, Message, RedeliveryPolicy, RefusedError, connect
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(20)]
+pytestmark = [pytest.mark.asyncio]
 
-LIMIT_S = 5.0
+LIMIT_S = 60.0
 # A delay may be that much longer on a busy machine.
 LATE_S = 0.4
 SHORT = RedeliveryPolicy(2, initial_delay=0.3, delay=0.6, collision_avoidance=0)

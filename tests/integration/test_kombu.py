@@ -15,6 +15,7 @@ from kombu.simple import SimpleQueue
 
 from tests.conftest import Names
 from tests.integration.samples import BODY_SIZES, FLOATS, HEADERS, body_of
+from tests.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_simple_queue_puts_and_gets(connection: kombu.Connection, names: Names) 
             queue.put({"n": number})
         assert queue.qsize() == 5
         for number in range(5):
-            message = queue.get(timeout=5)
+            message = queue.get(timeout=LIMIT_S)
             assert message.payload == {"n": number}
             message.ack()
         with pytest.raises(queue.Empty):

@@ -25,8 +25,6 @@ from tests.ledger_reader import Audit, Line, lines_in
 KILLS = 3
 Start = Callable[..., BrokerProcess]
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def start(tmp_path: Path, referee_url: str | None) -> Iterator[Start]:
@@ -55,7 +53,7 @@ def ask(broker: BrokerProcess, verb: str) -> subprocess.CompletedProcess[str]:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 
@@ -95,7 +93,6 @@ def fetch(broker: BrokerProcess, queue: str, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 # pika leaves sockets behind when its broker is killed.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("sync", ["off", "group"])
@@ -165,7 +162,7 @@ def test_switched_on_and_off_in_between(start: Start) -> None:
         channel.queue_declare("short", exclusive=True)
         channel.basic_publish("", "short", b"before")
         channel.basic_qos(prefetch_count=5)
-        taken = channel.consume("q", inactivity_timeout=5)
+        taken = channel.consume("q", inactivity_timeout=60)
         tags = [next(taken)[0].delivery_tag for _ in range(3)]
         assert ask(broker, "on").returncode == 0
         assert ask(broker, "on").returncode == 0
@@ -346,7 +343,7 @@ def test_streams_numbers_and_hidden_queues(start: Start) -> None:
             channel.cancel()
         while channel.queue_declare("q", passive=True).method.message_count < 2:
             time.sleep(0.01)
-        taken = channel.consume("q", arguments={"x-queue-seq": True}, inactivity_timeout=5)
+        taken = channel.consume("q", arguments={"x-queue-seq": True}, inactivity_timeout=60)
         for _ in range(2):
             channel.basic_ack(next(taken)[0].delivery_tag)
         channel.cancel()

@@ -18,8 +18,6 @@ from tests.integration.broker_process import BrokerProcess
 from tests.integration.moving import blocking
 from tests.integration.pika_async import PERSISTENT
 
-pytestmark = pytest.mark.timeout(120)
-
 MIB = 1024 * 1024
 PATIENCE_S = 60.0
 TRANSIENT = pika.BasicProperties(delivery_mode=1)

@@ -17,14 +17,13 @@ from pika.channel import Channel
 
 from tests.conftest import Names
 from tests.integration.pika_async import (
-    LIMIT_S,
     PERSISTENT,
     ConfirmLedger,
     call,
     connected,
     open_channel,
-    until,
 )
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.asyncio
 

@@ -25,8 +25,6 @@ from tests.integration.moving import blocking, drain, fill, judge, moving
 from tests.integration.pika_async import PERSISTENT
 from tests.integration.restart_record import QUEUES, Plan, Record, check, load, take_all
 
-pytestmark = pytest.mark.timeout(60)
-
 SMALL_SEGMENT = 1024 * 1024
 How = Literal["kill9", "stop"]
 
@@ -134,7 +132,7 @@ def test_redelivered_is_told_truly_after_a_restart(
         channel.basic_publish("", "told", b"%d" % number, PERSISTENT)
     channel.basic_qos(prefetch_count=4)
     seen = []
-    for method, _, body in channel.consume("told", inactivity_timeout=2):
+    for method, _, body in channel.consume("told", inactivity_timeout=60):
         assert method is not None
         seen.append(body)
         if len(seen) == 4:
@@ -268,7 +266,7 @@ def test_every_declare_that_was_answered_survives_a_kill(own_broker: BrokerProce
     thread.start()
     time.sleep(0.4)
     own_broker.kill9()
-    thread.join(5)
+    thread.join(60)
     own_broker.restart()
     assert len(answered) > 5
     with blocking(own_broker) as again:

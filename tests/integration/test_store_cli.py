@@ -57,7 +57,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env=clean_environment(None),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
 

@@ -10,6 +10,7 @@ import aio_pika
 import pytest
 
 from tests.integration.moving import blocking
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pamqp.common import FieldTable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from tests.integration.broker_process import BrokerProcess
 
-pytestmark = pytest.mark.timeout(60)
 
 STREAM: FieldTable = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 20_000}
 COUNT = 150
@@ -46,7 +46,7 @@ def read(broker: BrokerProcess, start: object, count: int) -> list[tuple[int, by
             on.basic_ack(method.delivery_tag)
 
         channel.basic_consume("log", on_message, arguments={"x-stream-offset": start})
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LIMIT_S
         while len(seen) < count:
             assert time.monotonic() < deadline, f"{len(seen)} of {count} came"
             connection.process_data_events(time_limit=1)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from vouchmq.kit.bulk import BulkChannel, BulkConnection, decode_properties
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Stored(NamedTuple):

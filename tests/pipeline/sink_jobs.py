@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.integration.broker_process import PROJECT, clean_environment
+from tests.waiting import wait_until
 
 # A quiet machine needs a tenth of it.
 JOB_LIMIT_S = 240
@@ -77,8 +77,9 @@ class SinkJob:
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
         """Wait until something is so; it must not end before."""
-        end = time.monotonic() + JOB_LIMIT_S
-        while not is_so():
+
+        def is_there() -> bool:
             assert self.is_running, self._log.read_text()
-            assert time.monotonic() < end, self._log.read_text()
-            time.sleep(0.02)
+            return is_so()
+
+        wait_until(is_there, self._log.read_text, limit_s=JOB_LIMIT_S)

@@ -10,6 +10,7 @@ import contextlib
 import json
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from tests.waiting import LIMIT_S, Lateness, wait_until
 from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import SourceOptions
@@ -99,11 +101,24 @@ class Query:
     def drain(self, patience: int = 2) -> int:
         """Trigger until nothing has come so many times; how many rows there were."""
         rows = quiet = 0
-        while quiet < patience:
-            got = self.trigger()
-            rows += got
-            quiet = 0 if got else quiet + 1
+        with Lateness() as lateness:
+            last = time.monotonic()
+            # What is on its way is late where the machine is.
+            while quiet < patience or time.monotonic() - last < lateness.allowance_s:
+                got = self.trigger()
+                rows += got
+                quiet = 0 if got else quiet + 1
+                if got:
+                    last = time.monotonic()
         return rows
+
+    def drain_to(self, count: int) -> None:
+        """Trigger until the sink has so many different messages, however long they take."""
+        wait_until(
+            lambda: len(self.ids()) >= count,
+            lambda: f"{len(self.ids())} of {count} messages came",
+            between=self.trigger,
+        )
 
     def kill(self) -> None:
         """The process is gone, and with it the connection."""
@@ -190,14 +205,13 @@ def ready(url: str, queue: str) -> int:
         return channel.declare_passive(queue)[0]
 
 
-def settles_at(url: str, queue: str, count: int, limit_s: float = 5.0) -> bool:
+def settles_at(url: str, queue: str, count: int, limit_s: float = LIMIT_S) -> bool:
     """Whether a queue has so many ready messages, now or in a moment."""
-    waiting = threading.Event()
-    for _ in range(int(limit_s / 0.05)):
-        if ready(url, queue) == count:
-            return True
-        waiting.wait(0.05)
-    return False
+    try:
+        wait_until(lambda: ready(url, queue) == count, limit_s=limit_s)
+    except AssertionError:
+        return False
+    return True
 
 
 class Cutter:

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
 from tests.pipeline.streams import declare, options
+from tests.waiting import wait_until
 from vouchmq.kit.bulk import BulkConnection, BulkError
 from vouchmq.spark.archive_files import files_of_log
 from vouchmq.spark.ranges import Range
@@ -174,15 +175,6 @@ class Job:
         return (self.directory / "job.log").read_text("utf-8", "replace")[-3000:]
 
 
-def wait_until(is_so: Callable[[], bool], what: str, job: Job) -> None:
-    """Wait, but not for ever."""
-    until = time.monotonic() + PATIENCE_S
-    while not is_so():
-        if time.monotonic() > until:
-            raise AssertionError(f"{what}: not within {PATIENCE_S} s: {job.tail()}")
-        time.sleep(0.1)
-
-
 def kill(which: str, job: Job, broker: BrokerProcess | None, lot: random.Random) -> int:
     """Kill a victim; how many processes it was."""
     count = 0
@@ -241,7 +233,7 @@ def one_round(
 ) -> dict[str, Any]:
     """Wait for a batch, kill, and set up again what does not come back by itself."""
     before = job.batch()
-    wait_until(lambda: job.batch() != before, "a batch", job)
+    wait_until(lambda: job.batch() != before, job.tail, limit_s=PATIENCE_S)
     pause_s = round(lot.uniform(0.0, 2.5), 2)
     time.sleep(pause_s)
     killed = kill(which, job, broker, lot)

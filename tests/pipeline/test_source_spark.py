@@ -12,6 +12,7 @@ import pytest
 from tests.integration.broker_process import Broker
 from tests.pipeline import source_world as world
 from tests.pipeline.source_world import channel_to, fill
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,10 +74,7 @@ def test_stopping_a_query_gives_its_messages_back(
     query = reading(spark, vouch, queue, "body binary").writeStream.foreachBatch(never_ends).start()
     try:
         with channel_to(vouch.url) as channel:
-            deadline = time.monotonic() + 200
-            while channel.declare_passive(queue) != (0, 1) and time.monotonic() < deadline:
-                time.sleep(0.1)
-            assert channel.declare_passive(queue) == (0, 1)
+            wait_until(lambda: channel.declare_passive(queue) == (0, 1), limit_s=200)
     finally:
         query.stop()
     assert world.settles_at(vouch.url, queue, 500)

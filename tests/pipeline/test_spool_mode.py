@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline import source_world as world
 from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
+from tests.waiting import wait_until
 from vouchmq.spark import spool
 from vouchmq.spark.feed import Feed, FeedError
 from vouchmq.spark.offsets import OffsetError
@@ -388,7 +388,5 @@ class TestMemory:
         feed._pass = real
         fill(broker.url, queue, range(200, 205))
         query.drain()
-        deadline = time.monotonic() + 5
-        while len(spooled(query)) > 4 and time.monotonic() < deadline:
-            query.trigger()
+        wait_until(lambda: len(spooled(query)) <= 4, between=query.trigger)
         assert spooled(query) == [18, 19, 20, 21]

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline.streams import declare, delete, publish
+from tests.waiting import wait_until
 from vouchmq.kit.bulk import BulkConnection
 
 # A busy machine takes a minute to start a JVM and its Python workers.
@@ -122,10 +123,7 @@ def test_a_query_goes_on_and_stops_at_once(
     assert time.monotonic() - began < 10
     assert query.exception() is None
     with BulkConnection.open(url) as connection:
-        until = time.monotonic() + 10
-        while connection.channel().declare_passive(stream)[1] and time.monotonic() < until:
-            time.sleep(0.1)
-        assert connection.channel().declare_passive(stream)[1] == 0
+        wait_until(lambda: connection.channel().declare_passive(stream)[1] == 0)
 
 
 def test_what_is_lost_fails_the_query_with_the_reason(

@@ -12,8 +12,6 @@ from server.ledger.pens import QueuePen
 from tests.simulation import history
 from tests.simulation.ledger import Violation
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.parametrize("is_rough", [False, True])
 @pytest.mark.parametrize("first", [0, 5])

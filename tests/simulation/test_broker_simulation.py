@@ -13,9 +13,6 @@ from tests.simulation import history, store_model
 SEEDS = Path(__file__).with_name("seeds.toml")
 FIXED_SEEDS = 15
 
-# They live long on a busy machine.
-pytestmark = pytest.mark.timeout(60)
-
 
 def known_seeds() -> list[dict[str, Any]]:
     seeds: list[dict[str, Any]] = tomllib.loads(SEEDS.read_text(encoding="utf-8")).get("seed", [])

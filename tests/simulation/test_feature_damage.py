@@ -25,9 +25,6 @@ from tests.unit.store.journals import segments_on, spoil
 SEEDS_AT_ONCE = 10
 SPOILT_PER_WORLD = 4
 
-# They live long on a busy machine.
-pytestmark = pytest.mark.timeout(120)
-
 
 def lived(seed: int, bugs: list[BaseException], draw: random.Random) -> FeatureWorld:
     """A broker that has seen some things, and has come to rest."""

@@ -23,9 +23,6 @@ from server.broker.stuck import Stuck
 from server.broker.tally import Tally
 from tests.simulation import history
 
-# Many histories at once on a busy machine.
-pytestmark = pytest.mark.timeout(120)
-
 # As many histories as a planted bug may survive.
 MOST_SEEDS = 40
 

@@ -8,9 +8,6 @@ from tests.simulation import history
 
 FIXED_SEEDS = 12
 
-# They live long on a busy machine.
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.mark.parametrize("first", range(0, FIXED_SEEDS, 4))
 def test_random_histories_keep_every_rule(first: int) -> None:

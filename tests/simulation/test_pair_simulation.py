@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from server.channel import Channel
     from server.consumer import Consumer, Credit
 
-pytestmark = pytest.mark.timeout(120)
 
 FIXED_SEEDS = 8
 MOST_SEEDS = 20

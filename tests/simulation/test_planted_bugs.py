@@ -21,9 +21,6 @@ from store import chain, journal, records, recovery
 from store.disk import Syncable
 from tests.simulation import history, world
 
-# Many histories at once on a busy machine.
-pytestmark = pytest.mark.timeout(60)
-
 # As many histories as a planted bug may survive.
 MOST_SEEDS = 40
 

@@ -153,7 +153,6 @@ def test_a_seed_that_failed_once_passes(seed: int) -> None:
     run_random(seed)
 
 
-@pytest.mark.timeout(60)
 def test_random_histories_keep_every_promise() -> None:
     models = [run_random(seed) for seed in range(450)]
     assert sum(model.recoveries for model in models) > 1000
@@ -174,13 +173,11 @@ def first_failing_seed(seeds: Iterable[int] = range(1500)) -> int | None:
     return None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_sync_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_model, "sync_all", lambda targets: 0)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     begin_sync = journal.Journal.begin_sync
 
@@ -206,7 +203,6 @@ def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     begin_sync = chain.Chain.begin_sync
 
@@ -219,7 +215,6 @@ def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.Monk
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     sync_all = sync_worker.sync_all
     monkeypatch.setattr(
@@ -228,13 +223,11 @@ def test_harness_catches_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_missing_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "crc32", lambda data, value=0: 0)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_ticket_that_promises_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     end_sync = journal.Journal.end_sync
     synced = StoreModel._synced
@@ -248,7 +241,6 @@ def test_harness_catches_a_ticket_that_promises_too_much(monkeypatch: pytest.Mon
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     write = journal.Journal.write
 
@@ -262,7 +254,6 @@ def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.Monkey
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_torn_tail_that_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_cut", lambda disk, last: None)
     monkeypatch.setattr(chain.Chain, "begin", _begin_in_old_file(chain.Chain.begin))
@@ -294,13 +285,11 @@ def _begin_in_old_file(begin: Begin) -> Begin:
     return resume
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_blocks_that_nothing_proves_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "_write_again", lambda disk, extents, verdict: None)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_delivery_marks_lost_with_their_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -313,7 +302,6 @@ def test_harness_catches_delivery_marks_lost_with_their_segment(
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_segments_removed_before_a_block_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -328,7 +316,6 @@ def test_harness_catches_segments_removed_before_a_block_says_so(
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_settles_that_free_a_segment_unsynced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -350,7 +337,6 @@ def _remove_now(self: chain.Chain) -> None:
     self._retired = []
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.MonkeyPatch) -> None:
     read_block = records.read_block
 
@@ -372,13 +358,11 @@ def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.Mon
 # The end mark.
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_seal_before_the_last_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain.Chain, "is_synced", True)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_segment_marked_before_its_head_is_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -394,7 +378,6 @@ def test_harness_catches_a_segment_marked_before_its_head_is_synced(
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_seal_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = EndMarkFile.targets
 
@@ -406,7 +389,6 @@ def test_harness_catches_a_seal_that_is_not_synced(monkeypatch: pytest.MonkeyPat
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_seal_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_locate_end", lambda *_: [])
     assert first_failing_seed() is not None
@@ -415,13 +397,11 @@ def test_harness_catches_a_seal_that_nobody_reads(monkeypatch: pytest.MonkeyPatc
 # Compaction.
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_settle_lost_in_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal.Journal, "relog", lambda self, queue_id, lsns: None)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_settle_that_a_segment_is_not_known_to_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -430,7 +410,6 @@ def test_harness_catches_a_settle_that_a_segment_is_not_known_to_have(
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_blocks_that_are_about_others_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at each block finds nothing more that is needed."""
     survey_outer = Compactor._survey_outer
@@ -454,7 +433,6 @@ def test_blocks_that_are_about_others_are_all_known(monkeypatch: pytest.MonkeyPa
     assert counts[1] > 10, "hardly anything was needed"
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_move_without_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(self: Compactor, segment: Segment, run: Run, lsns: range, window: object) -> int:
         chain_of = self._journal.chain
@@ -470,7 +448,6 @@ def test_harness_catches_a_move_without_the_message(monkeypatch: pytest.MonkeyPa
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_segment_removed_before_its_moves_are_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -484,7 +461,6 @@ def test_harness_catches_a_segment_removed_before_its_moves_are_synced(
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_moves_that_nobody_told_the_scan_about(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -493,7 +469,6 @@ def test_harness_catches_moves_that_nobody_told_the_scan_about(
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_moved_message_that_is_counted_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -508,7 +483,6 @@ def _alive_twice(self: replay.Replay, queue_id: int, first: int, count: int) -> 
     return range(first, first + count) if settled is None else settled.alive(first, count)
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_word_believed_that_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -525,19 +499,16 @@ def test_harness_catches_a_word_believed_that_does_not_count(
 # Notes.
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_notes_that_go_with_their_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Segment, "is_needed", property(lambda self: self.live_count > 0))
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_note_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Notes, "say_again", lambda self, scope_id, key: None)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_an_older_value_that_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     replay_notes = replay.Replay._replay_notes
 
@@ -549,13 +520,11 @@ def test_harness_catches_an_older_value_that_wins(monkeypatch: pytest.MonkeyPatc
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_notes_kept_of_a_refused_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Notes, "refuse", lambda self: None)
     assert first_failing_seed() is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_time_lost_in_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     move_run = journal.Journal.move_run
     monkeypatch.setattr(
@@ -570,7 +539,6 @@ def test_harness_catches_a_time_lost_in_compaction(monkeypatch: pytest.MonkeyPat
 BELIEVING = range(6, 8000, 8)
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_summary_of_what_was_never_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -579,19 +547,16 @@ def test_harness_catches_a_summary_of_what_was_never_synced(
     assert first_failing_seed(BELIEVING) is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_settle_that_no_summary_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Summary, "add_settle", lambda self, queue_id, lsns: None)
     assert first_failing_seed(BELIEVING) is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_note_that_no_summary_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Summary, "add_words", lambda self, words: None)
     assert first_failing_seed(BELIEVING) is not None
 
 
-@pytest.mark.timeout(60)
 def test_harness_catches_a_summary_that_ends_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = Summary.pieces
 

@@ -17,7 +17,7 @@ import pika
 from tests.integration.frameworks import celery_apps
 from tests.integration.frameworks.worker_process import WorkerProcess
 
-LIMIT_S: Final = 15
+LIMIT_S: Final = 60
 
 
 class Celery:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tests.integration.broker_process import PROJECT, clean_environment
+from tests.waiting import wait_until
 
-START_LIMIT_S = 25.0
-STOP_LIMIT_S = 25.0
+STOP_LIMIT_S = 60.0
 
 
 class WorkerProcess:
@@ -44,7 +43,7 @@ class WorkerProcess:
                 start_new_session=True,
             )
         try:
-            wait_for(lambda: ready in self.text(), START_LIMIT_S, self.text)
+            wait_until(lambda: ready in self.text(), self.text)
         except BaseException:
             self.kill9()
             raise
@@ -69,13 +68,3 @@ class WorkerProcess:
         """Ask it to end, as its operator would; returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(STOP_LIMIT_S)
-
-
-def wait_for(
-    claim: Callable[[], bool], limit_s: float, evidence: Callable[[], object] = str
-) -> None:
-    """Poll until the claim holds."""
-    deadline = time.monotonic() + limit_s
-    while not claim():
-        assert time.monotonic() < deadline, evidence()
-        time.sleep(0.02)

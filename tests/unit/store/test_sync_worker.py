@@ -23,8 +23,9 @@ from store.sync_worker import (
     ThreadWorker,
     start_worker,
 )
+from tests.waiting import LIMIT_S, wait_until
 
-WAIT_SECONDS = 5
+WAIT_SECONDS = LIMIT_S
 
 
 @pytest.fixture(params=[HelperProcess, ThreadWorker])
@@ -47,13 +48,6 @@ def wait(worker: SyncWorker) -> Completion | None:
     ready, _, _ = select.select([worker.fileno], [], [], WAIT_SECONDS)
     assert ready, "the worker says nothing"
     return worker.reap()
-
-
-def wait_for(path: Path, *, exists: bool) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while path.exists() != exists:
-        assert time.monotonic() < deadline, f"{path} {'never comes' if exists else 'stays'}"
-        time.sleep(0.005)
 
 
 def test_files_and_the_directory_are_synced(worker: SyncWorker, disk: FileDisk) -> None:
@@ -125,10 +119,10 @@ def test_spares_are_made_and_files_removed_on_the_side(
     worker: SyncWorker, disk: FileDisk, tmp_path: Path
 ) -> None:
     worker.prepare(disk, "spare", 1 << 20)
-    wait_for(tmp_path / "spare", exists=True)
+    wait_until((tmp_path / "spare").exists, "it never comes")
     assert (tmp_path / "spare").stat().st_size == 1 << 20
     worker.unlink(disk, "spare")
-    wait_for(tmp_path / "spare", exists=False)
+    wait_until(lambda: not (tmp_path / "spare").exists(), "it stays")
     worker.unlink(disk, "never was")
     worker.submit(1, [disk.directory])
     assert wait(worker) == Completion(1, 0)
