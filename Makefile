@@ -1,15 +1,17 @@
 # Every target makes .venv by itself. `make serve ARGS="--port 5673"`, `make test ARGS="-k settings"`.
 PY := .venv/bin/python
 ARGS ?=
+# On all cores; a group of tests stays in one process (tests/conftest.py).
+PARALLEL ?= -n logical --dist loadgroup
 SECONDS ?= 60
 ROUNDS ?= 100
 CUTS ?= 30
 RESULTS ?= reports
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test unit sim integration fault fmt lint types conformance referee compare bench docs requirements check clean
+.PHONY: help setup serve test test-all unit sim integration fault fmt lint types conformance referee compare bench docs requirements check clean
 
 help: ## what there is
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 .venv/base.stamp: requirements/base.txt tools/setup.sh
 	@tools/setup.sh base
@@ -24,17 +26,20 @@ setup: .venv/dev.stamp ## make .venv with everything a developer needs
 serve: .venv/base.stamp ## run the broker on 127.0.0.1:5672, data in ./vouchmq-data
 	@exec $(PY) -m server serve $(ARGS)
 
-test: .venv/dev.stamp ## every test
-	@$(PY) -m pytest $(ARGS)
+test: .venv/dev.stamp ## every test but those marked slow, on all cores
+	@$(PY) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
+
+test-all: .venv/dev.stamp ## every test
+	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 unit: .venv/dev.stamp ## the quick tests
-	@$(PY) -m pytest tests/unit tests/property tests/test_house.py tests/test_docs.py $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) tests/unit tests/property tests/test_house.py tests/test_docs.py $(ARGS)
 
 sim: .venv/dev.stamp ## crashes of the store and the broker from fresh seeds; SECONDS=60
 	@$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)
 
 integration: .venv/dev.stamp ## real clients, kills and hostile peers against a real process
-	@$(PY) -m pytest tests/integration tests/fault tests/compatibility $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) tests/integration tests/fault tests/compatibility $(ARGS)
 
 fault: .venv/dev.stamp ## kills, power cuts (as root) and failing disks; ROUNDS=100 CUTS=30 RESULTS=reports
 	@$(PY) -m tests.fault.campaign sigkill --rounds $(ROUNDS) --out $(RESULTS)/sigkill.json

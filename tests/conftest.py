@@ -22,8 +22,9 @@ from hypothesis import is_hypothesis_test, settings
 from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroker
 from tools.certificates import make as make_certificates
 
-# Shrinking an example may take 300 s; a test that is ended before has lost what it found.
-PROPERTY_LIMIT_S = 400
+# Shrinking an example may take 300 s; a test that is ended before has lost what it found. Many
+# histories of the simulation in one test, or rounds of kills, take minutes on a busy machine too.
+LONG_LIMIT_S = 400
 
 # An example that takes long on a busy machine is no failure.
 settings.register_profile("unhurried", deadline=None)
@@ -44,21 +45,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what starts processes by the folder it is in, so that -m can leave it out.
 
-    Tests of properties have a limit of their own, beside which no shorter one counts.
+    Tests of properties, the simulation and what is slow have a limit of their own, beside which
+    no shorter one counts. With pytest-xdist the tests of a group share a process: those of a file
+    that shares a broker, and those that must not run at the same time.
     """
     if not config.getoption("--campaign"):
         too_long = [item for item in items if "campaign" in item.keywords]
         items[:] = [item for item in items if item not in too_long]
         config.hook.pytest_deselected(items=too_long)
     for item in items:
-        for folder in ("integration", "fault"):
-            if item.path.parent.name == folder:
-                item.add_marker(folder)
-        is_property = item.path.parent.name == "property"
-        if is_property or is_hypothesis_test(getattr(item, "obj", None)):
+        folder = item.path.parent.name
+        is_slow = item.get_closest_marker("slow") is not None
+        if folder in ("integration", "fault"):
+            item.add_marker(folder)
+        if folder in ("integration", "fault", "compatibility"):
+            # Loop devices, mounts and campaigns of kills: one at a time.
+            is_alone = folder == "fault" and is_slow
+            item.add_marker(pytest.mark.xdist_group("disks" if is_alone else item.path.stem))
+        is_long = folder in ("property", "simulation") or is_slow
+        if is_long or is_hypothesis_test(getattr(item, "obj", None)):
             marked = item.get_closest_marker("timeout")
-            if marked is None or marked.args[0] < PROPERTY_LIMIT_S:
-                item.add_marker(pytest.mark.timeout(PROPERTY_LIMIT_S), append=False)
+            if marked is None or marked.args[0] < LONG_LIMIT_S:
+                item.add_marker(pytest.mark.timeout(LONG_LIMIT_S), append=False)
 
 
 @pytest.fixture(scope="session")

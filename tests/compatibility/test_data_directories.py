@@ -23,7 +23,7 @@ from tests.integration.broker_process import run_command
 from tests.integration.moving import blocking
 from tests.ledger_reader import Audit, lines_in
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 ARCHIVES = sorted(DATA.glob(f"*{SUFFIX}"))
 CLEAN = [archive for archive in ARCHIVES if archive.name.endswith(f"-clean{SUFFIX}")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 from pathlib import Path
@@ -17,13 +18,20 @@ INSTALL_LIMIT_S = 120
 @pytest.fixture(scope="session")
 def node_path() -> Path:
     """The directory that holds amqplib."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    # Another process of this run may need it at the same moment.
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return installed_client()
+
+
+def installed_client() -> Path:
     modules = CACHE / "node_modules"
     if (modules / "amqplib" / "package.json").exists() and shutil.which("node"):
         return modules
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")
-    CACHE.mkdir(parents=True, exist_ok=True)
     (CACHE.parent / ".gitignore").write_text("*\n")
     (CACHE / "package.json").write_text('{"private": true}\n')
     installed = subprocess.run(

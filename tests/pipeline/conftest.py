@@ -36,7 +36,8 @@ for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A first query starts a JVM and its Python workers: it has more time than other tests.
 
-    Who needs the referee is marked so.
+    Who needs the referee is marked so, and who needs a JVM as slow. One JVM at a time is enough,
+    and so is one RabbitMQ.
     """
     for item in items:
         if HERE not in item.path.parents:
@@ -44,9 +45,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
         chosen = getattr(item, "callspec", None)
-        broker = chosen.params.get("either") if chosen else None
-        if broker == "rabbit" or "rabbit" in getattr(item, "fixturenames", ()):
+        brokers = {chosen.params.get(name) for name in ("either", "broker")} if chosen else set()
+        fixtures = getattr(item, "fixturenames", ())
+        group = item.path.stem
+        if "rabbit" in brokers or "rabbit" in fixtures:
             item.add_marker("referee")
+            group = "referee"
+        if "spark" in fixtures:
+            item.add_marker("slow")
+        if item.get_closest_marker("slow") is not None:
+            group = "jvm"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
@@ -143,8 +152,11 @@ def fresh() -> Callable[[str], str]:
 def _free_port() -> int:
     """A port whose neighbours the referee's own uses can have: it adds 20000 for the nodes."""
     taken = {used.laddr.port for used in psutil.net_connections("inet") if used.laddr}
+    # Each process of pytest-xdist looks from another one on, so that two never find the same.
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 21673 + 350 * (worker % 20)
     return next(
-        port for port in range(21673, 29000, 7) if not taken & {port, port + 1, port + 20000}
+        port for port in range(first, 29000, 7) if not taken & {port, port + 1, port + 20000}
     )
 
 

@@ -20,7 +20,7 @@ def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
     assert not names & sys.stdlib_module_names
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_spark_submit_runs_the_audit(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("spark-submit")
     arguments = ["--master", "local[1]", str(SPARK / "cli.py"), str(tmp_path / "nowhere")]
