@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from itertools import accumulate, repeat
+from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from protocol.runs import body_size
@@ -47,6 +47,8 @@ TAIL_OCTETS: Final = 256 * 1024
 # What leaves memory in one turn, of one queue that has too much and of all together, by the same
 # estimate as counts them; twice what has come since, if that is more (LIMIT-23).
 TURN_ROOM_OCTETS: Final = 2 * 1024 * 1024
+# So many queues that may have too much are looked at in one turn, the others in the next ones.
+TURN_LINES: Final = 512
 
 
 class PagedStore(Protocol):
@@ -438,7 +440,10 @@ class Pager:
         """Page out; called once a turn or more, when the journal has been written."""
         self.is_behind = False
         if self._crowded:
-            crowded, self._crowded = self._crowded, {}
+            crowded = list(islice(self._crowded, TURN_LINES))
+            for line in crowded:
+                del self._crowded[line]
+            self.is_behind = bool(self._crowded)
             for line in crowded:
                 line.page_out(self._queue_octets // 2)
         if self._makes_room or self.total > max(self._total_octets, self._retry_octets):

@@ -23,7 +23,10 @@ from server.broker.pager import (
     REFILL_OCTETS,
     RUN_READS,
     TINY_OCTETS,
+    TURN_LINES,
     TURN_READS,
+    Backlog,
+    Pager,
 )
 from server.broker.queue import Queue
 from server.broker.spec import QueueSpec
@@ -174,6 +177,38 @@ def test_no_turn_pages_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     assert pager.total <= budget * 4 // 5
     pager.run()
     assert not pager.is_behind
+
+
+class Crowded:
+    """One that always has more than its budget, and counts how often it is asked to page."""
+
+    def __init__(self) -> None:
+        self.octets = 10 * KIB
+        self.backlog: Backlog | None = None
+        self.asked_count = 0
+
+    def page_out(self, keep_octets: int) -> None:
+        assert keep_octets == KIB // 2
+        self.asked_count += 1
+
+    def wake(self) -> None:
+        raise AssertionError("nothing is to be read")
+
+
+def test_no_turn_looks_at_more_queues_than_it_may() -> None:
+    """LIMIT-23: all are looked at in turn, also while messages come to all of them."""
+    pager = Pager(FakePagedStore(), KIB, 1 << 40)
+    lines = [Crowded() for _ in range(2 * TURN_LINES + 10)]
+    for number in range(1, 7):
+        for line in lines:
+            pager.charge(line, 10 * KIB)
+        pager.run()
+        assert pager.is_behind
+        assert sum(line.asked_count for line in lines) == number * TURN_LINES
+    assert min(line.asked_count for line in lines) >= 2
+    while pager.is_behind:
+        pager.run()
+    assert sum(line.asked_count for line in lines) == 7 * TURN_LINES + 10
 
 
 def test_what_cannot_be_paged_is_not_tried_every_turn() -> None:
