@@ -207,8 +207,8 @@ class Hold(Queue):
         if not self._heap:
             return
         now_ms = self._timers.now_ms()
-        due_ms = max(self._heap[0][0], now_ms + 1)
-        if self._heap[0][0] <= now_ms:
+        due_ms = self._heap[0][0]
+        if due_ms <= now_ms:
             self.wake()
         elif not now_ms < self._armed_ms <= due_ms:
             self._armed_ms = self._timers.at(due_ms, self._ring)

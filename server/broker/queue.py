@@ -442,8 +442,8 @@ class Queue:
     def forget_refused(self, first_lsn: int) -> None:
         """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).
 
-        Such messages are the newest, and none has been handed out (see `turn.py`), but by a
-        basic.get behind an expired head: what came of that may have come back already.
+        Such messages are the newest, and none has been handed out (see `turn.py` and `get`): one
+        that has come back nevertheless goes as well.
         """
         for line in self.lines:
             gone = line.forget_refused(first_lsn)

@@ -64,6 +64,17 @@ def test_held_then_routed_with_the_delay_negated(client: Client) -> None:
     assert what.method.exchange == "later"
 
 
+@pytest.mark.parametrize("delay", [1, 2, 3])
+def test_as_soon_as_its_time_is_there(client: Client, delay: int) -> None:
+    """DELAY-14: not a millisecond later, also when others wait for longer."""
+    publish(client, b"long", 5000)
+    publish(client, b"x", delay)
+    client.world.pass_time((delay - 0.5) / 1000)
+    assert got(client, "q") is None
+    client.world.pass_time(0.0006)
+    assert bodies(client, "q") == [b"x"]
+
+
 @pytest.mark.parametrize("delay", [None, 0, -5, "soon", "-7", True])
 def test_no_delay_is_routed_at_once(client: Client, delay: Any) -> None:
     publish(client, b"x", delay)
