@@ -11,10 +11,9 @@ from protocol.contents import REMEMBERED_OCTETS, remembered
 from server.broker import care
 from server.broker.timers import MOST_MS
 from tests import wire
+from tests.unit.server.amqp_client import bodies, declare, got, publish
 from tests.unit.server.in_memory import World
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.test_expiry import bodies, declare, publish
-from tests.unit.server.test_letters import got
 from tests.unit.server.test_storage import refuse
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.unit.server.amqp_client import bodies, declare, publish
 from tests.unit.server.in_memory import World, delivery
 from tests.unit.server.on_disk import DiskWorld
 
@@ -27,30 +28,6 @@ def client(world: World) -> Client:
     client = world.connect()
     client.open()
     return client
-
-
-def declare(client: Client, name: str, **arguments: object) -> None:
-    """Declare a queue; argument names without their x- and with underscores."""
-    table = {"x-" + key.replace("_", "-"): value for key, value in arguments.items()}
-    client.ask(1, commands.Queue.Declare(queue=name, arguments=table))  # type: ignore[arg-type]
-
-
-def publish(client: Client, queue: str, *bodies: bytes, **properties: object) -> None:
-    """Publish bodies with properties to a queue."""
-    block = commands.Basic.Properties(**properties)  # type: ignore[arg-type]
-    client.send(*(wire.publish(1, queue, body, block) for body in bodies))
-    client.world.run_turns()
-
-
-def bodies(client: Client, queue: str) -> list[bytes]:
-    """Everything that can be got from a queue."""
-    found: list[bytes] = []
-    while True:
-        client.method(1, commands.Basic.Get(queue=queue, no_ack=True))
-        ((_, what),) = client.hear()
-        if not isinstance(what, wire.Content):
-            return found
-        found.append(what.body)
 
 
 class TestQueueTtl:

@@ -18,9 +18,9 @@ from server.definitions_export import exported
 from server.definitions_file import Content, read_content, reading
 from server.importing import Importer, empty_sketch, sketch_of
 from tests import wire
+from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import World, closes_channel
 from tests.unit.server.test_definitions_file import BINDING, POLICY, QUEUE
-from tests.unit.server.test_expiry import declare, publish
 from tests.unit.server.test_policies import lay_down
 
 EXCHANGE = {"vhost": "/", "name": "x", "type": "topic", "durable": True, "arguments": {}}

@@ -16,9 +16,8 @@ from server.ledger.channel_pen import id_text
 from server.ledger.ledger import Before, Habits, Ledger
 from tests import wire
 from tests.ledger_reader import Audit, Line
+from tests.unit.server.amqp_client import declare, got, publish
 from tests.unit.server.in_memory import Client, World
-from tests.unit.server.test_expiry import declare, publish
-from tests.unit.server.test_letters import got
 
 HEADER = "x-deduplication-header"
 

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from server.broker.letter_pace import LEAST_LETTERS, LONG_S, TELL_EVERY_S, TURN_S
 from tests import wire
+from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client, World
-from tests.unit.server.test_expiry import declare, publish
 
 PLENTY = 1 << 40
 

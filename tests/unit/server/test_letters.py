@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from pamqp import commands
 
-from protocol.fields import as_text, decode_table
-from protocol.properties import Properties
+from protocol.fields import as_text
 from tests import wire
+from tests.unit.server.amqp_client import deaths, declare, got, headers_of, publish, reject
 from tests.unit.server.in_memory import World
-from tests.unit.server.test_expiry import declare, publish
 
 if TYPE_CHECKING:
-    from protocol.fields import Table
     from tests.unit.server.in_memory import Client
 
 
@@ -32,50 +30,6 @@ def client(world: World) -> Client:
     declare(client, "dead")
     declare(client, "work", dead_letter_exchange="", dead_letter_routing_key="dead")
     return client
-
-
-def got(client: Client, queue: str, *, no_ack: bool = True) -> Any:
-    """The head of a queue, None when it is empty; untyped, for its headers may be anything."""
-    client.method(1, commands.Basic.Get(queue=queue, no_ack=no_ack))
-    ((_, what),) = client.hear()
-    return what if isinstance(what, wire.Content) else None
-
-
-def headers_of(client: Client, queue: str) -> Table:
-    """The typed headers of the head of a queue, which is taken."""
-    client.method(1, commands.Basic.Get(queue=queue, no_ack=True))
-    client.world.run_turns()
-    octets = bytes(client.octets)
-    client.octets.clear()
-    header = next(payload for kind, _, payload in wire.raw_frames(octets) if kind == 2)
-    return Properties(header[12:]).headers or decode_table(b"")
-
-
-def deaths(table: Table) -> list[dict[str, object]]:
-    """x-death with plain values, fields in their order."""
-    field = table["x-death"]
-    assert isinstance(field.value, tuple)
-    found = []
-    for event in field.value:
-        assert isinstance(event.value, dict)
-        found.append(
-            {
-                key: [as_text(item) for item in value.value]
-                if value.kind == "A"
-                else (as_text(value) if value.kind == "S" else value.value)
-                for key, value in event.value.items()
-            }
-        )
-    return found
-
-
-def reject(client: Client, queue: str) -> None:
-    """Get the head of a queue and refuse it."""
-    what = got(client, queue, no_ack=False)
-    assert what is not None
-    tag = what.method.delivery_tag
-    client.send(wire.nack(1, tag, requeue=False))
-    client.world.run_turns()
 
 
 class TestCauses:

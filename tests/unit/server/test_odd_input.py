@@ -8,9 +8,8 @@ import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.unit.server.amqp_client import bodies, deaths, declare, headers_of, publish, reject
 from tests.unit.server.in_memory import World
-from tests.unit.server.test_expiry import bodies, declare, publish
-from tests.unit.server.test_letters import deaths, headers_of, reject
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

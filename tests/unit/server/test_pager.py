@@ -34,7 +34,7 @@ from store.errors import ReadFailed
 from store.scratch import Scratch
 from tests import wire
 from tests.simulation.sim_disk import SimDisk
-from tests.unit.server import test_expiry as expiry
+from tests.unit.server import amqp_client
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.paging import FakePagedStore
@@ -322,17 +322,17 @@ class TestCopiesThatTheJournalHoldsForOthers:
 
     def forget(self, client: Client) -> None:
         """The durable queue has had its copies, and the journal drops them."""
-        expiry.bodies(client, "d")
+        amqp_client.bodies(client, "d")
         for _ in range(20):
             client.send(wire.publish(1, "d", b"x" * 4000, wire.persistent()))
             client.world.sync()
             client.world.pass_time(1.0)
-            expiry.bodies(client, "d")
+            amqp_client.bodies(client, "d")
 
     def test_backlog(self, world: DiskWorld, client: Client) -> None:
         published = self.publish(client)
         self.forget(client)
-        assert expiry.bodies(client, "t") == published
+        assert amqp_client.bodies(client, "t") == published
         assert not world.fatal
 
     def test_delayed_ones(
@@ -352,5 +352,5 @@ class TestCopiesThatTheJournalHoldsForOthers:
         self.forget(client)
         for _ in range(10):
             world.pass_time(10.0)
-        assert expiry.bodies(client, "t") == published
+        assert amqp_client.bodies(client, "t") == published
         assert not world.fatal

@@ -11,10 +11,9 @@ from server.broker.delays import hold_name
 from server.broker.policies import Policy
 from server.broker.policy_keys import InvalidPolicy
 from tests import wire
+from tests.unit.server.amqp_client import bodies, declare, got, publish, reject
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.test_expiry import bodies, declare, publish
-from tests.unit.server.test_letters import got, reject
 from tests.unit.server.test_limits import confirms
 
 if TYPE_CHECKING:

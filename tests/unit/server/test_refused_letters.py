@@ -8,9 +8,9 @@ import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.unit.server.amqp_client import bodies
 from tests.unit.server.in_memory import content
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.test_expiry import bodies
 from tests.unit.server.test_storage import refuse
 
 if TYPE_CHECKING:

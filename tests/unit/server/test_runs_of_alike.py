@@ -10,9 +10,8 @@ from pamqp import commands
 from protocol.contents import property_block
 from server.broker.dedup import KeyReader, key_in
 from tests import wire
+from tests.unit.server.amqp_client import bodies, deaths, declare, got, headers_of
 from tests.unit.server.in_memory import World, confirms
-from tests.unit.server.test_expiry import bodies, declare
-from tests.unit.server.test_letters import deaths, got, headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

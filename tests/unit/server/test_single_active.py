@@ -8,8 +8,8 @@ import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import World, closes_channel, delivery
-from tests.unit.server.test_expiry import declare, publish
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

@@ -18,9 +18,9 @@ from server.gate import BLOCKED
 from server.upkeep import Upkeep
 from store.group_commit import GroupCommit
 from tests import wire
+from tests.unit.server.amqp_client import got
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.test_letters import got
 from tests.unit.store.journals import segments_on, spoil
 
 HEARING = (*NOTIFIED, "connection.blocked")

@@ -7,8 +7,8 @@ from pamqp import commands
 
 from server.node import Limits
 from tests import wire
+from tests.unit.server.amqp_client import bodies, declare, publish
 from tests.unit.server.in_memory import Client, World, closes_channel, delivery
-from tests.unit.server.test_expiry import bodies, declare, publish
 
 TEXT = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: "

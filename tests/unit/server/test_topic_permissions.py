@@ -6,9 +6,8 @@ import pytest
 from pamqp import base, commands
 
 from tests import wire
+from tests.unit.server.amqp_client import declare, got, reject
 from tests.unit.server.in_memory import Client, World, closes_channel
-from tests.unit.server.test_expiry import declare
-from tests.unit.server.test_letters import got, reject
 
 TOPIC = "amq.topic"
 
