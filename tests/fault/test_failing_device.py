@@ -1,0 +1,121 @@
+"""A device that fails below its file system: writes succeed, and what they wrote cannot be kept.
+
+A sparse image on a tmpfs that is smaller than it. The file system believes in room that is not
+there, so no write fails: the sync does. What was confirmed before is there once the device is well.
+Spec: CONF-12, DURABLE-21
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pamqp.commands as amqp
+import pytest
+
+from tests.fault.loop_disk import run, why_not
+from tests.integration.broker_process import BrokerProcess
+from tests.integration.raw_client import RawClient, content
+
+MIB: Final = 1024 * 1024
+SMALL_BYTES: Final = 24 * MIB
+IMAGE_BYTES: Final = 200 * MIB
+BODY: Final = bytes(20_000)
+MOST: Final = 10_000
+
+pytestmark = pytest.mark.timeout(90)
+
+
+class Device:
+    """An ext4 on an image for which its own file system has too little room."""
+
+    def __init__(self, directory: Path) -> None:
+        self._below = directory / "below"
+        self._image = self._below / "image"
+        self.mount_point = directory / "disk"
+        self._below.mkdir()
+        self.mount_point.mkdir()
+
+    def make(self) -> None:
+        """Mount both."""
+        run("mount", "-t", "tmpfs", "-o", f"size={SMALL_BYTES}", "tmpfs", str(self._below))
+        with self._image.open("wb") as image:
+            image.truncate(IMAGE_BYTES)
+        run("mkfs.ext4", "-q", "-E", "nodiscard", "-J", "size=4", str(self._image))
+        self._mount()
+
+    def mend(self) -> None:
+        """Give it the room it believes to have, and check what is there, as an operator would."""
+        run("umount", str(self.mount_point))
+        run("mount", "-o", f"remount,size={2 * IMAGE_BYTES}", str(self._below))
+        # 1: it has repaired something.
+        checked = subprocess.run(
+            ["e2fsck", "-fy", str(self._image)], capture_output=True, text=True, check=False
+        )
+        assert checked.returncode in {0, 1}, checked.stdout
+        self._mount()
+
+    def clear(self) -> None:
+        """Unmount both."""
+        for place in (self.mount_point, self._below):
+            subprocess.run(["umount", str(place)], capture_output=True, check=False)
+
+    def _mount(self) -> None:
+        run("mount", "-o", "loop", str(self._image), str(self.mount_point))
+
+
+@pytest.fixture
+def device(tmp_path: Path, referee_url: str | None) -> Iterator[Device]:
+    """A device that will fail."""
+    if referee_url is not None:
+        pytest.skip("breaks the disk of VouchMQ's own process")
+    if missing := why_not("ext4"):
+        pytest.skip(missing)
+    made = Device(tmp_path)
+    try:
+        made.make()
+        yield made
+    finally:
+        made.clear()
+
+
+def published_until_refused(client: RawClient, queue: str) -> int:
+    """Publish one by one; how many were confirmed before one was not."""
+    for confirmed in range(MOST):
+        client.send(content(1, "", queue, BODY, persistent=True))
+        _, said = client.read()
+        if not isinstance(said, amqp.Basic.Ack):
+            assert isinstance(said, amqp.Basic.Nack), said
+            return confirmed
+    raise AssertionError("the device did not fail")
+
+
+def test_what_was_confirmed_before_the_device_failed_is_there(
+    device: Device, tmp_path: Path
+) -> None:
+    flags = ("--disk-free-limit", "0", "--segment-size-bytes", str(2 * MIB))
+    broker = BrokerProcess(tmp_path, flags=flags)
+    broker.data_dir = device.mount_point / "data"
+    broker.forgiven = ("store.failed",)
+    broker.start(20)
+    try:
+        with RawClient(broker.url, limit_s=20).handshake() as client:
+            client.open_channel(1)
+            client.call(1, amqp.Queue.Declare(queue="q", durable=True), amqp.Queue.DeclareOk)
+            client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+            confirmed = published_until_refused(client, "q")
+            assert client.expect_close().reply_code == 320
+        assert confirmed > 0
+        assert broker.wait(20) == 1
+        # The kernel tells EIO or ENOSPC, as the device failed it.
+        assert "cannot sync the journal: E" in broker.output()
+        device.mend()
+        broker.start(20)
+        with RawClient(broker.url, limit_s=20).handshake() as client:
+            client.open_channel(1)
+            # The refused one may be there as well.
+            assert client.ready_count("q") - confirmed in {0, 1}
+    finally:
+        broker.kill9()
