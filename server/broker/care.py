@@ -111,6 +111,12 @@ class Care:
         else:
             self._queue.wake()
 
+    def dispatch_later(self) -> None:
+        """Nobody is served in this turn."""
+        if self.expiry is not None and self.is_held:
+            self.expiry.turn_ended()  # it may be long until somebody is
+        self.go_on_later()
+
     @property
     def is_idle(self) -> bool:
         """True when there is nothing to be cared for."""

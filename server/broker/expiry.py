@@ -145,9 +145,13 @@ class Expiry:
                     return False
         return left > 0
 
+    def turn_ended(self) -> None:
+        """What came with no time at all, and is still here, is late (TTL-06)."""
+        self._old_seq = self._came_seq
+
     def arm(self) -> None:
         """A turn ends: have the queue woken when its head expires (TTL-04)."""
-        self._old_seq = self._came_seq
+        self.turn_ended()
         heads = [self._head_deadline_ms(line) for line in self._queue.lines]
         due_ms = min((head for head in heads if head is not None), default=None)
         if due_ms is None:

@@ -208,7 +208,7 @@ class Queue:
             return
         care = self.care
         if care is not None and not care.before_dispatch():
-            care.go_on_later()
+            care.dispatch_later()
             return
         if self.subscribers.single_active is not None:
             self.subscribers.look_for_successor()

@@ -239,6 +239,21 @@ class TestLease:
         assert not self.is_there(client)
 
 
+def test_what_waits_behind_dead_letters_that_are_held_is_late(client: Client) -> None:
+    """TTL-06, DLX-12: a turn that serves nobody for want of room on the disk is over as well."""
+    declare(client, "dead")
+    declare(client, "q", message_ttl=0, dead_letter_exchange="", dead_letter_routing_key="dead")
+    queue = client.world.vhost.queues["q"]
+    assert queue.care is not None
+    assert queue.care.letters is not None
+    queue.care.letters.pace._is_held = lambda: True
+    publish(client, "q", b"a")
+    publish(client, "q", b"b")
+    assert queue.ready_count == 2
+    client.world.pass_time(0.1)
+    assert client.consume("q", "t") == []
+
+
 def test_what_stood_behind_others_when_its_turn_ended_is_late(client: Client) -> None:
     """TTL-02, TTL-06: no time is none later, also for one that is the head only then."""
     declare(client, "q")
