@@ -60,7 +60,8 @@ class Device:
     def clear(self) -> None:
         """Unmount both."""
         for place in (self.mount_point, self._below):
-            subprocess.run(["umount", str(place)], capture_output=True, check=False)
+            # Lazily: a sync helper that was killed may hold a file a moment longer.
+            subprocess.run(["umount", "-l", str(place)], capture_output=True, check=False)
 
     def _mount(self) -> None:
         run("mount", "-o", "loop", str(self._image), str(self.mount_point))
