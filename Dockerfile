@@ -34,6 +34,6 @@ VOLUME /var/lib/vouchmq
 # 5671 is for TLS, once VOUCHMQ_TLS_PORT says so.
 EXPOSE 5671 5672
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["python", "-m", "server", "ping"]
-ENTRYPOINT ["python", "-m", "server"]
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["python", "-m", "vouchmq", "ping"]
+ENTRYPOINT ["python", "-m", "vouchmq"]
 CMD ["serve"]

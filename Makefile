@@ -24,7 +24,7 @@ help: ## what there is
 setup: .venv/dev.stamp ## make .venv with everything a developer needs
 
 serve: .venv/base.stamp ## run the broker on 127.0.0.1:5672, data in ./vouchmq-data
-	@exec $(PY) -m server serve $(ARGS)
+	@exec $(PY) -m vouchmq serve $(ARGS)
 
 test: .venv/dev.stamp ## every test but those marked slow, on all cores
 	@$(PY) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
@@ -59,18 +59,18 @@ types: .venv/dev.stamp ## mypy --strict
 	@$(PY) -m mypy
 
 conformance: .venv/dev.stamp ## every rule against a broker of ours
-	@$(PY) tools/with_broker.py -- $(PY) -m conformance --url '{url}' \
+	@$(PY) tools/with_broker.py -- $(PY) -m vouchmq.conformance --url '{url}' \
 		--restart-command '{restart}' --control-command '{control}' --tls '{tls_port}' '{tls_files}' $(ARGS)
 
 referee: .venv/dev.stamp ## the rules that RabbitMQ keeps too, against Debian's rabbitmq-server
-	@$(PY) tools/with_broker.py --referee -- $(PY) -m conformance --referee --url '{url}' \
+	@$(PY) tools/with_broker.py --referee -- $(PY) -m vouchmq.conformance --referee --url '{url}' \
 		--restart-command '{restart}' --control-command '{control}' --tls '{tls_port}' '{tls_files}' $(ARGS)
 
 compare: .venv/dev.stamp ## the last two side by side, as one page
 	@mkdir -p $(RESULTS)
 	-@$(MAKE) --no-print-directory conformance ARGS="--json $(RESULTS)/ours.json $(ARGS)" >/dev/null
 	-@$(MAKE) --no-print-directory referee ARGS="--json $(RESULTS)/rabbitmq.json $(ARGS)" >/dev/null
-	@$(PY) -m conformance compare $(RESULTS)/ours.json $(RESULTS)/rabbitmq.json --html $(RESULTS)/comparison.html
+	@$(PY) -m vouchmq.conformance compare $(RESULTS)/ours.json $(RESULTS)/rabbitmq.json --html $(RESULTS)/comparison.html
 
 bench: .venv/dev.stamp ## throughput and latency (bench/README.md)
 	@$(PY) -m bench $(ARGS)

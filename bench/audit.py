@@ -86,7 +86,7 @@ def measure(steps: int, run: int, queues: int, memory: str, directory: Path) -> 
     size = sum(path.stat().st_size for path in place.iterdir())
     read, _, _ = watched([sys.executable, "-c", READ, str(place), memory])
     read_s = min(map(float, read.split()))
-    command = [sys.executable, "-m", "server", "audit", str(place), "--out", str(out)]
+    command = [sys.executable, "-m", "vouchmq", "audit", str(place), "--out", str(out)]
     _, peak, _ = watched([*command, "--memory", memory])
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     return Measured(

@@ -80,7 +80,7 @@ SHAPES: Final[dict[str, tuple[str, Shape, bool]]] = {
 
 def switch(data_dir: Path, verb: str) -> None:
     """Switch the ledger of the broker on a data directory."""
-    command = [sys.executable, "-m", "server", "ledger", verb, "--data-dir", str(data_dir)]
+    command = [sys.executable, "-m", "vouchmq", "ledger", verb, "--data-dir", str(data_dir)]
     subprocess.run(command, cwd=servers.ROOT, check=True, capture_output=True)
 
 

@@ -41,7 +41,7 @@ def watch(loop: asyncio.AbstractEventLoop, path: Path) -> None:
 
 
 def run(path: Path, arguments: list[str]) -> None:
-    """Run the broker with these arguments, as `python -m server` does, its loop watched."""
+    """Run the broker with these arguments, as `python -m vouchmq` does, its loop watched."""
     made = uvloop.new_event_loop
 
     def new_event_loop() -> uvloop.Loop:

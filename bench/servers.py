@@ -25,7 +25,7 @@ from bench.generator import build
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_VOUCHMQ = (
-    f"{shlex.quote(sys.executable)} -m server serve --port 0 --data-dir {{data_dir}} "
+    f"{shlex.quote(sys.executable)} -m vouchmq serve --port 0 --data-dir {{data_dir}} "
     "--log-level warning"
 )
 READY = re.compile(r"ready on [\w.]+:(\d+)")

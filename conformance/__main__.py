@@ -1,4 +1,4 @@
-"""`python -m conformance --url amqp://…`: which rules does the broker at that URL keep?"""
+"""`python -m vouchmq.conformance --url amqp://…`: which rules does the broker at that URL keep?"""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from conformance.case import MARKS, Case, all_cases
-from conformance.client import Connection
-from conformance.comparison import main as compare
-from conformance.events import EndedError, RefusedError, SilenceError
-from conformance.expect import MismatchError
-from conformance.report import Display, write_json, write_junit
-from conformance.runner import Plan, run
-from conformance.stage import SLACK_S
-from conformance.target import Target, Tls, parse
-from conformance.wire import Typed, WireError, plain
+from vouchmq.conformance.case import MARKS, Case, all_cases
+from vouchmq.conformance.client import Connection
+from vouchmq.conformance.comparison import main as compare
+from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
+from vouchmq.conformance.expect import MismatchError
+from vouchmq.conformance.report import Display, write_json, write_junit
+from vouchmq.conformance.runner import Plan, run
+from vouchmq.conformance.stage import SLACK_S
+from vouchmq.conformance.target import Target, Tls, parse
+from vouchmq.conformance.wire import Typed, WireError, plain
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
@@ -26,9 +26,9 @@ EXIT_UNUSABLE = 2
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m conformance",
+        prog="python -m vouchmq.conformance",
         description=__doc__,
-        epilog="python -m conformance compare A.json B.json … puts reports side by side.",
+        epilog="python -m vouchmq.conformance compare A.json B.json … puts reports side by side.",
     )
     parser.add_argument("--url", default="amqp://guest:guest@127.0.0.1:5672/")
     parser.add_argument("--json", type=Path, metavar="F", help="write all verdicts as JSON")

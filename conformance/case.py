@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from conformance import cases
+from vouchmq.conformance import cases
 
 if TYPE_CHECKING:
-    from conformance.stage import Stage
+    from vouchmq.conformance.stage import Stage
 
 Mark: TypeAlias = Literal["≡", "≡4", "≠", "+"]
 Outcome: TypeAlias = Literal["passed", "failed", "skipped", "excused"]

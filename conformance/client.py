@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from ssl import SSLContext
 from typing import Final, Self
 
-from conformance import wire
-from conformance.events import (
+from vouchmq.conformance import wire
+from vouchmq.conformance.events import (
     EndedError,
     Event,
     RefusedError,
@@ -24,9 +24,9 @@ from conformance.events import (
     describe,
     describe_octets,
 )
-from conformance.expect import MismatchError, Text, equal, eventually, says
-from conformance.target import Target
-from conformance.wire import Argument, Raw, Table
+from vouchmq.conformance.expect import MismatchError, Text, equal, eventually, says
+from vouchmq.conformance.target import Target
+from vouchmq.conformance.wire import Argument, Raw, Table
 
 REPLY_S: Final = 10.0
 QUIET_S: Final = 0.3

@@ -12,7 +12,7 @@ import shlex
 import subprocess
 from typing import Final
 
-from conformance.expect import MismatchError, SkipError
+from vouchmq.conformance.expect import MismatchError, SkipError
 
 LONGEST_S: Final = 60
 # How rabbitmqctl ends when it does not know a word.

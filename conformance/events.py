@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from conformance import wire
-from conformance.expect import MismatchError
-from conformance.wire import Argument
+from vouchmq.conformance import wire
+from vouchmq.conformance.expect import MismatchError
+from vouchmq.conformance.wire import Argument
 
 
 @dataclass(slots=True)

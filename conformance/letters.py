@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from conformance.client import Channel
-from conformance.events import Event
-from conformance.expect import MismatchError, check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed, plain
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import Event
+from vouchmq.conformance.expect import MismatchError, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed, plain
 
 # A time to live that ends within every case's patience, and one that never does.
 SHORT_MS: Final = 100

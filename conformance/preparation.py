@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from conformance.client import Channel, Connection
-from conformance.events import EndedError, RefusedError, SilenceError
-from conformance.expect import SkipError
-from conformance.stage import Stage
-from conformance.target import Target
+from vouchmq.conformance.client import Channel, Connection
+from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
+from vouchmq.conformance.expect import SkipError
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.target import Target
 
 # The user whose rights are in the names: what ends in .cw may be configured and written.
 USER: Final = "conformance"

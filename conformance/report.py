@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from conformance.case import Outcome, Verdict
+from vouchmq.conformance.case import Outcome, Verdict
 
 COLOURS: Final[dict[Outcome, str]] = {
     "passed": "green",

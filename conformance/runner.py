@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from conformance.case import Case, Outcome, Verdict
-from conformance.client import Connection
-from conformance.events import EndedError, RefusedError, SilenceError
-from conformance.expect import MismatchError, SkipError
-from conformance.stage import SLACK_S, Stage
-from conformance.target import Target, Tls
-from conformance.wire import WireError
+from vouchmq.conformance.case import Case, Outcome, Verdict
+from vouchmq.conformance.client import Connection
+from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
+from vouchmq.conformance.expect import MismatchError, SkipError
+from vouchmq.conformance.stage import SLACK_S, Stage
+from vouchmq.conformance.target import Target, Tls
+from vouchmq.conformance.wire import WireError
 
 SLOW_JOBS: Final = 16
 MOST_TRIES: Final = 3

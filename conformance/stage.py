@@ -8,12 +8,12 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from conformance.client import Channel, Connection
-from conformance.control import operate
-from conformance.events import EndedError, RefusedError, SilenceError
-from conformance.expect import MismatchError, SkipError, check
-from conformance.target import Target, Tls
-from conformance.wire import Table
+from vouchmq.conformance.client import Channel, Connection
+from vouchmq.conformance.control import operate
+from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
+from vouchmq.conformance.expect import MismatchError, SkipError, check
+from vouchmq.conformance.target import Target, Tls
+from vouchmq.conformance.wire import Table
 
 _RUN: Final = secrets.token_hex(3)
 _COUNTER: Final = itertools.count(1)

@@ -26,16 +26,22 @@ from typing import ClassVar, Final, NamedTuple
 from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
-from protocol import constants as c
-from protocol.errors import (
+from vouchmq.protocol import constants as c
+from vouchmq.protocol.errors import (
     AmqpError,
     CommandInvalid,
     FrameError,
     NotImplementedByBroker,
     cannot_decode,
 )
-from protocol.fields import Table, decode_shortstr, decode_table_at, encode_shortstr, encode_table
-from protocol.text import decode_text, describe_octets, encode_text
+from vouchmq.protocol.fields import (
+    Table,
+    decode_shortstr,
+    decode_table_at,
+    encode_shortstr,
+    encode_table,
+)
+from vouchmq.protocol.text import decode_text, describe_octets, encode_text
 
 
 class AccessRequest(base.Frame):

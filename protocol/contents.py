@@ -14,7 +14,7 @@ from functools import lru_cache, wraps
 from struct import Struct
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
-from protocol.runs import NOTES_FRAME, PROPERTIES_AT, SIZE
+from vouchmq.protocol.runs import NOTES_FRAME, PROPERTIES_AT, SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

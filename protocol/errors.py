@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from protocol.constants import Ids
-from protocol.text import cut_to_shortstr, snippet
+from vouchmq.protocol.constants import Ids
+from vouchmq.protocol.text import cut_to_shortstr, snippet
 
 
 class AmqpError(Exception):

@@ -2,7 +2,7 @@
 
 A value keeps the type octet it came with, because RabbitMQ's rules look at it: a declared argument
 is refused by type name, a header must leave the broker in the width in which it came.
-Must not know which keys mean something; that is `server/broker/arguments.py`.
+Must not know which keys mean something; that is `server/broker/features/arguments.py`.
 
 Order of keys is kept. Of duplicate keys a `Table` holds the first only, which is the one that
 look-ups see in RabbitMQ; whoever must relay duplicates works on octets (`properties.py`).
@@ -16,9 +16,9 @@ import struct
 from collections.abc import Hashable
 from typing import Final, NamedTuple, Union, cast
 
-from protocol.constants import MAX_TABLE_DEPTH
-from protocol.errors import cannot_decode
-from protocol.text import cut_octets, decode_text, encode_text
+from vouchmq.protocol.constants import MAX_TABLE_DEPTH
+from vouchmq.protocol.errors import cannot_decode
+from vouchmq.protocol.text import cut_octets, decode_text, encode_text
 
 
 class Field(NamedTuple):

@@ -16,9 +16,9 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
-from protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTENT_DELIVERY_MODE
-from protocol.errors import FrameError, cannot_decode
-from protocol.fields import (
+from vouchmq.protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTENT_DELIVERY_MODE
+from vouchmq.protocol.errors import FrameError, cannot_decode
+from vouchmq.protocol.fields import (
     Table,
     decode_field,
     decode_table,
@@ -26,7 +26,7 @@ from protocol.fields import (
     encode_table,
     has_entry,
 )
-from protocol.text import decode_text
+from vouchmq.protocol.text import decode_text
 
 # Bits of a message's mode, as `classify` gives it.
 PERSISTENT: Final = 1

@@ -15,9 +15,9 @@ from __future__ import annotations
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
-from protocol.errors import FrameError, HardError, UnexpectedFrame
-from protocol.properties import classify
-from protocol.runs import (
+from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
+from vouchmq.protocol.properties import classify
+from vouchmq.protocol.runs import (
     ACK_FRAME_OCTETS,
     BASIC_CLASS,
     CONTENT_HEADER,
@@ -28,7 +28,7 @@ from protocol.runs import (
     parse_acks,
     parse_publishes,
 )
-from protocol.text import describe_octets
+from vouchmq.protocol.text import describe_octets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

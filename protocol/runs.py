@@ -19,7 +19,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from protocol.properties import classify
+from vouchmq.protocol.properties import classify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

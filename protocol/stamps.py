@@ -11,10 +11,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from protocol.contents import property_block
-from protocol.fields import encode_shortstr
-from protocol.properties import header_spot, without_headers
-from protocol.runs import PROPERTIES_AT, SIZE
+from vouchmq.protocol.contents import property_block
+from vouchmq.protocol.fields import encode_shortstr
+from vouchmq.protocol.properties import header_spot, without_headers
+from vouchmq.protocol.runs import PROPERTIES_AT, SIZE
 
 # What no content begins with.
 _NOTHING: Final = b"\xff"

@@ -14,8 +14,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from protocol import constants as c
-from protocol.errors import AmqpError, ChannelError, CommandInvalid
+from vouchmq.protocol import constants as c
+from vouchmq.protocol.errors import AmqpError, ChannelError, CommandInvalid
 
 
 class ConnectionState(StrEnum):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.constants import MAX_SHORTSTR_SIZE
+from vouchmq.protocol.constants import MAX_SHORTSTR_SIZE
 
 SNIPPET_SIZE: Final = 16
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
-from store.errors import DataDirLocked, DataDirUnreadable
+from vouchmq.store.errors import DataDirLocked, DataDirUnreadable
 
 LOCK_NAME: Final = "lock"
 # What it holds: a process id and blanks.

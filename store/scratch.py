@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from store.disk import Disk, DiskFile
+from vouchmq.store.disk import Disk, DiskFile
 
 SCRATCH_PREFIX: Final = "scratch-"
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from server.settings import environment_name, flag_name, scalar_fields
 from tools.write_configuration import written
+from vouchmq.server.edge.settings import environment_name, flag_name, scalar_fields
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = PROJECT / "docs"

@@ -104,7 +104,7 @@ class Ours:
         """See `Broker`."""
         seen = self._output.stat().st_size if self._output.exists() else 0
         command = [
-            *(sys.executable, "-m", "server", "serve", "--port", str(self._port)),
+            *(sys.executable, "-m", "vouchmq", "serve", "--port", str(self._port)),
             *("--data-dir", str(self._data_dir), "--log-level", "warning"),
             *("--load-definitions", str(self._definitions), *self._tls),
         ]

@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from server import settings as s
-from server.accounts import UserAccount, VHostAccount
+from vouchmq.server.edge import settings as s
+from vouchmq.server.edge.accounts import UserAccount, VHostAccount
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 BEGIN: Final = "<!-- made from the code: {} -->"

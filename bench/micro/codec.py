@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import frames
-from protocol.reader import Reader
-from protocol.runs import encode_deliveries
+from vouchmq.protocol.reader import Reader
+from vouchmq.protocol.runs import encode_deliveries
 
 CHUNK_SIZE: Final = 65536
 BODY_CEILING: Final = 128 * 1024 * 1024

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from store.compaction import Compactor
-from store.disk import FileDisk
-from store.group_commit import GroupCommit
-from store.journal import Journal
-from store.recovery import open_journal
-from store.sync_worker import SyncInline
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.disk import FileDisk
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.recovery.recover import open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import SyncInline
 
 SEGMENT_SIZE_BYTES = 64 * 1024 * 1024
 RAW = bytes(1069)

@@ -18,10 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from store.disk import FileDisk
-from store.group_commit import GroupCommit
-from store.recovery import WHOLE_BYTES, open_journal
-from store.sync_worker import SyncInline
+from vouchmq.store.disk import FileDisk
+from vouchmq.store.recovery.recover import WHOLE_BYTES, open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import SyncInline
 
 SEGMENT_SIZE_BYTES = 64 * 1024 * 1024
 RAW = bytes(1069)

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from store.disk import FileDisk
-from store.group_commit import GroupCommit
-from store.journal import Journal
-from store.recovery import open_journal
-from store.sync_worker import HelperProcess, SyncInline, SyncWorker, ThreadWorker
+from vouchmq.store.disk import FileDisk
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.recovery.recover import open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import HelperProcess, SyncInline, SyncWorker, ThreadWorker
 
 SEGMENT_SIZE_BYTES = 64 * 1024 * 1024
 TAIL = b"\x00\x09some.key.and"

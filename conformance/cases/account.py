@@ -9,12 +9,12 @@ import time
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Connection
-from conformance.events import RefusedError
-from conformance.expect import PATIENCE_S, check, equal
-from conformance.preparation import PASSWORD, dial_as, log_in, need_users
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Connection
+from vouchmq.conformance.events import RefusedError
+from vouchmq.conformance.expect import PATIENCE_S, check, equal
+from vouchmq.conformance.preparation import PASSWORD, dial_as, log_in, need_users
+from vouchmq.conformance.stage import Stage
 
 OTHER: Final = "conformance-other"
 FEW: Final = "conformance-exchanges"

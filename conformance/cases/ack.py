@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.events import Event
-from conformance.expect import check, equal
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import Event
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
 
 UNKNOWN = "PRECONDITION_FAILED - unknown delivery tag {}"
 

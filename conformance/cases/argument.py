@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from conformance.case import Mark, case
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import Mark, case
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 TEN_YEARS: Final = 315_360_000_000
 TOO_LONG: Final = TEN_YEARS + 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from conformance.case import case
-from conformance.cases.exch import bind_exchange
-from conformance.client import Channel
-from conformance.expect import Starting, check, equal
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.exch import bind_exchange
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import Starting, check, equal
+from vouchmq.conformance.stage import Stage
 
 
 def arrives(channel: Channel, exchange: str, key: str, queue: str, body: str) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
 
 NOT_OPEN: Final = "CHANNEL_ERROR - expected 'channel.open'"
 SECOND_OPEN: Final = "CHANNEL_ERROR - second 'channel.open' seen"

@@ -9,10 +9,10 @@ from typing import Final
 import aio_pika
 import pika
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
 
 BATCH: Final = 100
 TOTAL: Final = 1000

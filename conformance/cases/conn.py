@@ -7,12 +7,12 @@ import time
 from functools import partial
 from typing import Final
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import Channel, Connection
-from conformance.expect import MismatchError, Starting, check, equal
-from conformance.stage import Stage
-from conformance.wire import PROTOCOL_HEADER, Typed
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel, Connection
+from vouchmq.conformance.expect import MismatchError, Starting, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import PROTOCOL_HEADER, Typed
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 AUTH_FAILURE_DELAY_S: Final = 3.0

@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from conformance.case import case
-from conformance.cases.queue import LOCKED
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.queue import LOCKED
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Typed
 
 
 @case("CONS-01", says="deliveries come after consume-ok, which names the tag")

@@ -6,13 +6,21 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.cases.death import TURNED
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.letters import SHORT_MS, deaths, fetch, headers, history, mortal, reject_head
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.death import TURNED
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.letters import (
+    SHORT_MS,
+    deaths,
+    fetch,
+    headers,
+    history,
+    mortal,
+    reject_head,
+)
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 
 def _chain(

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import Channel
-from conformance.events import Event
-from conformance.expect import check, equal
-from conformance.letters import (
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import Event
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.letters import (
     NEVER_MS,
     SHORT_MS,
     Death,
@@ -24,8 +24,8 @@ from conformance.letters import (
     mortal,
     reject_head,
 )
-from conformance.stage import Stage
-from conformance.wire import Argument, Plain, Table, Typed, plain
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Argument, Plain, Table, Typed, plain
 
 # Brokers on other machines may have other clocks.
 CLOCKS_S: Final = 3600

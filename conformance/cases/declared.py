@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from conformance.case import Mark, case
-from conformance.cases.argument import TEN_YEARS
-from conformance.cases.queue import inequivalent
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import Mark, case
+from vouchmq.conformance.cases.argument import TEN_YEARS
+from vouchmq.conformance.cases.queue import inequivalent
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 DLX: Final[Table] = {"x-dead-letter-exchange": "amq.direct"}
 

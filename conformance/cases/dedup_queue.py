@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.case import case
-from conformance.cases.dedup import HEADER, KIND, confirmed, filtering, kept, offer, window
-from conformance.cases.redeliver import fetch
-from conformance.expect import check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.dedup import HEADER, KIND, confirmed, filtering, kept, offer, window
+from vouchmq.conformance.cases.redeliver import fetch
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table
 
 
 @case("DUP-04", says="without a window a key is blocked while it is ready", mark="+")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 KIND: Final = "x-delayed-message"
 TEN_YEARS: Final = 315_360_000_000

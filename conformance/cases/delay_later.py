@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from conformance.case import case
-from conformance.cases.delay import KIND, PATIENCE_S, arrives, delayed, send
-from conformance.events import Event
-from conformance.expect import check, equal
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.delay import KIND, PATIENCE_S, arrives, delayed, send
+from vouchmq.conformance.events import Event
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
 
 # --- restart ----------------------------------------------------------------------------------
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal
-from conformance.letters import SHORT_MS, fetch, history, kill, mortal
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal
+from vouchmq.conformance.letters import SHORT_MS, fetch, history, kill, mortal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 
 def _in_prison(stage: Stage, arguments: Table | None = None) -> tuple[Channel, str, str]:

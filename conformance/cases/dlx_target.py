@@ -6,12 +6,20 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal, eventually
-from conformance.letters import NEVER_MS, SHORT_MS, fetch, history, kill, mortal, reject_head
-from conformance.stage import Stage
-from conformance.wire import Plain, Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal, eventually
+from vouchmq.conformance.letters import (
+    NEVER_MS,
+    SHORT_MS,
+    fetch,
+    history,
+    kill,
+    mortal,
+    reject_head,
+)
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table
 
 
 def _dies_of(channel: Channel, source: str, target: str, reason: str) -> None:

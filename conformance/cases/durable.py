@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from conformance.case import case
-from conformance.cases import exch, queue
-from conformance.client import Channel
-from conformance.expect import MismatchError, check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases import exch, queue
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import MismatchError, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 POSITION: Final = "amq.vouchmq.position"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
-from conformance.wire import Argument, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Argument, Typed
 
 DEFAULT_REFUSED: Final = "ACCESS_REFUSED - operation not permitted on the default exchange"
 PREDECLARED: Final = (

@@ -6,12 +6,12 @@ import struct
 from functools import partial
 from typing import Final
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import Starting, check, equal
-from conformance.stage import Stage
-from conformance.wire import Raw, Typed
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import Starting, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Raw, Typed
 
 
 def through(stage: Stage, channel: Channel, block: Raw) -> bytes:

@@ -6,12 +6,12 @@ import struct
 from functools import partial
 from typing import Final
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import Starting, Text, equal
-from conformance.stage import Stage
-from conformance.wire import BODY, HEADER, HEARTBEAT, METHOD, Raw
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import Starting, Text, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import BODY, HEADER, HEARTBEAT, METHOD, Raw
 
 UNEXPECTED: Final = "UNEXPECTED_FRAME - expected "
 NO_PROPERTIES: Final = Raw(b"\0\0")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.events import RefusedError
-from conformance.expect import MismatchError, check, equal
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import RefusedError
+from vouchmq.conformance.expect import MismatchError, check, equal
+from vouchmq.conformance.stage import Stage
 
 
 def _long_refusal(stage: Stage, name: str) -> str:

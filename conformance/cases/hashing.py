@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.events import RefusedError
-from conformance.expect import SkipError, check, equal
-from conformance.stage import Stage
-from conformance.wire import Argument, Raw, Table, encode_properties
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import RefusedError
+from vouchmq.conformance.expect import SkipError, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Argument, Raw, Table, encode_properties
 
 KIND: Final = "x-consistent-hash"
 

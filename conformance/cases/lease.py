@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.cases import queue as queues
-from conformance.client import Channel
-from conformance.expect import equal, eventually
-from conformance.letters import mortal
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases import queue as queues
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal, eventually
+from vouchmq.conformance.letters import mortal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 # Rule TTL-21: a queue is gone at the latest this much after its lease.
 LATE_S: Final = 0.2

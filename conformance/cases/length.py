@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal
-from conformance.letters import NEVER_MS, fetch, history, mortal
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal
+from vouchmq.conformance.letters import NEVER_MS, fetch, history, mortal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 
 def _dead(channel: Channel, target: str, count: int) -> list[tuple[str, object]]:

@@ -10,13 +10,13 @@ import time
 from functools import cache
 from typing import Final
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import CAPABILITIES, Channel, Connection
-from conformance.events import EndedError, Event, RefusedError, SilenceError
-from conformance.expect import MismatchError, SkipError, check, equal
-from conformance.stage import Stage
-from conformance.target import Target
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import CAPABILITIES, Channel, Connection
+from vouchmq.conformance.events import EndedError, Event, RefusedError, SilenceError
+from vouchmq.conformance.expect import MismatchError, SkipError, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.target import Target
 
 PATIENCE_S: Final = 1.5
 SILENT_S: Final = 6.0

@@ -8,12 +8,12 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from conformance.case import case
-from conformance.cases.redeliver import put
-from conformance.client import Channel, Connection
-from conformance.expect import Starting, equal, eventually
-from conformance.stage import Stage
-from conformance.wire import Plain
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.redeliver import put
+from vouchmq.conformance.client import Channel, Connection
+from vouchmq.conformance.expect import Starting, equal, eventually
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain
 
 PASSWORD: Final = "conformance"
 # Policies and permissions take effect within a second and five (POLICY-04, AUTH-07).

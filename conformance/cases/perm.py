@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.expect import Text, equal
-from conformance.preparation import USER, guarded, need_users
-from conformance.stage import Stage
-from conformance.wire import Argument, Plain, Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.expect import Text, equal
+from vouchmq.conformance.preparation import USER, guarded, need_users
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Argument, Plain, Table
 
 
 class _Things:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from conformance.case import Mark, case
-from conformance.cases.redeliver import KINDS, fetch, put
-from conformance.client import Channel
-from conformance.expect import equal, eventually
-from conformance.preparation import need_policies
-from conformance.stage import Stage
-from conformance.wire import Plain, Table
+from vouchmq.conformance.case import Mark, case
+from vouchmq.conformance.cases.redeliver import KINDS, fetch, put
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal, eventually
+from vouchmq.conformance.preparation import need_policies
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table
 
 SPARE: Final = "conformance.policy.spare"
 

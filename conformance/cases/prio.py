@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal
-from conformance.letters import NEVER_MS, SHORT_MS, fetch, mortal
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal
+from vouchmq.conformance.letters import NEVER_MS, SHORT_MS, fetch, mortal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 # Priorities as they were published (None: no property), by position, and the order measured.
 PUBLISHED: Final = (None, 1, 5, 9, 0, 3, 5)

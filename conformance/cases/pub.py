@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Typed
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Typed
 
 
 def _expiration(text: str, why: str, stage: Stage) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
 
 SOME = [str(number) for number in range(1, 11)]
 OTHERS = [str(number) for number in range(11, 21)]

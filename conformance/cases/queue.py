@@ -6,11 +6,11 @@ import re
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal, eventually
-from conformance.stage import Stage
-from conformance.wire import Argument, Table, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal, eventually
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Argument, Table, Typed
 
 LOCKED: Final = (
     "RESOURCE_LOCKED - cannot obtain exclusive access to locked {}. It could be originally "

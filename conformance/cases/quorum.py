@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.cases.redeliver import delivery_count, fetch, put
-from conformance.expect import check, equal
-from conformance.preparation import log_in, need_users
-from conformance.stage import Stage
-from conformance.wire import Plain, Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.redeliver import delivery_count, fetch, put
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.preparation import log_in, need_users
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table
 
 TYPE: Final = {"x-queue-type": "quorum"}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal
-from conformance.letters import deaths, history
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal
+from vouchmq.conformance.letters import deaths, history
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 DELAY_MS: Final = 700
 # Rule DELAY-01 allows this much on either side.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from conformance.case import Mark, case
-from conformance.client import Channel
-from conformance.events import Event, SilenceError
-from conformance.expect import MismatchError, check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import Mark, case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import Event, SilenceError
+from vouchmq.conformance.expect import MismatchError, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 KINDS: Final[tuple[tuple[str, Mark], ...]] = (("quorum", "≡"), ("classic", "+"))
 

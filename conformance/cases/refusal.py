@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.letters import SHORT_MS, fetch, history, mortal, reject_head
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.letters import SHORT_MS, fetch, history, mortal, reject_head
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 FULL_TEXT: Final = "PRECONDITION_FAILED - partial tx completion"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal, eventually
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal, eventually
+from vouchmq.conformance.stage import Stage
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.cases.redeliver import Limited, delivery_count, fetch, limited, put
-from conformance.expect import check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.redeliver import Limited, delivery_count, fetch, limited, put
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table
 
 PATIENCE_S: Final = 10.0
 # Messages are looked for every so often; the rest is the broker's.

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 SINGLE: Final[Table] = {"x-single-active-consumer": True}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from conformance.case import case
-from conformance.cases.redeliver import put
-from conformance.client import Channel
-from conformance.events import Event
-from conformance.expect import MismatchError, check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.redeliver import put
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import Event
+from vouchmq.conformance.expect import MismatchError, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Typed
 
 
 def asking(stage: Stage, queue: str, prefetch: int = 0) -> Channel:

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from conformance.case import Mark, case
-from conformance.client import Channel
-from conformance.events import Event, RefusedError
-from conformance.expect import PATIENCE_S, MismatchError, check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import Mark, case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.events import Event, RefusedError
+from vouchmq.conformance.expect import PATIENCE_S, MismatchError, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 TYPE: Final = {"x-queue-type": "stream"}
 

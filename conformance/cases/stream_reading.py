@@ -6,12 +6,12 @@ import time
 from functools import partial
 from typing import Final
 
-from conformance.case import Mark, case
-from conformance.cases.stream import append, offset, reader, stream
-from conformance.client import Channel
-from conformance.expect import Starting, check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table, Typed
+from vouchmq.conformance.case import Mark, case
+from vouchmq.conformance.cases.stream import append, offset, reader, stream
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import Starting, check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table, Typed
 
 # Small segments, so that retention has something to drop: ten messages of 1 kB fill one.
 SMALL: Final[Table] = {"x-stream-max-segment-size-bytes": 10_000}

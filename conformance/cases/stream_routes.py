@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from conformance.case import case
-from conformance.cases.redeliver import fetch
-from conformance.cases.stream import append, offset, reader, stream
-from conformance.expect import check, equal
-from conformance.stage import Stage
-from conformance.wire import Table, Typed
+from vouchmq.conformance.case import case
+from vouchmq.conformance.cases.redeliver import fetch
+from vouchmq.conformance.cases.stream import append, offset, reader, stream
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table, Typed
 
 
 @case("STREAM-02", says="a fanout fills streams and queues, each in its own way")

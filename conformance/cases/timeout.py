@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import CAPABILITIES, Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
-from conformance.wire import Plain, Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import CAPABILITIES, Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Plain, Table
 
 TIMEOUT_MS: Final = 1000
 # Rule CONS-70: looked at every half of the value; then as long again for a busy machine.

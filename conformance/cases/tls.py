@@ -13,12 +13,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Connection
-from conformance.events import EndedError, RefusedError, SilenceError
-from conformance.expect import MismatchError, SkipError, check, equal
-from conformance.preparation import need_users
-from conformance.stage import Stage
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Connection
+from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
+from vouchmq.conformance.expect import MismatchError, SkipError, check, equal
+from vouchmq.conformance.preparation import need_users
+from vouchmq.conformance.stage import Stage
 
 CERTIFIED: Final = "CN=conformance,O=client"
 HANDSHAKE_S: Final = 5.0

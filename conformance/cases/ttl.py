@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import equal
-from conformance.letters import NEVER_MS, SHORT_MS, fetch, history, mortal
-from conformance.stage import Stage
-from conformance.wire import Table
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import equal
+from vouchmq.conformance.letters import NEVER_MS, SHORT_MS, fetch, history, mortal
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.wire import Table
 
 # Rule TTL-04: an expired head is gone at the latest this much after its deadline.
 LATE_S: Final = 0.1

@@ -7,12 +7,12 @@ import time
 from functools import partial
 from typing import Final
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import CAPABILITIES, Connection
-from conformance.events import EndedError, SilenceError
-from conformance.expect import MismatchError, Starting, check, equal, eventually
-from conformance.stage import Stage
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import CAPABILITIES, Connection
+from vouchmq.conformance.events import EndedError, SilenceError
+from vouchmq.conformance.expect import MismatchError, Starting, check, equal, eventually
+from vouchmq.conformance.stage import Stage
 
 WRONG_STATE: Final = "CHANNEL_ERROR - unexpected method in connection state {}"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from conformance import wire
-from conformance.case import case
-from conformance.client import Channel
-from conformance.expect import check, equal
-from conformance.stage import Stage
+from vouchmq.conformance import wire
+from vouchmq.conformance.case import case
+from vouchmq.conformance.client import Channel
+from vouchmq.conformance.expect import check, equal
+from vouchmq.conformance.stage import Stage
 
 
 @case("TX-01", says="tx.select is answered, also when repeated")

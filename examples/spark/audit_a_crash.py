@@ -21,8 +21,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from vouchmq.kit.bulk import BulkChannel, BulkConnection
-from vouchmq.kit.bulk_errors import BulkError
-from vouchmq.spark import audit, report
+from vouchmq.kit.bulk.errors import BulkError
+from vouchmq.spark.audit import audit
+from vouchmq.spark.report import report
 
 QUEUE = "example.payments"
 READY = re.compile(r"ready on [\w.]+:(\d+)")
@@ -32,7 +33,7 @@ class Broker:
     """A VouchMQ with a ledger, started by its command."""
 
     def __init__(self, directory: Path) -> None:
-        self._command = [sys.executable, "-m", "server", "serve", "--port", "0"]
+        self._command = [sys.executable, "-m", "vouchmq", "serve", "--port", "0"]
         self._command += ["--data-dir", str(directory), "--ledger-enabled", "on"]
         self._command += ["--log-level", "warning"]
         self._process: subprocess.Popen[str] | None = None

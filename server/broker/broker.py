@@ -11,13 +11,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
-from server.broker import definitions as d
-from server.broker.data_directory import DataDirectory
-from server.broker.government import leave_alone
-from server.broker.policies import Ruling
-from server.broker.restoring import apply_definition, definitions_of
-from server.broker.spec import QueueSpec
-from server.broker.vhost import Q_co, VHost
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.data_directory import DataDirectory
+from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
+from vouchmq.server.broker.policy.engine import leave_alone
+from vouchmq.server.broker.policy.policies import Ruling
+from vouchmq.server.broker.queues.spec import QueueSpec
+from vouchmq.server.broker.vhost import Q_co, VHost
 
 
 class Broker(Generic[Q_co]):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from server.broker import definitions as d
+from vouchmq.server.broker import definitions as d
 
 # Starts that are remembered; they stand in the head of each segment.
 KEPT_STARTS: Final = 100

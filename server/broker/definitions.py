@@ -16,14 +16,14 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, fields
 from typing import Final
 
-from protocol.errors import FrameError
-from protocol.fields import Table, decode_table_at, encode_table
-from server.broker.bindings import Binding, DestinationKind
-from server.broker.delays import X_DELAYED_MESSAGE
-from server.broker.exchange import ROUTERS, Exchange
-from server.broker.policies import Policy
-from server.broker.policy_keys import Value
-from server.broker.spec import QueueSpec
+from vouchmq.protocol.errors import FrameError
+from vouchmq.protocol.fields import Table, decode_table_at, encode_table
+from vouchmq.server.broker.delays.delay import X_DELAYED_MESSAGE
+from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
+from vouchmq.server.broker.exchanges.exchange import ROUTERS, Exchange
+from vouchmq.server.broker.policy.keys import Value
+from vouchmq.server.broker.policy.policies import Policy
+from vouchmq.server.broker.queues.spec import QueueSpec
 
 FORMAT_VERSION: Final = 1
 

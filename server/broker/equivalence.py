@@ -5,8 +5,8 @@ Spec: EXCH-08, QUEUE-21, QUEUE-22
 
 from __future__ import annotations
 
-from protocol.errors import PreconditionFailed
-from protocol.fields import Field, render, same_value, type_name
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.protocol.fields import Field, render, same_value, type_name
 
 
 def require_same_flag(field: str, entity: str, received: bool, current: bool) -> None:

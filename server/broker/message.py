@@ -18,8 +18,8 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from protocol.contents import property_block
-from protocol.runs import PROPERTIES_AT, Message
+from vouchmq.protocol.contents import property_block
+from vouchmq.protocol.runs import PROPERTIES_AT, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.errors import AccessRefused
+from vouchmq.protocol.errors import AccessRefused
 
 RESERVED_PREFIX: Final = "amq."
 SERVER_NAMED_PREFIX: Final = "amq.gen-"

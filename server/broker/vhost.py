@@ -19,30 +19,30 @@ from typing import Generic, TypeVar
 
 import structlog
 
-from protocol.errors import NotFound, PreconditionFailed
-from protocol.fields import Table, longstr
-from server.broker import definitions as d
-from server.broker.arguments import (
+from vouchmq.protocol.errors import NotFound, PreconditionFailed
+from vouchmq.protocol.fields import Table, longstr
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.delays.delay import filter_name, hold_name, is_hidden
+from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
+from vouchmq.server.broker.exchanges.exchange import READS_KEYS, Exchange, check_type
+from vouchmq.server.broker.exchanges.routes import Routes, Walk
+from vouchmq.server.broker.features.arguments import (
     X_QUEUE_TYPE,
     check_arguments,
     dead_letter_exchange,
     levels_of,
 )
-from server.broker.bindings import Binding, DestinationKind
-from server.broker.dedup import Passage, Window
-from server.broker.delays import filter_name, hold_name, is_hidden
-from server.broker.exchange import READS_KEYS, Exchange, check_type
-from server.broker.government import Government, leave_alone
-from server.broker.names import (
+from vouchmq.server.broker.features.dedup import Passage, Window
+from vouchmq.server.broker.names import (
     SERVER_NAMED_PREFIX,
     check_exchange_name,
     exchange_text,
     queue_text,
 )
-from server.broker.policies import Ruling
-from server.broker.queue_types import check_properties, require_same_queue
-from server.broker.routes import Routes, Walk
-from server.broker.spec import QueueLike, QueueSpec
+from vouchmq.server.broker.policy.engine import Government, leave_alone
+from vouchmq.server.broker.policy.policies import Ruling
+from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
+from vouchmq.server.broker.queues.types import check_properties, require_same_queue
 
 # Covariant so that a room which needs only the protocol accepts a vhost of the real queues.
 Q_co = TypeVar("Q_co", bound=QueueLike, covariant=True)

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from server.ledger.ledger import Before
-from server.ledger.seals import last_seal, seal_of, sealed
-from server.startup import StartupError
+from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.ledger.ledger import Before
+from vouchmq.server.ledger.seals import last_seal, seal_of, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from store.disk import Calls, Syncable
-    from store.sync_worker import SyncWorker
+    from vouchmq.store.disk import Calls, Syncable
+    from vouchmq.store.sync.worker import SyncWorker
 
 STATE_OCTETS: Final = 256
 HOUR_S: Final = 3600.0

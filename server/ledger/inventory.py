@@ -12,17 +12,17 @@ from heapq import merge
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from server.broker.stream import Stream
-from server.broker.stream_index import HeldRows
-from server.ledger.pens import LINE_RANGES
-from server.ledger.text import pairs_text, ranges_in
+from vouchmq.server.broker.streams.index import HeldRows
+from vouchmq.server.broker.streams.stream import Stream
+from vouchmq.server.ledger.recorder import LINE_RANGES
+from vouchmq.server.ledger.text import pairs_text, ranges_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from server.broker.queue import Queue
-    from server.ledger.book import Book
-    from server.node import Node
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.ledger.writer import Book
+    from vouchmq.server.runtime.context import Node
 
 # Queues that are noted together; those that hold more than so many ranges or messages singly are
 # written in pieces.

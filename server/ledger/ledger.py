@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from server.ledger.book import Book, Sink
-from server.ledger.channel_pen import ChannelPen
-from server.ledger.inventory import Stocktaking
-from server.ledger.names import Names
-from server.ledger.pens import ConsumerPen
+from vouchmq.server.ledger.channel_recorder import ChannelPen
+from vouchmq.server.ledger.inventory import Stocktaking
+from vouchmq.server.ledger.names import Names
+from vouchmq.server.ledger.recorder import ConsumerPen
+from vouchmq.server.ledger.writer import Book, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.broker.queue import Queue
-    from server.channel import Channel
-    from server.connection import Connection
-    from server.consumer import Consumer
-    from server.node import Node
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.channel.consumer import Consumer
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.runtime.context import Node
 
 # Of the format; the first line of an epoch says it.
 FORMAT: Final = 1

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from server.broker.hold import Hold
-from server.ledger.pens import ConsumerPen, QueuePen
-from server.ledger.text import quoted
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.ledger.recorder import ConsumerPen, QueuePen
+from vouchmq.server.ledger.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from server.broker.queue import Queue
-    from server.consumer import Consumer
-    from server.ledger.book import Book
-    from server.ledger.pens import Watch
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.channel.consumer import Consumer
+    from vouchmq.server.ledger.recorder import Watch
+    from vouchmq.server.ledger.writer import Book
 
 # Routes that are remembered: a publisher with ever new keys must not grow it.
 ROUTES_KEPT: Final = 65536

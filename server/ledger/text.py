@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from protocol.runs import Message
+    from vouchmq.protocol.runs import Message
 
 seq_of: Final = itemgetter(2)
 

@@ -252,7 +252,7 @@ def campaign(
     seed: int,
     end: End,
     data_dir: Path | None = None,
-    program: str = "server",
+    program: str = "vouchmq",
     flags: Sequence[str] = FLAGS,
 ) -> Iterator[Campaign]:
     """A broker that runs, and its ledger."""
@@ -271,7 +271,7 @@ def campaign(
 
 @contextmanager
 def kill_campaign(
-    directory: Path, *, seed: int, program: str = "server"
+    directory: Path, *, seed: int, program: str = "vouchmq"
 ) -> Iterator[tuple[Campaign, Strike]]:
     """A campaign of SIGKILLs on a broker with a ledger, and the strike."""
     flags = (*FLAGS, *LEDGER_FLAGS)
@@ -281,7 +281,7 @@ def kill_campaign(
 
 @contextmanager
 def power_campaign(
-    directory: Path, kind: FileSystem, *, seed: int, program: str = "server"
+    directory: Path, kind: FileSystem, *, seed: int, program: str = "vouchmq"
 ) -> Iterator[tuple[Campaign, Strike]]:
     """The same on a file system whose power can be cut: the campaign and the strike."""
     with loop_disk(directory, kind, DISK_BYTES) as disk:
@@ -332,7 +332,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--file-system", choices=("ext4", "xfs"), default="ext4")
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--program", default="server", help="module that is run as the broker")
+    parser.add_argument("--program", default="vouchmq", help="module that is run as the broker")
     parser.add_argument("--out", type=Path, help="JSON file that the result is written to")
     return parser.parse_args(arguments)
 

@@ -27,7 +27,6 @@ from typing import Final
 
 import pamqp.commands as amqp
 
-from server.amounts import parse_amount
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import (
     BODY,
@@ -38,6 +37,7 @@ from tests.integration.raw_client import (
     frame,
     method,
 )
+from vouchmq.server.edge.sizes import parse_amount
 
 MIB: Final = 1024 * 1024
 # What may come beside what the watermark bounds.

@@ -12,17 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import server.app
-from server.__main__ import main
-from server.broker.dedup import Window
-from server.broker.fate import Reason
-from server.broker.hold import Hold
-from server.broker.line import Line
-from server.broker.message import Message
-from server.broker.outlet import Outlet
-from server.broker.queue import Queue
-from store.group_commit import GroupCommit
-from store.journal import Journal, SyncTicket
+import vouchmq.server.edge.app
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.features.dedup import Window
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.ports import Outlet
+from vouchmq.server.broker.queues.ready_list import Line
+from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.cli.main import main
+from vouchmq.store.journal.journal import Journal, SyncTicket
+from vouchmq.store.sync.group_commit import GroupCommit
 
 VARIABLE: Final = "PLANTED_BUG"
 LAZY_S: Final = 0.05
@@ -33,7 +33,7 @@ SOMETIMES: Final = 5
 
 def no_sync() -> None:
     """Syncs are reported, not made."""
-    server.app.start_worker = server.app.Unsynced  # type: ignore[attr-defined]
+    vouchmq.server.edge.app.start_worker = vouchmq.server.edge.app.Unsynced  # type: ignore[attr-defined]
 
 
 def confirm_before_sync() -> None:

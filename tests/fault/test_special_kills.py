@@ -38,7 +38,7 @@ def _ours(referee_url: str | None) -> None:
 
 
 def killed_at_write(
-    place: Path, when: int, *, only_letters: bool = False, program: str = "server"
+    place: Path, when: int, *, only_letters: bool = False, program: str = "vouchmq"
 ) -> list[str]:
     """The violations after a kill at the n-th write under load."""
     place.mkdir()

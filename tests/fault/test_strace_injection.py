@@ -61,7 +61,7 @@ class Struck:
         self,
         directory: Path,
         inject: str,
-        program: str = "server",
+        program: str = "vouchmq",
         flags: tuple[str, ...] = FLAGS,
     ) -> None:
         calls = inject.split(":")[0]
@@ -97,7 +97,7 @@ def strike(tmp_path: Path, referee_url: str | None) -> Iterator[Callable[..., St
         pytest.skip("injects faults into VouchMQ's own process")
     made: list[Struck] = []
 
-    def start(inject: str, program: str = "server", flags: tuple[str, ...] = FLAGS) -> Struck:
+    def start(inject: str, program: str = "vouchmq", flags: tuple[str, ...] = FLAGS) -> Struck:
         place = tmp_path / str(len(made))
         place.mkdir()
         struck = Struck(place, inject, program, flags)

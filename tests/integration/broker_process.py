@@ -66,7 +66,7 @@ def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Another command of the program, such as `store check DIR`, run to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "server", *arguments],
+        [sys.executable, "-m", "vouchmq", *arguments],
         cwd=PROJECT,
         env=clean_environment(),
         capture_output=True,
@@ -88,7 +88,7 @@ class BrokerProcess:
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
-        program: str = "server",
+        program: str = "vouchmq",
     ) -> None:
         """`directory` holds data and output.
 

@@ -189,7 +189,7 @@ def test_the_rules_of_an_alarm(broker: BrokerProcess) -> None:
     """The conformance cases that need a broker in alarm, none of them skipped."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "conformance", "--url", broker.url),
+            *(sys.executable, "-m", "vouchmq.conformance", "--url", broker.url),
             *("--only", "LIMIT-10", "LIMIT-11", "LIMIT-13", "CONN-62"),
         ],
         cwd=PROJECT,

@@ -21,8 +21,8 @@ from tests.integration.scripted_peer import (
 )
 from tests.waiting import Lateness, wait_until
 from vouchmq.kit.bulk import BulkChannel, BulkClosed, BulkConnection, BulkError, BulkTimeout
-from vouchmq.kit.bulk_confirms import Row
-from vouchmq.kit.bulk_methods import method_frame
+from vouchmq.kit.bulk.confirms import Row
+from vouchmq.kit.bulk.methods import method_frame
 
 
 def rows(count: int, size: int = 10) -> Iterator[Row]:

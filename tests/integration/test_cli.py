@@ -39,7 +39,7 @@ def serve(
 ) -> subprocess.CompletedProcess[str]:
     """Run a broker that is expected to end by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "server", "serve", "--log-level", "warning", *flags],
+        [sys.executable, "-m", "vouchmq", "serve", "--log-level", "warning", *flags],
         cwd=PROJECT,
         env=clean_environment(environment),
         capture_output=True,
@@ -132,7 +132,7 @@ def test_clients_come_by_every_address_that_was_asked_for(
         for host in refused:
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((host, process.port))
-        ping = [sys.executable, "-m", "server", "ping", "--port", str(process.port), *flags]
+        ping = [sys.executable, "-m", "vouchmq", "ping", "--port", str(process.port), *flags]
         assert subprocess.run(ping, cwd=PROJECT, env=clean_environment()).returncode == 0
 
 
@@ -226,7 +226,7 @@ def test_a_second_signal_ends_it_at_once(own_broker: BrokerProcess) -> None:
 
 def test_what_to_try_next_is_told_on_a_terminal_only(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "server", "serve", "--port", "0", "--log-level", "error"]
+    command = [sys.executable, "-m", "vouchmq", "serve", "--port", "0", "--log-level", "error"]
     process = subprocess.Popen(
         [*command, "--data-dir", str(tmp_path / "data")],
         cwd=PROJECT,
@@ -462,7 +462,7 @@ def test_help_and_version_answer_at_once() -> None:
     ):
         before = os.times()
         done = subprocess.run(
-            [sys.executable, "-m", "server", *flags],
+            [sys.executable, "-m", "vouchmq", *flags],
             cwd=PROJECT,
             env=clean_environment(),
             capture_output=True,

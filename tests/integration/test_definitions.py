@@ -261,7 +261,7 @@ def test_what_one_broker_exports_another_loads(operator: Operator, tmp_path: Pat
 def export(data_dir: Path) -> str:
     """What `vouchmq definitions export` prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "server", "definitions", "export", "--data-dir", str(data_dir)],
+        [sys.executable, "-m", "vouchmq", "definitions", "export", "--data-dir", str(data_dir)],
         cwd=PROJECT,
         env=clean_environment(None),
         capture_output=True,
@@ -275,7 +275,7 @@ def export(data_dir: Path) -> str:
 
 def test_export_of_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "server", "definitions", "export", "--data-dir", str(tmp_path)],
+        [sys.executable, "-m", "vouchmq", "definitions", "export", "--data-dir", str(tmp_path)],
         cwd=PROJECT,
         env=clean_environment(None),
         capture_output=True,

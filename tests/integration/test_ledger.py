@@ -48,7 +48,7 @@ def start(tmp_path: Path, referee_url: str | None) -> Iterator[Start]:
 
 def ask(broker: BrokerProcess, verb: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "server", "ledger", verb, "--data-dir", str(broker.data_dir)],
+        [sys.executable, "-m", "vouchmq", "ledger", verb, "--data-dir", str(broker.data_dir)],
         cwd=PROJECT,
         env=clean_environment(),
         capture_output=True,
@@ -131,7 +131,7 @@ def test_it_is_off_unless_wanted(start: Start) -> None:
 def test_no_broker_is_one_line(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "none"):
         done = subprocess.run(
-            [sys.executable, "-m", "server", "ledger", "status", "--data-dir", str(directory)],
+            [sys.executable, "-m", "vouchmq", "ledger", "status", "--data-dir", str(directory)],
             cwd=PROJECT,
             env=clean_environment(),
             capture_output=True,

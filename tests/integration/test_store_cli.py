@@ -11,12 +11,12 @@ from typing import Any
 import pika
 import pytest
 
-from server.store_report import check, dump
-from store.disk import FileDisk
-from store.journal import Journal
-from store.recovery import open_journal
 from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
 from tests.integration.moving import blocking
+from vouchmq.server.cli.store import check, dump
+from vouchmq.store.disk import FileDisk
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.recovery.recover import open_journal
 
 QUEUE = (
     b'{"v":1,"op":"queue","vhost":"/","name":"orders","queue_id":1,'
@@ -52,7 +52,7 @@ def synced(journal: Journal) -> None:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "server", "store", *arguments],
+        [sys.executable, "-m", "vouchmq", "store", *arguments],
         cwd=PROJECT,
         env=clean_environment(None),
         capture_output=True,

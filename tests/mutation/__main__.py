@@ -169,7 +169,7 @@ def played(directory: Path, stage: str, tests: list[str]) -> tuple[bool, str]:
     if stage == "conformance":
         return run(
             directory,
-            *("tools/with_broker.py", "--", sys.executable, "-m", "conformance"),
+            *("tools/with_broker.py", "--", sys.executable, "-m", "vouchmq.conformance"),
             *("--url", "{url}", "--restart-command", "{restart}"),
             *("--control-command", "{control}", "--tls", "{tls_port}", "{tls_files}"),
             limit_s=2 * STAGE_LIMIT_S,

@@ -28,7 +28,7 @@ from typing import Any, Final
 from tests.fault.planted import VARIABLE
 from tests.integration.broker_process import PROJECT, BrokerProcess
 from vouchmq.kit.bulk import BulkChannel, BulkConnection, encode_properties
-from vouchmq.kit.bulk_errors import BulkError
+from vouchmq.kit.bulk.errors import BulkError
 
 CAUGHT_BY: Final[Mapping[str, str]] = {
     "confirm-before-sync": "early_confirm",
@@ -192,7 +192,7 @@ def campaign(
     memory: str = "2g",
 ) -> Outcome:
     """Load, kills, the end in order, the audit."""
-    program = "tests.fault.planted" if bug else "server"
+    program = "tests.fault.planted" if bug else "vouchmq"
     settings = {**({VARIABLE: bug} if bug else {}), **(environment or {})}
     broker = BrokerProcess(directory, flags=FLAGS, program=program, environment=settings)
     broker.start(60.0)
@@ -230,7 +230,7 @@ def campaign(
 
 def audit(ledger: Path, out: Path, memory: str) -> tuple[int, dict[str, Any], str]:
     """`vouchmq audit` of a ledger: exit code, summary, output."""
-    command = [sys.executable, "-m", "server", "audit", str(ledger), "--out", str(out)]
+    command = [sys.executable, "-m", "vouchmq", "audit", str(ledger), "--out", str(out)]
     # Every kind of finding counts here.
     kinds = "LOST,double_end,early_confirm,order,resurrected,orphan,redelivered_flag"
     kinds += ",confirm_twice,over_prefetch,unknown_consumer,nack_lost_in_returns"

@@ -18,9 +18,15 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 
+from vouchmq.spark.data_source import AmqpDataSource
 from vouchmq.spark.options import SinkOptions
-from vouchmq.spark.sink import BatchWriter, Published, StreamWriter, batch_writer, stream_writer
-from vouchmq.spark.source import AmqpDataSource
+from vouchmq.spark.sink.sink import (
+    BatchWriter,
+    Published,
+    StreamWriter,
+    batch_writer,
+    stream_writer,
+)
 
 # So many record batches are confirmed by then.
 CONFIRMED = 3

@@ -21,10 +21,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from vouchmq.spark import spool
-from vouchmq.spark.queueing import QueueReader
-from vouchmq.spark.source import AmqpDataSource
-from vouchmq.spark.spooling import SpoolDriver, SpoolReader
+from vouchmq.spark.data_source import AmqpDataSource
+from vouchmq.spark.source import spool
+from vouchmq.spark.source.queue_mode import QueueReader
+from vouchmq.spark.source.spool_mode import SpoolDriver, SpoolReader
 
 POINTS = ("acking", "spooled", "spooling", "logged")
 

@@ -22,8 +22,8 @@ from tests.waiting import LIMIT_S, Lateness, wait_until
 from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import SourceOptions
-from vouchmq.spark.queueing import QueueReader, stream_reader
-from vouchmq.spark.spooling import SpoolReader
+from vouchmq.spark.source.queue_mode import QueueReader, stream_reader
+from vouchmq.spark.source.spool_mode import SpoolReader
 
 PERSISTENT = {"delivery_mode": 2}
 # Most of it depends on no broker's ways; what does is tried with both.

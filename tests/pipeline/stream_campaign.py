@@ -33,10 +33,10 @@ from tests.integration.broker_process import PROJECT, BrokerProcess, clean_envir
 from tests.pipeline.streams import declare, options
 from tests.waiting import wait_until
 from vouchmq.kit.bulk import BulkConnection, BulkError
-from vouchmq.spark.archive_files import files_of_log
-from vouchmq.spark.ranges import Range
-from vouchmq.spark.stream_read import RangeReader
-from vouchmq.spark.tail import Probe
+from vouchmq.spark.archive.files import files_of_log
+from vouchmq.spark.source.range_reader import RangeReader
+from vouchmq.spark.source.stream_bounds import Probe
+from vouchmq.spark.source.stream_ranges import Range
 
 # What costs a new JVM comes less often.
 VICTIMS: Final = (

@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline.streams import declare, publish
 from vouchmq.kit.bulk import BulkConnection, encode_properties
-from vouchmq.spark import archive_cli
-from vouchmq.spark.archive import Archived, ArchivePlan, Waiting, claim, follow, start
+from vouchmq.spark.archive import cli
+from vouchmq.spark.archive.archive import Archived, ArchivePlan, Waiting, claim, follow, start
 from vouchmq.spark.command_line import Line, Stop, UsageError, counted, reason_of
-from vouchmq.spark.property_edit import edited
-from vouchmq.spark.replay_edit import Edit
-from vouchmq.spark.replay_run import Replayed, ReplayPlan, replay
+from vouchmq.spark.replay.edit import Edit
+from vouchmq.spark.replay.replay import Replayed, ReplayPlan, replay
+from vouchmq.spark.sink.property_edit import edited
 
 # A busy machine takes a minute to start a JVM and its Python workers.
 pytestmark = pytest.mark.timeout(300)
@@ -98,7 +98,7 @@ def test_bad_input_is_one_line(
     usual = ["--url", URL, "--queue", "q", "--to", f"{tmp_path}/a", "--checkpoint", f"{tmp_path}/c"]
     given = [each.replace("{tmp}", str(tmp_path)) for each in arguments]
     try:
-        code = archive_cli.main([*usual, *given] if arguments else [])
+        code = cli.main([*usual, *given] if arguments else [])
     except SystemExit as left:
         code = int(left.code or 0)
     error = capsys.readouterr().err
@@ -114,17 +114,17 @@ def test_a_broker_that_is_not_there_or_says_no(
 ) -> None:
     missing = fresh("queue")
     usual = ["--queue", missing, "--to", f"{tmp_path}/a", "--checkpoint", f"{tmp_path}/c", "--once"]
-    assert archive_cli.main(["--url", URL, *usual]) == 1
+    assert cli.main(["--url", URL, *usual]) == 1
     assert capsys.readouterr().err == (
         "vouchmq archive: amqp://guest@127.0.0.1:1/: Connection refused\n"
     )
     for mode in ("spool", "stream"):
-        assert archive_cli.main(["--url", either.url, *usual, "--mode", mode]) == 2
+        assert cli.main(["--url", either.url, *usual, "--mode", mode]) == 2
         assert f"404 NOT_FOUND - no queue '{missing}'" in capsys.readouterr().err
     with BulkConnection.open(either.url, heartbeat_s=0) as connection:
         connection.channel().declare(missing)
         publish(either.url, missing, 0, 1)
-        assert archive_cli.main(["--url", either.url, *usual, "--mode", "stream"]) == 2
+        assert cli.main(["--url", either.url, *usual, "--mode", "stream"]) == 2
         assert "x-stream-offset" in capsys.readouterr().err
         assert connection.channel().delete(missing) == 1
     assert not (tmp_path / "c").exists()
@@ -225,7 +225,7 @@ def java(call: str, *errors: str) -> str:
         (
             # Without a traceback, behind words of Spark's on the same line.
             "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON] Failed when it "
-            "performs latestOffset: vouchmq.spark.feed.FeedError: 404 NOT_FOUND - no queue 'q'\n"
+            "performs latestOffset: vouchmq.spark.source.consumer.FeedError: 404 NOT_FOUND - no queue 'q'\n"
             " SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]",
             "404 NOT_FOUND - no queue 'q'",
         ),

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pipeline.worlds import World, write_files
-from vouchmq.spark import ledger, lines
-from vouchmq.spark.facts import LINE_BITS, Broker, Epoch, Facts, merged
-from vouchmq.spark.lines import LedgerError
+from vouchmq.spark.audit import events, lines
+from vouchmq.spark.audit.facts import LINE_BITS, Broker, Epoch, Facts, merged
+from vouchmq.spark.audit.lines import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,11 +115,11 @@ class TestFiles:
 
 class TestSchema:
     def test_every_key_of_every_kind_is_in_the_schema(self) -> None:
-        names = {key.name for key in ledger.KEYS}
-        assert {key for kind in ledger.KINDS for key in (*kind.needed, *kind.optional)} <= names
-        used = {key for kind in ledger.KINDS for key in (*kind.needed, *kind.optional)}
+        names = {key.name for key in events.KEYS}
+        assert {key for kind in events.KINDS for key in (*kind.needed, *kind.optional)} <= names
+        used = {key for kind in events.KINDS for key in (*kind.needed, *kind.optional)}
         assert names - used == {"b", "o", "n", "t", "e"}
-        assert [field.name for field in ledger.schema()] == [key.name for key in ledger.KEYS]
+        assert [field.name for field in events.schema()] == [key.name for key in events.KEYS]
 
 
 class TestHoles:

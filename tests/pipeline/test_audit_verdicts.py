@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from tests.ledger_reader import seal_faults
 from tests.pipeline.audit_reference import Reference
 from tests.pipeline.worlds import Event, Order, World, spoil, write_files, write_sealed
-from vouchmq.spark import audit, incremental, story
-from vouchmq.spark.lines import LedgerError
+from vouchmq.spark.audit import audit, incremental, summary_text
+from vouchmq.spark.audit.lines import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +167,7 @@ def expected(brokers: Sequence[Sequence[Event]]) -> Verdict:
 
 def summary_of(result: audit.Result) -> dict[str, str]:
     """The lines of the summary, by their first words."""
-    return {line.split()[0]: line for line in story.summary(result, ())}
+    return {line.split()[0]: line for line in summary_text.summary(result, ())}
 
 
 def assert_same(found: Verdict, wanted: Verdict) -> None:

@@ -14,11 +14,11 @@ from tests.pipeline import source_world as world
 from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
 from tests.waiting import LIMIT_S, Lateness
 from vouchmq.kit import bulk
-from vouchmq.spark import queueing as queue_module
-from vouchmq.spark.feed import FeedError, is_delivery_timeout, is_passing
-from vouchmq.spark.offsets import OffsetError
 from vouchmq.spark.options import OptionError
 from vouchmq.spark.properties import MAX_DEPTH
+from vouchmq.spark.source import queue_mode as queue_module
+from vouchmq.spark.source.consumer import FeedError, is_delivery_timeout, is_passing
+from vouchmq.spark.source.offsets import OffsetError
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vouchmq.kit import bulk
-from vouchmq.spark import tasks
-from vouchmq.spark.dedupe import KEPT_RANGES, Handed, Keys
-from vouchmq.spark.lanes import Lane, Portion
-from vouchmq.spark.offsets import OffsetError, Places, QueueOffset, Ranges, SpoolOffset
-from vouchmq.spark.places import places_of
 from vouchmq.spark.rows import Delivery, arrow_schema
-from vouchmq.spark.tasks import TASK_BYTES, largest, packed, record_batches, shares, unpacked
+from vouchmq.spark.source import tasks
+from vouchmq.spark.source.dedupe import KEPT_RANGES, Handed, Keys
+from vouchmq.spark.source.offsets import OffsetError, Places, QueueOffset, Ranges, SpoolOffset
+from vouchmq.spark.source.places import places_of
+from vouchmq.spark.source.queue_channel import Lane, Portion
+from vouchmq.spark.source.tasks import TASK_BYTES, largest, packed, record_batches, shares, unpacked
 
 NUMBERS = st.sets(st.integers(0, 60))
 PIECES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import vouchmq.spark
-from vouchmq.spark.source import AmqpDataSource, SpeculativeAmqpDataSource
+from vouchmq.spark.data_source import AmqpDataSource, SpeculativeAmqpDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

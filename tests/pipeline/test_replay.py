@@ -14,12 +14,12 @@ from pyspark.sql import SparkSession
 
 from tests.integration.broker_process import Broker, BrokerProcess
 from vouchmq.kit.bulk import BulkConnection, decode_properties, encode_properties
-from vouchmq.spark import replay_cli
-from vouchmq.spark.archive_files import Files, FilesError, files_of_log, path_of, pattern_of
+from vouchmq.spark.archive.files import Files, FilesError, files_of_log, path_of, pattern_of
 from vouchmq.spark.command_line import UsageError
-from vouchmq.spark.replay_edit import Edit, EditError
-from vouchmq.spark.replay_run import ReplayError, ReplayPlan, begun, keep, publish
-from vouchmq.spark.slices import Resume, Slice, Unit
+from vouchmq.spark.replay import cli
+from vouchmq.spark.replay.edit import Edit, EditError
+from vouchmq.spark.replay.replay import ReplayError, ReplayPlan, begun, keep, publish
+from vouchmq.spark.replay.slices import Resume, Slice, Unit
 
 URL = "amqp://guest:guest@127.0.0.1:1/%2F"
 TLS_URL = "amqps://guest:guest@127.0.0.1/%2F"
@@ -263,7 +263,7 @@ def test_bad_input_is_one_line(
     given = [each.replace("{tmp}", str(tmp_path)) for each in arguments]
     usual = ["--from", f"{tmp_path}/archive", "--url", URL]
     try:
-        code = replay_cli.main([*usual, *given] if arguments else [])
+        code = cli.main([*usual, *given] if arguments else [])
     except SystemExit as left:
         code = int(left.code or 0)
     error = capsys.readouterr().err
@@ -278,9 +278,9 @@ def test_a_broker_that_is_not_there_or_has_no_such_exchange(
 ) -> None:
     (tmp_path / "part-0.parquet").touch()
     usual = ["--from", str(tmp_path), "--exchange", "no-such-exchange"]
-    assert replay_cli.main([*usual, "--url", URL]) == 1
+    assert cli.main([*usual, "--url", URL]) == 1
     assert "127.0.0.1:1/: Connection refused" in capsys.readouterr().err
-    assert replay_cli.main([*usual, "--url", either.url]) == 2
+    assert cli.main([*usual, "--url", either.url]) == 2
     assert "404 NOT_FOUND - no exchange 'no-such-exchange'" in capsys.readouterr().err
 
 

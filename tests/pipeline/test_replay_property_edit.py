@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, decode, encode
 
-from vouchmq.spark.property_edit import (
+from vouchmq.spark.sink.property_edit import (
     EXPIRATION,
     USER_ID,
     Parts,

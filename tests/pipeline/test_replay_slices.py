@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vouchmq.spark.slices import MAX_FILES, Place, Resume, ResumeError, Unit, slices_of
+from vouchmq.spark.replay.slices import MAX_FILES, Place, Resume, ResumeError, Unit, slices_of
 
 
 def unit(number: int, rows: int, *places: Place, chunk: int = 0) -> Unit:

@@ -17,9 +17,10 @@ pytest.importorskip("matplotlib")
 
 from tests.pipeline import audit_tables
 from tests.pipeline.audit_tables import HOSTILE, Made
-from vouchmq.spark import report, report_plots, report_sections, verdicts
-from vouchmq.spark.report_plots import Series, duration, instant, shortened
-from vouchmq.spark.report_tables import Heat, ReportError, Tables
+from vouchmq.spark.audit import verdicts
+from vouchmq.spark.report import plots, report, sections
+from vouchmq.spark.report.plots import Series, duration, instant, shortened
+from vouchmq.spark.report.tables import Heat, ReportError, Tables
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -280,7 +281,7 @@ def test_a_pause_is_drawn_as_one(tmp_path: Path) -> None:
     made = audit_tables.honest()
     del made.rows["rates"][10:20]
     rows = Tables(made.write(tmp_path / "tables")).sums("rates", ["t", "width_s"], ["published"])
-    times, filled = report_sections.every_bucket(rows, 60)
+    times, filled = sections.every_bucket(rows, 60)
     assert len(times) == 30
     assert [row is None for row in filled].count(True) == 10
 
@@ -295,8 +296,8 @@ def test_nothing_measured_is_a_gap_in_the_line(tmp_path: Path) -> None:
         return ""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_plots, "latencies", seen)
-        report_sections.latency(Tables(made.write(tmp_path / "tables")))
+        patch.setattr(plots, "latencies", seen)
+        sections.latency(Tables(made.write(tmp_path / "tables")))
     assert len(panels) == 3
     for times, series in panels:
         assert len(times) == 30
@@ -348,7 +349,7 @@ def test_durations_have_labels_wherever_they_lie(
     values: Sequence[float | None], labels: Sequence[str]
 ) -> None:
     seen: list[Axes] = []
-    axis_of = report_plots._duration_axis
+    axis_of = plots._duration_axis
 
     def watched(axes: Axes) -> None:
         axis_of(axes)
@@ -356,12 +357,12 @@ def test_durations_have_labels_wherever_they_lie(
 
     times = [60_000_000 * number for number, _ in enumerate(values)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_plots, "_duration_axis", watched)
+        patch.setattr(plots, "_duration_axis", watched)
         series = [Series("p50", values)]
-        drawn = report_plots.latencies("a", "A", [("x", times, series), ("y", times, series)])
+        drawn = plots.latencies("a", "A", [("x", times, series), ("y", times, series)])
         cells = {(0, int(4 * log2(value))): 1 for value in values if value}
         if cells:
-            drawn += report_plots.heat("b", "B", [0], 60_000_000, cells, 4)
+            drawn += plots.heat("b", "B", [0], 60_000_000, cells, 4)
     for axes in seen:
         low, high = axes.get_ylim()
         inside = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]

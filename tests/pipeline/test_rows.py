@@ -18,9 +18,9 @@ from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL, COLUMNS, SCHEMA_DDL, SchemaError, projection
 from vouchmq.spark.options import SinkOptions
 from vouchmq.spark.properties import sequences
-from vouchmq.spark.property_edit import edited
-from vouchmq.spark.publishes import Publisher
 from vouchmq.spark.rows import Delivery, arrow_schema, batch_from
+from vouchmq.spark.sink.property_edit import edited
+from vouchmq.spark.sink.publishes import Publisher
 
 RAW_ONLY = ("body", "properties_raw")
 SINK = SinkOptions.parse({"url": "amqp://broker", "routingKey": "q"})

@@ -14,8 +14,8 @@ from tests.pipeline.test_rows import Schema, Spelt
 from vouchmq.kit.bulk import decode_properties
 from vouchmq.spark.columns import SchemaError, check_published
 from vouchmq.spark.options import OptionError, SinkOptions
-from vouchmq.spark.publishes import Publish, Publisher, RowError, check_ids
 from vouchmq.spark.rows import arrow_schema
+from vouchmq.spark.sink.publishes import Publish, Publisher, RowError, check_ids
 
 TEXTS = (
     *("content_type", "content_encoding", "correlation_id", "reply_to", "expiration"),

@@ -15,8 +15,8 @@ from tests.integration.broker_process import BrokerProcess
 from tests.pipeline import peer
 from tests.pipeline.conftest import Referee
 from vouchmq.spark.options import SinkOptions
-from vouchmq.spark.publishes import RowError
-from vouchmq.spark.sink import BatchWriter, Published, SinkError, publish_task
+from vouchmq.spark.sink.publishes import RowError
+from vouchmq.spark.sink.sink import BatchWriter, Published, SinkError, publish_task
 
 Either = BrokerProcess | Referee
 
@@ -180,7 +180,7 @@ def test_a_task_without_rows_needs_no_broker() -> None:
 
 
 def test_the_driver_hears_of_totals(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="vouchmq.spark.sink")
+    caplog.set_level("INFO", logger="vouchmq.spark.sink.sink")
     writer = BatchWriter(SinkOptions.parse({"url": "amqp://broker", "exchange": "x"}))
     writer.commit([Published(5), None, Published(7, nacked=2)])
     writer.commit([Published(5, unroutable=2)])

@@ -14,12 +14,12 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from tests.pipeline.test_rows import Schema, Spelt
 from vouchmq.spark import register
 from vouchmq.spark.columns import SCHEMA_DDL, SchemaError
+from vouchmq.spark.data_source import AmqpDataSource, SpeculativeAmqpDataSource
 from vouchmq.spark.options import OptionError
-from vouchmq.spark.queueing import QueueReader
-from vouchmq.spark.sink import BatchWriter, StreamWriter
-from vouchmq.spark.source import AmqpDataSource, SpeculativeAmqpDataSource
-from vouchmq.spark.spooling import SpoolReader
-from vouchmq.spark.stream import StreamModeReader
+from vouchmq.spark.sink.sink import BatchWriter, StreamWriter
+from vouchmq.spark.source.queue_mode import QueueReader
+from vouchmq.spark.source.spool_mode import SpoolReader
+from vouchmq.spark.source.stream_mode import StreamModeReader
 
 # Nobody listens there: whatever connects fails.
 READ = {"url": "amqp://guest:s3cret@127.0.0.1:1/", "queue": "q"}

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from vouchmq.spark import spool
-from vouchmq.spark.offsets import Places
-from vouchmq.spark.spool import Spool, SpoolError, directory_of
+from vouchmq.spark.source import spool
+from vouchmq.spark.source.offsets import Places
+from vouchmq.spark.source.spool import Spool, SpoolError, directory_of
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("text", pa.string())])
 

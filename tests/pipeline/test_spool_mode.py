@@ -12,10 +12,10 @@ from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline import source_world as world
 from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
 from tests.waiting import wait_until
-from vouchmq.spark import spool
-from vouchmq.spark.feed import Feed, FeedError
-from vouchmq.spark.offsets import OffsetError
-from vouchmq.spark.spool import SpoolError
+from vouchmq.spark.source import spool
+from vouchmq.spark.source.consumer import Feed, FeedError
+from vouchmq.spark.source.offsets import OffsetError
+from vouchmq.spark.source.spool import SpoolError
 
 
 @pytest.fixture

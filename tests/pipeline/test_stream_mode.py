@@ -17,13 +17,13 @@ from tests.pipeline.conftest import Referee
 from tests.pipeline.streams import SMALL, declare, delete, options, publish, query
 from tests.waiting import Lateness
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
-from vouchmq.kit.bulk_publish import AnyRow
+from vouchmq.kit.bulk.publish import AnyRow
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import OptionError
-from vouchmq.spark.ranges import DataLossError, OffsetError, Range
-from vouchmq.spark.stream import StreamBatchReader, StreamPartition
-from vouchmq.spark.stream_read import RangeReader, SilenceError
-from vouchmq.spark.tail import NotAStreamError, Probe, StreamGoneError
+from vouchmq.spark.source.range_reader import RangeReader, SilenceError
+from vouchmq.spark.source.stream_bounds import NotAStreamError, Probe, StreamGoneError
+from vouchmq.spark.source.stream_mode import StreamBatchReader, StreamPartition
+from vouchmq.spark.source.stream_ranges import DataLossError, OffsetError, Range
 
 Fresh = Callable[[str], str]
 

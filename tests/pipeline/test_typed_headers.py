@@ -15,8 +15,8 @@ from tests.pipeline.wire_values import Content, contents, tables
 from vouchmq.kit.bulk import decode_properties
 from vouchmq.spark.columns import KINDS, TYPED
 from vouchmq.spark.options import OptionError, SinkOptions
-from vouchmq.spark.publishes import Publisher, RowError
 from vouchmq.spark.rows import arrow_schema, batch_from
+from vouchmq.spark.sink.publishes import Publisher, RowError
 from vouchmq.spark.typed_headers import Typed, TypedHeaderError, encode_typed, read_typed
 
 SINK = SinkOptions.parse({"url": "amqp://broker", "routingKey": "q"})
@@ -167,7 +167,7 @@ def test_the_id_is_put_in_the_place_of_a_header_of_its_name() -> None:
 
 def test_the_option_adds_the_column_and_is_not_ignored() -> None:
     pytest.importorskip("pyspark")
-    from vouchmq.spark.source import AmqpDataSource
+    from vouchmq.spark.data_source import AmqpDataSource
 
     options = {"url": "amqp://broker", "queue": "s", "mode": "stream"}
     assert TYPED not in AmqpDataSource(options).schema()

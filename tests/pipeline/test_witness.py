@@ -12,13 +12,14 @@ import pytest
 
 from tests.pipeline.witness_reference import Line, judge
 from vouchmq.kit.witness import Witness
-from vouchmq.spark import ledger, witness
-from vouchmq.spark.lines import LedgerError
+from vouchmq.spark.audit import events as ledger_events
+from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.witness import witness
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from vouchmq.spark.witness import WitnessResult
+    from vouchmq.spark.witness.witness import WitnessResult
 
 
 pytestmark = pytest.mark.timeout(300)
@@ -223,8 +224,8 @@ def test_both_sides_are_held_against_each_other(spark: SparkSession, tmp_path: P
         event("inv", 6, qid=5, i=[[13, 13]], w="boot", part=1, parts=1) | {"t": 5},
     ]
     lines = spark.createDataFrame(
-        [tuple(each.get(key.name) for key in ledger.KEYS) for each in events],
-        ledger.SCHEMA_DDL,
+        [tuple(each.get(key.name) for key in ledger_events.KEYS) for each in events],
+        ledger_events.SCHEMA_DDL,
     ).selectExpr("*", "false AS broken")
     result = witness.run(spark, [tmp_path / "in"], tmp_path / "out", lines)
     assert found(result, spark) == {

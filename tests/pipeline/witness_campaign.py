@@ -6,7 +6,7 @@
 Three publishers and three consumers, each a process of its own, with the bulk client and with
 aio-pika, use two durable queues with persistent, mandatory, confirmed messages. Each round ends
 with SIGKILL of the broker (of the Erlang node, for RabbitMQ) and its start on the same data. At the
-end the queues are emptied, and `vouchmq.spark.witness` judges what the clients have written; for
+end the queues are emptied, and `vouchmq.spark.witness.witness` judges what the clients have written; for
 VouchMQ also against the broker's own ledger. With `--young` each round is one client that declares
 a durable queue and publishes to it, and the broker is killed as soon as all is confirmed.
 """
@@ -73,7 +73,7 @@ class Victim(Protocol):
 class Ours:
     """VouchMQ with a ledger that names messages."""
 
-    def __init__(self, directory: Path, program: str = "server") -> None:
+    def __init__(self, directory: Path, program: str = "vouchmq") -> None:
         self.ledger = directory / "ledger"
         flags = ("--ledger-enabled", "on", "--ledger-dir", str(self.ledger))
         self._process = BrokerProcess(
@@ -260,8 +260,9 @@ def _patiently_drain(url: str, directory: Path, queues: Sequence[str]) -> Left:
 
 def judge(directory: Path, out: Path, ledger: Path | None) -> dict[str, Any]:
     """What the witnesses say, as plain data."""
-    from vouchmq.spark import lines, witness
+    from vouchmq.spark.audit import lines
     from vouchmq.spark.session import session
+    from vouchmq.spark.witness import witness
 
     with session("witnesses", cores=2, memory="1g") as spark:
         told = None

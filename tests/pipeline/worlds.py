@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from server.ledger.files import LedgerFiles
+from vouchmq.server.ledger.files import LedgerFiles
 
 Event = dict[str, Any]
 Order = tuple[int, int, int]

@@ -10,9 +10,9 @@ import pamqp.commands as amqp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vouchmq.kit.bulk_frames import BrokenFrameError, Delivery, FrameWalk, Inbox, Returned
-from vouchmq.kit.bulk_methods import HEARTBEAT, method_frame
-from vouchmq.kit.bulk_properties import encode_properties
+from vouchmq.kit.bulk.frames import BrokenFrameError, Delivery, FrameWalk, Inbox, Returned
+from vouchmq.kit.bulk.methods import HEARTBEAT, method_frame
+from vouchmq.kit.bulk.properties import encode_properties
 
 CHANNELS = (1, 2, 7)
 FRAME_MAX = 4096

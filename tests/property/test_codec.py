@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
-from protocol import codec
-from protocol.errors import AmqpError
-from protocol.fields import Table, encode_table
-from protocol.text import encode_text
 from tests.property.test_fields import tables
+from vouchmq.protocol import codec
+from vouchmq.protocol.errors import AmqpError
+from vouchmq.protocol.fields import Table, encode_table
+from vouchmq.protocol.text import encode_text
 
 METHOD_CLASSES: list[type[base.Frame]] = [*commands.INDEX_MAPPING.values(), codec.AccessRequest]
 FROM_CLIENTS = [

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pamqp import commands
 
-from server.confirms import Confirms
 from tests import wire
+from vouchmq.server.channel.confirms import Confirms
 
 
 class ConfirmsMachine(RuleBasedStateMachine):

@@ -7,11 +7,6 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import AmqpError
-from server.broker import definitions as d
-from server.broker.broker import Broker
-from server.broker.policies import Policy
-from server.broker.vhost import VHost
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
     QueueStandIn,
@@ -19,6 +14,11 @@ from tests.unit.server.broker.stand_ins import (
     new_broker,
     queue,
 )
+from vouchmq.protocol.errors import AmqpError
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.policy.policies import Policy
+from vouchmq.server.broker.vhost import VHost
 
 ME = object()
 names = st.sampled_from(["a", "b"])

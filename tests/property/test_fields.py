@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import decode as pamqp_decode
 
-from protocol.errors import FrameError
-from protocol.fields import (
+from vouchmq.protocol.errors import FrameError
+from vouchmq.protocol.fields import (
     Field,
     Table,
     decode_table,
@@ -19,7 +19,7 @@ from protocol.fields import (
     same_value,
     type_name,
 )
-from protocol.text import decode_text
+from vouchmq.protocol.text import decode_text
 
 keys = st.binary(max_size=20).map(decode_text)
 

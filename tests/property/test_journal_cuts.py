@@ -6,10 +6,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from store.records import FORMAT_VERSION, MAGIC
-from store.recovery import Recovered, open_journal
-from store.segment import segment_name
 from tests.simulation.sim_disk import Inode, SimDisk
+from vouchmq.store.journal.records import FORMAT_VERSION, MAGIC
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.recovery.recover import Recovered, open_journal
 
 SEGMENT_SIZE_BYTES = 4096
 VERSION_END = len(MAGIC) + 2

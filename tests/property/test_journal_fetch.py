@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.errors import WriteFailed
-from store.group_commit import GroupCommit
-from store.recovery import Recovered, open_journal
-from store.sync_worker import SyncInline
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.store.errors import WriteFailed
+from vouchmq.store.recovery.recover import Recovered, open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import SyncInline
 
 QUEUES = (1, 2, 3)
 _picks = st.lists(st.integers(0, 500), min_size=1, max_size=20)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store.recovery import open_journal
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.store.recovery.recover import open_journal
 
 Message = tuple[int, bytes, bytes]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.ledger.pens import QueuePen
 from tests.simulation import history
 from tests.simulation.ledger import Violation
+from vouchmq.server.ledger.recorder import QueuePen
 
 
 @pytest.mark.parametrize("is_rough", [False, True])

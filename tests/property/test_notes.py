@@ -6,11 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from store.compaction import Compactor
-from store.group_commit import GroupCommit
-from store.recovery import open_journal
-from store.sync_worker import SyncInline
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.recovery.recover import open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import SyncInline
 
 _scope = st.integers(1, 4)
 _key = st.sampled_from([b"", b"a", b"b", b"\x00" * 9, b"long" * 20])

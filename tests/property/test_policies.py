@@ -7,11 +7,6 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import AmqpError
-from protocol.fields import longstr
-from server.broker.broker import Broker
-from server.broker.delays import is_hidden
-from server.broker.policies import NO_RULING, Policy, Ruling
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
     Names,
@@ -19,6 +14,11 @@ from tests.unit.server.broker.stand_ins import (
     exchange,
     queue,
 )
+from vouchmq.protocol.errors import AmqpError
+from vouchmq.protocol.fields import longstr
+from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.delays.delay import is_hidden
+from vouchmq.server.broker.policy.policies import NO_RULING, Policy, Ruling
 
 NAMES = ("a", "ab", "b", "ba")
 names = st.sampled_from(NAMES)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 
-from server.broker.policies import Policy
 from tests import wire
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker.policy.policies import Policy
 
 PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 RETRIES = {"delayed-retry-type": "all", "delayed-retry-min": 100}

@@ -8,9 +8,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pamqp import header as pamqp_header
 
-from protocol.errors import FrameError
-from protocol.fields import Table, encode_table
-from protocol.properties import (
+from tests.property.test_fields import tables
+from vouchmq.protocol.errors import FrameError
+from vouchmq.protocol.fields import Table, encode_table
+from vouchmq.protocol.properties import (
     CARE,
     HEADERS,
     PERSISTENT,
@@ -19,8 +20,7 @@ from protocol.properties import (
     with_reply_to,
     without_headers,
 )
-from protocol.text import encode_text
-from tests.property.test_fields import tables
+from vouchmq.protocol.text import encode_text
 
 TEXTS = [0, 1, 5, 6, 7, 8, 10, 11, 12, 13]
 OCTETS = [3, 4]

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from server.broker.dedup import Key
-from server.broker.definitions import decode
-from server.store_names import Names
 from tests import wire
 from tests.property.test_routing import topic_oracle
 from tests.unit.server.in_memory import World, delivery, name_of
+from vouchmq.server.broker.definitions import decode
+from vouchmq.server.broker.features.dedup import Key
+from vouchmq.server.cli.store_names import Names
 
 STEPS = 40
 EXCHANGES = ("v", "w", "x", "y")

@@ -7,10 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from server.broker import line, requeued
-from server.broker.fate import Fate
-from server.broker.message import Message
 from tests.unit.server.queues import FakeOutlet, Shared, Stage
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.queues import ready_list, requeued
+from vouchmq.server.broker.queues.settlement import Fate
 
 places = st.floats(0, 0.999)
 
@@ -75,9 +75,9 @@ class QueueMachine(RuleBasedStateMachine):
             [["plain"], ["no_ack"], ["shared"], ["plain", "no_ack"], ["plain", "shared", "no_ack"]]
         ),
         rooms=st.lists(st.sampled_from([None, None, 1, 2, 5]), max_size=4),
-        piece=st.sampled_from([1, 2, 3, line.PIECE_MESSAGES]),
+        piece=st.sampled_from([1, 2, 3, ready_list.PIECE_MESSAGES]),
         stride=st.sampled_from([1, 2, requeued.FIRST_STRIDE]),
-        few=st.sampled_from([(0, 1), (2, 2), (line.FEW_MESSAGES, line.NEAR)]),
+        few=st.sampled_from([(0, 1), (2, 2), (ready_list.FEW_MESSAGES, ready_list.NEAR)]),
     )
     def begin(
         self,
@@ -91,10 +91,10 @@ class QueueMachine(RuleBasedStateMachine):
 
         What comes back is merged in small pieces, too, or there would never be more than one.
         """
-        self.patch.setattr(line, "PIECE_MESSAGES", piece)
+        self.patch.setattr(ready_list, "PIECE_MESSAGES", piece)
         self.patch.setattr(requeued, "FIRST_STRIDE", stride)
-        self.patch.setattr(line, "FEW_MESSAGES", few[0])
-        self.patch.setattr(line, "NEAR", few[1])
+        self.patch.setattr(ready_list, "FEW_MESSAGES", few[0])
+        self.patch.setattr(ready_list, "NEAR", few[1])
         self.kinds = kinds
         for number, left in enumerate(rooms):
             self.consume(left, 0, number / len(rooms))

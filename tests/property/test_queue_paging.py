@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 
-from server.broker.pager import LEAST_OCTETS, ScratchSpan
-from server.broker.queue import Queue
 from tests.property.test_queue import QueueMachine
 from tests.unit.server.paging import FakePagedStore
 from tests.unit.server.queues import Stage
+from vouchmq.server.broker.paging.pager import LEAST_OCTETS, ScratchSpan
+from vouchmq.server.broker.queues.classic import Queue
 
 MESSAGE_OCTETS = LEAST_OCTETS // 3
 

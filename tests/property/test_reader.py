@@ -16,9 +16,10 @@ from pamqp import header as pamqp_header
 from pamqp import heartbeat as pamqp_heartbeat
 from pamqp.common import FieldTable
 
-from protocol.errors import FrameError, HardError, UnexpectedFrame
-from protocol.fields import encode_shortstr
-from protocol.reader import (
+from tests import wire
+from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
+from vouchmq.protocol.fields import encode_shortstr
+from vouchmq.protocol.reader import (
     ACKS,
     HEARTBEAT,
     METHOD,
@@ -29,8 +30,7 @@ from protocol.reader import (
     PublishesEvent,
     Reader,
 )
-from protocol.runs import encode_deliveries
-from tests import wire
+from vouchmq.protocol.runs import encode_deliveries
 
 LARGEST_BODY = 10_000
 BODY = bytes(number % 251 for number in range(LARGEST_BODY))

@@ -7,12 +7,12 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.fields import Field, Table, boolean, header_equal, longstr
-from server.broker.bindings import Binding
-from server.broker.routing.headers import HeadersRouter
-from server.broker.routing.topic import TopicRouter
-from server.broker.vhost import VHost
 from tests.unit.server.broker.stand_ins import QueueStandIn, exchange, new_vhost, queue, routed
+from vouchmq.protocol.fields import Field, Table, boolean, header_equal, longstr
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.headers import HeadersRouter
+from vouchmq.server.broker.exchanges.topic import TopicRouter
+from vouchmq.server.broker.vhost import VHost
 
 ME = object()
 WORDS = ["a", "b", "", "*", "#", "a*"]

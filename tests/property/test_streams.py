@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import pytest
 from pamqp import commands
 
-import server.broker.stream
-from server.broker.stream import Stream
+import vouchmq.server.broker.streams.stream
 from tests import wire
 from tests.unit.server.in_memory import Client, confirms
 from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker.streams.stream import Stream
 
 STEPS = 60
 
@@ -202,8 +202,8 @@ def test_whoever_lags_goes_on_within_a_few_turns(
     """LIMIT-23: a turn has room for some readers only, and they take turns."""
     draw = random.Random(seed)
     most, slice_size = draw.choice(((8, 2), (6, 3), (5, 5)))
-    monkeypatch.setattr(server.broker.stream, "TURN_MESSAGES", most)
-    monkeypatch.setattr(server.broker.stream, "SLICE_MESSAGES", slice_size)
+    monkeypatch.setattr(vouchmq.server.broker.streams.stream, "TURN_MESSAGES", most)
+    monkeypatch.setattr(vouchmq.server.broker.streams.stream, "SLICE_MESSAGES", slice_size)
     story = Story(seed)
     story.is_limited = False
     declared = commands.Queue.Declare(

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from server.broker.message import Message
-from server.broker.queue import Queue
-from server.consumer import Consumer
-from server.unacked import Taken, Unacked
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.channel.consumer import Consumer
+from vouchmq.server.channel.unacked import Taken, Unacked
 
 QUEUES = [cast("Queue", SimpleNamespace(name=name)) for name in "qr"]
 CONSUMERS = [cast("Consumer", SimpleNamespace(name=name)) for name in "ab"]

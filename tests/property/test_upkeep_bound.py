@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from server.alarms import Alarms
-from server.upkeep import Upkeep
-from store.compaction import Compactor
-from store.group_commit import GroupCommit
-from store.journal import Journal
-from store.recovery import open_journal
-from store.sync_worker import SyncInline
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.server.runtime.alarms import Alarms
+from vouchmq.server.runtime.compaction_scheduler import Upkeep
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.recovery.recover import open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import SyncInline
 
 SEGMENT = 256 * 1024
 TICK_S = 0.002

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
-from protocol import reader
-from protocol.codec import method_ids
-from protocol.errors import AmqpError
-from protocol.states import ConnectionState
-from server.connection import SETTLES_OR_ENDS
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MChannel, Model, Refused
+from vouchmq.protocol import reader
+from vouchmq.protocol.codec import method_ids
+from vouchmq.protocol.errors import AmqpError
+from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.connection.connection import SETTLES_OR_ENDS
 
 if TYPE_CHECKING:
-    from server.connection import Connection
     from tests.simulation.world import World
+    from vouchmq.server.connection.connection import Connection
 
 FRAME_MAX = 4096
 PERSISTENT, TRANSIENT = b"\x10\x00\x02", b"\x10\x00\x01"

@@ -6,16 +6,16 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from store.errors import StoreError
-from store.sync_worker import SyncInline
 from tests.simulation.ledger import Found, Item, State, Violation
 from tests.simulation.sim_disk import Inode, PowerCut, SimDisk
+from vouchmq.store.errors import StoreError
+from vouchmq.store.sync.worker import SyncInline
 
 if TYPE_CHECKING:
-    from server.assembly import Assembly
-    from server.broker.message import Message
-    from server.broker.queue import Queue
     from tests.simulation.world import World
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.runtime.runtime import Assembly
 
 BINDABLE = ("amq.direct", "amq.fanout", "amq.topic")
 

@@ -16,25 +16,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from protocol.contents import property_block
-from protocol.fields import as_integer, as_text, decode_shortstr
-from protocol.properties import Properties
-from protocol.runs import body_size
-from server.broker.fate import Fate, Reason
-from server.broker.hold import delay_of
-from server.broker.released import released
 from tests.simulation.crashes import number_in
 from tests.simulation.feature_listing import Listing, Place, stuck_messages, stuck_of
 from tests.simulation.ledger import Violation, shown
+from vouchmq.protocol.contents import property_block
+from vouchmq.protocol.fields import as_integer, as_text, decode_shortstr
+from vouchmq.protocol.properties import Properties
+from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.delays.delay_queue import delay_of
+from vouchmq.server.broker.delays.undelayed import released
+from vouchmq.server.broker.queues.settlement import Fate, Reason
 
 if TYPE_CHECKING:
-    from protocol.fields import Field, Table
-    from server.broker.line import Line
-    from server.broker.message import Message
-    from server.broker.outlet import Outlet
-    from server.broker.queue import Queue
     from tests.simulation import feature_client
     from tests.simulation.feature_world import FeatureWorld
+    from vouchmq.protocol.fields import Field, Table
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.ports import Outlet
+    from vouchmq.server.broker.queues.ready_list import Line
 
 Death = tuple[str, str, int]  # queue, reason, count; newest first
 

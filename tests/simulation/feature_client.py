@@ -16,7 +16,6 @@ from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 from pamqp import header as pamqp_header
 
-from protocol import reader
 from tests.simulation.clients import (
     ACK,
     CONNECTION_CLOSE,
@@ -39,10 +38,11 @@ from tests.simulation.feature_topology import (
     QueuePlan,
 )
 from tests.simulation.ledger import Violation
+from vouchmq.protocol import reader
 
 if TYPE_CHECKING:
-    from server.connection import Connection
     from tests.simulation.feature_world import FeatureWorld
+    from vouchmq.server.connection.connection import Connection
 
 # What a broker may refuse one of these clients: see `_close_is_due`.
 REFUSALS = frozenset({403, 404, 405, 406})

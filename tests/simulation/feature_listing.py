@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from server.broker import definitions as d
-from server.broker.fate import Reason
-from server.broker.hold import Hold
-from server.broker.pager import StoredSpan
-from server.broker.stuck import note_key
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.dead_letter.retry import note_key
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.paging.pager import StoredSpan
+from vouchmq.server.broker.queues.settlement import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from server.assembly import Assembly
-    from server.broker.line import Line
-    from server.broker.message import Message
-    from server.broker.queue import Queue
-    from server.connection import Connection
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.runtime.runtime import Assembly
 
 Place = tuple[str, int]  # a queue and a seq
 

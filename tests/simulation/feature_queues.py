@@ -11,16 +11,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import server.assembly
-from server.broker.hold import Hold
-from server.broker.queue import Queue, always
+import vouchmq.server.runtime.runtime
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.queues.classic import Queue, always
 
 if TYPE_CHECKING:
-    from server.broker.fate import Fate, Reason
-    from server.broker.line import Line, RunSize
-    from server.broker.message import Message
-    from server.broker.outlet import Outlet
     from tests.simulation.feature_books import Books
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.ports import Outlet
+    from vouchmq.server.broker.queues.ready_list import Line, RunSize
+    from vouchmq.server.broker.queues.settlement import Fate, Reason
 
 
 class Desk:
@@ -152,8 +152,8 @@ class WatchedHold(Hold):
 def watched_queues() -> Iterator[None]:
     """Every queue that is made is one of these."""
     with (
-        patch.object(server.assembly, "Queue", WatchedQueue),
-        patch.object(server.assembly, "Hold", WatchedHold),
+        patch.object(vouchmq.server.runtime.runtime, "Queue", WatchedQueue),
+        patch.object(vouchmq.server.runtime.runtime, "Hold", WatchedHold),
     ):
         try:
             yield

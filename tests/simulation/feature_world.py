@@ -13,11 +13,6 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
-from server.admission import Admission
-from server.assembly import DISK_FULL, Assembly
-from server.broker.hold import Hold
-from store.errors import StoreError, WriteFailed
-from store.sync_worker import SyncInline
 from tests.simulation import crashes, feature_client
 from tests.simulation.feature_books import Books
 from tests.simulation.feature_client import FeatureClient
@@ -45,12 +40,17 @@ from tests.simulation.world import (
     WorldDisk,
     ignore,
 )
+from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.runtime.runtime import DISK_FULL, Assembly
+from vouchmq.store.errors import StoreError, WriteFailed
+from vouchmq.store.sync.worker import SyncInline
 
 if TYPE_CHECKING:
-    from server.broker.queue import Queue
-    from server.broker.vhost import VHost
-    from server.node import Node
     from tests.simulation.clients import Client
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.runtime.context import Node
 
 SETTLE_S = 0.02
 LAST_S = 3.0

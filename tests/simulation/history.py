@@ -12,8 +12,6 @@ from unittest.mock import patch
 
 import structlog
 
-from server.broker import line, pager
-from store.errors import StoreError
 from tests.simulation.feature_queues import watched_queues
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
@@ -21,6 +19,9 @@ from tests.simulation.ledger_world import LedgerWorld
 from tests.simulation.pair_world import PairWorld, watched_timeouts
 from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
+from vouchmq.server.broker.paging import pager
+from vouchmq.server.broker.queues import ready_list
+from vouchmq.store.errors import StoreError
 
 STEPS = 400
 # A ledger is read as a whole in the end.
@@ -68,7 +69,7 @@ def quiet_logs(bugs: list[BaseException]) -> Iterator[None]:
 def small_pages() -> Iterator[None]:
     """Queues of a few hundred octets are worth paging here."""
     with ExitStack() as patches:
-        for room in (pager, line):
+        for room in (pager, ready_list):
             patches.enter_context(patch.object(room, "LEAST_OCTETS", 400))
             patches.enter_context(patch.object(room, "TAIL_OCTETS", 1200))
         yield

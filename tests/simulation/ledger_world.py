@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
-from server.assembly import Assembly
-from server.ledger.ledger import Before, Ledger
-from store.sync_worker import SyncInline
 from tests.ledger_reader import Audit, Line
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.world import Loop
+from vouchmq.server.ledger.ledger import Before, Ledger
+from vouchmq.server.runtime.runtime import Assembly
+from vouchmq.store.sync.worker import SyncInline
 
 
 class Shelf:

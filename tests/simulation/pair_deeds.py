@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from server.broker.policies import Policy
 from tests.covering import side_by_side
 from tests.simulation.feature_client import (
     MANY_MESSAGES,
@@ -17,6 +16,7 @@ from tests.simulation.feature_client import (
     declare_queue,
 )
 from tests.simulation.feature_topology import EXCHANGES, QUEUES
+from vouchmq.server.broker.policy.policies import Policy
 
 if TYPE_CHECKING:
     from tests.simulation.clients import ClientChannel

@@ -14,10 +14,6 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
-from protocol.runs import body_size
-from server import timeouts
-from server.broker.hold import Hold
-from server.consumer import Credit
 from tests.simulation import feature_client
 from tests.simulation.feature_queues import Desk
 from tests.simulation.feature_topology import QUEUES, Topology
@@ -25,14 +21,18 @@ from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
 from tests.simulation.pair_deeds import OPERATIONS, RING
 from tests.simulation.pair_plans import paired_topology, rows_of
+from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.channel import timeouts
+from vouchmq.server.channel.consumer import Credit
 
 if TYPE_CHECKING:
-    from server.broker.dedup import Window
-    from server.broker.queue import Queue
-    from server.channel import Channel
-    from server.consumer import Consumer
-    from server.unacked import Taken
     from tests.simulation.clients import Client
+    from vouchmq.server.broker.features.dedup import Window
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.channel.consumer import Consumer
+    from vouchmq.server.channel.unacked import Taken
 
 # Acts of one history, about: the next seed goes on where this one ends.
 STRIDE: Final = 400

@@ -1,4 +1,4 @@
-"""A disk with bad manners, for the store's tests; the same verbs as `store.disk.FileDisk`.
+"""A disk with bad manners, for the store's tests; the same verbs as `vouchmq.store.disk.FileDisk`.
 
 What it may do, each needed to catch a bug that was planted:
 - A write is pending until a sync of its file succeeds. At a crash each pending write is
@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from store.disk import DiskFile, Syncable
+from vouchmq.store.disk import DiskFile, Syncable
 
 SECTOR_SIZE = 512
 

@@ -22,14 +22,14 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from store.chain import Chain
-from store.compaction import Compactor
-from store.errors import UnsupportedFormat, WriteFailed
-from store.group_commit import GroupCommit
-from store.journal import Journal
-from store.recovery import Recovered, open_journal
-from store.sync_worker import Completion, SyncInline, sync_all
 from tests.simulation.sim_disk import PowerCut, SimDisk
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.errors import UnsupportedFormat, WriteFailed
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.segments import Chain
+from vouchmq.store.recovery.recover import Recovered, open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import Completion, SyncInline, sync_all
 
 Copy = tuple[int, int]  # queue id, LSN
 Key = tuple[int, bytes]  # scope id, key

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.homes import Homes
 from tests.simulation.store_model import Copy, StoreModel
+from vouchmq.store.journal.segment_map import Homes
 
 
 def sync(model: StoreModel) -> None:

@@ -11,9 +11,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from server.assembly import Assembly
-from store.errors import ReadFailed
-from store.sync_worker import SyncInline
 from tests.simulation import crashes
 from tests.simulation.feature_listing import messages_of
 from tests.simulation.feature_queues import Desk, watched_queues
@@ -21,6 +18,9 @@ from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.history import quiet_logs, small_pages, step
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import segments_on, spoil
+from vouchmq.server.runtime.runtime import Assembly
+from vouchmq.store.errors import ReadFailed
+from vouchmq.store.sync.worker import SyncInline
 
 SEEDS_AT_ONCE = 10
 SPOILT_PER_WORLD = 4

@@ -9,19 +9,22 @@ from typing import Any
 
 import pytest
 
-from server import topology
-from server.broker import hold, letters, levels, returns
-from server.broker.expiry import Expiry
-from server.broker.fate import Reason
-from server.broker.hold import Hold
-from server.broker.limits import Limit
-from server.broker.line import Line
-from server.broker.message import Message
-from server.broker.queue import Queue
-from server.broker.single_active import SingleActive
-from server.broker.stuck import Stuck
-from server.broker.tally import Tally
 from tests.simulation import history
+from vouchmq.server.broker.dead_letter import publisher
+from vouchmq.server.broker.dead_letter.retry import Stuck
+from vouchmq.server.broker.delays import delay_queue
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.features import redelivery
+from vouchmq.server.broker.features.expiry import Expiry
+from vouchmq.server.broker.features.length import Limit
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.queues import priority
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.ready_bytes import Tally
+from vouchmq.server.broker.queues.ready_list import Line
+from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.single_active import SingleActive
+from vouchmq.server.channel import topology
 
 # As many histories as a planted bug may survive.
 MOST_SEEDS = 40
@@ -41,12 +44,12 @@ def caught(most: int = MOST_SEEDS) -> str:
 
 def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """DLX-08: the source lets go, a block is written, and only then the targets get it."""
-    send = letters.Office.send
+    send = publisher.Office.send
 
     def split(
-        self: letters.Office,
+        self: publisher.Office,
         queue: Queue,
-        settings: letters.Letters,
+        settings: publisher.Letters,
         messages: list[Message],
         reason: Reason,
     ) -> None:
@@ -57,7 +60,7 @@ def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.Mo
         send(self, queue, settings, messages, reason)
         monkeypatch.setattr(Queue, "log_settled", log_settled)
 
-    monkeypatch.setattr(letters.Office, "send", split)
+    monkeypatch.setattr(publisher.Office, "send", split)
     assert "while messages are being moved" in caught()
 
 
@@ -68,19 +71,21 @@ def test_finds_a_dead_letter_that_leaves_no_settle(monkeypatch: pytest.MonkeyPat
 
 
 def test_finds_a_dead_letter_that_misses_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    targets = letters.Office._targets
+    targets = publisher.Office._targets
 
-    def first_only(self: letters.Office, *what: Any, **more: Any) -> tuple[tuple[Queue, ...], Any]:
+    def first_only(
+        self: publisher.Office, *what: Any, **more: Any
+    ) -> tuple[tuple[Queue, ...], Any]:
         queues, passage = targets(self, *what, **more)
         return queues[:1], passage
 
-    monkeypatch.setattr(letters.Office, "_targets", first_only)
+    monkeypatch.setattr(publisher.Office, "_targets", first_only)
     assert "DLX-0" in caught()
 
 
 def test_finds_counts_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """REDELIVER-13."""
-    monkeypatch.setattr(returns.Returns, "_count_lsn", lambda self, lsn, counts: None)
+    monkeypatch.setattr(redelivery.Returns, "_count_lsn", lambda self, lsn, counts: None)
     assert "known differently" in caught()
 
 
@@ -96,8 +101,8 @@ def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPa
 
 
 def test_finds_levels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = levels.Levels.lines
-    monkeypatch.setattr(levels.Levels, "lines", lambda self: lines(self)[::-1])
+    lines = priority.Levels.lines
+    monkeypatch.setattr(priority.Levels, "lines", lambda self: lines(self)[::-1])
     assert "PRIO-08" in caught()
 
 
@@ -114,8 +119,8 @@ def test_finds_a_hold_that_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_finds_a_hold_that_lets_go_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    delay_of = hold.delay_of
-    monkeypatch.setattr(hold, "delay_of", lambda raw: delay_of(raw) * 9 // 10)
+    delay_of = delay_queue.delay_of
+    monkeypatch.setattr(delay_queue, "delay_of", lambda raw: delay_of(raw) * 9 // 10)
     assert "DELAY-14" in caught()
 
 

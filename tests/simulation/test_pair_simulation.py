@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from server import consuming
-from server.broker.limits import Limit
-from server.broker.message import Message
-from server.broker.queue import Queue
-from server.broker.returns import Returns, note_key
-from server.unacked import Run, Unacked
 from tests.simulation import history
 from tests.simulation.pair_deeds import OPERATIONS, RING
 from tests.simulation.pair_plans import QUEUE_FACTORS, QUEUE_ROWS, rows_of
 from tests.simulation.pair_world import STRIDE, PairWorld
+from vouchmq.server.broker.features.length import Limit
+from vouchmq.server.broker.features.redelivery import Returns, note_key
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.channel import consume
+from vouchmq.server.channel.unacked import Run, Unacked
 
 if TYPE_CHECKING:
-    from server.channel import Channel
-    from server.consumer import Consumer, Credit
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.channel.consumer import Consumer, Credit
 
 
 FIXED_SEEDS = 8
@@ -103,7 +103,7 @@ def test_finds_deliveries_that_take_over_the_time_of_older_ones(
 
 def test_finds_a_size_limit_that_forgets_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """QOS-20."""
-    set_limits = consuming.set_limits
+    set_limits = consume.set_limits
 
     def forgets(
         channel: Channel, credit: Credit, count: int, octets: int, consumer: Consumer | None
@@ -112,7 +112,7 @@ def test_finds_a_size_limit_that_forgets_transactions(monkeypatch: pytest.Monkey
         set_limits(channel, credit, count, octets, consumer)
         channel.transaction = transaction
 
-    monkeypatch.setattr(consuming, "set_limits", forgets)
+    monkeypatch.setattr(consume, "set_limits", forgets)
     assert "QOS-20" in caught()
 
 

@@ -14,18 +14,20 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from store import chain, journal, pending, records, recovery, replay, scan, sync_worker
-from store.compaction import Compactor
-from store.copies import Run
-from store.disk import Syncable
-from store.end_mark import EndMark, EndMarkFile
-from store.errors import StoreError
-from store.notes import Notes
-from store.segment import Segment
-from store.summary import Summary
-from store.trust import Survey
 from tests.simulation import store_model
 from tests.simulation.store_model import StoreModel, run_random
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.disk import Syncable
+from vouchmq.store.errors import StoreError
+from vouchmq.store.journal import block_buffer, journal, records, segments
+from vouchmq.store.journal.end_mark import EndMark, EndMarkFile
+from vouchmq.store.journal.notes import Notes
+from vouchmq.store.journal.segment import Segment
+from vouchmq.store.reading.block_contents import Run
+from vouchmq.store.recovery import recover, replay, scan
+from vouchmq.store.recovery.summary import Summary
+from vouchmq.store.recovery.summary_check import Survey
+from vouchmq.store.sync import worker
 
 _sizes = st.lists(st.sampled_from((20, 60, 300, 1500)), min_size=1, max_size=5)
 _picks = st.lists(st.integers(0, 1000), min_size=1, max_size=6)
@@ -183,9 +185,9 @@ def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch
 
     def early(self: journal.Journal) -> journal.SyncTicket:
         ticket = begin_sync(self)
-        sync_worker.sync_all(ticket.targets)
+        worker.sync_all(ticket.targets)
         self.write()
-        scope = chain.SyncScope(self._chain.number - 1, ())
+        scope = segments.SyncScope(self._chain.number - 1, ())
         return replace(ticket, lsn=self.written_lsn, scope=scope)
 
     def request_first(model: StoreModel, *, is_late: bool) -> None:
@@ -204,19 +206,19 @@ def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch
 
 
 def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin_sync = chain.Chain.begin_sync
+    begin_sync = segments.Chain.begin_sync
 
-    def files_only(self: chain.Chain) -> chain.SyncScope:
+    def files_only(self: segments.Chain) -> segments.SyncScope:
         scope = begin_sync(self)
         targets = tuple(t for t in scope.targets if t is not self.disk.directory)
         return scope._replace(targets=targets)
 
-    monkeypatch.setattr(chain.Chain, "begin_sync", files_only)
+    monkeypatch.setattr(segments.Chain, "begin_sync", files_only)
     assert first_failing_seed() is not None
 
 
 def test_harness_catches_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync_all = sync_worker.sync_all
+    sync_all = worker.sync_all
     monkeypatch.setattr(
         store_model, "sync_all", lambda targets: sync_all(targets) and sync_all(targets)
     )
@@ -255,8 +257,8 @@ def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.Monkey
 
 
 def test_harness_catches_a_torn_tail_that_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_cut", lambda disk, last: None)
-    monkeypatch.setattr(chain.Chain, "begin", _begin_in_old_file(chain.Chain.begin))
+    monkeypatch.setattr(recover, "_cut", lambda disk, last: None)
+    monkeypatch.setattr(segments.Chain, "begin", _begin_in_old_file(segments.Chain.begin))
     assert first_failing_seed() is not None
 
 
@@ -264,7 +266,7 @@ class Begin(Protocol):
     """`Chain.begin`."""
 
     def __call__(
-        self, of: chain.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
+        self, of: segments.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
     ) -> int:
         """Begin a segment."""
 
@@ -273,7 +275,7 @@ def _begin_in_old_file(begin: Begin) -> Begin:
     """Go on in the newest segment as if recovery had cut and kept it."""
 
     def resume(
-        self: chain.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
+        self: segments.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
     ) -> int:
         if self._active is None and self._segments:
             self._active = self._segments[-1]
@@ -286,14 +288,14 @@ def _begin_in_old_file(begin: Begin) -> Begin:
 
 
 def test_harness_catches_blocks_that_nothing_proves_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "_write_again", lambda disk, extents, verdict: None)
+    monkeypatch.setattr(recover, "_write_again", lambda disk, extents, verdict: None)
     assert first_failing_seed() is not None
 
 
 def test_harness_catches_delivery_marks_lost_with_their_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    encode_head = pending.encode_head
+    encode_head = block_buffer.encode_head
     monkeypatch.setattr(
         journal,
         "encode_head",
@@ -305,33 +307,33 @@ def test_harness_catches_delivery_marks_lost_with_their_segment(
 def test_harness_catches_segments_removed_before_a_block_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    retire = chain.Chain._retire_segments
+    retire = segments.Chain._retire_segments
 
-    def too_soon(self: chain.Chain) -> bool:
+    def too_soon(self: segments.Chain) -> bool:
         has_retired = retire(self)
         self._retired = [(segment, 0) for segment, _ in self._retired]
         return has_retired
 
-    monkeypatch.setattr(chain.Chain, "_retire_segments", too_soon)
+    monkeypatch.setattr(segments.Chain, "_retire_segments", too_soon)
     assert first_failing_seed() is not None
 
 
 def test_harness_catches_settles_that_free_a_segment_unsynced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    end_sync = chain.Chain.end_sync
+    end_sync = segments.Chain.end_sync
 
-    def forgetful(self: chain.Chain, scope: chain.SyncScope) -> bool:
+    def forgetful(self: segments.Chain, scope: segments.SyncScope) -> bool:
         for segment in self._segments:
             segment.dead_number = 0
         return end_sync(self, scope)
 
-    monkeypatch.setattr(chain.Chain, "end_sync", forgetful)
-    monkeypatch.setattr(chain.Chain, "_remove_retired", _remove_now)
+    monkeypatch.setattr(segments.Chain, "end_sync", forgetful)
+    monkeypatch.setattr(segments.Chain, "_remove_retired", _remove_now)
     assert first_failing_seed() is not None
 
 
-def _remove_now(self: chain.Chain) -> None:
+def _remove_now(self: segments.Chain) -> None:
     for segment, _ in self._retired:
         self.disk.unlink(segment.name)
     self._retired = []
@@ -359,7 +361,7 @@ def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.Mon
 
 
 def test_harness_catches_a_seal_before_the_last_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain.Chain, "is_synced", True)
+    monkeypatch.setattr(segments.Chain, "is_synced", True)
     assert first_failing_seed() is not None
 
 
@@ -451,13 +453,13 @@ def test_harness_catches_a_move_without_the_message(monkeypatch: pytest.MonkeyPa
 def test_harness_catches_a_segment_removed_before_its_moves_are_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leave = chain.Chain._leave
+    leave = segments.Chain._leave
 
-    def at_once(self: chain.Chain, segment: Segment, number: int) -> None:
+    def at_once(self: segments.Chain, segment: Segment, number: int) -> None:
         leave(self, segment, number)
         self.disk.unlink(segment.name)
 
-    monkeypatch.setattr(chain.Chain, "_leave", at_once)
+    monkeypatch.setattr(segments.Chain, "_leave", at_once)
     assert first_failing_seed() is not None
 
 

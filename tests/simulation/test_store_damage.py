@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import pytest
 
-from store.errors import ReadFailed, UnsupportedFormat
-from store.inspect import Contents, Inspection, Inspector, StoredMessage
-from store.journal import Journal
-from store.recovery import Damage, Recovered, open_journal
-from store.segment import segment_name
 from tests.simulation import store_model
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.simulation.store_model import Copy, StoreModel
 from tests.unit.store.journals import segments_on, spoil
+from vouchmq.store.errors import ReadFailed, UnsupportedFormat
+from vouchmq.store.inspection import Contents, Inspection, Inspector, StoredMessage
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.recovery.recover import Damage, Recovered, open_journal
 
 SEEDS_AT_ONCE = 25
 

@@ -16,9 +16,6 @@ from contextlib import suppress
 import pytest
 from pamqp import commands
 
-from server.broker.stream import Stream
-from server.settings import Settings
-from store.errors import ReadFailed, UnsupportedFormat
 from tests import wire
 from tests.simulation import crashes
 from tests.simulation.history import quiet_logs
@@ -26,6 +23,9 @@ from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.store.journals import segments_on, spoil
+from vouchmq.server.broker.streams.stream import Stream
+from vouchmq.server.edge.settings import Settings
+from vouchmq.store.errors import ReadFailed, UnsupportedFormat
 
 SEEDS_AT_ONCE = 5
 STREAMS = ("s", "t")

@@ -1,6 +1,6 @@
 """The world around a simulated broker: a clock, a loop, a network and a disk, all from one seed.
 
-Everything above them is production code: `server.assembly.Assembly` and `server.connection`.
+Everything above them is production code: `vouchmq.server.runtime.runtime.Assembly` and `vouchmq.server.connection.connection`.
 The disk is `SimDisk`; before any of its operations the world may look what a crash at this very
 point would leave (`Crashes`), without disturbing the broker.
 """
@@ -16,24 +16,24 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from server.admission import Admission
-from server.assembly import DISK_FULL, Assembly
-from server.auth import Authenticator
-from server.connection import Connection
-from server.handshake import Handshake, Offer
-from server.settings import Settings
-from store.errors import WriteFailed
-from store.sync_worker import Completion, SyncInline
 from tests.simulation import actions, crashes
 from tests.simulation.clients import Client
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MConsumer, Model
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.users import Authenticator
+from vouchmq.server.connection.connection import Connection
+from vouchmq.server.connection.handshake import Handshake, Offer
+from vouchmq.server.edge.settings import Settings
+from vouchmq.server.runtime.runtime import DISK_FULL, Assembly
+from vouchmq.store.errors import WriteFailed
+from vouchmq.store.sync.worker import Completion, SyncInline
 
 if TYPE_CHECKING:
-    from server.broker.queue import Queue
-    from server.node import Node
-    from store.disk import Disk, Syncable
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.runtime.context import Node
+    from vouchmq.store.disk import Disk, Syncable
 
 SETTINGS = tuple(
     Settings(

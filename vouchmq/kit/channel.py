@@ -18,7 +18,7 @@ import aio_pika
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AMQPChannelError, AMQPError
 
 from vouchmq.kit.errors import ChannelLostError, RefusedError
-from vouchmq.kit.ledger import Ledger
+from vouchmq.kit.unsettled import Ledger
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from vouchmq.kit.bulk_confirms import Row
-    from vouchmq.kit.bulk_frames import Delivery, Returned
+    from vouchmq.kit.bulk.confirms import Row
+    from vouchmq.kit.bulk.frames import Delivery, Returned
 
 EVENTS: Final = (
     *("sent", "confirmed", "nacked", "returned"),
@@ -275,7 +275,7 @@ def route_of(exchange: str, routing_key: str) -> str:
 def id_in(properties: bytes) -> str:
     """The message id in properties as on the wire, "" when there is none."""
     # Only programs with the bulk client come here; the others need no pamqp.
-    from vouchmq.kit.bulk_properties import decode_properties
+    from vouchmq.kit.bulk.properties import decode_properties
 
     return decode_properties(properties).message_id or ""
 

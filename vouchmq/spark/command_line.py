@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, TextIO
 
-from vouchmq.kit.bulk_errors import BulkClosed
+from vouchmq.kit.bulk.errors import BulkClosed
 
 EXIT_FAILED: Final = 1
 EXIT_UNUSABLE: Final = 2

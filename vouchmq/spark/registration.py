@@ -23,7 +23,7 @@ def register(spark: SparkSession) -> None:
     interpreter that runs here, unless PYSPARK_PYTHON names one; with Spark Connect they are those
     of the server, which was started with its own.
     """
-    from vouchmq.spark.source import AmqpDataSource, SpeculativeAmqpDataSource
+    from vouchmq.spark.data_source import AmqpDataSource, SpeculativeAmqpDataSource
 
     # A static setting, which the processes that plan a write cannot see: so the class carries it.
     # A session of Spark Connect has no context: its server answers.

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from vouchmq.spark.columns import ALL, KINDS
-from vouchmq.spark.places import PLACE_HEADERS, places_of
 from vouchmq.spark.properties import PropertyReader
-from vouchmq.spark.property_edit import RawPropertiesError, edited, without_stream_offset
+from vouchmq.spark.sink.property_edit import RawPropertiesError, edited, without_stream_offset
+from vouchmq.spark.source.places import PLACE_HEADERS, places_of
 from vouchmq.spark.typed_headers import Typed
 
 # As the bulk client hands them out: tag, redelivered, exchange, routing key, properties, body.

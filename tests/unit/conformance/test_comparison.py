@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.case import Case, Outcome, Verdict
-from conformance.comparison import Comparison, Key, Report, named, read
-from conformance.page import Cell
-from conformance.report import write_json
-from conformance.stage import Stage
+from vouchmq.conformance.__main__ import main
+from vouchmq.conformance.case import Case, Outcome, Verdict
+from vouchmq.conformance.comparison import Comparison, Key, Report, named, read
+from vouchmq.conformance.page import Cell
+from vouchmq.conformance.report import write_json
+from vouchmq.conformance.stage import Stage
 
 A = Key("CONF-01", "select is answered", "≡")
 B = Key("TX-01", "a <b> & 'c'", "≡")

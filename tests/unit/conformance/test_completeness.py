@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from conformance.case import all_cases, order
-from conformance.untestable import UNTESTABLE
+from vouchmq.conformance.case import all_cases, order
+from vouchmq.conformance.untestable import UNTESTABLE
 
 RULES: Final = Path(__file__).resolve().parents[3] / "docs" / "behaviour.md"
 # A rule stands in the first cell of a row, or in bold at the beginning of a line.

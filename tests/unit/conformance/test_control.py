@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.case import Case
-from conformance.control import operate
-from conformance.expect import MismatchError, SkipError
-from conformance.runner import Plan, run
-from conformance.stage import Stage
-from conformance.target import Target
+from vouchmq.conformance.case import Case
+from vouchmq.conformance.control import operate
+from vouchmq.conformance.expect import MismatchError, SkipError
+from vouchmq.conformance.runner import Plan, run
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.target import Target
 
 NOBODY = Target("127.0.0.1", 1, "guest", "guest", "/")
 

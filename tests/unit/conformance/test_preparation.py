@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import conformance
+import vouchmq.conformance
 
-PREPARED = Path(conformance.__path__[0]) / "prepared"
+PREPARED = Path(vouchmq.conformance.__path__[0]) / "prepared"
 
 
 def entries(name: str) -> dict[str, list[dict[str, Any]]]:

@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from conformance.__main__ import main
-from conformance.case import Body, Case, Verdict, all_cases, order
-from conformance.expect import MismatchError, SkipError, Starting, says
-from conformance.report import summary, write_json, write_junit
-from conformance.runner import Plan, run
-from conformance.stage import Stage
-from conformance.target import Target, parse
-from conformance.untestable import UNTESTABLE
+from vouchmq.conformance.__main__ import main
+from vouchmq.conformance.case import Body, Case, Verdict, all_cases, order
+from vouchmq.conformance.expect import MismatchError, SkipError, Starting, says
+from vouchmq.conformance.report import summary, write_json, write_junit
+from vouchmq.conformance.runner import Plan, run
+from vouchmq.conformance.stage import Stage
+from vouchmq.conformance.target import Target, parse
+from vouchmq.conformance.untestable import UNTESTABLE
 
 NOBODY = Target("127.0.0.1", 1, "guest", "guest", "/")
 

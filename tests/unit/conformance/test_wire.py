@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import wire
-from conformance.wire import Raw, Typed
+from vouchmq.conformance import wire
+from vouchmq.conformance.wire import Raw, Typed
 
 FIELDS = (
     Typed("t", True),

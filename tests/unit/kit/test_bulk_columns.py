@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from vouchmq.kit.bulk_columns import DELIVERY_COLUMNS, columns_of, rows_of
-from vouchmq.kit.bulk_confirms import Row
-from vouchmq.kit.bulk_errors import PropertiesError
-from vouchmq.kit.bulk_properties import encode_properties
-from vouchmq.kit.bulk_publish import CHUNK_BYTES, Encoder, RowError
+from vouchmq.kit.bulk.columns import DELIVERY_COLUMNS, columns_of, rows_of
+from vouchmq.kit.bulk.confirms import Row
+from vouchmq.kit.bulk.errors import PropertiesError
+from vouchmq.kit.bulk.properties import encode_properties
+from vouchmq.kit.bulk.publish import CHUNK_BYTES, Encoder, RowError
 
 
 def test_deliveries_become_a_list_for_each_field() -> None:

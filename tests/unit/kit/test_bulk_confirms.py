@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vouchmq.kit.bulk_confirms import Confirms, Row
-from vouchmq.kit.bulk_errors import BulkError
-from vouchmq.kit.bulk_frames import Outcome, Returned
+from vouchmq.kit.bulk.confirms import Confirms, Row
+from vouchmq.kit.bulk.errors import BulkError
+from vouchmq.kit.bulk.frames import Outcome, Returned
 
 NO_ROUTE = (312, "NO_ROUTE")
 

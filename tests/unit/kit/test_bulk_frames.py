@@ -7,8 +7,8 @@ import struct
 import pamqp.commands as amqp
 import pytest
 
-from vouchmq.kit.bulk_frames import BrokenFrameError, FrameWalk, Inbox
-from vouchmq.kit.bulk_methods import HEARTBEAT, method_frame, method_of
+from vouchmq.kit.bulk.frames import BrokenFrameError, FrameWalk, Inbox
+from vouchmq.kit.bulk.methods import HEARTBEAT, method_frame, method_of
 
 
 def opened() -> FrameWalk:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp.commands import Basic
 
-from vouchmq.kit.bulk_errors import PropertiesError
-from vouchmq.kit.bulk_properties import NAMES, decode_properties, encode_properties
+from vouchmq.kit.bulk.errors import PropertiesError
+from vouchmq.kit.bulk.properties import NAMES, decode_properties, encode_properties
 
 NOON = datetime.datetime(2026, 1, 31, 12, 0, tzinfo=datetime.UTC)
 EVERYTHING: dict[str, object] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vouchmq.kit.bulk_url import Target, targets
+from vouchmq.kit.bulk.url import Target, targets
 
 
 def one(url: str) -> Target:

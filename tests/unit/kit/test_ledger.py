@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vouchmq.kit.ledger import Ledger
+from vouchmq.kit.unsettled import Ledger
 
 
 def ledger_of(count: int) -> Ledger[str]:

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from vouchmq.kit.channel import Channel
-from vouchmq.kit.ledger import Ledger
 from vouchmq.kit.message import Message
 from vouchmq.kit.modes import Mode, Options
 from vouchmq.kit.retry import Retries
 from vouchmq.kit.settling import Settling
+from vouchmq.kit.unsettled import Ledger
 
 
 class FakeChannel:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from vouchmq.kit.bulk_frames import Delivery, Returned
-from vouchmq.kit.bulk_properties import encode_properties
+from vouchmq.kit.bulk.frames import Delivery, Returned
+from vouchmq.kit.bulk.properties import encode_properties
 from vouchmq.kit.witness import Witness
 
 

@@ -9,15 +9,15 @@ import pytest
 from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
-from protocol import codec
-from protocol.errors import (
+from vouchmq.protocol import codec
+from vouchmq.protocol.errors import (
     CommandInvalid,
     FrameError,
     NotAllowed,
     NotFound,
     NotImplementedByBroker,
 )
-from protocol.fields import Field, boolean, encode_table, longstr
+from vouchmq.protocol.fields import Field, boolean, encode_table, longstr
 
 HARD_NAMES = ["a/b", "with space", "100%", "€", "x" * 255, "\udcff\udcfe", ""]
 

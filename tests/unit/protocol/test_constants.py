@@ -5,7 +5,7 @@ from __future__ import annotations
 from pamqp import commands
 from pamqp import constants as pamqp_constants
 
-from protocol import constants
+from vouchmq.protocol import constants
 
 
 def test_method_ids_are_those_of_the_specification() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol import errors
-from protocol.errors import AmqpError, HardError, NotFound, SoftError
+from vouchmq.protocol import errors
+from vouchmq.protocol.errors import AmqpError, HardError, NotFound, SoftError
 
 SOFT = {
     errors.AccessRefused: (403, "ACCESS_REFUSED"),

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from protocol.errors import FrameError
-from protocol.fields import (
+from vouchmq.protocol.errors import FrameError
+from vouchmq.protocol.fields import (
     Field,
     Table,
     as_integer,

@@ -7,9 +7,9 @@ import struct
 import pytest
 from pamqp import commands
 
-from protocol.errors import FrameError
-from protocol.fields import Field, Table, encode_table, longstr
-from protocol.properties import (
+from vouchmq.protocol.errors import FrameError
+from vouchmq.protocol.fields import Field, Table, encode_table, longstr
+from vouchmq.protocol.properties import (
     CARE,
     HEADERS,
     PERSISTENT,

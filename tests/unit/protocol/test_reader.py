@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 from pamqp import commands
 
-from protocol.errors import FrameError, HardError, UnexpectedFrame
-from protocol.reader import (
+from tests import wire
+from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
+from vouchmq.protocol.reader import (
     ACKS,
     HEARTBEAT,
     METHOD,
@@ -20,7 +21,6 @@ from protocol.reader import (
     PublishesEvent,
     Reader,
 )
-from tests import wire
 
 LARGEST_BODY = 100_000
 PUBLISH = wire.method(1, commands.Basic.Publish(exchange="", routing_key="q"))

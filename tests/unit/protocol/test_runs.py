@@ -7,8 +7,9 @@ import struct
 import pytest
 from pamqp import commands
 
-from protocol.fields import encode_shortstr
-from protocol.runs import (
+from tests import wire
+from vouchmq.protocol.fields import encode_shortstr
+from vouchmq.protocol.runs import (
     Message,
     body_size,
     content_pieces,
@@ -17,7 +18,6 @@ from protocol.runs import (
     parse_acks,
     parse_publishes,
 )
-from tests import wire
 
 NO_LIMIT = 1 << 62
 LIMITS = (wire.FRAME_MAX, 1 << 20)

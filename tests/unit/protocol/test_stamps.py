@@ -7,12 +7,12 @@ import random
 import pytest
 from pamqp import commands
 
-from protocol.contents import property_block, with_properties
-from protocol.errors import FrameError
-from protocol.fields import long_int
-from protocol.properties import with_headers
-from protocol.stamps import Stamp
 from tests import wire
+from vouchmq.protocol.contents import property_block, with_properties
+from vouchmq.protocol.errors import FrameError
+from vouchmq.protocol.fields import long_int
+from vouchmq.protocol.properties import with_headers
+from vouchmq.protocol.stamps import Stamp
 
 NAMES = ("x-stream-offset", "x-queue-seq")
 

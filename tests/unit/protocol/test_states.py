@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.constants import CONNECTION_CLOSE, CONNECTION_CLOSE_OK, CONNECTION_OPEN
-from protocol.errors import ChannelError, CommandInvalid
-from protocol.states import (
+from vouchmq.protocol.constants import CONNECTION_CLOSE, CONNECTION_CLOSE_OK, CONNECTION_OPEN
+from vouchmq.protocol.errors import ChannelError, CommandInvalid
+from vouchmq.protocol.states import (
     CHANNEL_TRANSITIONS,
     CONNECTION_TRANSITIONS,
     DISCARDING_CONNECTION_STATES,

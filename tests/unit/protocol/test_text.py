@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.text import cut_octets, cut_to_shortstr, decode_text, describe_octets, encode_text
+from vouchmq.protocol.text import (
+    cut_octets,
+    cut_to_shortstr,
+    decode_text,
+    describe_octets,
+    encode_text,
+)
 
 
 def test_octets_that_are_not_utf8_survive_as_text() -> None:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from pamqp import commands
 
-from protocol.fields import as_text, decode_table
-from protocol.properties import Properties
 from tests import wire
+from vouchmq.protocol.fields import as_text, decode_table
+from vouchmq.protocol.properties import Properties
 
 if TYPE_CHECKING:
-    from protocol.fields import Table
     from tests.unit.server.in_memory import Client
+    from vouchmq.protocol.fields import Table
 
 
 def declare(client: Client, name: str, **arguments: object) -> None:

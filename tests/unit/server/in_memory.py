@@ -9,31 +9,31 @@ from itertools import count
 
 from pamqp import base, commands
 
-from protocol.fields import Field, Table, boolean, encode_table
-from server.accounts import UserAccount
-from server.admission import Admission
-from server.auth import Authenticator
-from server.broker.broker import Broker
-from server.broker.delays import held_for
-from server.broker.equipment import Equipment
-from server.broker.features import features_of
-from server.broker.hold import Hold
-from server.broker.letter_pace import Pace
-from server.broker.letters import Office
-from server.broker.message import Message
-from server.broker.paged_store import JournalClock
-from server.broker.pager import Pager
-from server.broker.policies import Ruling
-from server.broker.queue import Queue
-from server.broker.spec import QueueSpec
-from server.broker.storing import Storing
-from server.broker.timers import Timers
-from server.connection import Connection
-from server.handshake import Handshake, Offer
-from server.node import Limits, Node
-from server.turn import Turn
 from tests import wire
 from tests.unit.server.paging import unpaged
+from vouchmq.protocol.fields import Field, Table, boolean, encode_table
+from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.users import Authenticator
+from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.dead_letter.pace import Pace
+from vouchmq.server.broker.dead_letter.publisher import Office
+from vouchmq.server.broker.delays.delay import held_for
+from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.enqueue import Storing
+from vouchmq.server.broker.features.apply import Equipment
+from vouchmq.server.broker.features.options import features_of
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.paging.paged_store import JournalClock
+from vouchmq.server.broker.paging.pager import Pager
+from vouchmq.server.broker.policy.policies import Ruling
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.spec import QueueSpec
+from vouchmq.server.broker.timers import Timers
+from vouchmq.server.connection.connection import Connection
+from vouchmq.server.connection.handshake import Handshake, Offer
+from vouchmq.server.edge.accounts import UserAccount
+from vouchmq.server.runtime.context import Limits, Node
+from vouchmq.server.runtime.turn import Turn
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 ACCOUNTS = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import count
 
-from server.admission import Admission
-from server.assembly import Assembly
-from server.auth import Authenticator
-from server.handshake import Offer
-from server.settings import Settings
-from store.sync_worker import SyncInline
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.in_memory import ACCOUNTS, World
+from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.users import Authenticator
+from vouchmq.server.connection.handshake import Offer
+from vouchmq.server.edge.settings import Settings
+from vouchmq.server.runtime.runtime import Assembly
+from vouchmq.store.sync.worker import SyncInline
 
 SETTINGS = Settings(segment_size_bytes=65536, disk_free_limit="0")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.broker.message import Message
-from server.broker.pager import Pager
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.paging.pager import Pager
 
 
 class FakePagedStore:

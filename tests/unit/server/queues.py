@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from server.broker.message import Message
-from server.broker.pager import Pager
-from server.broker.queue import Queue
-from server.broker.spec import QueueSpec
 from tests.unit.server.paging import FakePagedStore
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.paging.pager import Pager
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.spec import QueueSpec
 
 QUEUE_ID = 5
 TAIL = b"\x00\x01q"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import NotAllowed
-from server.admission import Admission
+from vouchmq.protocol.errors import NotAllowed
+from vouchmq.server.auth.connection_limits import Admission
 
 
 def test_without_limits_everybody_is_welcome() -> None:

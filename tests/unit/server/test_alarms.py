@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.alarms import RELEASED_PER_TURN, Alarms
+from vouchmq.server.runtime.alarms import RELEASED_PER_TURN, Alarms
 
 PLENTY = 1 << 40
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.errors import AccessRefused
-from server import auth
-from server.accounts import TopicAccount, UserAccount
-from server.auth import Authenticator, LoginError, User
-from server.startup import SettingsError
+from vouchmq.protocol.errors import AccessRefused
+from vouchmq.server.auth import users
+from vouchmq.server.auth.users import Authenticator, LoginError, User
+from vouchmq.server.edge.accounts import TopicAccount, UserAccount
+from vouchmq.server.edge.errors import SettingsError
 
 SALT = bytes.fromhex("908DC60A")
 SHA256 = "rabbit_password_hashing_sha256"
@@ -46,7 +46,7 @@ def stored(password: str, digest: str) -> str:
 
 
 def test_the_hash_of_the_specification_is_made() -> None:
-    assert auth.encode_hash(auth.hash_password("test12", SALT, SHA256)) == KNOWN_HASH
+    assert users.encode_hash(users.hash_password("test12", SALT, SHA256)) == KNOWN_HASH
 
 
 def test_the_hash_of_the_specification_lets_its_password_in() -> None:
@@ -226,7 +226,7 @@ def test_patterns_that_match_nothing_still_open_the_vhost() -> None:
 
 
 @pytest.mark.parametrize("permission", ["configure", "write", "read"])
-def test_a_refusal_names_permission_resource_and_user(permission: auth.Permission) -> None:
+def test_a_refusal_names_permission_resource_and_user(permission: users.Permission) -> None:
     shop = user(**{permission: "^mine"})
     shop.require(permission, "queue", "mine", "/")
     with pytest.raises(AccessRefused) as caught:
@@ -248,7 +248,7 @@ def test_any_permission_is_enough_to_look(permission: str) -> None:
 
 def test_topic_permissions_judge_keys_of_their_exchange_only() -> None:
     """PERM-10."""
-    user = auth.User("u")
+    user = users.User("u")
     user.permit_topics("/", "amq.topic", r"^open\.", "")
     user.require_topic("write", "open.x", "amq.topic", "/")
     user.require_topic("write", "closed", "amq.topic", "other vhost")
@@ -266,7 +266,7 @@ def test_topic_permissions_judge_keys_of_their_exchange_only() -> None:
 
 def test_names_in_topic_patterns_are_taken_literally() -> None:
     """PERM-10."""
-    user = auth.User("a.b")
+    user = users.User("a.b")
     user.permit_topics("v+", "t", r"^{username}\.{vhost}$", ".*")
     user.require_topic("write", "a.b.v+", "t", "v+")
     for key in ("axb.v+", "a.b.vv", "a.b.v+."):
@@ -306,19 +306,19 @@ def test_whom_a_certificate_proves_needs_no_password() -> None:
 
 
 def test_a_topic_pattern_that_is_none_changes_nothing() -> None:
-    user = auth.User("u")
+    user = users.User("u")
     with pytest.raises(ValueError, match="not a regular expression"):
         user.permit_topics("/", "t", "(", ".*")
     user.require_topic("write", "any", "t", "/")
 
 
 def test_verdicts_are_remembered_but_not_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth, "CACHE_SIZE", 8)
+    monkeypatch.setattr(users, "CACHE_SIZE", 8)
     shop = user(read="^even")
     searches: list[str] = []
     search = User._search
 
-    def counted(self: User, permission: auth.Permission, name: str, vhost: str) -> bool | None:
+    def counted(self: User, permission: users.Permission, name: str, vhost: str) -> bool | None:
         searches.append(name)
         return search(self, permission, name, vhost)
 
@@ -353,4 +353,4 @@ def test_only_the_tag_impersonator_speaks_for_others() -> None:
     ],
 )
 def test_loopback_addresses(host: str, verdict: bool) -> None:
-    assert auth.is_loopback(host) is verdict
+    assert users.is_loopback(host) is verdict

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from protocol.contents import REMEMBERED_OCTETS, remembered
-from server.broker import care
-from server.broker.timers import MOST_MS
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, got, publish
 from tests.unit.server.in_memory import World
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.test_storage import refuse
+from vouchmq.protocol.contents import REMEMBERED_OCTETS, remembered
+from vouchmq.server.broker.features import hooks
+from vouchmq.server.broker.timers import MOST_MS
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
@@ -133,7 +133,7 @@ class TestManyDeaths:
     @pytest.fixture
     def client(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
         """With channel 2 in a transaction; a turn may make 100 dead letters, or one batch more."""
-        monkeypatch.setattr(care, "TURN_DEATHS", 100)
+        monkeypatch.setattr(hooks, "TURN_DEATHS", 100)
         declare(client, "dead")
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         what = commands.Queue.Declare(queue="q", durable=True, arguments=arguments)  # type: ignore[arg-type]

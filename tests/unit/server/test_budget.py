@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-import server.app
-from protocol.errors import PreconditionFailed
-from server.app import in_slices
-from server.budget import SLICE_S, TURN_S, WorkBudget
-from server.node import Limits
 from tests import wire
 from tests.unit.server.in_memory import World, confirms, content, name_of
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.server.edge.app import in_slices
+from vouchmq.server.runtime.context import Limits
+from vouchmq.server.runtime.work_budget import SLICE_S, TURN_S, WorkBudget
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

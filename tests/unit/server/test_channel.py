@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from pamqp import base, commands
 
-from server.node import Limits
 from tests import wire
 from tests.unit.server.in_memory import (
     Client,
@@ -16,6 +15,7 @@ from tests.unit.server.in_memory import (
     content,
     delivery,
 )
+from vouchmq.server.runtime.context import Limits
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from server.confirms import Confirms
 from tests import wire
+from vouchmq.server.channel.confirms import Confirms
 
 
 def told(octets: bytes) -> list[tuple[str, int, bool]]:

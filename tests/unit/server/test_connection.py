@@ -8,10 +8,6 @@ from weakref import ref
 import pytest
 from pamqp import base, commands
 
-from protocol.states import ConnectionState
-from server.connection import FLOODED, STALLED
-from server.handshake import Offer
-from server.node import Limits
 from tests import wire
 from tests.unit.server.in_memory import (
     HEADER,
@@ -23,6 +19,10 @@ from tests.unit.server.in_memory import (
     delivery,
     name_of,
 )
+from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.connection.connection import FLOODED, STALLED
+from vouchmq.server.connection.handshake import Offer
+from vouchmq.server.runtime.context import Limits
 
 CLOSE = wire.method(0, commands.Connection.Close(200, "", 0, 0))
 CLOSE_OK = wire.method(0, commands.Connection.CloseOk())

@@ -7,8 +7,6 @@ from collections import Counter
 import pytest
 from pamqp import base, commands
 
-from protocol.fields import Field, Table, encode_table, longstr
-from server.node import Limits
 from tests import wire
 from tests.unit.server.in_memory import (
     Client,
@@ -19,6 +17,8 @@ from tests.unit.server.in_memory import (
     delivery,
     name_of,
 )
+from vouchmq.protocol.fields import Field, Table, encode_table, longstr
+from vouchmq.server.runtime.context import Limits
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 

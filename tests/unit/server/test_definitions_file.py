@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from protocol.fields import Field, longstr
-from server.definitions_entry import DefinitionsError
-from server.definitions_file import Content, read_content
+from vouchmq.protocol.fields import Field, longstr
+from vouchmq.server.definitions.entry import DefinitionsError
+from vouchmq.server.definitions.file import Content, read_content
 
 
 def content(**document: Any) -> Content:

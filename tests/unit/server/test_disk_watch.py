@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from server.disk_watch import HANGS_S, SAME_SIGNAL_S, DiskWatch, Watchman
+from vouchmq.server.edge.disk_watch import HANGS_S, SAME_SIGNAL_S, DiskWatch, Watchman
 
 
 @dataclass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from server import failed_logins
-from server.accounts import UserAccount
-from server.auth import Authenticator, LoginError, UncheckedLogin
-from server.failed_logins import FailedLogins, network_of
+from vouchmq.server.auth import failed_logins
+from vouchmq.server.auth.failed_logins import FailedLogins, network_of
+from vouchmq.server.auth.users import Authenticator, LoginError, UncheckedLogin
+from vouchmq.server.edge.accounts import UserAccount
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from server.accounts import UserAccount
-from server.first_steps import first_steps
-from server.settings import Settings
+from vouchmq.server.cli.first_steps import first_steps
+from vouchmq.server.edge.accounts import UserAccount
+from vouchmq.server.edge.settings import Settings
 
 
 @pytest.mark.parametrize(

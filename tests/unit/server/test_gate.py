@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
-from protocol.errors import PreconditionFailed
-from server.gate import BLOCKED
-from server.handshake import Offer
-from server.node import Limits
 from tests import wire
 from tests.unit.server.in_memory import (
     HEADER,
@@ -19,6 +15,10 @@ from tests.unit.server.in_memory import (
     confirms,
     name_of,
 )
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.server.connection.blocked import BLOCKED
+from vouchmq.server.connection.handshake import Offer
+from vouchmq.server.runtime.context import Limits
 
 HEARING = (*NOTIFIED, "connection.blocked")
 PLENTY = 1 << 40

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.gauges import MemoryGauge, give_back_memory
+from vouchmq.server.edge.memory import MemoryGauge, give_back_memory
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1024 * 1024

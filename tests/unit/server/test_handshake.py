@@ -8,12 +8,12 @@ import pytest
 from pamqp import commands
 from pamqp import frame as pamqp_frame
 
-from protocol import codec
-from protocol import constants as c
-from protocol.codec import Command
-from protocol.errors import AmqpError, ChannelError, NotAllowed
-from protocol.errors import LoginRefused as ProtocolLoginRefused
-from protocol.fields import (
+from vouchmq.protocol import codec
+from vouchmq.protocol import constants as c
+from vouchmq.protocol.codec import Command
+from vouchmq.protocol.errors import AmqpError, ChannelError, NotAllowed
+from vouchmq.protocol.errors import LoginRefused as ProtocolLoginRefused
+from vouchmq.protocol.fields import (
     Field,
     Table,
     boolean,
@@ -23,14 +23,13 @@ from protocol.fields import (
     long_int,
     longstr,
 )
-from protocol.states import ConnectionState
-from server import sasl
-from server.accounts import UserAccount
-from server.admission import Admission
-from server.auth import Authenticator
-from server.broker.queue import Queue
-from server.broker.vhost import VHost
-from server.handshake import (
+from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.users import Authenticator
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.vhost import VHost
+from vouchmq.server.connection import sasl
+from vouchmq.server.connection.handshake import (
     CAPABILITIES,
     IMMEDIATE,
     Handshake,
@@ -42,6 +41,7 @@ from server.handshake import (
     header_mistake,
     judge_header,
 )
+from vouchmq.server.edge.accounts import UserAccount
 
 NOTIFIABLE: Table = {"capabilities": Field("F", {"authentication_failure_close": boolean(True)})}
 OFFER = Offer(node="n@h", product="VouchMQ", version="1.2", platform="Python 3")

@@ -8,20 +8,20 @@ from typing import Any, ClassVar
 import pytest
 from pamqp import commands
 
-from protocol.errors import AccessRefused, NotAllowed
-from protocol.fields import Field
-from server.auth import LoginError
-from server.broker.broker import Broker
-from server.broker.spec import QueueLike
-from server.definitions_entry import DefinitionsError
-from server.definitions_export import exported
-from server.definitions_file import Content, read_content, reading
-from server.importing import Importer, empty_sketch, sketch_of
 from tests import wire
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import World, closes_channel
 from tests.unit.server.test_definitions_file import BINDING, POLICY, QUEUE
 from tests.unit.server.test_policies import lay_down
+from vouchmq.protocol.errors import AccessRefused, NotAllowed
+from vouchmq.protocol.fields import Field
+from vouchmq.server.auth.users import LoginError
+from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.queues.spec import QueueLike
+from vouchmq.server.definitions.entry import DefinitionsError
+from vouchmq.server.definitions.export import exported
+from vouchmq.server.definitions.file import Content, read_content, reading
+from vouchmq.server.definitions.importer import Importer, empty_sketch, sketch_of
 
 EXCHANGE = {"vhost": "/", "name": "x", "type": "topic", "durable": True, "arguments": {}}
 

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.ledger.book import RETRY_US, Book
-from server.ledger.text import file_name_part, lsns_text, pairs_text, ranges_in, ranges_text
+from vouchmq.server.ledger.text import file_name_part, lsns_text, pairs_text, ranges_in, ranges_text
+from vouchmq.server.ledger.writer import RETRY_US, Book
 
 LIMIT = 300_000
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from server import ledger_command
-from server.control import NoBrokerError
+from vouchmq.server.cli import ledger
+from vouchmq.server.edge.control import NoBrokerError
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "ledger status": {"ok": True, "on": True, "lines": 7},
@@ -28,7 +28,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> None:
             raise NoBrokerError(f"no broker runs on {directory}")
         return dict(ANSWERS[line])
 
-    monkeypatch.setattr(ledger_command, "ask", ask)
+    monkeypatch.setattr(ledger, "ask", ask)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,9 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verbs(
     capsys: pytest.CaptureFixture[str], directory: str, verb: str, code: int, out: str, error: str
 ) -> None:
-    assert ledger_command.run(Path(directory), verb) == code
+    assert ledger.run(Path(directory), verb) == code
     assert capsys.readouterr() == (out, error)
     elsewhere = io.StringIO()
-    ledger_command.run(Path(directory), verb, elsewhere)
+    ledger.run(Path(directory), verb, elsewhere)
     assert elsewhere.getvalue() == out
     assert capsys.readouterr().out == ""

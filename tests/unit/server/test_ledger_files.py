@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from server.ledger.files import LedgerFiles, OpenFile
-from server.ledger.ledger import Before
-from server.startup import StartupError
-from store.sync_worker import SyncInline
+from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.ledger.files import LedgerFiles, OpenFile
+from vouchmq.server.ledger.ledger import Before
+from vouchmq.store.sync.worker import SyncInline
 
 
 def line(epoch: int, number: int, more: str = '"e":"x"') -> bytes:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from server.broker.queue import Queue
-from server.broker.spec import QueueSpec
-from server.ledger import inventory
-from server.ledger.channel_pen import id_text
-from server.ledger.ledger import Before, Habits, Ledger
 from tests import wire
 from tests.ledger_reader import Audit, Line
 from tests.unit.server.amqp_client import declare, got, publish
 from tests.unit.server.in_memory import Client, World
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.spec import QueueSpec
+from vouchmq.server.ledger import inventory
+from vouchmq.server.ledger.channel_recorder import id_text
+from vouchmq.server.ledger.ledger import Before, Habits, Ledger
 
 HEADER = "x-deduplication-header"
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from server.ledger.files import LedgerFiles
 from tests.ledger_reader import seal_faults
+from vouchmq.server.ledger.files import LedgerFiles
 
 
 def line(epoch: int, number: int, more: str = '"e":"x"') -> bytes:

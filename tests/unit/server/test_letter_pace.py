@@ -9,10 +9,10 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from server.broker.letter_pace import LEAST_LETTERS, LONG_S, TELL_EVERY_S, TURN_S
 from tests import wire
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client, World
+from vouchmq.server.broker.dead_letter.pace import LEAST_LETTERS, LONG_S, TELL_EVERY_S, TURN_S
 
 PLENTY = 1 << 40
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from protocol.fields import as_text
 from tests import wire
 from tests.unit.server.amqp_client import deaths, declare, got, headers_of, publish, reject
 from tests.unit.server.in_memory import World
+from vouchmq.protocol.fields import as_text
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from server.logs import configure_logs
+from vouchmq.server.edge.logging import configure_logs
 
 
 class Terminal(io.StringIO):

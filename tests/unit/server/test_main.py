@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
-from server import __main__ as program
-from server import app
-from server.settings import Settings, flag_name, scalar_fields
-from server.startup import StartupError
-from server.version import VERSION
+from vouchmq.server.cli import main as program
+from vouchmq.server.edge import app
+from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.edge.settings import Settings, flag_name, scalar_fields
+from vouchmq.server.version import VERSION
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 
 def replace_app(monkeypatch: pytest.MonkeyPatch, run: Callable[[Settings], int]) -> None:
-    """Let `server.app` be a module with nothing but this `run`."""
-    module = ModuleType("server.app")
+    """Let `vouchmq.server.edge.app` be a module with nothing but this `run`."""
+    module = ModuleType("vouchmq.server.edge.app")
     module.__dict__["run"] = run
-    monkeypatch.setitem(sys.modules, "server.app", module)
+    monkeypatch.setitem(sys.modules, "vouchmq.server.edge.app", module)
 
 
 def replace_environment(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
@@ -98,9 +98,9 @@ def test_conformance_gets_every_argument_as_it_is(monkeypatch: pytest.MonkeyPatc
         given.append(arguments)
         return 1
 
-    module = ModuleType("conformance.__main__")
+    module = ModuleType("vouchmq.conformance.__main__")
     module.__dict__["main"] = main
-    monkeypatch.setitem(sys.modules, "conformance.__main__", module)
+    monkeypatch.setitem(sys.modules, "vouchmq.conformance.__main__", module)
     assert program.main(["conformance", "--url", "amqp://h", "--help"]) == 1
     assert given == [["--url", "amqp://h", "--help"]]
 
@@ -146,7 +146,7 @@ def test_every_setting_has_a_flag_that_help_explains(capsys: pytest.CaptureFixtu
 
 def test_help_imports_nothing_of_the_broker() -> None:
     code = (
-        "import sys; from server.__main__ import main\n"
+        "import sys; from vouchmq.server.cli.main import main\n"
         "try: main(['serve', '--help'])\n"
         "except SystemExit: pass\n"
         "print(sorted({'uvloop', 'structlog', 'asyncio', 'pamqp', 'regex'} & set(sys.modules)))"
@@ -156,7 +156,7 @@ def test_help_imports_nothing_of_the_broker() -> None:
 
 
 def test_the_version_is_told_by_the_module_itself() -> None:
-    command = [sys.executable, "-m", "server", "--version"]
+    command = [sys.executable, "-m", "vouchmq", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == f"vouchmq {VERSION}\n"
 

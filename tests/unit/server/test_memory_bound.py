@@ -5,14 +5,21 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
-from server.broker.fate import Fate
-from server.connection import BESIDE_MESSAGE_OCTETS, TIGHT_PART
-from server.gate import BLOCKED
-from server.node import Limits
-from server.relief import GRACE_S, LEAST_OCTETS, MARGIN_OCTETS, PAUSE_S, REFUSING_S, Relief
 from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, Client, World, closes_connection
 from tests.unit.server.queues import Stage
+from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.connection.blocked import BLOCKED
+from vouchmq.server.connection.connection import BESIDE_MESSAGE_OCTETS, TIGHT_PART
+from vouchmq.server.runtime.context import Limits
+from vouchmq.server.runtime.memory_relief import (
+    GRACE_S,
+    LEAST_OCTETS,
+    MARGIN_OCTETS,
+    PAUSE_S,
+    REFUSING_S,
+    Relief,
+)
 
 MIB = 1024 * 1024
 LIMIT = 40 * MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.outbox import Outbox
+from vouchmq.server.connection.outbox import Outbox
 
 
 class Socket:

@@ -9,12 +9,18 @@ import pytest
 from pamqp import commands
 from structlog.testing import capture_logs
 
-from server.assembly import TELL_S
-from server.broker import hold
-from server.broker import pager as pager_module
-from server.broker.message import Message
-from server.broker.paged_store import DiskPages, JournalClock
-from server.broker.pager import (
+from tests import wire
+from tests.simulation.sim_disk import SimDisk
+from tests.unit.server import amqp_client
+from tests.unit.server.in_memory import Client
+from tests.unit.server.on_disk import DiskWorld
+from tests.unit.server.paging import FakePagedStore
+from tests.unit.server.queues import QUEUE_ID, TAIL, Stage
+from vouchmq.server.broker.delays import delay_queue
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.paging import pager as pager_module
+from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
+from vouchmq.server.broker.paging.pager import (
     FIRST_REFILL_MESSAGES,
     LEAST_OCTETS,
     LEAST_REFILL_OCTETS,
@@ -28,17 +34,11 @@ from server.broker.pager import (
     Backlog,
     Pager,
 )
-from server.broker.queue import Queue
-from server.broker.spec import QueueSpec
-from store.errors import ReadFailed
-from store.scratch import Scratch
-from tests import wire
-from tests.simulation.sim_disk import SimDisk
-from tests.unit.server import amqp_client
-from tests.unit.server.in_memory import Client
-from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.paging import FakePagedStore
-from tests.unit.server.queues import QUEUE_ID, TAIL, Stage
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.spec import QueueSpec
+from vouchmq.server.runtime.runtime import TELL_S
+from vouchmq.store.errors import ReadFailed
+from vouchmq.store.scratch import Scratch
 
 KIB = 1024
 
@@ -338,7 +338,7 @@ class TestCopiesThatTheJournalHoldsForOthers:
     def test_delayed_ones(
         self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(hold, "MEMORY_OCTETS", 0)
+        monkeypatch.setattr(delay_queue, "MEMORY_OCTETS", 0)
         what = commands.Exchange.Declare(
             exchange="later",
             exchange_type="x-delayed-message",

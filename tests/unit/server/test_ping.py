@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from server import __main__ as program
-from server.ping import HEADER, WILDCARDS, ping
+from vouchmq.server.cli import main as program
+from vouchmq.server.cli.ping import HEADER, WILDCARDS, ping
 
 START = b"\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\xce"
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from server.broker.delays import hold_name
-from server.broker.policies import Policy
-from server.broker.policy_keys import InvalidPolicy
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, got, publish, reject
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.server.test_limits import confirms
+from vouchmq.server.broker.delays.delay import hold_name
+from vouchmq.server.broker.policy.keys import InvalidPolicy
+from vouchmq.server.broker.policy.policies import Policy
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from server.progress import RecoveryProgress
+from vouchmq.server.cli.progress import RecoveryProgress
 
 
 class Terminal(io.StringIO):

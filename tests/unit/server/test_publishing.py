@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
-from protocol.fields import Field, Table, decode_table, encode_table, longstr
-from server.node import Limits
-from server.publishing import ROUTES_KEPT
 from tests import wire
 from tests.unit.server.in_memory import (
     Client,
@@ -19,6 +16,9 @@ from tests.unit.server.in_memory import (
     delivery,
     name_of,
 )
+from vouchmq.protocol.fields import Field, Table, decode_table, encode_table, longstr
+from vouchmq.server.channel.publish import ROUTES_KEPT
+from vouchmq.server.runtime.context import Limits
 
 
 @pytest.fixture

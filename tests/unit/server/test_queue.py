@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from protocol.errors import AccessRefused
-from server.broker.fate import Fate
-from server.broker.line import BATCH_OCTETS
-from server.broker.message import Message
-from server.broker.pager import TURN_READS
-from server.broker.queue import RETURNS_PER_READ, TURN_MESSAGES
-from server.broker.requeued import Requeued
 from tests.unit.server.queues import QUEUE_ID, FakeOutlet, Shared, Stage
+from vouchmq.protocol.errors import AccessRefused
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.paging.pager import TURN_READS
+from vouchmq.server.broker.queues.classic import RETURNS_PER_READ, TURN_MESSAGES
+from vouchmq.server.broker.queues.ready_list import BATCH_OCTETS
+from vouchmq.server.broker.queues.requeued import Requeued
+from vouchmq.server.broker.queues.settlement import Fate
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from protocol.contents import property_block
-from server.broker.dedup import KeyReader, key_in
 from tests import wire
 from tests.unit.server.amqp_client import bodies, deaths, declare, got, headers_of
 from tests.unit.server.in_memory import World, confirms
+from vouchmq.protocol.contents import property_block
+from vouchmq.server.broker.features.dedup import KeyReader, key_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

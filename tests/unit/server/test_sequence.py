@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from server.broker.pager import FIRST_REFILL_MESSAGES
 from tests import wire
 from tests.unit.server.in_memory import closes_channel, content
 from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker.paging.pager import FIRST_REFILL_MESSAGES
 
 if TYPE_CHECKING:
     from pamqp.common import FieldTable

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.settings import (
+from vouchmq.server.edge.errors import SettingsError
+from vouchmq.server.edge.settings import (
     Settings,
     default_of,
     doc_of,
@@ -17,7 +18,6 @@ from server.settings import (
     show,
     type_of,
 )
-from server.startup import SettingsError
 
 
 def write(directory: Path, text: str) -> dict[str, str]:

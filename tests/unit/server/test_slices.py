@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from server import channel, topology
-from server.broker import queue as queues
 from tests import wire
 from tests.unit.server.in_memory import World
 from tests.unit.server.test_budget import GET, LOOKS, TICK_S, opened, said
+from vouchmq.server.broker.queues import classic as queues
+from vouchmq.server.channel import channel, topology
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

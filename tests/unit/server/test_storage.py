@@ -12,16 +12,16 @@ import pytest
 from pamqp import base, commands
 from structlog.testing import capture_logs
 
-from server.broker.policies import Policy
-from server.connection import STALLED
-from server.gate import BLOCKED
-from server.upkeep import Upkeep
-from store.group_commit import GroupCommit
 from tests import wire
 from tests.unit.server.amqp_client import got
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.store.journals import segments_on, spoil
+from vouchmq.server.broker.policy.policies import Policy
+from vouchmq.server.connection.blocked import BLOCKED
+from vouchmq.server.connection.connection import STALLED
+from vouchmq.server.runtime.compaction_scheduler import Upkeep
+from vouchmq.store.sync.group_commit import GroupCommit
 
 HEARING = (*NOTIFIED, "connection.blocked")
 LOST = "RESOURCE_ERROR - failed to deliver message"

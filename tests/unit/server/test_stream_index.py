@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from server.broker.stream_index import (
+from vouchmq.server.broker.streams.index import (
     CHUNK_MESSAGES,
     CHUNK_OCTETS,
     Rows,

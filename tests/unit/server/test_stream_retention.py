@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from server.broker.features import Features
-from server.broker.stream_index import StreamIndex
-from server.broker.stream_retention import TURN_SETTLES, Retention
-from server.broker.timers import Timers
+from vouchmq.server.broker.features.options import Features
+from vouchmq.server.broker.streams.index import StreamIndex
+from vouchmq.server.broker.streams.retention import TURN_SETTLES, Retention
+from vouchmq.server.broker.timers import Timers
 
 STREAM_ID = 5
 START_MS = 1000

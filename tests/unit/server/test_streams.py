@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pamqp import commands
 
-from server.broker.stream import Stream
-from server.broker.stream_index import CHUNK_OCTETS
-from server.broker.stream_reader import RECENT_OCTETS
 from tests import wire
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.in_memory import World, closes_connection, confirms, content
 from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker.streams.index import CHUNK_OCTETS
+from vouchmq.server.broker.streams.reader import RECENT_OCTETS
+from vouchmq.server.broker.streams.stream import Stream
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
-from server.node import Limits
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, publish
 from tests.unit.server.in_memory import Client, World, closes_channel, delivery
+from vouchmq.server.runtime.context import Limits
 
 TEXT = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: "

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from server.settings import Settings
-from server.startup import SettingsError
-from server.tls import distinguished_name, server_context, user_name
 from tools.certificates import openssl
+from vouchmq.server.edge.errors import SettingsError
+from vouchmq.server.edge.settings import Settings
+from vouchmq.server.edge.tls import distinguished_name, server_context, user_name
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,8 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from server.connection import Connection
-from server.settings import Settings
-from server.tls import server_context, user_name
-from server.tls_door import HANDSHAKE_S, TlsDoor, Tunnel
-from server.transport import (
+from vouchmq.server.connection.connection import Connection
+from vouchmq.server.edge.listener import (
     LAST_WORDS_LIMIT_S,
     LINGER_OCTETS,
     LINGER_S,
@@ -23,6 +20,9 @@ from server.transport import (
     Door,
     Edge,
 )
+from vouchmq.server.edge.settings import Settings
+from vouchmq.server.edge.tls import server_context, user_name
+from vouchmq.server.edge.tls_protocol import HANDSHAKE_S, TlsDoor, Tunnel
 
 
 class Timer:

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import pytest
 from pamqp import base, commands
 
-from protocol.codec import (
+from tests.unit.server.broker.stand_ins import (
+    JournalStandIn,
+    QueueStandIn,
+    integer,
+    new_vhost,
+    queue,
+    routed,
+)
+from vouchmq.protocol.codec import (
     Command,
     exchange_bind_ok,
     exchange_declare_ok,
@@ -20,20 +28,12 @@ from protocol.codec import (
     queue_purge_ok,
     queue_unbind_ok,
 )
-from protocol.errors import AccessRefused, AmqpError
-from protocol.fields import Field, Table, longstr
-from server.broker.bindings import DestinationKind
-from server.broker.data_directory import DataDirectory
-from server.broker.vhost import VHost
-from server.topology import HANDLERS, POSITION_NAME, Permission, TopicPermission
-from tests.unit.server.broker.stand_ins import (
-    JournalStandIn,
-    QueueStandIn,
-    integer,
-    new_vhost,
-    queue,
-    routed,
-)
+from vouchmq.protocol.errors import AccessRefused, AmqpError
+from vouchmq.protocol.fields import Field, Table, longstr
+from vouchmq.server.broker.data_directory import DataDirectory
+from vouchmq.server.broker.exchanges.bindings import DestinationKind
+from vouchmq.server.broker.vhost import VHost
+from vouchmq.server.channel.topology import HANDLERS, POSITION_NAME, Permission, TopicPermission
 
 YOU = object()
 LIVE = "amq.rabbitmq.reply-to.live"

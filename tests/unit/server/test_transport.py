@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from server.transport import TURN_ENDS, Door, Edge
 from tests.unit.server.test_tls_door import Echo, Loop, Socket
+from vouchmq.server.edge.listener import TURN_ENDS, Door, Edge
 
 if TYPE_CHECKING:
     import asyncio
 
-    from server.connection import Connection
+    from vouchmq.server.connection.connection import Connection
 
 
 class Sockets:

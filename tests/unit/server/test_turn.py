@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from server.broker.queue import Queue
-from server.outbox import Outbox
-from server.turn import DISPATCH_S, Turn
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.connection.outbox import Outbox
+from vouchmq.server.runtime.turn import DISPATCH_S, Turn
 
 
 class World:

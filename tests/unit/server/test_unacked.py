@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from server.broker.message import Message
-from server.broker.queue import Queue
-from server.consumer import Consumer
-from server.unacked import RUN_MESSAGES, Taken, Unacked
+from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.channel.consumer import Consumer
+from vouchmq.server.channel.unacked import RUN_MESSAGES, Taken, Unacked
 
 QUEUE = cast("Queue", SimpleNamespace(name="q"))
 ALICE = cast("Consumer", SimpleNamespace(name="alice"))

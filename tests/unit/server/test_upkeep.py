@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from server.alarms import Alarms
-from server.upkeep import (
+from vouchmq.server.runtime.alarms import Alarms
+from vouchmq.server.runtime.compaction_scheduler import (
     BUSY_PAUSE_S,
     BUSY_STEP_S,
     CALM_S,

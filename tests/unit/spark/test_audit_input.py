@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from vouchmq.spark import audit_input, cli, story
-from vouchmq.spark.audit import INTERNAL, Job, Result
+from vouchmq.spark.audit import cli, input, summary_text
+from vouchmq.spark.audit.audit import INTERNAL, Job, Result
+from vouchmq.spark.audit.facts import Facts
+from vouchmq.spark.audit.seals import Seals
+from vouchmq.spark.audit.tables import Scope
 from vouchmq.spark.command_line import UsageError
-from vouchmq.spark.facts import Facts
-from vouchmq.spark.seals import Seals
-from vouchmq.spark.tables import Scope
 
 LEDGER = "one-00000001-00000001.jsonl"
 
@@ -38,7 +38,7 @@ def told(here: Path, arguments: list[str]) -> list[str]:
 
 def checked(here: Path, *arguments: str) -> tuple[str, ...]:
     """What would be read, were Spark to start."""
-    return audit_input.check(cli.parser().parse_args(told(here, list(arguments))))
+    return input.check(cli.parser().parse_args(told(here, list(arguments))))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_the_ledger_of_a_broker_is_where_its_inventory_is(
 def test_a_relative_path_of_a_ledger_is_one_of_the_data_directory(here: Path) -> None:
     (here / "ledger").mkdir()
     (here / "ledger" / LEDGER).touch()
-    assert audit_input.directory_of(f"data/ledger/{LEDGER}", here) == here / "ledger"
+    assert input.directory_of(f"data/ledger/{LEDGER}", here) == here / "ledger"
 
 
 def result(
@@ -202,4 +202,4 @@ SCOPED = Scope(1_767_225_600_000_000, None, "/", "a.*")
 )
 def test_the_verdict_says_no_more_than_was_judged(found: Result, code: int, said: str) -> None:
     assert found.exit_code(cli.FAIL_ON) == code
-    assert story.summary(found, cli.FAIL_ON)[0] == f"verdict    {said}"
+    assert summary_text.summary(found, cli.FAIL_ON)[0] == f"verdict    {said}"

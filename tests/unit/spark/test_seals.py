@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from server.ledger.files import LedgerFiles
 from tests.ledger_reader import seal_faults
-from vouchmq.spark import seals
-from vouchmq.spark.seals import CLOCK, TAMPERED, Look, Seals
+from vouchmq.server.ledger.files import LedgerFiles
+from vouchmq.spark.audit import seals
+from vouchmq.spark.audit.seals import CLOCK, TAMPERED, Look, Seals
 
 
 def line(epoch: int, number: int, t: int = 0, kind: str = "x") -> bytes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from store.group_commit import GroupCommit
-from store.journal import Journal
-from store.notes import Recall
-from store.recovery import Recovered, open_journal
-from store.sync_worker import SyncInline
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.notes import Recall
+from vouchmq.store.recovery.recover import Recovered, open_journal
+from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.worker import SyncInline
 
 SEGMENT_SIZE_BYTES = 4096
 

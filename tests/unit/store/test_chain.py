@@ -6,10 +6,10 @@ import errno
 
 import pytest
 
-from store.chain import Chain, ChainState
-from store.segment import segment_name
-from store.spares import RESERVE_NAME
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.journal.segment_pool import RESERVE_NAME
+from vouchmq.store.journal.segments import Chain, ChainState
 
 
 def chain_on(disk: SimDisk, segments: int = 1) -> Chain:

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from store.blocks import Block, Window, find_block
-from store.compaction import Compactor
-from store.journal import Journal
-from store.segment import segment_name
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import lsns_of, open_on, publish, raws_of, segments_on, spoil, sync
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.reading.blocks import Block, Window, find_block
 
 SIZE = 64 * 1024
 RAW = b"r" * 1000
@@ -121,7 +121,7 @@ def test_a_dead_segment_is_not_read_through_for_settles_of_its_own(
         reads.append(offset)
         return find_block(window, offset, *rest)
 
-    monkeypatch.setattr("store.compaction.find_block", counted)
+    monkeypatch.setattr("vouchmq.store.compaction.compactor.find_block", counted)
     compact(journal)
     assert len(segments_on(disk)) <= before - 4
     assert len(reads) < 20

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import FileDisk, ReadOnlyDisk
-from store.errors import DataDirLocked, DataDirUnreadable
+from vouchmq.store.disk import FileDisk, ReadOnlyDisk
+from vouchmq.store.errors import DataDirLocked, DataDirUnreadable
 
 
 def test_a_missing_directory_is_made(tmp_path: Path) -> None:

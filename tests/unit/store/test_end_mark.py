@@ -6,12 +6,6 @@ import errno
 
 import pytest
 
-from store.end_mark import END_NAME, EndMark, EndMarkFile, read_end_mark
-from store.errors import CorruptSegment
-from store.inspect import Inspector
-from store.journal import Journal
-from store.recovery import Recovered, open_journal
-from store.segment import segment_name
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import (
     SEGMENT_SIZE_BYTES,
@@ -23,6 +17,12 @@ from tests.unit.store.journals import (
     segments_on,
     spoil,
 )
+from vouchmq.store.errors import CorruptSegment
+from vouchmq.store.inspection import Inspector
+from vouchmq.store.journal.end_mark import END_NAME, EndMark, EndMarkFile, read_end_mark
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.recovery.recover import Recovered, open_journal
 
 BODY = b"x" * 300
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 
-from store.group_commit import GroupCommit
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.store_model import LateWorker
 from tests.unit.store.journals import open_on
+from vouchmq.store.sync.group_commit import GroupCommit
 
 
 class Stage:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.index import STRETCH_BYTES, Index, SegmentIndex
+from vouchmq.store.reading.index import STRETCH_BYTES, Index, SegmentIndex
 
 
 def segment(generation: int, first_lsn: int) -> SegmentIndex:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from store.inspect import Contents, Inspector
-from store.segment import segment_name
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import lsns_of, open_on, publish, spoil, sync
+from vouchmq.store.inspection import Contents, Inspector
+from vouchmq.store.journal.segment import segment_name
 
 
 def octets_of(disk: SimDisk) -> dict[str, bytes]:

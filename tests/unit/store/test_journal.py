@@ -8,9 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from store import journal as journal_module
-from store.errors import SettledTwice, WriteFailed
-from store.journal import Journal
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import (
     SEGMENT_SIZE_BYTES,
@@ -21,6 +18,9 @@ from tests.unit.store.journals import (
     segments_on,
     sync,
 )
+from vouchmq.store.errors import SettledTwice, WriteFailed
+from vouchmq.store.journal import journal as journal_module
+from vouchmq.store.journal.journal import Journal
 
 
 def test_lsns_start_at_one_and_run_on() -> None:

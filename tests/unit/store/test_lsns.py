@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.lsns import Settled
+from vouchmq.store.lsns import Settled
 
 _ranges = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=8)
 

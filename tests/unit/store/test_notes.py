@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from store.chain import Chain
-from store.compaction import Compactor
-from store.errors import WriteFailed
-from store.inspect import Inspector
-from store.journal import Journal
-from store.records import NOTE_SIZE
-from store.segment import segment_name
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import open_on, publish, segments_on, spoil, sync
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.errors import WriteFailed
+from vouchmq.store.inspection import Inspector
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.records import NOTE_SIZE
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.journal.segments import Chain
 
 
 def fill(journal: Journal, segments: int = 1) -> None:

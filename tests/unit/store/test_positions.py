@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from store.positions import WIDTH, Positions, Rows
+from vouchmq.store.journal.positions import WIDTH, Positions, Rows
 
 
 @pytest.mark.parametrize("seed", range(20))

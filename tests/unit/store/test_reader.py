@@ -6,12 +6,12 @@ import errno
 
 import pytest
 
-from store import records
-from store.errors import ReadFailed, WriteFailed
-from store.journal import Journal
-from store.reader import CACHED_ROUTES, OPEN_FILES, WHOLE_BYTES, Reader
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import open_on, publish, segments_on, spoil, sync
+from vouchmq.store.errors import ReadFailed, WriteFailed
+from vouchmq.store.journal import records
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.reading.reader import CACHED_ROUTES, OPEN_FILES, WHOLE_BYTES, Reader
 
 TEN = [b"\x01xkey%d" % n for n in range(10)]
 LARGE_SEGMENT = 8 * 1024 * 1024

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from store import records
-from store.errors import UnsupportedFormat
-from store.records import BlockHeader
+from vouchmq.store.errors import UnsupportedFormat
+from vouchmq.store.journal import records
+from vouchmq.store.journal.records import BlockHeader
 
 HEADER = BlockHeader(
     kind=records.BATCH,

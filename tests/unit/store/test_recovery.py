@@ -6,14 +6,6 @@ import errno
 
 import pytest
 
-from store import journal as journal_module
-from store import records
-from store.end_mark import END_NAME
-from store.errors import CorruptSegment, UnsupportedFormat, WriteFailed
-from store.journal import Journal
-from store.recovery import open_journal
-from store.segment import segment_name
-from store.spares import RESERVE_NAME
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import (
     SEGMENT_SIZE_BYTES,
@@ -25,6 +17,14 @@ from tests.unit.store.journals import (
     spoil,
     sync,
 )
+from vouchmq.store.errors import CorruptSegment, UnsupportedFormat, WriteFailed
+from vouchmq.store.journal import journal as journal_module
+from vouchmq.store.journal import records
+from vouchmq.store.journal.end_mark import END_NAME
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.journal.segment_pool import RESERVE_NAME
+from vouchmq.store.recovery.recover import open_journal
 
 
 def offset_of(disk: SimDisk, name: str, needle: bytes) -> int:

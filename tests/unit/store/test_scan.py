@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from store.scan import Extent, judge, list_generations, merge_gaps
+from vouchmq.store.recovery.scan import Extent, judge, list_generations, merge_gaps
 
 
 def extent(

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from store.scratch import SCRATCH_PREFIX, Page, Scratch
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.store.scratch import SCRATCH_PREFIX, Page, Scratch
 
 PAGE: Page = [(b"raw" * 10, b"tail", 2 * n, 0) for n in range(5)]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from store.errors import SettledTwice
-from store.segment import Segment, parse_generation, segment_name
+from vouchmq.store.errors import SettledTwice
+from vouchmq.store.journal.segment import Segment, parse_generation, segment_name
 
 
 def test_names_sort_like_generations_and_parse_back() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from store.slices import ask_for_slice
+from vouchmq.store.sync.sched_slice import ask_for_slice
 
 KNOWN = platform.system() == "Linux" and platform.machine() in {"x86_64", "aarch64"}
 

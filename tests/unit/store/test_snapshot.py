@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from store.snapshot import Snapshot
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import open_on, publish, sync
+from vouchmq.store.journal.snapshot import Snapshot
 
 
 class Asked:

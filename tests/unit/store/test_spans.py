@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.spans import NEAR, Spans
+from vouchmq.store.lsn_spans import NEAR, Spans
 
 
 @given(

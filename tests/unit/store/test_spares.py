@@ -6,12 +6,12 @@ import errno
 
 import pytest
 
-from store.disk import Disk, DiskFile
-from store.errors import WriteFailed
-from store.recovery import open_journal
-from store.spares import PREPARED_NAME, RESERVE_NAME, Spares
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import lsns_of, open_on, segments_on, sync
+from vouchmq.store.disk import Disk, DiskFile
+from vouchmq.store.errors import WriteFailed
+from vouchmq.store.journal.segment_pool import PREPARED_NAME, RESERVE_NAME, Spares
+from vouchmq.store.recovery.recover import open_journal
 
 SIZE = 64 * 1024
 RAW = b"r" * 1000

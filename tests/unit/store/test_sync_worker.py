@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from store.disk import FileDisk, Syncable
-from store.sync_worker import (
+from tests.waiting import LIMIT_S, wait_until
+from vouchmq.store.disk import FileDisk, Syncable
+from vouchmq.store.sync.worker import (
     Completion,
     HelperProcess,
     SyncInline,
@@ -23,7 +24,6 @@ from store.sync_worker import (
     ThreadWorker,
     start_worker,
 )
-from tests.waiting import LIMIT_S, wait_until
 
 WAIT_SECONDS = LIMIT_S
 
@@ -234,7 +234,7 @@ def test_the_death_of_the_helper_is_a_failed_sync(disk: FileDisk) -> None:
 def test_the_helper_dies_with_a_killed_broker() -> None:
     program = (
         "import os, signal\n"
-        "from store.sync_worker import HelperProcess\n"
+        "from vouchmq.store.sync.worker import HelperProcess\n"
         "print(HelperProcess().pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )

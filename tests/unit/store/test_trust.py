@@ -6,14 +6,14 @@ import errno
 
 import pytest
 
-from store.compaction import Compactor
-from store.errors import CorruptSegment, ReadFailed
-from store.journal import Journal
-from store.recovery import Recovered, open_journal
-from store.segment import segment_name, summary_name
-from store.summary import read_summary
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import lsns_of, publish, spoil, sync
+from vouchmq.store.compaction.compactor import Compactor
+from vouchmq.store.errors import CorruptSegment, ReadFailed
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.journal.segment import segment_name, summary_name
+from vouchmq.store.recovery.recover import Recovered, open_journal
+from vouchmq.store.recovery.summary import read_summary
 
 SIZE = 64 * 1024
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocol.fields import Field, Table, longstr
-from server.broker.broker import Broker
-from server.broker.spec import QueueSpec
-from server.broker.vhost import VHost
+from vouchmq.protocol.fields import Field, Table, longstr
+from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.queues.spec import QueueSpec
+from vouchmq.server.broker.vhost import VHost
 
 
 class QueueStandIn:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import PreconditionFailed
-from protocol.fields import Field, Table, boolean, long_int, longstr
-from server.broker.arguments import (
+from tests.unit.server.broker.stand_ins import integer
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.protocol.fields import Field, Table, boolean, long_int, longstr
+from vouchmq.server.broker.features.arguments import (
     QUEUE_ARGUMENTS,
     check_arguments,
     dead_letter_exchange,
     queue_type_of,
     require_equivalent_arguments,
 )
-from tests.unit.server.broker.stand_ins import integer
 
 Q = "queue 'q' in vhost '/'"
 QUORUM = {"x-queue-type": longstr("quorum")}

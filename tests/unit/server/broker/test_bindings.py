@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.fields import Field, Table, boolean, longstr
-from server.broker.bindings import Binding, Bindings
 from tests.unit.server.broker.stand_ins import integer
+from vouchmq.protocol.fields import Field, Table, boolean, longstr
+from vouchmq.server.broker.exchanges.bindings import Binding, Bindings
 
 
 def binding(key: str = "k", arguments: Table | None = None, queue: str = "q") -> Binding:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.fields import longstr
-from server.broker import definitions as d
-from server.broker.broker import Broker, keeper_of
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
     QueueStandIn,
@@ -16,6 +13,9 @@ from tests.unit.server.broker.stand_ins import (
     queue,
     routed,
 )
+from vouchmq.protocol.fields import longstr
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.broker import Broker, keeper_of
 
 ME = object()
 

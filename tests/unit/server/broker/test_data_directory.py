@@ -6,10 +6,10 @@ from itertools import count
 
 import pytest
 
-from server.broker import definitions as d
-from server.broker.broker import Broker
-from server.broker.data_directory import KEPT_STARTS, DataDirectory
 from tests.unit.server.broker.stand_ins import QueueStandIn, new_broker
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.data_directory import KEPT_STARTS, DataDirectory
 
 
 class World:

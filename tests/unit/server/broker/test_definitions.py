@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from protocol.fields import Field, Table, longstr
-from server.broker import definitions as d
-from server.broker.bindings import Binding
-from server.broker.exchange import Exchange
-from server.broker.spec import QueueSpec
 from tests.unit.server.broker.stand_ins import integer
+from vouchmq.protocol.fields import Field, Table, longstr
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.exchange import Exchange
+from vouchmq.server.broker.queues.spec import QueueSpec
 
 TABLE: Table = {
     "a": integer(5, "s"),

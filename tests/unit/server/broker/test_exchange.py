@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import PreconditionFailed
-from protocol.fields import Field, Table, boolean, long_int, longstr
-from server.broker.exchange import Exchange, check_type
 from tests.unit.server.broker.stand_ins import integer
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.protocol.fields import Field, Table, boolean, long_int, longstr
+from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 
 
 def declared(

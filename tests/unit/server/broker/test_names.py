@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import AccessRefused
-from server.broker import names
+from vouchmq.protocol.errors import AccessRefused
+from vouchmq.server.broker import names
 
 
 def test_names_are_shown_with_their_vhost() -> None:

@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from server.broker import patterns
-from server.broker.patterns import SEARCH_FLOOR_S, SEARCH_LIMIT_S, TRIES, Pattern
+from vouchmq.server.broker import patterns
+from vouchmq.server.broker.patterns import SEARCH_FLOOR_S, SEARCH_LIMIT_S, TRIES, Pattern
 
 ORDERS = "^(orders|bills)[.]"
 
@@ -150,7 +150,7 @@ clock_t clock(void) {
 """
 UNDER_TICKS = """
 import regex
-from server.broker.patterns import Pattern
+from vouchmq.server.broker.patterns import Pattern
 
 engine, ours, met = regex.compile(r"^(orders|bills)[.]"), Pattern(r"^(orders|bills)[.]"), 0
 for number in range(10_000_000):

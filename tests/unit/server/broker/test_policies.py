@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from protocol.fields import longstr
-from server.broker.features import features_of
-from server.broker.policies import NO_RULING, Policies, Policy, Ruling
-from server.broker.policy_keys import KEYS, OPERATOR_KEYS, InvalidPolicy, merged, prevailing
 from tests.unit.server.broker.stand_ins import integer
+from vouchmq.protocol.fields import longstr
+from vouchmq.server.broker.features.options import features_of
+from vouchmq.server.broker.policy.keys import KEYS, OPERATOR_KEYS, InvalidPolicy, merged, prevailing
+from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, Ruling
 
 
 def policy(name: str = "p", pattern: str = ".*", **more: object) -> Policy:
@@ -96,7 +96,7 @@ class TestMatching:
     def test_a_pattern_without_end_governs_nothing_and_leaves_the_others_alone(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("server.broker.patterns.SEARCH_LIMIT_S", 0.001)
+        monkeypatch.setattr("vouchmq.server.broker.patterns.SEARCH_LIMIT_S", 0.001)
         policies = Policies()
         policies.put(policy("slow", "^(([a-z])+.)+[A-Z]([a-z])+$", priority=2))
         policies.put(policy("quick", priority=1))

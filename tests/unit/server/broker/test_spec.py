@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import PreconditionFailed, ResourceLocked
-from server.broker.spec import QueueSpec
+from vouchmq.protocol.errors import PreconditionFailed, ResourceLocked
+from vouchmq.server.broker.queues.spec import QueueSpec
 
 ME, YOU = object(), object()
 

@@ -6,10 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from protocol.errors import AccessRefused, AmqpError, NotFound, PreconditionFailed, ResourceLocked
-from protocol.fields import boolean, longstr
-from server.broker import definitions as d
-from server.broker.vhost import VHost
 from tests.unit.server.broker.stand_ins import (
     JournalStandIn,
     QueueStandIn,
@@ -20,6 +16,16 @@ from tests.unit.server.broker.stand_ins import (
     queue,
     routed,
 )
+from vouchmq.protocol.errors import (
+    AccessRefused,
+    AmqpError,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from vouchmq.protocol.fields import boolean, longstr
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.vhost import VHost
 
 ME, YOU = object(), object()
 LOCKED = (

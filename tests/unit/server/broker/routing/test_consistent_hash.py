@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import PreconditionFailed
-from server.broker.bindings import Binding
-from server.broker.routing.consistent_hash import ConsistentHashRouter
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.consistent_hash import ConsistentHashRouter
 
 KEYS = [f"key {number}" for number in range(2000)]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.broker.bindings import Binding
-from server.broker.routing.direct import DirectRouter
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.direct import DirectRouter
 
 
 def test_equal_key_matches_and_no_other() -> None:

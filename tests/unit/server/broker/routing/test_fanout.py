@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.broker.bindings import Binding
-from server.broker.routing.fanout import FanoutRouter
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.fanout import FanoutRouter
 
 
 def test_every_binding_matches_once_whatever_the_keys() -> None:

@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from protocol.errors import PreconditionFailed
-from protocol.fields import Field, Table, boolean, longstr
-from server.broker.bindings import Binding
-from server.broker.routing import headers as headers_module
-from server.broker.routing.headers import HeadersRouter
 from tests.unit.server.broker.stand_ins import integer
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.protocol.fields import Field, Table, boolean, longstr
+from vouchmq.server.broker.exchanges import headers as headers_module
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.headers import HeadersRouter
 
 ONE = {"a": integer(1)}
 VOID = Field("V", None)

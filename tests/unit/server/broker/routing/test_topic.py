@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.errors import PreconditionFailed
-from server.broker.bindings import Binding
-from server.broker.routing.topic import TopicRouter
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.topic import TopicRouter
 
 KEYS = ("", "a", "b", "a.b", "a.c", "a.b.c", ".", "a.", ".a", "a..b")
 # EXCH-40, row by row; an x stands for a match.

@@ -1,0 +1,89 @@
+"""How many connections there are, by virtual host and by user, and how many there may be.
+
+Counts connections that have been opened; a login that is under way counts nowhere. Must not know
+what a connection is. The order of the checks is the handshake's.
+
+Spec: CONN-40, CONN-42, CONN-43, VHOST-04, AUTH-06
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+
+from vouchmq.protocol.errors import NotAllowed
+
+UNLIMITED: Final = -1
+
+
+class Admission:
+    """The counts of one broker; negative limits are none, 0 allows no connection.
+
+    Args:
+        connection_max: connections of the whole broker
+        vhost_limits: name of a virtual host → its connections; missing: no limit
+    """
+
+    def __init__(
+        self, connection_max: int = UNLIMITED, vhost_limits: Mapping[str, int] | None = None
+    ) -> None:
+        self._connection_max = connection_max
+        self._vhost_limits = dict(vhost_limits or {})
+        self._by_vhost: Counter[str] = Counter()
+        self._by_user: Counter[str] = Counter()
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that have entered and not left."""
+        return self._by_vhost.total()
+
+    def limit_vhost(self, vhost: str, limit: int) -> None:
+        """So many connections from now on; those that are open stay (VHOST-04)."""
+        self._vhost_limits[vhost] = limit
+
+    def check_node(self) -> None:
+        """Pass while the broker takes another connection.
+
+        Raises:
+            NotAllowed: 530, it does not (CONN-40).
+        """
+        if 0 <= self._connection_max <= self.connection_count:
+            limit = self._connection_max
+            raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
+
+    def check_vhost(self, vhost: str, user: str) -> None:
+        """Pass while the virtual host takes another connection.
+
+        Raises:
+            NotAllowed: 530, it does not (CONN-42).
+        """
+        limit = self._vhost_limits.get(vhost, UNLIMITED)
+        if 0 <= limit <= self._by_vhost[vhost]:
+            raise NotAllowed(
+                f"access to vhost '{vhost}' refused for user '{user}': "
+                f"connection limit ({limit}) is reached"
+            )
+
+    def check_user(self, user: str, limit: int) -> None:
+        """Pass while the user may have another connection.
+
+        Raises:
+            NotAllowed: 530, no further one (CONN-43).
+        """
+        if 0 <= limit <= self._by_user[user]:
+            raise NotAllowed(
+                f"connection refused for user '{user}': user connection limit ({limit}) is reached"
+            )
+
+    def enter(self, vhost: str, user: str) -> None:
+        """One more."""
+        self._by_vhost[vhost] += 1
+        self._by_user[user] += 1
+
+    def leave(self, vhost: str, user: str) -> None:
+        """One less; names are forgotten with their last connection."""
+        for counter, name in ((self._by_vhost, vhost), (self._by_user, user)):
+            counter[name] -= 1
+            if not counter[name]:
+                del counter[name]

@@ -1,0 +1,529 @@
+"""Dead letters: how a message leaves a queue for wherever the dead letter exchange leads.
+
+What is logged of it, that the source lets go and that the targets take over, is logged in one
+breath and so stands in one block of the journal: after a crash the message is in the one or in
+the others (DLX-08, DLX-11). Nothing is delivered from here; what a target then drops in its turn
+is dropped in its dispatch, so that chains of any length never recurse (DLX-12).
+
+A block that a full disk refuses has taken nothing: the office keeps its dead letters, tells the
+journal that their sources still have them, and sends them again when the disk takes blocks again.
+
+Spec: DLX-06 … DLX-12, DLX-20
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from vouchmq.protocol.contents import HAS_EXPIRATION, property_block
+from vouchmq.protocol.fields import encode_shortstr
+from vouchmq.server.broker.dead_letter.batch import Run, Sent, write_deaths
+from vouchmq.server.broker.dead_letter.headers import Death, dead_letter, dead_letters
+from vouchmq.server.broker.dead_letter.pace import Pace
+from vouchmq.server.broker.dead_letter.retry import Try
+from vouchmq.server.broker.delays.delay import held_for
+from vouchmq.server.broker.delays.undelayed import all_released
+from vouchmq.server.broker.enqueue import Storing, Target
+from vouchmq.server.broker.exchanges.exchange import READS_KEYS
+from vouchmq.server.broker.features.dedup import Passage
+from vouchmq.server.broker.message import lsn_of, runs_of_same
+from vouchmq.server.broker.queues.settlement import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from vouchmq.protocol.fields import Table
+    from vouchmq.server.broker.dead_letter.headers import DeadLetter
+    from vouchmq.server.broker.dead_letter.retry import Stuck
+    from vouchmq.server.broker.exchanges.exchange import Exchange
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+
+# So many queues in a row make room for each other at once; what is behind is as full as it looks.
+MOST_DEPTH: Final = 8
+
+log = structlog.get_logger(__name__)
+
+
+class Domain(Protocol):
+    """A virtual host, as far as dead letters walk through it."""
+
+    exchanges: dict[str, Exchange]
+    generation: int
+
+    def route(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        passage: Passage | None = None,
+    ) -> tuple[Queue, ...]:
+        """The queues that a message reaches, each once."""
+
+
+class Refused(Protocol):
+    """The journal's ear for settles that did not happen."""
+
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """These copies are not gone after all."""
+
+
+class Letters:
+    """The dead letter settings of one queue.
+
+    Args:
+        office: sends them
+        exchange: the dead letter exchange, which need not exist
+        routing_key: of the dead letters, None: as they were published
+        stuck: keeps what nobody takes, None: it is dropped (DLX-09)
+        is_safe: what dies from now on is kept so, too, and not only what had been before
+    """
+
+    __slots__ = ("_is_safe", "_office", "exchange", "routing_key", "stuck", "told")
+
+    def __init__(
+        self,
+        office: Office,
+        exchange: str,
+        routing_key: str | None,
+        stuck: Stuck | None = None,
+        *,
+        is_safe: bool = False,
+    ) -> None:
+        self._office = office
+        self._is_safe = is_safe
+        self.stuck = stuck
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.told: set[tuple[str, Reason]] = set()  # what has been logged, once each
+
+    def send(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
+        """Let messages go; they are in no line of their queue any more and not unacked."""
+        if not self._is_safe:
+            self._office.send(queue, self, messages, reason)
+        else:
+            self._office.send_safely(queue, messages, reason)
+
+    @property
+    def is_gathering(self) -> bool:
+        """True while what is done must stand in one block."""
+        return self._office.is_gathering
+
+    @property
+    def is_deep(self) -> bool:
+        """True when letters are being sent for the sake of letters for the sake of letters …"""
+        return self._office.is_deep
+
+    @property
+    def pace(self) -> Pace:
+        """See `Office`."""
+        return self._office.pace
+
+    def withdraw(self, queue: Queue, messages: list[Message]) -> None:
+        """What made them dead letters could not be stored: they are none (TX-09)."""
+        self._office.withdraw(queue, messages)
+
+
+class Office:
+    """Sends the dead letters of all queues.
+
+    Args:
+        domain: finds a virtual host by its name
+        storing: gives messages to their targets
+        journal: returns the journal, which does not exist yet while it is being opened
+        wall_ms: the wall clock in milliseconds
+        wake: sees to it that a turn is run
+        pace: tells when letters may go that nobody waits for
+        most_hops: deaths after which a message becomes no dead letter any more, 0: any (DLX-24)
+        heeds_clients: counts go on from an x-death header that a client has published (DLX-22)
+    """
+
+    def __init__(
+        self,
+        domain: Callable[[str], Domain | None],
+        storing: Storing,
+        journal: Callable[[], Refused],
+        wall_ms: Callable[[], int],
+        wake: Callable[[], None],
+        pace: Pace,
+        *,
+        heeds_clients: bool = True,
+        most_hops: int = 0,
+    ) -> None:
+        self.pace = pace
+        self._most_hops = most_hops
+        self._domain = domain
+        self._storing = storing
+        self._journal = journal
+        self._wall_ms = wall_ms
+        self._wake = wake
+        self._heeds_clients = heeds_clients
+        self._unwritten: list[Sent] = []
+        self._kept: list[Sent] = []
+        self._depth = 0
+        self._refused: deque[tuple[Queue, Message]] = deque()
+        storing.refused = self.turned_away
+        storing.doubled = self.doubled
+        self.dropped_count = 0
+        self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
+        # Told of queues that get messages with a time to live of their own.
+        self.expect_expirations: Callable[[Queue], None] = lambda _: None
+
+    @property
+    def is_gathering(self) -> bool:
+        """See `Letters`."""
+        return self._storing.is_gathering
+
+    @property
+    def is_deep(self) -> bool:
+        """See `Letters`."""
+        return self._depth > MOST_DEPTH
+
+    def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
+        """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
+        death = self._death(queue, letters, Try(reason, self._wall_ms() // 1000))
+        lost: list[Message] = []
+        with self._one_block():
+            run: Run | None = None
+            pending = self._parted(queue, letters, messages)
+            while pending:
+                some = pending.popleft()
+                letter, raws = dead_letters(some, death)
+                if self._is_too_far(letter):
+                    lost += some
+                    self._dropped(queue, letters, reason, "too many hops", len(some))
+                    continue
+                targets, passage = self._targets(queue, letters, letter)
+                open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
+                if not open_to:
+                    lost += some
+                    why = "cycle" if targets else "no route"
+                    self._dropped(queue, letters, reason, why, len(some))
+                    continue
+                tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+                if any(each.gate is not None for each in open_to):
+                    # Asked one by one: what was taken before counts.
+                    if len(some) > 1:
+                        pending.extendleft([one] for one in reversed(some))
+                        continue
+                    self._store(queue, run)
+                    run = None
+                    admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+                    open_to = admitted.queues
+                    if not open_to:
+                        lost += some
+                        if verdict.is_refused and not any(goes_on(each) for each in targets):
+                            self._dropped(queue, letters, reason, "target full")
+                        continue
+                if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
+                    self._store(queue, run)
+                    run = Run(Target(tail, open_to), persistent=letter.persistent)
+                run.add(some, raws)
+                if passage is not None:
+                    passage.record(0, persistent=letter.persistent)
+            self._store(queue, run)
+            if queue.pen is not None:
+                write_deaths(queue.pen, messages, lost, reason, letters.exchange)
+            queue.log_settled(messages)
+        self.pace.sent(queue, len(messages), letters.exchange)
+
+    def send_safely(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
+        """The same for a queue that keeps what is not taken everywhere (DLX-09)."""
+        time_s = self._wall_ms() // 1000
+        for message in messages:
+            self.try_again(queue, message, Try(reason, time_s))
+
+    def try_again(self, queue: Queue, message: Message, one: Try) -> None:
+        """Offer a dead letter to those who have not taken it; keep it until all have."""
+        letters = queue.care.letters if queue.care is not None else None
+        if letters is None or letters.stuck is None:
+            if queue.pen is not None:
+                queue.pen.dropped([message], one.reason.value)
+            queue.drop([message])
+            return
+        with self._one_block():
+            letter = dead_letter(message, self._death(queue, letters, one))
+            if self._is_too_far(letter):
+                self._dropped(queue, letters, one.reason, "too many hops")
+                letters.stuck.done(message)
+                if queue.pen is not None:
+                    queue.pen.dropped([message], one.reason.value)
+                queue.log_settled([message])
+                return
+            # Its key has been looked at when it was tried first.
+            is_new = not letters.stuck.knows(message)
+            targets, passage = self._targets(queue, letters, letter, is_new=is_new)
+            if targets and passage is not None:
+                passage.record(0, persistent=letter.persistent)
+            wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
+            open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
+            tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+            waiting = len(self._refused)
+            admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+            while len(self._refused) > waiting:
+                # Who refuses it is asked again, so it is no dead letter of theirs (DLX-10).
+                self._refused.pop()
+            # Who drops it as a duplicate has it.
+            took = admitted.queues if verdict.is_refused else open_to
+            taken_by = one.taken_by | {each.spec.name for each in took}
+            is_done = bool(wanted) and all(each.spec.name in taken_by for each in wanted)
+            if admitted.queues:
+                run = Run(admitted, persistent=letter.persistent)
+                run.add([message], [letter.raw])
+                self._store(queue, run, one)
+            if is_done:
+                letters.stuck.done(message)
+                if queue.pen is not None:
+                    queue.pen.died([message], one.reason.value, letters.exchange)
+                queue.log_settled([message])
+            else:
+                letters.stuck.keep(message, one._replace(taken_by=taken_by))
+
+    def release(self, hold: Queue, exchange_name: str, messages: list[Message]) -> None:
+        """Publish delayed messages whose time has come, as they leave their hold (DELAY-13)."""
+        domain = self._domain(hold.spec.vhost)
+        exchange = domain.exchanges.get(exchange_name) if domain is not None else None
+        with self._one_block():
+            run: Run | None = None
+            pending = deque(runs_of_same(messages))
+            while pending:
+                some = pending.popleft()
+                tail = some[0][1]
+                due, raws = all_released(some)
+                targets: tuple[Queue, ...] = ()
+                if domain is not None and exchange is not None:
+                    targets = domain.route(exchange, due.keys, due.headers)
+                if any(each.gate is not None for each in targets):
+                    if len(some) > 1:
+                        pending.extendleft([one] for one in reversed(some))
+                        continue
+                    self._store(hold, run, why="delayed")
+                    run = None
+                    targets = self._storing.admit(Target(tail, targets), due.raw)[0].queues
+                if not targets:
+                    self.unrouted_count += len(some)
+                    continue
+                if due.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+                    for each in targets:
+                        self.expect_expirations(each)
+                if run is None or not run.takes(tail, targets, persistent=due.persistent):
+                    self._store(hold, run, why="delayed")
+                    run = Run(Target(tail, targets), persistent=due.persistent)
+                run.add(some, raws)
+            self._store(hold, run, why="delayed")
+            if hold.pen is not None:
+                hold.pen.dropped(messages, "released")
+            hold.log_settled(messages)
+
+    def generation(self, queue: Queue) -> int:
+        """Grows with every change of the topology around a queue."""
+        domain = self._domain(queue.spec.vhost)
+        return domain.generation if domain is not None else -1
+
+    def _parted(
+        self, queue: Queue, letters: Letters, messages: list[Message]
+    ) -> deque[list[Message]]:
+        """Messages that become the same letters; each alone where its key is looked at."""
+        domain = self._domain(queue.spec.vhost)
+        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
+        if exchange is not None and exchange.reads & READS_KEYS:
+            return deque([message] for message in messages)
+        return deque(runs_of_same(messages))
+
+    def _is_too_far(self, letter: DeadLetter) -> bool:
+        return 0 < self._most_hops < letter.hops
+
+    def _death(self, queue: Queue, letters: Letters, one: Try) -> Death:
+        return Death(
+            queue.spec.name,
+            one.reason,
+            letters.exchange,
+            letters.routing_key,
+            one.time_s,
+            self._heeds_clients,
+        )
+
+    def _targets(
+        self, queue: Queue, letters: Letters, letter: DeadLetter, *, is_new: bool = True
+    ) -> tuple[tuple[Queue, ...], Passage | None]:
+        """Where a letter goes, and by which keys, if those are looked at."""
+        domain = self._domain(queue.spec.vhost)
+        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
+        if domain is None or exchange is None:
+            return (), None
+        if not (exchange.reads & READS_KEYS and is_new):
+            return domain.route(exchange, letter.keys, letter.headers), None
+        passage = Passage(property_block(letter.raw))
+        return domain.route(exchange, letter.keys, letter.headers, passage), passage
+
+    @contextmanager
+    def _one_block(self) -> Iterator[None]:
+        """What is done within stands in one block: nobody is served meanwhile (DLX-08)."""
+        self._depth += 1
+        was_gathering, self._storing.is_gathering = self._storing.is_gathering, True
+        try:
+            yield
+        finally:
+            # Whatever happens, or no transaction and no limit would ever be itself again.
+            self._storing.is_gathering = was_gathering
+            self._depth -= 1
+        if self._refused and not self._depth:
+            self._send_refused()
+
+    def _send_refused(self) -> None:
+        """Have what full queues refused go on, one after the other and those of one together."""
+        pace = self.pace
+        while self._refused and not self._depth:
+            if not pace.may_send(self._refused[0][0]):
+                if pace.is_held:
+                    pace.wait(self._go_on_refused)
+                else:
+                    self._go_on_refused()
+                return
+            target, message = self._refused.popleft()
+            # What comes of it goes before the others, so that they are never many.
+            others, self._refused = self._refused, deque()
+            try:
+                self.turned_away(target, message)
+            finally:
+                self._refused.extend(others)
+
+    def _go_on_refused(self) -> None:
+        self.pace.later(self._send_refused)
+
+    def turned_away(self, queue: Queue, message: Message) -> None:
+        """A queue has refused a message, which may make it a dead letter (LEN-24).
+
+        It is one of nobody's queue, so no queue keeps it if nobody takes it. While dead letters
+        are being sent it waits for their end, so that queues full in a row never recurse.
+        """
+        care = queue.care
+        if care is None or care.letters is None or not goes_on(queue):
+            return
+        if self._depth:
+            self._refused.append((queue, message))
+        else:
+            # Kept it is not: the queue never had it, and its publisher knows.
+            self.send(queue, care.letters, [message], Reason.MAXLEN)
+
+    def doubled(self, queue: Queue, message: Message) -> None:
+        """A queue has dropped a duplicate, which may make it a dead letter (DUP-16)."""
+        care = queue.care
+        if care is None or care.letters is None or care.dedup is None:
+            return
+        if care.dedup.sends_letters and not self._depth:
+            self.send(queue, care.letters, [message], Reason.REJECTED)
+
+    def _store(
+        self, queue: Queue, run: Run | None, one: Try | None = None, why: str = "dead_letter"
+    ) -> None:
+        if run is None:
+            return
+        target, raws, persistent = run.target, run.raws, run.persistent
+        author = queue.pen.moves(run.messages, raws, why) if queue.pen is not None else None
+        largest = max(map(len, raws))
+        if self._storing.store(target, raws, largest, persistent=persistent, author=author):
+            self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, one))
+
+    def _dropped(
+        self, queue: Queue, letters: Letters, reason: Reason, why: str, count: int = 1
+    ) -> None:
+        self.dropped_count += count
+        if (why, reason) not in letters.told:
+            letters.told.add((why, reason))
+            log.warning(
+                "letters.dropped",
+                vhost=queue.spec.vhost,
+                queue=queue.spec.name,
+                exchange=letters.exchange,
+                reason=reason.value,
+                why=why,
+            )
+
+    # What came of the block
+
+    def written(self) -> None:
+        """The disk has taken everything that was buffered; what it refused before goes again."""
+        self._unwritten.clear()
+        if not self._kept:
+            return
+        kept, self._kept = self._kept, []
+        for sent in kept:
+            queue, messages, target, raws, persistent, _ = sent
+            # Transient copies are where they went already, those of stored runs went with them.
+            alive = (each for each in target.queues if not each.is_deleted)
+            target.leads_to(tuple(each for each in alive if persistent or each.keeps_all))
+            is_held = held_for(queue.spec.name) is not None
+            why = "delayed" if is_held else "dead_letter"
+            author = queue.pen.moves(messages, raws, why) if queue.pen is not None else None
+            largest = max(map(len, raws))
+            if self._storing.store(target, raws, largest, persistent=persistent, author=author):
+                self._unwritten.append(sent)
+            if not queue.is_deleted:
+                if queue.pen is not None and is_held:
+                    queue.pen.dropped(messages, "released")
+                elif queue.pen is not None:
+                    queue.pen.died(messages, "resent", "")
+                queue.keeps(messages)
+                queue.log_settled(messages)
+        self._wake()
+
+    def refused(self, first_lsn: int) -> None:
+        """The disk took nothing from this LSN on: no target has them, the source still does.
+
+        But for what it got from there on itself: that is gone like any message (CONF-12).
+        """
+        unwritten, self._unwritten = self._unwritten, []
+        kept: list[Sent] = []
+
+        def is_gone(message: Message) -> bool:
+            """Whether the same block had brought it: then no queue ever had it."""
+            return bool(message[2] & 1) and message[2] >= first_lsn * 2
+
+        for sent in reversed(unwritten):
+            queue = sent.queue
+            for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
+                self._journal().unsettle(store_id, lsns)
+            stuck = queue.care.letters.stuck if queue.care and queue.care.letters else None
+            had = [each for each in sent.messages if not is_gone(each)]
+            if queue.pen is not None and not queue.is_deleted:
+                # What is stuck still is in the queue.
+                queue.pen.back([each for each in had if stuck is None or not stuck.knows(each)])
+            if sent.one is None or stuck is None:
+                kept.append(sent)
+            elif had:
+                stuck.keep_again(sent.messages[0], sent.one)
+                queue.keeps(sent.messages)
+        self._kept += reversed(kept)
+        self._forget(lambda _, message: is_gone(message))
+
+    def kept_of(self, queue: Queue) -> list[int]:
+        """LSNs of dead letters of a queue that a full disk has sent back."""
+        mine = [sent.messages for sent in self._kept if sent.queue is queue]
+        return [lsn_of(message[2]) for messages in mine for message in messages if message[2]]
+
+    def withdraw(self, queue: Queue, messages: list[Message]) -> None:
+        """These are unacked again, after a commit that was refused (TX-09)."""
+        seqs = {message[2] for message in messages}
+        self._forget(lambda source, message: source is queue and message[2] in seqs)
+
+    def _forget(self, is_gone: Callable[[Queue, Message], bool]) -> None:
+        """Send some of what was refused not again."""
+        kept, self._kept = self._kept, []
+        for sent in kept:
+            pairs = zip(sent.messages, sent.raws, strict=True)
+            rest = [pair for pair in pairs if not is_gone(sent.queue, pair[0])]
+            if len(rest) == len(sent.messages):
+                self._kept.append(sent)
+            elif rest:
+                left, raws = [pair[0] for pair in rest], [pair[1] for pair in rest]
+                self._kept.append(sent._replace(messages=left, raws=raws))
+
+
+def goes_on(queue: Queue) -> bool:
+    """Whether what this queue refuses becomes a dead letter of its own (LEN-24)."""
+    return queue.care is not None and queue.care.sends_refused

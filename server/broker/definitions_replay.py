@@ -1,0 +1,99 @@
+"""A virtual host as a list of records, and made again from them.
+
+Must not know the journal's format, nor what a record looks like in it.
+
+Spec: DURABLE-01
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.policy.keys import InvalidPolicy
+
+if TYPE_CHECKING:
+    from vouchmq.server.broker.queues.spec import QueueLike
+    from vouchmq.server.broker.vhost import VHost
+
+
+def definitions_of(vhost: VHost[QueueLike]) -> list[bytes]:
+    """The records from which `apply_definition` makes everything durable here again."""
+    records: list[d.Definition] = [d.VHostCreated(vhost.name)]
+    # Before those whom they govern: nobody is equipped twice.
+    records += (d.of_policy(vhost.name, each) for each in vhost.government.policies)
+    records += (
+        d.of_exchange(each)
+        for each in vhost.exchanges.values()
+        if each.durable and not each.is_predeclared
+    )
+    records += (d.of_queue(queue.spec) for queue in vhost.queues.values() if queue.spec.stored)
+    records += (d.of_binding(vhost.name, each) for each in vhost.bindings if vhost.is_durable(each))
+    return [d.encode(record) for record in records]
+
+
+def apply_definition(vhost: VHost[QueueLike], definition: d.VHostDefinition) -> None:
+    """Do again what a record says, logging nothing and deducing nothing.
+
+    A snapshot may already hold what the records behind it do, so doing something twice,
+    deleting what is gone and binding what is gone are no errors. They end in the right state
+    as long as all of them come, in order.
+    """
+    vhost.generation += 1
+    match definition:
+        case d.ExchangeDeclared() | d.ExchangeDeleted():
+            _apply_exchange(vhost, definition)
+        case d.QueueDeclared() | d.QueueDeleted():
+            _apply_queue(vhost, definition)
+        case d.Bound() | d.Unbound():
+            _apply_binding(vhost, definition)
+        case d.PolicySet() | d.PolicyCleared():
+            _apply_policy(vhost, definition)
+
+
+def _apply_exchange(
+    vhost: VHost[QueueLike], definition: d.ExchangeDeclared | d.ExchangeDeleted
+) -> None:
+    existing = vhost.exchanges.get(definition.name)
+    if isinstance(definition, d.ExchangeDeleted):
+        if existing is not None:
+            del vhost.exchanges[definition.name]
+            vhost.routes.remove(vhost.routes.bindings_of(existing))
+    elif existing is None:
+        exchange = vhost.exchanges[definition.name] = d.to_exchange(definition)
+        vhost.government.see_exchange(exchange)
+
+
+def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueDeleted) -> None:
+    existing = vhost.queues.get(definition.name)
+    if isinstance(definition, d.QueueDeleted):
+        if existing is not None:
+            del vhost.queues[definition.name]
+            vhost.government.forget_queue(definition.name)
+            vhost.routes.remove(vhost.bindings.to_destination("queue", definition.name))
+    elif existing is None:
+        vhost.register_queue(d.to_spec(definition))
+
+
+def _apply_policy(vhost: VHost[QueueLike], definition: d.PolicySet | d.PolicyCleared) -> None:
+    government = vhost.government
+    if isinstance(definition, d.PolicyCleared):
+        government.policies.remove(definition.name, is_operator=definition.is_operator)
+    else:
+        try:
+            government.policies.put(d.to_policy(definition))
+        except InvalidPolicy as error:
+            raise d.BadDefinition(f"policy {definition.name!r}: {error}") from error
+    government.enforce()
+
+
+def _apply_binding(vhost: VHost[QueueLike], definition: d.Bound | d.Unbound) -> None:
+    binding = d.to_binding(definition)
+    existing = vhost.bindings.find(binding.identity)
+    if isinstance(definition, d.Unbound):
+        if existing is not None:
+            vhost.routes.remove([existing])
+        return
+    ends = vhost.queues if binding.kind == "queue" else vhost.exchanges
+    if binding.source in vhost.exchanges and binding.destination in ends:
+        vhost.routes.add(binding)

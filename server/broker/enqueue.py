@@ -1,0 +1,226 @@
+"""Giving messages to their queues: LSNs, the journal where it must be, the ends of the queues.
+
+Whoever has messages for queues comes here: publishers, dead letters, delays that have ended.
+Must not know channels, nor why a message goes where it goes.
+
+Spec: CONF-06
+"""
+
+from __future__ import annotations
+
+from itertools import groupby, repeat
+from typing import TYPE_CHECKING, Protocol
+
+from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.features.publish_filter import REFUSES, TAKES, Verdict
+from vouchmq.server.broker.paging.pager import MESSAGE_OVERHEAD_OCTETS
+from vouchmq.server.broker.queues.priority import priority_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+
+
+class MessageLog(Protocol):
+    """The journal, as far as messages come into it."""
+
+    def take(self, count: int) -> int:
+        """Reserve LSNs for messages that are not stored; returns the first."""
+
+    def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
+        """Store a run for these queues; returns its first LSN."""
+
+
+class Author(Protocol):
+    """Who has messages stored, and writes that down while the ledger is on."""
+
+    def stored(
+        self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
+    ) -> None:
+        """A run has got its LSNs, one after the other, whether the journal holds it or not.
+
+        `octets` are those of the contents as received.
+        """
+
+
+class Target:
+    """Queues that messages go to, and what a deliver frame says of where they came from.
+
+    `tail` is exchange and routing key, encoded one behind the other.
+    """
+
+    __slots__ = ("is_gated", "is_leveled", "keeper_ids", "queue_ids", "queues", "tail")
+
+    def __init__(self, tail: bytes, queues: tuple[Queue, ...] = ()) -> None:
+        self.tail = tail
+        self.leads_to(queues)
+
+    def leads_to(self, queues: tuple[Queue, ...]) -> None:
+        """Set the target queues, and which of them keep persistent messages on disk."""
+        self.queues = queues
+        self.queue_ids = tuple(queue.spec.queue_id for queue in queues if queue.stored)
+        self.keeper_ids = tuple(queue.spec.queue_id for queue in queues if queue.keeps_all)
+        self.is_gated = any(queue.gate is not None for queue in queues)
+        self.is_leveled = any(queue.levels is not None for queue in queues)
+
+    def ids_of(self, priority: int, *, persistent: bool = True) -> tuple[int, ...]:
+        """Under which the journal keeps messages of this priority."""
+        return tuple(
+            queue.spec.queue_id if queue.levels is None else queue.levels.store_id_of(priority)
+            for queue in self.queues
+            if (queue.stored if persistent else queue.keeps_all)
+        )
+
+
+class Storing:
+    """Stores runs of messages.
+
+    Args:
+        journal: returns the journal, which does not exist yet while it is being opened
+        now_ms: the loop's clock in whole milliseconds
+    """
+
+    __slots__ = ("_journal", "doubled", "is_gathering", "now_ms", "refused")
+
+    def __init__(self, journal: Callable[[], MessageLog], now_ms: Callable[[], int]) -> None:
+        self._journal = journal
+        self.now_ms = now_ms
+        # True while what is stored must stand in one block: nobody is served meanwhile (TX-08).
+        self.is_gathering = False
+        # Told of a message that a queue refused, see `letters.py`.
+        self.refused: Callable[[Queue, Message], None] = lambda _queue, _message: None
+        # Told of a duplicate that a queue dropped.
+        self.doubled: Callable[[Queue, Message], None] = lambda _queue, _message: None
+
+    def admit(self, target: Target, raw: bytes) -> tuple[Target, Verdict]:
+        """Ask the gates of a target about one message.
+
+        Returns:
+            the target without those queues that do not take it, and what they said
+        """
+        open_to: list[Queue] = []
+        is_refused, lsn = False, 0
+        for queue in target.queues:
+            word = TAKES if queue.gate is None else queue.gate.judge(raw)
+            if word == TAKES:
+                open_to.append(queue)
+            elif word == REFUSES:
+                is_refused = True
+                self.refused(queue, (raw, target.tail, 0, self.now_ms()))
+            else:
+                lsn = max(lsn, word)
+                self.doubled(queue, (raw, target.tail, 0, self.now_ms()))
+        if len(open_to) != len(target.queues):
+            target = Target(target.tail, tuple(open_to))
+        return target, Verdict(is_refused, lsn)
+
+    def refuses_any(self, runs: Iterable[tuple[Target, list[bytes]]]) -> bool:
+        """Whether some queue would refuse a message, were all of these stored (TX-09)."""
+        wanted: dict[Queue, tuple[int, int]] = {}
+        for target, raws in runs:
+            for queue in target.queues if target.is_gated else ():
+                count, octets = wanted.get(queue, (0, 0))
+                wanted[queue] = (count + len(raws), octets + sum(map(body_size, raws)))
+        return any(
+            queue.gate is not None and not queue.gate.has_room(*size)
+            for queue, size in wanted.items()
+        )
+
+    def store(
+        self,
+        target: Target,
+        raws: list[bytes],
+        largest: int,
+        *,
+        persistent: bool,
+        author: Author | None = None,
+    ) -> int:
+        """Give a run its LSNs, journal it where it must be, and enqueue it.
+
+        Returns:
+            the LSN that has to be synced before the run is safe; 0 for none (CONF-06)
+        """
+        if not target.is_leveled:
+            ids = target.queue_ids
+            return self._store(target, ids, raws, largest, author, persistent=persistent)
+        lsn = 0
+        for priority, some in self._by_priority(target, raws):
+            ids = target.ids_of(priority)
+            lsn = self._store(target, ids, some, largest, author, persistent=persistent) or lsn
+        return lsn
+
+    def _by_priority(self, target: Target, raws: list[bytes]) -> Iterable[tuple[int, list[bytes]]]:
+        levels = target.queues[0].levels
+        if len(target.queues) == 1 and levels is not None:
+            # Nobody can tell in which order messages of different levels came.
+            return levels.runs_of(raws)
+        return ((priority, list(run)) for priority, run in groupby(raws, priority_of))
+
+    def _store(
+        self,
+        target: Target,
+        queue_ids: tuple[int, ...],
+        raws: list[bytes],
+        largest: int,
+        author: Author | None,
+        *,
+        persistent: bool,
+    ) -> int:
+        journal = self._journal()
+        count = len(raws)
+        lsn = 0
+        if persistent and queue_ids:
+            first = journal.append_run(queue_ids, target.tail, raws)
+            lsn = first + count - 1
+            seq = first * 2 + 1
+        elif target.keeper_ids:
+            return self._store_for_keepers(target, raws, largest, author)
+        else:
+            seq = journal.take(count) * 2
+        octets = sum(map(len, raws))
+        if author is not None:
+            author.stored(target, raws, seq >> 1, octets, persistent=persistent)
+        queues = target.queues
+        if not queues:
+            return lsn
+        messages = zip(
+            raws,
+            repeat(target.tail),
+            range(seq, seq + 2 * count, 2),
+            repeat(self.now_ms()),
+            strict=False,
+        )
+        size = (count, octets + count * MESSAGE_OVERHEAD_OCTETS, largest)
+        if len(queues) == 1:
+            queues[0].enqueue(messages, size, stored=lsn > 0)
+        else:
+            copies = list(messages)
+            for queue in queues:
+                queue.enqueue(copies, size, stored=lsn > 0)
+        return lsn
+
+    def _store_for_keepers(
+        self, target: Target, raws: list[bytes], largest: int, author: Author | None
+    ) -> int:
+        """Store a run of transient messages for those queues alone that keep everything.
+
+        The copies of the others have the same LSNs and are not stored; one that is in no journal
+        does not know that another was refused (CONF-12).
+        """
+        queue_ids = target.keeper_ids
+        if target.is_leveled:
+            queue_ids = target.ids_of(priority_of(raws[0]), persistent=False)
+        first = self._journal().append_run(queue_ids, target.tail, raws)
+        octets = sum(map(len, raws))
+        if author is not None:
+            author.stored(target, raws, first, octets, persistent=False)
+        count, now_ms = len(raws), self.now_ms()
+        size = (count, octets + count * MESSAGE_OVERHEAD_OCTETS, largest)
+        for queue in target.queues:
+            seq = first * 2 + queue.keeps_all
+            seqs = range(seq, seq + 2 * count, 2)
+            copies = zip(raws, repeat(target.tail), seqs, repeat(now_ms), strict=False)
+            queue.enqueue(copies, size, stored=queue.keeps_all)
+        return first + count - 1

@@ -1,0 +1,177 @@
+"""The exchanges of a vhost with the bindings between them: the graph that a message walks.
+
+Must not know queues beyond their names, nor what is durable.
+
+Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60 … EXCH-62
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from vouchmq.protocol.fields import Table
+from vouchmq.server.broker.delays.delay import delay_ms, hold_name, is_hidden
+from vouchmq.server.broker.exchanges.bindings import Binding, Bindings
+from vouchmq.server.broker.exchanges.exchange import PREDECLARED, Exchange
+from vouchmq.server.broker.names import DEFAULT_EXCHANGE
+
+_Q = TypeVar("_Q")
+
+# Bindings followed between two looks at the clock, and what an exchange counts for.
+STEP_BINDINGS: Final = 256
+EXCHANGE_BINDINGS: Final = 8
+
+
+def never(_exchange: Exchange) -> bool:
+    """No exchange stops a message."""
+    return False
+
+
+class Routes:
+    """Exchanges by name, and their bindings in the index and in the routers alike."""
+
+    __slots__ = ("bindings", "exchanges")
+
+    def __init__(self, vhost: str) -> None:
+        """The graph of a new vhost: the predeclared exchanges, no binding (EXCH-02)."""
+        self.bindings = Bindings()
+        self.exchanges = {
+            name: Exchange(name, vhost, exchange_type, True, False, internal, {})
+            for name, exchange_type, internal in PREDECLARED
+        }
+
+    def add(self, binding: Binding) -> bool:
+        """Put a binding in whose source exists; False when it is there already."""
+        if not self.bindings.add(binding):
+            return False
+        self.exchanges[binding.source].router.add(binding)
+        return True
+
+    def remove(self, bindings: Iterable[Binding]) -> list[Exchange]:
+        """Take bindings out; gives the exchanges that are the source of none any more."""
+        unbound: list[Exchange] = []
+        for binding in bindings:
+            if not self.bindings.remove(binding):
+                continue
+            # The source may be an exchange that has been deleted, router and all.
+            source = self.exchanges.get(binding.source)
+            if source is not None:
+                source.router.remove(binding)
+                if not self.bindings.is_source(source.name):
+                    unbound.append(source)
+        return unbound
+
+    def bindings_of(self, exchange: Exchange) -> list[Binding]:
+        """The bindings that lead from and to an exchange."""
+        return self.bindings.from_source(exchange.name) + self.bindings.to_destination(
+            "exchange", exchange.name
+        )
+
+    def walk(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        queues: Mapping[str, _Q],
+        stops: Callable[[Exchange], bool] = never,
+    ) -> Walk[_Q]:
+        """The way of a message from `exchange`, to those of `queues` that it reaches.
+
+        It goes no further at an exchange that `stops` it.
+        """
+        return Walk(self.exchanges, exchange, keys, headers, queues, stops)
+
+
+class Walk(Generic[_Q]):
+    """The way of one message through the exchanges; it may be gone in several goes.
+
+    Bindings between exchanges are followed, and the alternate exchange of every exchange whose own
+    bindings match nothing; each exchange is visited once, so cycles end. Between two goes nothing
+    of the topology may change.
+    """
+
+    __slots__ = ("_found", "_steps")
+
+    def __init__(
+        self,
+        exchanges: Mapping[str, Exchange],
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        queues: Mapping[str, _Q],
+        stops: Callable[[Exchange], bool],
+    ) -> None:
+        self._found: dict[str, _Q] = {}
+        self._steps = self._walk(exchanges, exchange, keys, headers, queues, stops)
+
+    def end(self) -> tuple[_Q, ...]:
+        """The queues, each once."""
+        for _ in self._steps:
+            pass
+        return tuple(self._found.values())
+
+    def go(self, is_over: Callable[[], bool]) -> tuple[_Q, ...] | None:
+        """The queues, None when the time is over before the end: then go on another time."""
+        for _ in self._steps:
+            if is_over():
+                return None
+        return tuple(self._found.values())
+
+    def _walk(
+        self,
+        exchanges: Mapping[str, Exchange],
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Table | None,
+        queues: Mapping[str, _Q],
+        stops: Callable[[Exchange], bool],
+    ) -> Iterator[None]:
+        """Walk; a pause after every few exchanges and bindings."""
+        found = self._found
+        seen = {exchange.name}
+        pending = [exchange]
+        left = STEP_BINDINGS
+        while pending:
+            at = pending.pop()
+            if stops(at) or _leads_to_a_name(at, keys, headers, queues, found):
+                continue
+            onward: list[str] = []
+            matched = False
+            left -= EXCHANGE_BINDINGS
+            for binding in at.router.match(keys, headers):
+                matched = True
+                if binding.kind == "queue":
+                    found[binding.destination] = queues[binding.destination]
+                else:
+                    onward.append(binding.destination)
+                left -= 1
+                if left <= 0:
+                    left = STEP_BINDINGS
+                    yield
+            if not matched and at.alternate is not None:
+                onward.append(at.alternate)
+            for name in onward:
+                # An alternate exchange need not exist (EXCH-62).
+                if name not in seen and name in exchanges:
+                    seen.add(name)
+                    pending.append(exchanges[name])
+
+
+def _leads_to_a_name(
+    exchange: Exchange,
+    keys: Sequence[str],
+    headers: Table | None,
+    queues: Mapping[str, _Q],
+    found: dict[str, _Q],
+) -> bool:
+    """Whether an exchange asks no bindings where this message goes; adds where that is."""
+    if exchange.name == DEFAULT_EXCHANGE:
+        # Every queue that can be named is bound under its name, and nothing else is (EXCH-03).
+        found.update((key, queues[key]) for key in keys if key in queues and not is_hidden(key))
+        return True
+    if exchange.delays and delay_ms(headers):
+        name = hold_name(exchange.name)
+        found[name] = queues[name]
+        return True
+    return False

@@ -1,0 +1,267 @@
+"""Gives a queue the rooms of its features, and other ones when its features change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from vouchmq.server.broker.dead_letter.publisher import Letters
+from vouchmq.server.broker.dead_letter.retry import Stuck
+from vouchmq.server.broker.features.arguments import QUORUM
+from vouchmq.server.broker.features.dedup import Dedup, Window
+from vouchmq.server.broker.features.expiry import Expiry
+from vouchmq.server.broker.features.hooks import OWN_EXPIRATIONS, Care
+from vouchmq.server.broker.features.length import Limit
+from vouchmq.server.broker.features.publish_filter import Gates
+from vouchmq.server.broker.features.queue_expiry import Lease
+from vouchmq.server.broker.features.queue_seq import SEQUENCE_NOTES, Sequence
+from vouchmq.server.broker.features.redelivery import COUNTS, Returns
+from vouchmq.server.broker.message import lsn_of
+from vouchmq.server.broker.queues.priority import Levels
+from vouchmq.server.broker.queues.ready_bytes import Tally
+from vouchmq.server.broker.queues.single_active import SingleActive
+from vouchmq.server.broker.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.server.broker.dead_letter.publisher import Office
+    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.features.publish_filter import Gate
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.paging.paged_store import JournalClock
+    from vouchmq.server.broker.paging.pager import Pager
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.ports import NoteLog
+    from vouchmq.server.broker.timers import Timers
+
+
+class Settled(Protocol):
+    """Deliveries of one queue that were settled."""
+
+    queue: Queue
+    messages: list[Message]
+
+
+# Queue ids that a consumer is shown of queues that are not stored begin here.
+UNSTORED_IDS: Final = 1 << 60
+
+
+# Between two tries of a dead letter that nobody takes (DLX-09).
+LETTERS_INTERVAL_MS: Final = 10_000
+
+
+class Equipment:
+    """What the rooms of all queues need.
+
+    Args:
+        timers: for everything that has a deadline
+        office: sends dead letters
+        pager: keeps the memory of all queues within bounds
+        journal: returns the journal, which does not exist yet while it is being opened
+        clock: tells the journal's clock from the loop's
+        only_failures: which returns count toward a delivery limit (REDELIVER-11)
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        office: Office,
+        pager: Pager,
+        journal: Callable[[], NoteLog],
+        clock: JournalClock,
+        *,
+        only_failures: bool = False,
+    ) -> None:
+        self.timers = timers
+        self.pager = pager
+        self._journal = journal
+        self._clock = clock
+        self._only_failures = only_failures
+        # Serves waiting consumers at once; see `Limit`.
+        self.serve: Callable[[Queue], bool] = lambda _: False
+        # Deletes a queue whose lease has run out.
+        self.expire: Callable[[Queue], None] = lambda _: None
+        self.office = office
+        office.expect_expirations = self.expect_expirations
+        self.letters_interval_ms = LETTERS_INTERVAL_MS
+        self._unstored_count = 0  # queues with numbers that are not stored
+
+    @property
+    def log(self) -> NoteLog:
+        """Where rooms note what must be known after a restart."""
+        return self._journal()
+
+    def equip(self, queue: Queue, features: Features) -> None:
+        """Let the queue have these features from now on; what is in it stays."""
+        queue.features = features
+        if isinstance(queue, Stream):
+            queue.keep(features)
+            return
+        if features.is_plain and queue.care is None:
+            return
+        care = self._care_of(queue)
+        queue.keeps_all = features.type == QUORUM
+        if features.highest_level and queue.levels is None:
+            self._level(queue, features)
+        if features.single_active and queue.subscribers.single_active is None:
+            queue.subscribers.single_active = SingleActive(displaces=features.type == QUORUM)
+        self._letters(queue, care, features)
+        self._expiry(queue, care, features)
+        self._limit(queue, care, features)
+        self._returns(queue, care, features)
+        if features.is_plain:
+            self._clear_out(queue, care)
+        queue.wake()
+
+    def _care_of(self, queue: Queue) -> Care:
+        """The queue's page of rooms, a new one if it has been a plain one."""
+        queue.care = queue.care or Care(queue, self.timers.now_ms)
+        return queue.care
+
+    def _clear_out(self, queue: Queue, care: Care) -> None:
+        """A queue that has lost its last feature is a plain one again, and pays for nothing."""
+        if care.expiry is not None and not care.expiry.has_own:
+            care.expiry = None
+        if care.returns is not None and care.returns.is_idle:
+            care.returns = None
+        if care.is_idle:
+            queue.care = None
+
+    def _letters(self, queue: Queue, care: Care, features: Features) -> None:
+        exchange, stuck = features.dead_letter_exchange, None
+        if care.letters is not None:
+            stuck = care.letters.stuck
+        if features.dead_letters_are_safe and stuck is None:
+            interval_ms = self.letters_interval_ms
+            stuck = Stuck(queue, self.office, self.timers, interval_ms, self._journal)
+        if exchange is None:
+            if stuck is not None:
+                dropped = stuck.drop()
+                if queue.pen is not None:
+                    queue.pen.dropped(dropped, "dropped")
+                queue.drop(dropped)
+            care.letters = None
+            return
+        care.letters = Letters(
+            self.office,
+            exchange,
+            features.dead_letter_routing_key,
+            stuck,
+            is_safe=features.dead_letters_are_safe,
+        )
+
+    def _expiry(self, queue: Queue, care: Care, features: Features) -> None:
+        if features.message_ttl_ms is not None and care.expiry is None:
+            care.expiry = Expiry(queue, self.timers, None)
+        if care.expiry is not None:
+            care.expiry.ttl_ms = features.message_ttl_ms
+        if features.expires_ms is None:
+            care.lease = None
+        elif care.lease is None:
+            care.lease = Lease(queue, self.timers, features.expires_ms, self.expire)
+        else:
+            care.lease.set(features.expires_ms)
+
+    def _returns(self, queue: Queue, care: Care, features: Features) -> None:
+        if care.returns is not None:
+            # What was counted or delayed so far stays so, even if nothing more is.
+            care.returns.set(features)
+        elif features.counts_returns:
+            self._count_returns(queue, care)
+
+    def _count_returns(self, queue: Queue, care: Care) -> None:
+        care.returns = Returns(
+            queue,
+            self.timers,
+            self._journal,
+            self._clock,
+            queue.features,
+            only_failures=self._only_failures,
+        )
+
+    def _level(self, queue: Queue, features: Features) -> None:
+        """Only a new queue: its one line becomes one of many, in which nothing is."""
+        queue.levels = Levels(
+            queue,
+            self.pager,
+            queue.spec.queue_id if queue.stored else 0,
+            highest=features.highest_level,
+            default=features.default_level,
+            returns_first=features.type == QUORUM,
+        )
+        queue.lines = queue.levels.lines()
+
+    def _limit(self, queue: Queue, care: Care, features: Features) -> None:
+        if features.max_length_octets is not None and queue.tally is None:
+            queue.tally = Tally()
+            for line in queue.lines:
+                line.count_octets(queue.tally)
+        if not features.is_limited:
+            care.limit = None
+        elif care.limit is None:
+            care.limit = Limit(queue, features, self.serve)
+        else:
+            care.limit.set(features)
+        if features.keys is not None and care.dedup is None:
+            scope_id = queue.spec.queue_id if queue.stored else 0
+            window = Window(scope_id, features.keys, self.timers, self._journal, self._clock)
+            care.dedup = Dedup(queue, window, care.tidy)
+        gates: list[Gate] = [] if care.dedup is None else [care.dedup]
+        if care.limit is not None and care.limit.rejects:
+            gates.append(care.limit)
+        queue.gate = gates[0] if len(gates) == 1 else Gates(*gates) if gates else None
+
+    def expect_expirations(self, queue: Queue) -> None:
+        """From now on messages in this queue may have a time to live of their own (TTL-01)."""
+        if isinstance(queue, Stream):
+            return  # there they mean nothing (TTL-09)
+        care = self._care_of(queue)
+        if care.expiry is None:
+            care.expiry = Expiry(queue, self.timers, None)
+        if not care.expiry.has_own:
+            care.expiry.has_own = True
+            if queue.stored:
+                self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
+
+    def number(self, queue: Queue) -> Sequence | Stream:
+        """From now on every copy in this queue has a number (SEQ-01)."""
+        if isinstance(queue, Stream):
+            return queue
+        care = self._care_of(queue)
+        if care.sequence is None:
+            log = self.log if queue.stored else None
+            care.sequence = Sequence(queue, queue.spec.queue_id or self.unstored_id(queue), log)
+        return care.sequence
+
+    def unstored_id(self, queue: Queue) -> int:
+        """A number for a queue without one: no other has had it, in no life of the broker."""
+        if not queue.unstored_id:
+            self._unstored_count += 1
+            queue.unstored_id = UNSTORED_IDS + (self._clock.now_ms() << 16)
+            queue.unstored_id += self._unstored_count & 0xFFFF
+        return queue.unstored_id
+
+    def gone_of(self, entry: Settled) -> list[Message]:
+        """Those of some settled deliveries that are not kept as dead letters on their way."""
+        kept = {*entry.queue.held_lsns(), *self.office.kept_of(entry.queue)}
+        return [message for message in entry.messages if lsn_of(message[2]) not in kept]
+
+    def restore(self, queue: Queue, notes: dict[bytes, bytes]) -> None:
+        """What had been noted of a queue before a restart; its messages are in place."""
+        if isinstance(queue, Stream):
+            queue.restore_notes(notes)
+            return
+        if OWN_EXPIRATIONS in notes:
+            self.expect_expirations(queue)
+        if SEQUENCE_NOTES in notes:
+            self.number(queue)
+        if any(key[:1] == COUNTS for key in notes):
+            # Whoever asked for it, e.g. a policy, may be gone: what was counted or delayed is not.
+            care = self._care_of(queue)
+            if care.returns is None:
+                self._count_returns(queue, care)
+        if queue.care is not None:
+            queue.care.restore(notes)
+            if queue.features.is_plain:
+                self._clear_out(queue, queue.care)
+            queue.wake()

@@ -1,0 +1,205 @@
+"""Expiry: messages whose time has run out leave at the head of their queue.
+
+A deadline is never stored. A message knows when it arrived; how long it may stay is the smaller
+of what the queue gives and what the message itself asks for, worked out when it is at the head.
+So a changed queue TTL holds for what is there already (TTL-08), and what is paged costs nothing.
+
+Spec: TTL-01 … TTL-09
+"""
+
+from __future__ import annotations
+
+from itertools import compress, islice, takewhile
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.protocol.contents import HAS_EXPIRATION, property_block, remembered
+from vouchmq.protocol.properties import Properties
+from vouchmq.protocol.runs import PROPERTIES_AT
+from vouchmq.server.broker.queues.settlement import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.broker.timers import Timers
+
+# Messages that one queue lets go in one turn (DLX-12, LIMIT-23).
+TURN_EXPIRIES: Final = 512
+# Those that are looked at in one go.
+BATCH_MESSAGES: Final = 256
+_arrived_ms: Final = itemgetter(3)
+
+
+@remembered
+def own_ttl_ms(block: bytes) -> int:
+    """What the expiration property of a property block says; it was checked at publish."""
+    expiration = Properties(block).expiration
+    try:
+        return int(expiration) if expiration is not None else -1
+    except ValueError:
+        # Not published through us: a stored message of an older version.
+        return -1
+
+
+class Expiry:
+    """The clock of one queue.
+
+    Args:
+        queue: whose messages they are
+        timers: wake the queue when its head expires
+        ttl_ms: of the queue, None when it has none
+    """
+
+    __slots__ = (
+        *("_armed_ms", "_came_seq", "_old_seq", "_queue", "_since_ms", "_timers"),
+        *("has_own", "ttl_ms"),
+    )
+
+    def __init__(self, queue: Queue, timers: Timers, ttl_ms: int | None) -> None:
+        self._queue = queue
+        self._timers = timers
+        self.ttl_ms = ttl_ms
+        self.has_own = False  # messages may have a time to live of their own
+        self._armed_ms = 0
+        self._came_seq = 0  # the newest that came
+        self._old_seq = 0  # what came in earlier turns
+        self._since_ms = timers.now_ms()  # what came before that was restored
+
+    def deadline_ms(self, message: Message) -> int | None:
+        """When this message expires, by the loop's clock; None: never (TTL-01)."""
+        ttl_ms = self._ttl_ms(message[0])
+        return None if ttl_ms is None else message[3] + ttl_ms
+
+    def _ttl_ms(self, raw: bytes) -> int | None:
+        """How long a content may stay."""
+        ttl_ms = self.ttl_ms
+        if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+            own_ms = own_ttl_ms(property_block(raw))
+            if own_ms >= 0 and (ttl_ms is None or own_ms < ttl_ms):
+                return own_ms
+        return ttl_ms
+
+    def is_expired(self, message: Message, now_ms: int, *, at_once: bool) -> bool:
+        """True when it may not be handed out any more.
+
+        What came with no time at all may still be taken in the turn in which it came (TTL-06),
+        however long that turn is: it goes only `at_once`, and every turn ends with that.
+        """
+        deadline_ms = self.deadline_ms(message)
+        if deadline_ms is None or deadline_ms > now_ms:
+            return False
+        # One that stood behind others when its turn ended is as late as any.
+        return at_once or deadline_ms > message[3] or self._is_old(message[2], message[3])
+
+    def came(self, messages: list[Message]) -> None:
+        """A run is about to be appended."""
+        self._came_seq = messages[-1][2]
+
+    def restored(self) -> None:
+        """What is there came before the present turn, however short the restart was."""
+        backlogs = [line.backlog for line in self._queue.lines if line.backlog is not None]
+        self._came_seq = self._old_seq = max(
+            (each.newest_lsn * 2 + 1 for each in backlogs), default=0
+        )
+
+    def _is_old(self, seq: int, arrived_ms: int) -> bool:
+        """True when it came before the present turn."""
+        return seq <= self._old_seq or arrived_ms < self._since_ms
+
+    def is_late(self, message: Message) -> bool:
+        """True when its time is over."""
+        return self.is_expired(message, self._timers.now_ms(), at_once=True)
+
+    def fresh(self, batch: list[Message]) -> list[Message]:
+        """Those of a batch from the head that may be handed out; the others go (TTL-02)."""
+        return self._sorted_out(batch, at_once=False)
+
+    def unexpired(self, messages: list[Message]) -> list[Message]:
+        """Those of some returned messages that are still in time (TTL-05)."""
+        return self._sorted_out(messages, at_once=True)
+
+    def run(self, *, at_once: bool = False) -> bool:
+        """Let expired heads go; False when there are more than fit in one turn.
+
+        Those without any time go only `at_once`: a consumer comes first (TTL-06).
+        """
+        now_ms = self._timers.now_ms()
+        left = TURN_EXPIRIES
+        care = self._queue.care
+        # Every level of a queue with priorities has a head of its own (TTL-03).
+        for line in self._queue.lines:
+            while left > 0:
+                most = min(left, BATCH_MESSAGES if care is None else care.few(BATCH_MESSAGES))
+                count = self._expired_at_head(line, now_ms, most, at_once=at_once)
+                if not count:
+                    break
+                left -= count
+                if care is None or care.may_let_die:
+                    self._queue.bury(line.take(count), Reason.EXPIRED)
+                elif care.lays_aside and self._queue.has_consumers:
+                    care.lay_aside(line.take(count), Reason.EXPIRED)
+                else:
+                    return False
+        return left > 0
+
+    def turn_ended(self) -> None:
+        """What came with no time at all, and is still here, is late (TTL-06)."""
+        self._old_seq = self._came_seq
+
+    def arm(self) -> None:
+        """A turn ends: have the queue woken when its head expires (TTL-04)."""
+        self.turn_ended()
+        heads = [self._head_deadline_ms(line) for line in self._queue.lines]
+        due_ms = min((head for head in heads if head is not None), default=None)
+        if due_ms is None:
+            return
+        now_ms = self._timers.now_ms()
+        if due_ms <= now_ms and self._queue.care is not None and self._queue.care.is_held:
+            self._queue.care.go_on_later()
+            return
+        if self._armed_ms <= now_ms or due_ms < self._armed_ms:
+            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._ring)
+
+    def _head_deadline_ms(self, line: Line) -> int | None:
+        if not (line.ready or line.refill(at_once=True)):
+            return None
+        return self.deadline_ms(line.ready[0])
+
+    def _ring(self) -> None:
+        if not self._queue.is_deleted:
+            self._queue.wake()
+
+    def _expired_at_head(self, line: Line, now_ms: int, most: int, *, at_once: bool) -> int:
+        if not (line.ready or line.refill(at_once=True)):
+            return 0
+        heads = islice(line.ready, most)
+        return sum(1 for _ in takewhile(bool, self._judged(heads, now_ms, at_once=at_once)))
+
+    def _judged(self, messages: Iterable[Message], now_ms: int, *, at_once: bool) -> Iterator[bool]:
+        """As `is_expired`, for each of them; properties are looked at where they change."""
+        block: bytes | None = None
+        ttl_ms: int | None = None
+        for raw, _, seq, arrived_ms in messages:
+            if block is None or not raw.startswith(block, PROPERTIES_AT):
+                block = property_block(raw)
+                ttl_ms = self._ttl_ms(raw)
+            is_over = ttl_ms is not None and arrived_ms + ttl_ms <= now_ms
+            yield is_over and (at_once or bool(ttl_ms) or self._is_old(seq, arrived_ms))
+
+    def _sorted_out(self, messages: list[Message], *, at_once: bool) -> list[Message]:
+        now_ms = self._timers.now_ms()
+        if (
+            self.ttl_ms
+            and not self.has_own
+            and min(map(_arrived_ms, messages), default=0) + self.ttl_ms > now_ms
+        ):
+            return messages
+        dead = list(compress(messages, self._judged(messages, now_ms, at_once=at_once)))
+        if not dead:
+            return messages
+        self._queue.bury(dead, Reason.EXPIRED)
+        seqs = {message[2] for message in dead}
+        return [message for message in messages if message[2] not in seqs]

@@ -1,0 +1,168 @@
+"""Length limits: what a full queue drops at its head, or does not take at all.
+
+    drop-head        what is too much leaves at the head after the consumers had their turn
+    drop-lowest      the same at the head of the lowest level, in a queue with priorities
+    reject-publish   the publisher is refused; with -dlx the refused message becomes a dead letter
+
+Limits count what is ready: messages, and the octets of their bodies.
+
+Spec: LEN-01 … LEN-26
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.features.publish_filter import REFUSES, TAKES
+from vouchmq.server.broker.queues.settlement import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.ready_list import Line
+
+# Messages that one queue drops in one turn (LIMIT-23).
+TURN_DROPS: Final = 4096
+BATCH_MESSAGES: Final = 512
+
+DROP_HEAD: Final = "drop-head"
+DROP_LOWEST: Final = "drop-lowest"
+REJECT: Final = "reject-publish"
+REJECT_TO_LETTERS: Final = "reject-publish-dlx"
+
+
+class Limit:
+    """The limits of one queue.
+
+    Args:
+        queue: whose they are
+        features: with at least one limit
+        serve: has the journal written up to an LSN and the queue dispatched, so that waiting
+            consumers get what is theirs before a publish is refused; False when that is no time
+    """
+
+    __slots__ = ("_has_returned", "_queue", "_serve", "max_length", "max_octets", "overflow")
+
+    def __init__(self, queue: Queue, features: Features, serve: Callable[[Queue], bool]) -> None:
+        self._queue = queue
+        self._serve = serve
+        self._has_returned = False
+        self.set(features)
+
+    def set(self, features: Features) -> None:
+        """Other limits from now on."""
+        self.max_length = features.max_length
+        self.max_octets = features.max_length_octets
+        self.overflow = features.overflow or DROP_HEAD
+        if features.type == "quorum" and self.overflow == REJECT_TO_LETTERS:
+            self.overflow = REJECT  # LEN-24
+
+    @property
+    def rejects(self) -> bool:
+        """True when publishers are refused instead of messages dropped."""
+        return self.overflow in {REJECT, REJECT_TO_LETTERS}
+
+    @property
+    def sends_letters(self) -> bool:
+        """True when what is refused becomes a dead letter (LEN-24)."""
+        return self.overflow == REJECT_TO_LETTERS
+
+    # Refusing
+
+    def judge(self, raw: bytes) -> int:
+        """Whether the queue takes one more message (LEN-20 … LEN-22)."""
+        octets = body_size(raw)
+        if self.has_room(1, octets) or (self._let_expired_go() and self.has_room(1, octets)):
+            return TAKES
+        if self.max_length != 0 and self._serve(self._queue) and self.has_room(1, octets):
+            return TAKES
+        return REFUSES
+
+    def takes_all(self, raws: Sequence[bytes]) -> bool:
+        """See `Gate`."""
+        octets = 0 if self.max_octets is None else sum(map(body_size, raws))
+        return self.has_room(len(raws), octets)
+
+    def _let_expired_go(self) -> bool:
+        """Have no publish refused for the sake of what nobody can have any more (TTL-06)."""
+        care = self._queue.care
+        if care is None or care.expiry is None or care.is_deep:
+            return False
+        care.expiry.run(at_once=not self._queue.is_head_wanted)
+        return True
+
+    def has_room(self, count: int, octets: int) -> bool:
+        """Whether so many more messages of so many octets would not exceed a limit."""
+        queue = self._queue
+        if self.max_length is not None and queue.held_count + count > self.max_length:
+            return False
+        return self.max_octets is None or queue.held_octets + octets <= self.max_octets
+
+    # Dropping
+
+    def returned(self) -> None:
+        """Messages come back: they count as entering, before anybody is served (LEN-06)."""
+        self._has_returned = True
+
+    def run(self, *, is_before: bool = False) -> bool:
+        """Drop what is too much; False when there is more than fits in one turn."""
+        # Whatever the limits are now: others may hold when the next messages come back.
+        has_returned, self._has_returned = self._has_returned, False
+        if self.rejects or (is_before and not has_returned):
+            return True
+        left = TURN_DROPS
+        while left > 0:
+            line = self._victim()
+            if line is None:
+                return True
+            care = self._queue.care
+            batch = BATCH_MESSAGES if care is None else care.few(BATCH_MESSAGES)
+            count = self._excess(line, min(left, batch))
+            if not count:
+                return True
+            if care is not None and not care.may_let_die:
+                return False
+            left -= count
+            self._bury(line.take(count))
+        return False
+
+    def _bury(self, dropped: list[Message]) -> None:
+        care = self._queue.care
+        expiry = care.expiry if care is not None else None
+        if expiry is None:
+            self._queue.bury(dropped, Reason.MAXLEN)
+            return
+        # Those that had expired behind others died of that, in their place among them (TTL-03).
+        for is_late, run in groupby(dropped, expiry.is_late):
+            self._queue.bury(list(run), Reason.EXPIRED if is_late else Reason.MAXLEN)
+
+    def _victim(self) -> Line | None:
+        """The line whose head is dropped: that of the next delivery (LEN-05)."""
+        if self.overflow != DROP_LOWEST:
+            return self._queue.next_line(at_once=True)
+        for line in reversed(self._queue.lines):
+            if line.ready or line.refill(at_once=True):
+                return line
+        return None
+
+    def _excess(self, line: Line, most: int) -> int:
+        """How many heads of this line are too much."""
+        queue = self._queue
+        over = 0 if self.max_length is None else queue.held_count - self.max_length
+        over_octets = 0 if self.max_octets is None else queue.held_octets - self.max_octets
+        if over <= 0 and over_octets <= 0:
+            return 0
+        count = 0
+        for message in line.ready:
+            if count == most or (over <= 0 and over_octets <= 0):
+                break
+            count += 1
+            over -= 1
+            if self.max_octets is not None:
+                over_octets -= body_size(message[0])
+        return count

@@ -1,0 +1,302 @@
+"""Messages that come back: how often, how often that may be, and how long they wait then.
+
+A queue with a delivery limit or delayed retries counts the returns and the assignments of each
+message that has come back at least once. The counts are notes in the journal, written when a
+message comes back and when it is handed out again, so that a restart neither gives a poison
+message new lives nor forgets that it was out when the broker stopped.
+
+Spec: REDELIVER-10 … REDELIVER-22
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vouchmq.protocol.contents import property_block, with_properties
+from vouchmq.protocol.fields import long_int
+from vouchmq.protocol.properties import with_headers
+from vouchmq.server.broker.message import lsn_of
+from vouchmq.server.broker.queues.parked import Aside
+from vouchmq.server.broker.queues.settlement import Fate, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.paging.paged_store import JournalClock
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.ports import NoteLog
+    from vouchmq.server.broker.timers import Timers
+
+# The first octet of the keys of these notes; the LSN follows (see `care.py`).
+COUNTS: Final = b"r"
+X_DELIVERY_COUNT: Final = "x-delivery-count"
+X_ACQUIRED_COUNT: Final = "x-acquired-count"
+# Those that count where only failures do (REDELIVER-11).
+FAILURES: Final = frozenset({Fate.REJECTED, Fate.LOST})
+# Messages that are let in again in one turn.
+TURN_RETURNS: Final = 4096
+_LSN: Final = Struct(">Q")
+_COUNTS: Final = Struct(">QQQ")
+
+
+class Counts(NamedTuple):
+    """What is known of one message.
+
+    `returns` counts those of REDELIVER-11, `acquired` the assignments to consumers; `due_ms` is
+    when it is ready again, by the journal's clock, 0 when it does not wait.
+    """
+
+    returns: int
+    acquired: int
+    due_ms: int = 0
+    is_out: bool = False
+
+
+class Returns:
+    """The counts of one queue.
+
+    Args:
+        queue: whose messages they are
+        timers: ring when a delayed message is due
+        log: returns the journal, for notes
+        clock: tells the journal's clock from the loop's
+        only_failures: what counts (REDELIVER-11)
+    """
+
+    __slots__ = (
+        "_clock",
+        "_counts",
+        "_features",
+        "_gone",
+        "_log",
+        "_only_failures",
+        "_queue",
+        "_timers",
+        "aside",
+    )
+
+    def __init__(
+        self,
+        queue: Queue,
+        timers: Timers,
+        log: Callable[[], NoteLog],
+        clock: JournalClock,
+        features: Features,
+        *,
+        only_failures: bool,
+    ) -> None:
+        self._queue = queue
+        self._timers = timers
+        self._log = log
+        self._clock = clock
+        self._features = features
+        self._only_failures = only_failures
+        self._counts: dict[int, Counts] = {}
+        self._gone: dict[int, Counts] = {}  # of what has left since the last write
+        self.aside = Aside(timers, queue.wake)
+
+    def set(self, features: Features) -> None:
+        """Another limit, other delays from now on."""
+        self._features = features
+
+    @property
+    def is_idle(self) -> bool:
+        """True when no message has come back that is still there."""
+        return not self._counts and not len(self.aside)
+
+    # Coming back and going out
+
+    def returning(self, messages: list[Message], fate: Fate) -> list[Message]:
+        """Count some returns; gives those that are ready at once."""
+        counted = fate in FAILURES or not self._only_failures
+        ready: list[Message] = []
+        dead: list[Message] = []
+        for message in messages:
+            before = self._counts.get(message[2], Counts(0, 1))
+            counts = Counts(before.returns + counted, before.acquired)
+            if self._is_too_often(counts.returns):
+                dead.append(message)
+                continue
+            delay_ms = self._delay_ms(counts.returns, counted=counted)
+            if delay_ms:
+                due_ms = self._timers.now_ms() + delay_ms
+                counts = counts._replace(due_ms=self._clock.now_ms() + delay_ms)
+                self.aside.put(message, due_ms)
+            else:
+                ready.append(message)
+            self._count(message, counts)
+        if dead:
+            self._queue.bury(dead, Reason.DELIVERY_LIMIT)
+        return ready
+
+    def let_in(self) -> None:
+        """Those that have waited long enough are ready again, each at its place."""
+        back = self.aside.take_due(TURN_RETURNS)
+        for message in back:
+            self._count(message, self._counts[message[2]]._replace(due_ms=0))
+        if back:
+            self._queue.put_back(back)
+
+    def leaving(self, batch: list[Message]) -> list[Message]:
+        """Count who is handed out again; gives those that may be (after a restart not all may)."""
+        if not self._counts:
+            return batch
+        dead: list[Message] = []
+        for message in batch:
+            counts = self._counts.get(message[2])
+            if counts is None:
+                continue
+            if self._is_too_often(counts.returns):
+                dead.append(message)
+                continue
+            acquired = counts.acquired + 1
+            self._count(message, counts._replace(acquired=acquired, is_out=True))
+        if not dead:
+            return batch
+        self._queue.bury(dead, Reason.DELIVERY_LIMIT)
+        gone = {message[2] for message in dead}
+        return [message for message in batch if message[2] not in gone]
+
+    def gone(self, messages: list[Message]) -> None:
+        """These have left the queue for good."""
+        if not self._counts:
+            return
+        for message in messages:
+            counts = self._counts.pop(message[2], None)
+            if counts is None:
+                continue
+            self._gone[message[2]] = counts
+            if message[2] & 1 and self._queue.stored:
+                self._log().unnote(self._queue.spec.queue_id, note_key(message[2]))
+
+    def back(self, messages: list[Message]) -> None:
+        """These had gone, which was refused: no new lives for that (TX-09, REDELIVER-13)."""
+        for message in messages if self._gone else ():
+            counts = self._gone.pop(message[2], None)
+            if counts is not None:
+                self._count(message, counts)
+
+    def forget_gone(self) -> None:
+        """What has gone is on disk, and does not come back."""
+        self._gone.clear()
+
+    def forget_refused(self, first_lsn: int) -> None:
+        """The disk took nothing from this LSN on (CONF-12)."""
+        gone = [m[2] for m in self.aside.messages() if m[2] & 1 and m[2] >= first_lsn * 2]
+        for seq in gone:
+            self.aside.forget(seq)
+            self._counts.pop(seq, None)
+        if self._queue.pen is not None:
+            self._queue.pen.lost(sorted(map(lsn_of, gone)), "refused")
+
+    def purged(self) -> None:
+        """Nothing is ready any more: what is not out and not aside is gone."""
+        for seq, counts in list(self._counts.items()):
+            if not counts.is_out and seq not in self.aside:
+                del self._counts[seq]
+                if seq & 1 and self._queue.stored:
+                    self._log().unnote(self._queue.spec.queue_id, note_key(seq))
+
+    def shown(self, batch: list[Message]) -> list[Message] | None:
+        """The batch with its counts in the headers, None when there is none to show."""
+        if not self._counts or self._features.delivery_limit is None:
+            return None
+        if all(self._of(message).returns < 1 for message in batch):
+            return None
+        return [self._with_counts(message) for message in batch]
+
+    # Restart
+
+    def recall(self, key: bytes) -> bytes | None:
+        """What the note of a message says by now."""
+        counts = self._counts.get(_LSN.unpack(key[1:])[0] * 2 + 1)
+        return None if counts is None else packed(counts)
+
+    def restore(self, notes: dict[bytes, bytes], was_out: list[int]) -> None:
+        """Counts as they were; who was out when the broker ended has come back by that.
+
+        `was_out` are the LSNs of messages that had been handed out, noted or not.
+        """
+        found = {
+            _LSN.unpack(key[1:])[0]: unpacked(value)
+            for key, value in notes.items()
+            if key[:1] == COUNTS
+        }
+        for lsn in was_out:
+            before = found.get(lsn, Counts(0, 1, is_out=True))
+            if before.is_out:
+                found[lsn] = Counts(before.returns + 1, before.acquired)
+                self._count_lsn(lsn, found[lsn])
+        alive = set(was_out)
+        self._counts = {lsn * 2 + 1: each for lsn, each in found.items() if lsn in alive}
+        waiting = {lsn: each.due_ms for lsn, each in found.items() if each.due_ms and lsn in alive}
+        for message in self._queue.extract(waiting) if waiting else ():
+            due_ms = self._clock.to_come_ms(waiting[lsn_of(message[2])])
+            self.aside.put(message, due_ms)
+
+    # What the rules say
+
+    def _is_too_often(self, returns: int) -> bool:
+        limit = self._features.delivery_limit
+        return limit is not None and 0 <= limit < returns
+
+    def _delay_ms(self, count: int, *, counted: bool) -> int:
+        """REDELIVER-20, REDELIVER-21."""
+        features = self._features
+        wanted = {"all": True, "failed": counted, "returned": not counted}
+        least_ms = features.retry_min_ms
+        if not least_ms or not wanted.get(features.retry_type or "", False):
+            return 0
+        if features.retry_is_exponential:
+            # Beyond any bound long before it is beyond a float.
+            steps = min(max(count, 1) - 1, 64)
+            delay_ms = int(min(least_ms * features.retry_multiplier**steps, 1e15))
+        else:
+            delay_ms = least_ms * max(1, count)
+        most_ms = features.retry_max_ms
+        return delay_ms if most_ms is None else min(delay_ms, most_ms)
+
+    # Counts and their notes
+
+    def _of(self, message: Message) -> Counts:
+        return self._counts.get(message[2], Counts(0, 0))
+
+    def _count(self, message: Message, counts: Counts) -> None:
+        self._counts[message[2]] = counts
+        if message[2] & 1 and self._queue.stored:
+            self._count_lsn(lsn_of(message[2]), counts)
+
+    def _count_lsn(self, lsn: int, counts: Counts) -> None:
+        self._log().note(self._queue.spec.queue_id, COUNTS + _LSN.pack(lsn), packed(counts))
+
+    def _with_counts(self, message: Message) -> Message:
+        counts = self._of(message)
+        if counts.returns < 1:
+            return message
+        raw, tail, seq, arrived_ms = message
+        # The assignment that is being made is none of the earlier ones.
+        table = {
+            X_DELIVERY_COUNT: long_int(counts.returns),
+            X_ACQUIRED_COUNT: long_int(counts.acquired - 1),
+        }
+        block = with_headers(property_block(raw), table, without=frozenset())
+        return with_properties(raw, block), tail, seq, arrived_ms
+
+
+def note_key(seq: int) -> bytes:
+    """The key under which the counts of a message are noted."""
+    return COUNTS + _LSN.pack(lsn_of(seq))
+
+
+def packed(counts: Counts) -> bytes:
+    """The value of a note."""
+    return _COUNTS.pack(counts.returns, counts.acquired * 2 + counts.is_out, counts.due_ms)
+
+
+def unpacked(value: bytes) -> Counts:
+    """What a note says."""
+    returns, acquired, due_ms = _COUNTS.unpack(value)
+    return Counts(returns, acquired >> 1, due_ms, is_out=bool(acquired & 1))

@@ -1,0 +1,162 @@
+"""Keeps the queues and exchanges of a vhost under its policies, whatever changes.
+
+    policy set or cleared ─▶ who is governed by something else now? ─▶ queue re-equipped,
+    queue or exchange made ─▶ what governs it?                         exchange told
+
+Must not know what a definition means: queues learn it through a callback, exchanges know it.
+
+Spec: POLICY-02, POLICY-04, DELAY-11, EXCH-63
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import structlog
+
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.delays.delay import hold_name, is_hidden
+from vouchmq.server.broker.features.arguments import queue_type_of
+from vouchmq.server.broker.names import DEFAULT_EXCHANGE
+from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, Ruling
+from vouchmq.server.broker.queues.spec import QueueLike
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from vouchmq.server.broker.exchanges.exchange import Exchange
+    from vouchmq.server.broker.vhost import VHost
+
+Q = TypeVar("Q", bound=QueueLike)
+
+log = structlog.get_logger(__name__)
+
+
+def leave_alone(queue: object, ruling: Ruling) -> None:
+    """The callback where queues have no features."""
+
+
+class Government(Generic[Q]):
+    """The policies of one vhost, in force.
+
+    Args:
+        vhost: whose
+        regulate: gives a queue what it is to have under a ruling
+        define: logs a definition; its LSN
+        hold_for: makes the queue in which an exchange's delayed messages wait
+    """
+
+    __slots__ = ("_define", "_hold_for", "_regulate", "_rulings", "_vhost", "policies")
+
+    def __init__(
+        self,
+        vhost: VHost[Q],
+        regulate: Callable[[Q, Ruling], None],
+        define: Callable[[d.Definition], int],
+        hold_for: Callable[[Exchange], None],
+    ) -> None:
+        self._vhost = vhost
+        self._regulate = regulate
+        self._define = define
+        self._hold_for = hold_for
+        self.policies = Policies()
+        # Of the queues that are governed at all; a vhost without policies keeps nothing here.
+        self._rulings: dict[str, Ruling] = {}
+
+    # What operators do
+
+    def set_policy(self, policy: Policy) -> int:
+        """Create or change a policy or operator policy; it is in force when this returns.
+
+        Returns:
+            the LSN of its record
+
+        Raises:
+            InvalidPolicy: with the reason, and nothing has changed
+
+        Spec: POLICY-04, POLICY-07, POLICY-08
+        """
+        policy.require_valid()
+        if self.policies.find(policy.name, is_operator=policy.is_operator) == policy:
+            return self._vhost.defined_lsn
+        self.policies.put(policy)
+        self.enforce()
+        # First, so that after a restart no exchange delays that has not where to.
+        self._make_holds()
+        log.info("policy.set", vhost=self._vhost.name, policy=policy.name)
+        lsn = self._define(d.of_policy(self._vhost.name, policy))
+        return max(lsn, self._end_holds())
+
+    def delete_policy(self, name: str, *, is_operator: bool = False) -> int | None:
+        """Delete a policy or operator policy; the LSN of the record, None when there was none.
+
+        Spec: POLICY-04
+        """
+        if not self.policies.remove(name, is_operator=is_operator):
+            return None
+        self.enforce()
+        log.info("policy.cleared", vhost=self._vhost.name, policy=name)
+        lsn = self._define(d.PolicyCleared(self._vhost.name, name, is_operator))
+        return max(lsn, self._end_holds())
+
+    # What governs whom
+
+    def ruling_of(self, queue: QueueLike) -> Ruling:
+        """The policies that govern a queue (POLICY-09)."""
+        return self._rulings.get(queue.spec.name, NO_RULING)
+
+    def ruling_of_exchange(self, exchange: Exchange) -> Ruling:
+        """The policy that governs an exchange (POLICY-09)."""
+        return self.policies.of_exchange(exchange.name)
+
+    def see_queue(self, queue: Q) -> None:
+        """A queue has been made, or the policies have changed."""
+        spec = queue.spec
+        if not (self.policies or self._rulings) or is_hidden(spec.name):
+            return
+        ruling = self.policies.of_queue(spec.name, queue_type_of(spec.arguments))
+        before = self._rulings.get(spec.name, NO_RULING)
+        if ruling == before:
+            return
+        if ruling == NO_RULING:
+            del self._rulings[spec.name]
+        else:
+            self._rulings[spec.name] = ruling
+        self._regulate(queue, ruling)
+
+    def forget_queue(self, name: str) -> None:
+        """A queue is gone."""
+        self._rulings.pop(name, None)
+
+    def see_exchange(self, exchange: Exchange) -> None:
+        """An exchange has been made, or the policies have changed."""
+        if exchange.name != DEFAULT_EXCHANGE:
+            exchange.govern(self.policies.of_exchange(exchange.name).of_user)
+
+    def enforce(self) -> None:
+        """See to it that everybody has what the policies say, logging nothing."""
+        self._vhost.generation += 1
+        for exchange in self._vhost.exchanges.values():
+            self.see_exchange(exchange)
+        for queue in list(self._vhost.queues.values()):
+            self.see_queue(queue)
+
+    # Exchanges that begin and cease to delay
+
+    def _make_holds(self) -> None:
+        queues = self._vhost.queues
+        for exchange in list(self._vhost.exchanges.values()):
+            if exchange.delays and hold_name(exchange.name) not in queues:
+                self._hold_for(exchange)
+
+    def _end_holds(self) -> int:
+        """Remove the holds of exchanges that delay no more; what is held waits for its time."""
+        for hold in self._idle_holds():
+            self._vhost.end_queue(hold)
+        return self._vhost.defined_lsn
+
+    def _idle_holds(self) -> Iterable[Q]:
+        for exchange in list(self._vhost.exchanges.values()):
+            hold = self._vhost.queues.get(hold_name(exchange.name))
+            if hold is not None and not exchange.delays and not hold.ready_count:
+                yield hold

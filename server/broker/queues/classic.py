@@ -1,0 +1,566 @@
+"""A queue: messages in order, consumers by priority, and the count of what is unacked.
+
+Work comes in runs: a publish run is one `enqueue`, a batch for a consumer one slice. Nothing is
+delivered from inside a publish: the queue asks for its place in the turn, and `dispatch` runs
+there once for whatever has come (CONS-10, LIMIT-23). The queue must not know channels, sockets
+or frames; it sees consumers through `outlet.py` and the journal through `CopyLog`.
+
+Where its messages are is told by `line.py`. What a plain queue does not need (expiry, limits, dead
+letters, …) stands in `care.py`, and a queue without any of it asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.protocol.errors import AccessRefused
+from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.features.options import PLAIN
+from vouchmq.server.broker.message import Message, lsn_of, lsns_of
+from vouchmq.server.broker.queues.consumers import Subscribers
+from vouchmq.server.broker.queues.dispatch import serve_group
+from vouchmq.server.broker.queues.ready_list import FEW_MESSAGES, Line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Iterable, Sequence
+
+    from vouchmq.server.broker.features.dedup import Window
+    from vouchmq.server.broker.features.hooks import Care
+    from vouchmq.server.broker.features.publish_filter import Gate
+    from vouchmq.server.broker.paging.pager import Pager
+    from vouchmq.server.broker.queues.ports import CopyLog, Dispatcher, Outlet, Pen
+    from vouchmq.server.broker.queues.priority import Levels
+    from vouchmq.server.broker.queues.ready_bytes import Tally
+    from vouchmq.server.broker.queues.ready_list import RunSize
+    from vouchmq.server.broker.queues.settlement import Fate, Reason
+    from vouchmq.server.broker.queues.spec import QueueSpec
+
+# Messages that a queue hands out in one turn (LIMIT-23).
+TURN_MESSAGES: Final = 4096
+# What it takes to put messages back at their places, against `pager.TURN_READS`.
+RETURN_READS: Final = 1
+RETURNS_PER_READ: Final = 8
+
+
+def always(lsn: int) -> bool:
+    """Let any message leave."""
+    del lsn
+    return True
+
+
+class Queue:
+    """One queue of a virtual host.
+
+    Args:
+        spec: name, flags and arguments as declared
+        turn: asked for a dispatch whenever messages and consumers may have met
+        log: told what becomes of stored copies
+        pager: keeps the memory of all queues within bounds
+        unused: called when the last consumer has gone (QUEUE-08)
+    """
+
+    __slots__ = (
+        *("_log", "_pager", "_returned", "_turn", "_unused", "came_count", "care", "features"),
+        *("gate", "holds_stored", "returned_count"),
+        *("is_deleted", "is_dirty", "keeps_all", "largest_octets", "levels", "line", "lines"),
+        *("pen", "spec", "stored", "subscribers", "tally", "unacked_count", "unstored_id"),
+    )
+
+    def __init__(
+        self,
+        spec: QueueSpec,
+        turn: Dispatcher,
+        log: CopyLog,
+        pager: Pager,
+        unused: Callable[[Queue], None],
+    ) -> None:
+        self.spec = spec
+        self.stored = spec.stored
+        self.keeps_all = False  # transient messages are stored, too
+        self.line = Line(self, pager, spec.queue_id)
+        self.lines: list[Line] = [self.line]
+        self.levels: Levels | None = None
+        self.tally: Tally | None = None
+        self.care: Care | None = None
+        self.features = PLAIN
+        self.gate: Gate | None = None
+        self.pen: Pen | None = None  # while the ledger is on
+        self.unstored_id = 0  # its number where it needs one and the journal gives none
+        self.unacked_count = 0
+        self.came_count = 0  # messages that ever came (SEQ-01)
+        self.subscribers = Subscribers()
+        self.largest_octets = 0
+        self.holds_stored = False
+        self.is_deleted = False
+        self.is_dirty = False
+        self._turn = turn
+        self._log = log
+        self._unused = unused
+        self._pager = pager
+        # What came back and is not yet at its place, and how many messages that are.
+        self._returned: deque[tuple[list[Message], Fate]] = deque()
+        self.returned_count = 0
+
+    @property
+    def ready_count(self) -> int:
+        """Messages waiting, not counting unacked ones (QUEUE-01)."""
+        if self.levels is None:
+            return self.line.count + self.returned_count
+        return sum(line.count for line in self.lines) + self.returned_count
+
+    def restore(self, store_id: int, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
+        """Put recovered copies in place by their LSNs; the mark tells who was delivered."""
+        line = self.line if self.levels is None else self.levels.line_with(store_id)
+        line.restore(spans, delivered_lsn)
+        self.came_count += sum(map(len, spans))
+        self.holds_stored |= bool(spans)
+
+    def extract(self, lsns: Container[int]) -> list[Message]:
+        """Take restored messages out that are not to be ready."""
+        return [message for line in self.lines for message in line.extract(lsns)]
+
+    def handed_before(self) -> list[int]:
+        """LSNs of restored messages that had been handed out before the restart."""
+        return [lsn for line in self.lines for lsn in line.handed_before()]
+
+    def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
+        """Append a run of messages; `stored`: the journal holds them."""
+        care = self.care
+        if care is not None:
+            messages = care.entering(messages)
+            line = self.line if self.levels is None else self.levels.line_of(messages[0][0])
+            line.append(messages, size)
+        else:
+            self.line.append(messages, size)
+        self.came_count += size[0]
+        if size[2] > self.largest_octets:
+            self.largest_octets = size[2]
+        if stored and self.stored:
+            self.holds_stored = True
+        if not self.is_dirty and (self.subscribers.groups or care is not None):
+            self.wake()
+
+    def wake(self) -> None:
+        """Ask for a dispatch in this turn."""
+        if not self.is_dirty and (
+            self.care is not None or (self.subscribers.groups and self.ready_count)
+        ):
+            self._ask_for_dispatch()
+
+    def _ask_for_dispatch(self) -> None:
+        if not self.is_dirty:
+            self.is_dirty = True
+            self._turn.wants_dispatch(self)
+
+    def room_again(self, outlet: Outlet | None) -> None:
+        """A consumer may have room which it had not, or something else has changed: see `wake`."""
+        self.subscribers.room_again(outlet)
+        self.wake()
+
+    @property
+    def may_come_back(self) -> bool:
+        """See `Owner`."""
+        return self.unacked_count > 0 or (self.care is not None and self.care.holds)
+
+    @property
+    def held_count(self) -> int:
+        """Messages that count toward a length limit: ready ones, and those kept aside."""
+        care = self.care
+        return self.ready_count + (care.held_count if care is not None else 0)
+
+    @property
+    def held_octets(self) -> int:
+        """Octets of their bodies; only a queue with such a limit counts them."""
+        return self.tally.octets if self.tally is not None else 0
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """Within which deliveries are to be settled, None: the node says (CONS-70)."""
+        return self.features.consumer_timeout_ms
+
+    @property
+    def consumer_count(self) -> int:
+        """All consumers, served or waiting (QUEUE-01)."""
+        return self.subscribers.count
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether anybody may be served."""
+        return self.subscribers.count > 0
+
+    def used(self) -> None:
+        """It was declared, or somebody looks at what is in it (TTL-20)."""
+        if self.care is not None:
+            self.take_in(at_once=True)
+            self.care.used()
+
+    # Handing out
+
+    def dispatch(self) -> None:
+        """Hand ready messages to consumers: highest priority first, round robin within it.
+
+        Spec: CONS-10, CONS-20
+        """
+        self.is_dirty = False
+        if self.returned_count and not self.take_in():
+            self._ask_for_dispatch()
+            return
+        care = self.care
+        if care is not None and not care.before_dispatch():
+            care.dispatch_later()
+            return
+        if self.subscribers.single_active is not None:
+            self.subscribers.look_for_successor()
+        left = TURN_MESSAGES
+        for group in self.subscribers.groups:
+            if left <= 0 or self.next_line() is None:
+                break
+            left -= (
+                self._serve_one(group.oldest, left)
+                if len(group) == 1
+                else serve_group(self, group, left)
+            )
+        if care is not None:
+            care.after_dispatch()
+            self._forget_when_empty()
+        if left <= 0:
+            self.wake()
+
+    def next_line(self, *, at_once: bool = False) -> Line | None:
+        """The line whose head is next, None when nothing is ready or can be read now."""
+        if at_once and self.returned_count:
+            self.take_in(at_once=True)
+        line = self.line
+        if self.levels is None:
+            return line if line.ready or line.refill(at_once=at_once) else None
+        for line in self.lines:
+            if line.ready or line.refill(at_once=at_once):
+                return line
+        return None
+
+    def _serve_one(self, outlet: Outlet, limit: int) -> int:
+        served = 0
+        while served < limit and (line := self.next_line()) is not None:
+            room = min(outlet.room(line.ready[0]), limit - served, line.batch_limit)
+            if room <= 0:
+                break
+            room = min(room, len(line.ready))
+            served += room
+            self.hand_out(outlet, line, self.take(line, room))
+        return served
+
+    def take(self, line: Line, count: int) -> list[Message]:
+        """Take from the head of a line what may be handed out, at most so many."""
+        # Counted as a whole, before any part of it can be settled by a no-ack consumer: the queue
+        # must not look empty while the rest of a batch is still on its way.
+        batch = line.take(count)
+        if self.care is not None:
+            batch = self.care.leaving(batch)
+        self.unacked_count += len(batch)
+        return batch
+
+    def hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
+        """Give a batch to a consumer; False when there was nothing in it."""
+        if not batch:
+            return False
+        if mark < 0:
+            mark = line.mark
+        self._handed(line, batch[-1][2], no_ack=outlet.no_ack)
+        care = self.care
+        outlet.deliver(batch, mark, None if care is None else care.shown(batch))
+        return True
+
+    def _handed(self, line: Line, last_seq: int, *, no_ack: bool) -> None:
+        if last_seq > line.mark:
+            line.mark = last_seq
+        # Not only when the mark grows: a no-ack consumer may have moved it, and its are not logged.
+        if not no_ack and self.holds_stored and line.store_id:
+            self._log.delivered(line.store_id, lsn_of(last_seq))
+
+    def get(
+        self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
+    ) -> tuple[Message, Message, bool] | None:
+        """Take the head as a consumer would (CONS-51).
+
+        Args:
+            no_ack: whether it is settled by that
+            may_leave: asked before a message is taken, with its LSN, 0 if it has none; may take
+                messages out of the queue, and ends the search with False
+
+        Returns:
+            the message, the same as it is to be shown, and whether it is a redelivery
+        """
+        self.used()
+        while (line := self.next_line(at_once=True)) is not None:
+            lsn = line.head_lsn
+            if not may_leave(lsn):
+                break
+            line = self.next_line(at_once=True)
+            if line is None or line.head_lsn != lsn:
+                continue  # the disk has refused it
+            batch = self.take(line, 1)
+            if batch:
+                message = batch[0]
+                redelivered = message[2] <= line.mark
+                self._handed(line, message[2], no_ack=no_ack)
+                care = self.care
+                if care is not None:
+                    care.tidy()  # another message is the head: it may be its time (TTL-03)
+                    self.wake()
+                shown = None if care is None else care.shown(batch)
+                return message, shown[0] if shown else message, redelivered
+        return None
+
+    def can_take_now(self, message: Message) -> bool:
+        """PUB-30: nothing is ready and a consumer has room for it at this moment."""
+        if self.gate is not None and not self.gate.has_room(1, body_size(message[0])):
+            return False
+        return not self.ready_count and self._is_wanted(message)
+
+    @property
+    def owes(self) -> bool:
+        """True when a consumer is to have what came in this turn, and has not got it yet."""
+        return self.is_dirty and self.is_head_wanted
+
+    @property
+    def is_head_wanted(self) -> bool:
+        """True when a consumer has room for the head: it is served in this turn (TTL-06)."""
+        line = self.next_line() if self.has_consumers else None
+        return line is not None and self._is_wanted(line.ready[0])
+
+    def _is_wanted(self, message: Message) -> bool:
+        return any(group.first_able(message) is not None for group in self.subscribers.groups)
+
+    # What becomes of deliveries
+
+    def settle(self, messages: list[Message]) -> None:
+        """These deliveries are done with: acked, or sent without need of an ack."""
+        self.unacked_count -= len(messages)
+        if not self.is_deleted:
+            self.drop(messages)
+            self._forget_when_empty()
+
+    def discard(self, messages: list[Message], reason: Reason) -> None:
+        """These deliveries are refused: they become dead letters or nothing (ACK-06)."""
+        self.unacked_count -= len(messages)
+        if self.is_deleted or (self.care is not None and self.care.put_off(messages, reason)):
+            return
+        self.bury(messages, reason)
+        self._forget_when_empty()
+
+    def requeue(self, messages: list[Message], fate: Fate) -> None:
+        """Put deliveries back at their original places (ACK-10).
+
+        That is done in the turn, or when somebody looks; a few of a queue with features, whose
+        rules may want something else for them, have it at once.
+        """
+        self.unacked_count -= len(messages)
+        if self.is_deleted or not messages:
+            return
+        self._returned.append((messages, fate))
+        self.returned_count += len(messages)
+        if self.care is not None and self.returned_count < FEW_MESSAGES:
+            self.take_in(at_once=True)
+        else:
+            self._ask_for_dispatch()
+
+    def take_in(self, *, at_once: bool = False) -> bool:
+        """Put what came back at its place; False when that is too much for one turn (LIMIT-23)."""
+        pager = self._pager
+        care = self.care
+        back: list[Message] = []
+        count = 0
+        while self._returned and (at_once or pager.reads_left > 0):
+            messages, fate = self._returned.popleft()
+            count += len(messages)
+            pager.reads_left -= RETURN_READS + len(messages) // (
+                RETURNS_PER_READ if care is None else 1
+            )
+            back += messages if care is None else care.returning(messages, fate)
+        self.returned_count -= count
+        if back:
+            self.put_back(back)
+        elif count:
+            # All of it waits aside, and counts (REDELIVER-20): what is ready may be too much now.
+            self.wake()
+        return not self._returned
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Messages that had been taken out are ready again, each at its place."""
+        if messages and self.levels is None:
+            self.line.put_back(messages)
+        elif messages and self.levels is not None:
+            self.levels.put_back(messages)
+        self.wake()
+
+    def bury(self, messages: list[Message], reason: Reason) -> None:
+        """Messages in no line any more and not unacked: dead letters, if the queue has them."""
+        if self.care is not None and self.care.letters is not None:
+            self.care.gone(messages)
+            self.care.letters.send(self, messages, reason)
+        else:
+            if self.pen is not None:
+                self.pen.dropped(messages, reason.value)
+            self.drop(messages)
+
+    def drop(self, messages: list[Message]) -> None:
+        """Messages in no line any more and not unacked: nothing is left of them."""
+        if self.care is not None:
+            self.care.gone(messages)
+        self.log_settled(messages)
+
+    def log_settled(self, messages: list[Message]) -> None:
+        """Their copies are gone, as far as the journal holds them."""
+        if self.holds_stored:
+            for store_id, lsns in self.stored_copies(messages):
+                self._log.settle(store_id, lsns)
+
+    def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
+        """Those of some messages that the journal holds: LSNs by the id of their line."""
+        if not self.stored:
+            return []
+        if self.levels is None:
+            lsns = lsns_of(messages)
+            return [(self.line.store_id, lsns)] if lsns else []
+        found = [(line.store_id, lsns_of(some)) for line, some in self.levels.sorted_out(messages)]
+        return [(store_id, lsns) for store_id, lsns in found if lsns]
+
+    def unsettle(self, messages: list[Message]) -> None:
+        """Their settlement could not be stored: they are unacked again (TX-09)."""
+        self.unacked_count += len(messages)
+        if self.is_deleted:
+            return
+        self.keeps(messages)
+        if self.care is not None:
+            self.care.back(messages)
+
+    def keeps(self, messages: list[Message]) -> None:
+        """These are in the queue again, somewhere."""
+        self.holds_stored |= self.stored and any(message[2] & 1 for message in messages)
+
+    def forget_refused(self, first_lsn: int) -> None:
+        """The journal could not store what it was given from this LSN on: no copy stays (CONF-12).
+
+        Such messages are the newest, and none has been handed out (see `turn.py` and `get`): one
+        that has come back nevertheless goes as well.
+        """
+        for line in self.lines:
+            gone = line.forget_refused(first_lsn)
+            if self.pen is not None:
+                self.pen.lost(gone, "refused")
+        if self.returned_count:
+            self._forget_returned(first_lsn)
+        if self.care is not None:
+            self.care.recount(first_lsn)
+        self._forget_when_empty()
+
+    def _forget_returned(self, first_lsn: int) -> None:
+        for messages, _ in self._returned:
+            gone = sorted(lsn_of(m[2]) for m in messages if m[2] & 1 and m[2] >= first_lsn * 2)
+            if not gone:
+                continue
+            messages[:] = [m for m in messages if not m[2] & 1 or m[2] < first_lsn * 2]
+            self.returned_count -= len(gone)
+            if self.pen is not None:
+                self.pen.lost(gone, "refused")
+
+    def purge(self) -> int:
+        """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
+        self.take_in(at_once=True)
+        if self.care is not None:
+            self.care.tidy()
+        count = self.ready_count
+        if self.pen is not None:
+            self.pen.purged(self)
+        for line in self.lines:
+            if self.stored and not line.store_id:
+                # What came back lies before all levels, and is of any of them.
+                self.log_settled(line.take(line.count))
+                continue
+            for lsns in line.drop_all():
+                if self.holds_stored and lsns:
+                    self._log.settle(line.store_id, lsns)
+        if self.care is not None:
+            self.care.purged()
+        self._forget_when_empty()
+        return count
+
+    def purge_some(self, most: int) -> int:
+        """Drop a part of what is ready; 0 when `purge` is to do the rest at once (LIMIT-23)."""
+        if self.care is not None or self.pen is not None or self.levels is not None:
+            return 0
+        self.take_in(at_once=True)
+        batch = self.line.take(most) if len(self.line.ready) > most else []
+        self.log_settled(batch)
+        return len(batch)
+
+    def held_spans(self) -> list[list[Collection[int]]]:
+        """LSNs of what is ready, each list ascending; nothing is read for it."""
+        self.take_in(at_once=True)
+        return [line.held_spans() for line in self.lines]
+
+    def held_lsns(self) -> list[int]:
+        """LSNs of what is neither ready nor unacked."""
+        return [lsn_of(message[2]) for message in self.care.held()] if self.care is not None else []
+
+    def _forget_when_empty(self) -> None:
+        """Never while a batch is on its way: what is in no line then may still be settled."""
+        if self.unacked_count or self.returned_count or (self.care is not None and self.care.holds):
+            return
+        if all(line.is_empty for line in self.lines):
+            self.holds_stored = False
+            self.largest_octets = 0
+
+    @property
+    def window(self) -> Window | None:
+        """The keys that it remembers, None when it remembers none (DUP-04)."""
+        dedup = self.care.dedup if self.care is not None else None
+        return dedup.window if dedup is not None else None
+
+    @property
+    def store_ids(self) -> list[int]:
+        """Under which the journal keeps its copies."""
+        ids = {self.spec.queue_id} | {line.store_id for line in self.lines}
+        return sorted(ids - {0})
+
+    def deleted(self) -> None:
+        """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""
+        if self.pen is not None:
+            self.pen.deleted(self)
+        self.is_deleted = True
+        self._returned.clear()
+        self.returned_count = 0
+        for line in self.lines:
+            line.drop_all()
+            line.forget()
+        if self.care is not None:
+            self.care.closed()
+            self.care = None
+        for outlet in self.subscribers.clear():
+            outlet.queue_deleted()
+
+    # Consumers
+
+    def add_consumer(self, outlet: Outlet, *, exclusive: bool) -> None:
+        """Register a consumer.
+
+        Raises:
+            AccessRefused: an exclusive consumer is there, or one is asked for beside others
+                (CONS-05)
+        """
+        # What keeps every message is of type quorum, which ignores the flag (QUORUM-05).
+        if not self.subscribers.add(outlet, exclusive=exclusive and not self.keeps_all):
+            raise AccessRefused(f"{self.spec.text} in exclusive use")
+        self.wake()
+
+    def remove_consumer(self, outlet: Outlet) -> None:
+        """Take a consumer away; the last one's leaving may end an auto-delete queue."""
+        if not self.subscribers.remove(outlet):
+            return
+        if self.subscribers.single_active is not None:
+            self.wake()
+        if not self.subscribers.count:
+            if self.care is not None:
+                self.care.unused()
+            self._unused(self)

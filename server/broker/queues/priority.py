@@ -1,0 +1,143 @@
+"""A queue with priorities: one line for each level that is in use.
+
+Every level has a store id of its own, next to that of the queue, so that after a restart messages
+are in their level without being read. Selection is strict: the highest level first (PRIO-08).
+
+In a quorum-type queue what comes back stands before all levels, in the order of its return; it
+finds its level again after a restart only.
+
+Spec: PRIO-01 … PRIO-08
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.protocol.contents import HAS_PRIORITY, property_block, remembered
+from vouchmq.protocol.properties import Properties
+from vouchmq.protocol.runs import PROPERTIES_AT
+from vouchmq.server.broker.queues.ready_list import ALWAYS, Line
+
+if TYPE_CHECKING:
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.paging.pager import Pager
+    from vouchmq.server.broker.queues.ready_list import Owner
+
+# What a message without the property counts as, where the queue does not say.
+ABSENT: Final = -1
+
+
+@remembered
+def priority_in(block: bytes) -> int:
+    """The same of a property block."""
+    priority = Properties(block).priority
+    return ABSENT if priority is None else priority
+
+
+def priority_of(raw: bytes) -> int:
+    """The priority property of a content, ABSENT when it has none."""
+    if not raw[HAS_PRIORITY[0]] & HAS_PRIORITY[1]:
+        return ABSENT
+    return priority_in(property_block(raw))
+
+
+class Levels:
+    """The lines of one queue, highest level first.
+
+    Args:
+        owner: the queue
+        pager: keeps the memory of all lines within bounds
+        store_id: of level 0; those of the others follow it; 0: the queue is not stored
+        highest: the highest level (PRIO-02)
+        default: the level of messages that name none
+        returns_first: what comes back stands before all levels (PRIO-07)
+    """
+
+    __slots__ = ("_by_level", "_default", "_highest", "_owner", "_pager", "_returned", "_store_id")
+
+    def __init__(
+        self,
+        owner: Owner,
+        pager: Pager,
+        store_id: int,
+        *,
+        highest: int,
+        default: int = 0,
+        returns_first: bool = False,
+    ) -> None:
+        self._owner = owner
+        self._pager = pager
+        self._store_id = store_id
+        self._highest = highest
+        self._default = default
+        self._by_level: dict[int, Line] = {}
+        self._returned: Line | None = None
+        if returns_first:
+            self._returned = Line(owner, pager, 0)
+            self._returned.mark = ALWAYS
+
+    def level_of(self, priority: int) -> int:
+        """Clamped to the levels there are (PRIO-02)."""
+        return self._default if priority == ABSENT else min(priority, self._highest)
+
+    def runs_of(self, raws: list[bytes]) -> list[tuple[int, list[bytes]]]:
+        """Contents by their level, each level with a priority that leads to it."""
+        by_level: dict[int, tuple[int, list[bytes]]] = {}
+        block: bytes | None = None
+        some: list[bytes] = []
+        for raw in raws:
+            if block is None or not raw.startswith(block, PROPERTIES_AT):
+                block = property_block(raw)
+                priority = priority_in(block)
+                some = by_level.setdefault(self.level_of(priority), (priority, []))[1]
+            some.append(raw)
+        return list(by_level.values())
+
+    def store_id_of(self, priority: int) -> int:
+        """Under which the journal keeps copies of this priority."""
+        return self._store_id + self.level_of(priority) if self._store_id else 0
+
+    def line_of(self, raw: bytes) -> Line:
+        """The line of a content."""
+        return self._line(self.level_of(priority_of(raw)))
+
+    def line_with(self, store_id: int) -> Line:
+        """The line that the journal keeps under this id."""
+        return self._line(store_id - self._store_id)
+
+    def lines(self) -> list[Line]:
+        """All lines, in the order of delivery."""
+        levels = sorted(self._by_level.items(), reverse=True)
+        first = [] if self._returned is None else [self._returned]
+        return first + [line for _, line in levels]
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Messages return to their places (PRIO-04)."""
+        if self._returned is not None:
+            self._returned.put_behind(messages)
+            return
+        for line, some in self.sorted_out(messages):
+            line.put_back(some)
+
+    def sorted_out(self, messages: list[Message]) -> list[tuple[Line, list[Message]]]:
+        """Messages by the lines they belong to."""
+        by_level: dict[int, list[Message]] = defaultdict(list)
+        block: bytes | None = None
+        some: list[Message] = []
+        for message in messages:
+            raw = message[0]
+            if block is None or not raw.startswith(block, PROPERTIES_AT):
+                block = property_block(raw)
+                some = by_level[self.level_of(priority_in(block))]
+            some.append(message)
+        return [(self._line(level), some) for level, some in by_level.items()]
+
+    def _line(self, level: int) -> Line:
+        line = self._by_level.get(level)
+        if line is None:
+            store_id = self._store_id + level if self._store_id else 0
+            line = self._by_level[level] = Line(self._owner, self._pager, store_id)
+            line.tally = self._owner.tally
+            self._owner.lines = self.lines()
+        return line

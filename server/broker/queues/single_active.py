@@ -1,0 +1,75 @@
+"""Single active consumer: of all consumers of a queue one is served, the others wait.
+
+The successor is the one of the highest priority, the oldest among equals. In a quorum-type queue
+a consumer of higher priority takes over from a lower one as soon as that has settled everything;
+until then nobody is served.
+
+Spec: CONS-30 … CONS-32
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vouchmq.server.broker.queues.ports import Outlet
+
+
+class SingleActive:
+    """Who is active and who waits.
+
+    Args:
+        displaces: a higher priority takes over (quorum-type queues)
+    """
+
+    __slots__ = ("_displaces", "_leaving", "active", "waiting")
+
+    def __init__(self, *, displaces: bool) -> None:
+        self._displaces = displaces
+        self._leaving: Outlet | None = None
+        self.active: Outlet | None = None
+        self.waiting: list[Outlet] = []
+
+    def add(self, outlet: Outlet) -> bool:
+        """Enter a consumer; True when it is the active one now."""
+        if self.active is None and self._leaving is None:
+            self.active = outlet
+            return True
+        self.waiting.append(outlet)
+        return False
+
+    def steps_back(self) -> Outlet | None:
+        """The active consumer, if one of higher priority waits: it is served no more (CONS-32)."""
+        active = self.active
+        if not self._displaces or active is None:
+            return None
+        if all(outlet.priority <= active.priority for outlet in self.waiting):
+            return None
+        self.active, self._leaving = None, active
+        return active
+
+    def remove(self, outlet: Outlet) -> None:
+        """A consumer is gone."""
+        if outlet is self.active:
+            self.active = None
+        elif outlet is self._leaving:
+            self._leaving = None
+        elif outlet in self.waiting:
+            self.waiting.remove(outlet)
+
+    def successor(self) -> Outlet | None:
+        """Who becomes active now, if the place is free."""
+        leaving = self._leaving
+        if leaving is not None and not leaving.has_outstanding:
+            # First again among its equals: it has been here longest.
+            self._leaving = None
+            self.waiting.insert(0, leaving)
+        if self.active is not None or self._leaving is not None or not self.waiting:
+            return None
+        self.active = max(self.waiting, key=lambda outlet: outlet.priority)
+        self.waiting.remove(self.active)
+        return self.active
+
+    def everybody(self) -> list[Outlet]:
+        """Those who are not being served."""
+        return self.waiting + ([] if self._leaving is None else [self._leaving])

@@ -1,0 +1,579 @@
+"""A channel: its deliveries, confirms and transaction, and a table of what each method does.
+
+A channel runs to completion: every method, every run of publishes or acks is one plain call.
+Errors are raised and never answered here; the connection turns them into a close, once. The
+verbs of consuming stand in `consuming.py`, those of topology in `topology.py`, publishing in
+`publishing.py`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pamqp import base, commands
+
+from vouchmq.protocol.codec import (
+    AccessRequest,
+    access_request_ok,
+    cancel,
+    confirm_select_ok,
+    flow_ok,
+    tx_commit_ok,
+    tx_rollback_ok,
+    tx_select_ok,
+)
+from vouchmq.protocol.errors import (
+    ChannelError,
+    CommandInvalid,
+    NotImplementedByBroker,
+    PreconditionFailed,
+)
+from vouchmq.server.broker.queues.settlement import Fate, Reason
+from vouchmq.server.channel import consume, topology
+from vouchmq.server.channel.confirms import Confirms
+from vouchmq.server.channel.consumer import Consumer, Credit
+from vouchmq.server.channel.handler import verb
+from vouchmq.server.channel.publish import Publisher
+from vouchmq.server.channel.stream_settlement import holds_of_streams, refuse_nack
+from vouchmq.server.channel.timeouts import Timeouts
+from vouchmq.server.channel.tx import HeldSettlement, Transaction
+from vouchmq.server.channel.unacked import Unacked, octets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.protocol.codec import Command
+    from vouchmq.protocol.fields import Table
+    from vouchmq.server.auth.users import User
+    from vouchmq.server.broker.data_directory import DataDirectory
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.channel.reply_to import ReplyConsumer, ReplyNames
+    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.connection.outbox import Outbox
+    from vouchmq.server.ledger.channel_recorder import ChannelPen
+    from vouchmq.server.runtime.context import Node
+
+# More deliveries than these are settled piece by piece (LIMIT-23).
+PIECE_MESSAGES: Final = 8192
+
+
+class Channel:
+    """One open channel of a connection.
+
+    Args:
+        connection: whose outbox, vhost and user it uses
+        number: 1 … 65535
+    """
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.node: Node = connection.node
+        self.number: int = number
+        self.octets = number.to_bytes(2, "big")
+        self.vhost: VHost[Queue] = connection.vhost
+        self.user: User = connection.user
+        self.outbox: Outbox = connection.outbox
+        self.frame_max = connection.frame_max or 1 << 62
+        self.is_closing = False
+        self.is_committing = False
+        self.flow_active = True
+        self.last_queue: str | None = None
+        self.barrier_lsn = 0
+        self.next_tag = 1
+        self.unacked = Unacked()
+        self.timeouts = Timeouts()
+        self.credit = Credit()
+        self.consumer_credit: tuple[int, int] = (self.node.limits.default_consumer_prefetch, 0)
+        self.consumers: dict[str, Consumer] = {}
+        self.reply_consumer: ReplyConsumer | None = None
+        self.confirms: Confirms | None = None
+        self.transaction: Transaction | None = None
+        self._commit_lsn = 0
+        self._committing: list[HeldSettlement] = []
+        self.stored_lsn = 0  # of the last publish that nobody waits for
+        self._publisher = Publisher(self)
+        ledger = self.node.ledger
+        self.pen: ChannelPen | None = ledger.opened(self) if ledger is not None else None
+
+    @property
+    def owner(self) -> object:
+        """Who owns exclusive queues declared here: the connection (QUEUE-07)."""
+        return self.connection
+
+    @property
+    def reply_names(self) -> ReplyNames:
+        """The live names of direct reply-to (CONS-64)."""
+        return self.node.replies
+
+    @property
+    def data_directory(self) -> DataDirectory:
+        """Where the broker keeps everything (DURABLE-26)."""
+        return self.node.broker.data_directory
+
+    def barrier(self) -> int:
+        """An LSN that is on disk once everything decided so far is."""
+        return self.node.journal.barrier()
+
+    def handle(self, command: Command) -> None:
+        """Do what a method asks for.
+
+        Raises:
+            AmqpError: the rule it breaks
+        """
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'")
+        handler = HANDLERS.get(type(command.method))
+        if handler is None:
+            raise CommandInvalid("unimplemented method")
+        handler(self, command)
+
+    def reply(self, frame: bytes, lsn: int = 0) -> None:
+        """Answer a method, once everything up to `lsn` is on disk (DURABLE-02).
+
+        An empty frame is the answer to a no-wait method: then whatever is said next on this
+        channel waits instead.
+        """
+        self.barrier_lsn = max(self.barrier_lsn, lsn)
+        if not frame:
+            return
+        if self.barrier_lsn > self.node.watermark:
+            self.connection.hold_reply(frame, self.barrier_lsn)
+        else:
+            self.outbox.send(frame)
+
+    # Publishing
+
+    def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
+        """A run of publishes, see `Publisher.publish`."""
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 40))
+        self._publisher.publish(key, raws, mode, largest)
+
+    def refuse_too_large(self, key: bytes, body_octets: int) -> None:
+        """A publish refused at its header (FRAME-38)."""
+        self._publisher.check_size(key, body_octets)
+
+    def confirm(self, count: int, lsn: int) -> None:
+        """Number publishes; their confirms leave at the end of the turn or with the watermark."""
+        confirms = self.confirms
+        if confirms is None:
+            self.stored_lsn = lsn or self.stored_lsn
+            return
+        if lsn <= self.node.watermark:
+            lsn = 0  # the original of a duplicate, safe already: the watermark need not move
+        confirms.published(count, max(lsn, self.barrier_lsn) if self.is_barred else lsn)
+        if confirms.waits:
+            self.node.waits(self)
+        if not lsn:
+            self.node.turn.wants_release(self)
+
+    def refuse(self) -> None:
+        """A queue refuses the last publish: nack it, if somebody listens (CONF-07, LEN-20)."""
+        if self.confirms is not None:
+            self.confirms.refused()
+            self.node.turn.wants_release(self)
+
+    @property
+    def is_barred(self) -> bool:
+        """True while something declared on this channel is not yet on disk."""
+        return self.barrier_lsn > self.node.watermark
+
+    def reply_name(self) -> str:
+        """The generated name for a publish with reply-to (CONS-62)."""
+        if self.reply_consumer is None:
+            raise PreconditionFailed("fast reply consumer does not exist", ids=(60, 40))
+        return self.reply_consumer.name
+
+    def check_user_id(self, claimed: str) -> None:
+        """PUB-06."""
+        if claimed != self.user.name and not self.user.is_impersonator:
+            raise PreconditionFailed(
+                f"user_id property set to '{claimed}' but authenticated user was "
+                f"'{self.user.name}'",
+                ids=(60, 40),
+            )
+
+    def refuse_immediate_if_configured(self) -> None:
+        """`compat.reject_immediate` gives RabbitMQ's answer."""
+        if self.node.limits.reject_immediate:
+            raise NotImplementedByBroker("immediate=true", ids=(60, 40))
+
+    # Settling
+
+    def ack_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """A run of single acks, as ranges of tags in the order received (ACK-03)."""
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 80))
+        for first, last in ranges:
+            taken, unknown = self.unacked.take_range(first, last)
+            if taken:
+                self._settle_or_hold(taken, Fate.ACKED)
+            if unknown or not first:
+                raise unknown_tag(unknown, (60, 80))
+
+    def reject_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """The same for rejects that put nothing back (ACK-06)."""
+        if self.is_committing:
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 90))
+        for first, last in ranges:
+            taken, unknown = self.unacked.take_range(first, last)
+            if taken:
+                refuse_nack(self, taken, (60, 90))
+                self._settle_or_hold(taken, Fate.DISCARDED)
+            if unknown or not first:
+                raise unknown_tag(unknown, (60, 90))
+
+    def settle_tag(self, tag: int, fate: Fate, ids: tuple[int, int], *, multiple: bool) -> None:
+        """basic.ack, nack or reject of one tag, or of all up to it (ACK-03…06)."""
+        if not multiple:
+            taken, unknown = self.unacked.take_range(tag, tag)
+            if unknown or not tag:
+                raise unknown_tag(tag, ids)
+        elif self.unacked.count > PIECE_MESSAGES and self._settle_in_pieces(tag, fate):
+            return
+        elif tag:
+            found = self.unacked.take_up_to(tag)
+            if found is None:
+                raise unknown_tag(tag, ids)
+            taken = found
+        else:
+            taken = self.unacked.take_all()
+        if fate is not Fate.ACKED:
+            refuse_nack(self, taken, ids)
+        self._settle_or_hold(taken, fate)
+
+    def _settle_in_pieces(self, tag: int, fate: Fate) -> bool:
+        """Settle all up to a tag, 0: all, in as many turns as that takes (LIMIT-23).
+
+        Returns:
+            False when it is to be done, or refused, as a whole
+        """
+        unacked = self.unacked
+        last = tag or unacked.last_tag
+        may_refuse = fate is not Fate.ACKED and holds_of_streams(self)
+        if may_refuse or not unacked.holds(last):
+            return False
+
+        def step() -> bool:
+            taken = unacked.take_first(last, PIECE_MESSAGES)
+            if taken:
+                self._settle_or_hold(taken, fate)
+            return not taken
+
+        self.in_slices(step)
+        return True
+
+    def requeue_all(self) -> None:
+        """basic.recover: put everything outstanding back, as if nothing held it (ACK-20, TX-13)."""
+        unacked = self.unacked
+        last = unacked.last_tag
+
+        def step() -> bool:
+            taken = unacked.take_first(last, PIECE_MESSAGES)
+            if taken:
+                self.settle(taken, Fate.RECOVERED)
+            return not taken
+
+        self.in_slices(step)
+
+    def in_slices(self, step: Callable[[], bool]) -> None:
+        """Take steps until one is the last: before this client's next method, others in between.
+
+        What a step leaves must be fit to be seen, and to be the end: the channel may be closed, or
+        its connection lost, before the next one (LIMIT-23).
+        """
+        is_over = self.node.budget.is_over
+        while not step():
+            if is_over():
+                self.connection.go_on_later(self.number, partial(self.in_slices, step))
+                return
+
+    def _settle_or_hold(self, taken: list[Taken], fate: Fate) -> None:
+        if self.transaction is not None:
+            self.transaction.settle(taken, fate)
+        else:
+            self.settle(taken, fate)
+
+    def settle(self, taken: list[Taken], fate: Fate) -> None:
+        """Give credit back and let the queues know."""
+        pen = self.pen
+        for entry in taken:
+            if pen is not None:
+                pen.settled(entry, fate)
+            if entry.consumer is not None:
+                entry.consumer.credit.give_back(entry.messages)
+                self.credit.give_back(entry.messages)
+            if fate is Fate.ACKED:
+                entry.queue.settle(entry.messages)
+            elif fate is Fate.DISCARDED:
+                entry.queue.discard(entry.messages, Reason.REJECTED)
+            else:
+                entry.queue.requeue(entry.messages, fate)
+        if self.credit.limit or self.credit.limit_octets:
+            # First, for the queues are served in the order in which they are woken.
+            self.wake_consumers()
+        for entry in taken:
+            entry.queue.room_again(entry.consumer)
+
+    def wake_consumers(self) -> None:
+        """There may be room again: let every queue consumed here try."""
+        for consumer in self.consumers.values():
+            consumer.queue.room_again(consumer)
+
+    def served(self, consumer: Consumer) -> None:
+        """It has used of the channel's limit: whatever room comes next is for others (QOS-09)."""
+        if self.consumers.pop(consumer.tag, None) is not None:
+            self.consumers[consumer.tag] = consumer
+
+    # Confirms and transactions waiting for the disk
+
+    def release(self, watermark: int) -> bool:
+        """See `node.Waiter`: say the confirms and the commit-ok that are true now."""
+        if self.is_closing:
+            return True
+        if self.confirms is not None:
+            self.outbox.send(self.confirms.release(watermark))
+            return not self.confirms.waits
+        if self.is_committing and self._commit_lsn <= watermark:
+            self.is_committing = False
+            self._committing = []
+            if self.pen is not None:
+                self.pen.commit_answered(watermark, is_ok=True)
+            self.outbox.send(tx_commit_ok(self.number))
+        return not self.is_committing
+
+    def storage_failed(self) -> None:
+        """See `node.Waiter`: nothing that waits can be confirmed any more (CONF-12, TX-09)."""
+        if self.is_closing:
+            return
+        if self.confirms is not None:
+            self.outbox.send(self.confirms.refuse(0, self.node.watermark))
+        elif self.is_committing:
+            if self.pen is not None:
+                self.pen.commit_answered(self.node.watermark, is_ok=False)
+            self.connection.fail_channel(self.number, refused_commit())
+
+    def storage_refused(self, first_lsn: int) -> bool:
+        """Nothing from this LSN on was stored: nack it, or take the commit back.
+
+        Returns:
+            True when a message was lost that nobody waits for: then the connection must end
+            (CONF-12)
+        """
+        if self.is_closing:
+            return False
+        if self.confirms is not None:
+            self.outbox.send(self.confirms.refuse(first_lsn, self.node.watermark))
+        elif self.is_committing and self._commit_lsn >= first_lsn:
+            self.is_committing = False
+            if self.pen is not None:
+                self.pen.commit_answered(self.node.watermark, is_ok=False)
+            for settlement in self._committing:
+                if not settlement.fate.goes_back:
+                    for entry in settlement.entries:
+                        if entry.queue.pen is not None and not entry.queue.is_deleted:
+                            entry.queue.pen.back(self.node.equipment.gone_of(entry))
+                        entry.queue.unsettle(entry.messages)
+                        for copies in entry.queue.stored_copies(entry.messages):
+                            self.node.unsettle(*copies)
+                    self.unacked.put_back(settlement.entries)
+            self.connection.fail_channel(self.number, refused_commit())
+        return self.stored_lsn >= first_lsn
+
+    def commit(self) -> None:
+        """tx.commit: apply, then wait for the disk where anything durable changed (TX-08)."""
+        transaction = self._needs_transaction()
+        settlements = transaction.settlements
+        storing = self.node.storing
+        if storing.refuses_any(map(self._publisher.target_of, transaction.publishes)):
+            raise refused_commit()
+        storing.is_gathering = True
+        pen = self.pen
+        numbered = pen.last if pen is not None else 0
+        try:
+            durable = transaction.commit(self._publisher.settle_routes, self.settle)
+        finally:
+            storing.is_gathering = False
+        if pen is not None:
+            pen.commits(numbered)
+        if not durable and not self.is_barred:
+            if pen is not None:
+                pen.commit_answered(self.node.watermark, is_ok=True)
+            self.outbox.send(tx_commit_ok(self.number))
+            return
+        self._commit_lsn = self.node.journal.barrier()
+        self.is_committing = True
+        self._committing = settlements
+        self.node.turn.wake()
+        self.node.waits(self)
+
+    def rollback(self) -> None:
+        """tx.rollback (TX-10)."""
+        entries = self._needs_transaction().rollback()
+        self.unacked.put_back(entries)
+        self.timeouts.watch_again(self, entries)
+        self.reply(tx_rollback_ok(self.number))
+
+    def serve_first(self, queue_name: str) -> bool:
+        """Let consumers have what is theirs before a command looks at their queue (CONS-52).
+
+        Returns:
+            False when the disk has refused it, and the channel is gone by that (CONF-12)
+        """
+        queue = self.vhost.queues.get(queue_name)
+        if queue is None or not queue.owes:
+            return True
+        self.node.equipment.serve(queue)
+        return not self.is_closing and not self.node.has_failed
+
+    def _needs_transaction(self) -> Transaction:
+        if self.transaction is None:
+            raise PreconditionFailed("channel is not transactional")
+        return self.transaction
+
+    def outstanding(self) -> list[Taken]:
+        """Deliveries not settled yet, nor by a transaction that is not committed yet."""
+        found = self.unacked.live()
+        if self.transaction is not None:
+            found += [entry for held in self.transaction.settlements for entry in held.entries]
+        return found
+
+    @property
+    def unacked_octets(self) -> int:
+        """About what deliveries take in memory that are not settled, nor by a commit."""
+        octets = self.unacked.octets
+        if self.transaction is not None:
+            held = (each for one in self.transaction.settlements for each in one.entries)
+            octets += sum(octets_of(entry.messages) for entry in held)
+        return octets
+
+    # Ends
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """The broker has ended a consumer: tell the client, if it can hear it (CONS-40).
+
+        A deletion on this very channel has been answered before (QUEUE-61); that answer may be
+        waiting for the disk, and this waits behind it.
+        """
+        self.consumers.pop(consumer.tag, None)
+        if self.node.ledger is not None:
+            self.node.ledger.consumes_no_more(consumer)
+        if not self.is_closing and self.connection.has_capability("consumer_cancel_notify"):
+            self.connection.send_behind_replies(cancel(self.number, consumer.tag))
+
+    def close(self, why: str = "channel") -> None:
+        """The channel ends: no consumers, no transaction, no confirms; requeue (CHAN-10).
+
+        `why` is for the ledger: it or its connection was closed.
+        """
+        self.is_closing = True
+        self.node.forget(self)
+        self.node.channel_closed(self.user)
+        if self.reply_consumer is not None:
+            self.node.replies.close(self.reply_consumer)
+            self.reply_consumer = None
+        # Consumers go before the requeue, or they would be given their own messages back.
+        consumers, self.consumers = self.consumers, {}
+        outstanding = self.unacked.take_all()
+        if self.transaction is not None:
+            outstanding += self.transaction.rollback()
+        for consumer in consumers.values():
+            consumer.is_active = False
+            if self.node.ledger is not None:
+                self.node.ledger.consumes_no_more(consumer)
+        for entry in outstanding:
+            if self.pen is not None:
+                self.pen.settled(entry, Fate.LOST, why)
+            entry.queue.requeue(entry.messages, Fate.LOST)
+        for consumer in consumers.values():
+            consumer.queue.remove_consumer(consumer)
+        if self.pen is not None:
+            self.pen.close()
+        # It refers back; without the ring all of this goes at once (see `Connection.lost`).
+        del self._publisher
+
+
+def refused_commit() -> PreconditionFailed:
+    """A transaction could not be stored: its channel ends without commit-ok (TX-09)."""
+    return PreconditionFailed("partial tx completion", ids=(90, 20))
+
+
+def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
+    """ACK-05."""
+    return PreconditionFailed(f"unknown delivery tag {tag}", ids=ids)
+
+
+def ack(channel: Channel, method: commands.Basic.Ack, _arguments: Table) -> None:
+    """basic.ack outside a run."""
+    tag, multiple = method.delivery_tag or 0, bool(method.multiple)
+    channel.settle_tag(tag, Fate.ACKED, (60, 80), multiple=multiple)
+
+
+def nack(channel: Channel, method: commands.Basic.Nack, _arguments: Table) -> None:
+    """basic.nack."""
+    tag, multiple = method.delivery_tag or 0, bool(method.multiple)
+    fate = Fate.NACKED if method.requeue else Fate.DISCARDED
+    channel.settle_tag(tag, fate, (60, 120), multiple=multiple)
+
+
+def reject(channel: Channel, method: commands.Basic.Reject, _arguments: Table) -> None:
+    """basic.reject."""
+    tag = method.delivery_tag or 0
+    fate = Fate.REJECTED if method.requeue else Fate.DISCARDED
+    channel.settle_tag(tag, fate, (60, 90), multiple=False)
+
+
+def select_confirms(channel: Channel, method: commands.Confirm.Select, _arguments: Table) -> None:
+    """confirm.select (CONF-01, CONF-02)."""
+    if channel.transaction is not None:
+        raise PreconditionFailed("cannot switch from tx to confirm mode")
+    if channel.confirms is None:
+        channel.confirms = Confirms(channel.number)
+        channel.confirms.pen = channel.pen
+        if channel.pen is not None:
+            channel.pen.selected()
+    if not method.nowait:
+        channel.reply(confirm_select_ok(channel.number))
+
+
+def select_transactions(channel: Channel, _method: commands.Tx.Select, _arguments: Table) -> None:
+    """tx.select (TX-01)."""
+    if channel.confirms is not None:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        channel.transaction = Transaction(channel.node.limits.tx_max_bytes, channel.connection)
+        if channel.pen is not None:
+            channel.pen.tells_answers("tx")
+    channel.reply(tx_select_ok(channel.number))
+
+
+def set_flow(channel: Channel, method: commands.Channel.Flow, _arguments: Table) -> None:
+    """channel.flow from the client (CHAN-20)."""
+    if channel.node.limits.reject_flow and not method.active:
+        raise NotImplementedByBroker("active=false")
+    channel.flow_active = bool(method.active)
+    channel.reply(flow_ok(channel.number, channel.flow_active))
+    if channel.flow_active:
+        channel.wake_consumers()
+
+
+HANDLERS: Final[dict[type[base.Frame], Callable[[Channel, Command], None]]] = {
+    **topology.HANDLERS,
+    **consume.HANDLERS,
+    **dict(
+        (
+            verb(commands.Channel.Flow, set_flow),
+            verb(commands.Basic.Ack, ack),
+            verb(commands.Basic.Reject, reject),
+            verb(commands.Basic.Nack, nack),
+            verb(commands.Confirm.Select, select_confirms),
+            verb(commands.Tx.Select, select_transactions),
+        )
+    ),
+    AccessRequest: lambda channel, _: channel.reply(access_request_ok(channel.number)),
+    commands.Tx.Commit: lambda channel, _: channel.commit(),
+    commands.Tx.Rollback: lambda channel, _: channel.rollback(),
+}

@@ -1,0 +1,188 @@
+"""A consumer: its prefetch credit, and how a batch becomes frames in an outbox.
+
+To its queue it is an `Outlet`. It must not know routing, the journal or sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.protocol.fields import encode_shortstr
+from vouchmq.protocol.runs import body_size, encode_deliveries
+from vouchmq.server.connection.outbox import UNJOINED_OCTETS
+
+if TYPE_CHECKING:
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.ledger.recorder import ConsumerPen
+
+UNLIMITED: Final = 1 << 30
+# Above every seq: all of it was handed out before.
+AGAIN: Final = 1 << 63
+# Method frame, content header and frame ends around a body, generously.
+DELIVER_OVERHEAD_OCTETS: Final = 128
+
+
+class Credit:
+    """One prefetch limit and what is outstanding under it: count and body octets (QOS-02, 20).
+
+    Limits of 0 are none.
+    """
+
+    __slots__ = ("limit", "limit_octets", "outstanding", "outstanding_octets")
+
+    def __init__(self, limit: int = 0, limit_octets: int = 0) -> None:
+        self.limit = limit
+        self.limit_octets = limit_octets
+        self.outstanding = 0
+        self.outstanding_octets = 0
+
+    def room(self, head: Message) -> int:
+        """Messages that may still go out, `head` first (QOS-21: one too large goes alone)."""
+        room = self.limit - self.outstanding if self.limit else UNLIMITED
+        if room <= 0 or not self.limit_octets:
+            return room
+        fits = self.outstanding_octets + body_size(head[0]) <= self.limit_octets
+        return 1 if fits or not self.outstanding else 0
+
+    def use(self, messages: list[Message]) -> None:
+        """These have been delivered. Octets count only under a limit; one that comes late counts
+        what is outstanding then (`consuming.set_limits`).
+        """
+        self.outstanding += len(messages)
+        if self.limit_octets:
+            self.outstanding_octets += sum(body_size(message[0]) for message in messages)
+
+    def give_back(self, messages: list[Message]) -> None:
+        """These have been settled."""
+        self.outstanding -= len(messages)
+        if self.limit_octets:
+            self.outstanding_octets -= sum(body_size(message[0]) for message in messages)
+
+
+class Consumer:
+    """One `basic.consume` on a channel.
+
+    Args:
+        channel: where the deliveries go
+        queue: where they come from
+        tag: the consumer tag
+        no_ack: deliveries are settled when written (ACK-02)
+        priority: higher is served first (CONS-20)
+        credit: prefetch per consumer; unused with no_ack (QOS-08)
+        timeout_ms: within which deliveries are to be settled, 0: any; None: the queue says
+    """
+
+    __slots__ = (
+        "_shortstr",
+        "channel",
+        "credit",
+        "is_active",
+        "no_ack",
+        "pen",
+        "priority",
+        "queue",
+        "tag",
+        "timeout_ms",
+    )
+
+    def __init__(
+        self,
+        channel: Channel,
+        queue: Queue,
+        tag: str,
+        *,
+        no_ack: bool,
+        priority: int,
+        credit: Credit,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.channel = channel
+        self.queue = queue
+        self.tag = tag
+        self.no_ack = no_ack
+        self.priority = priority
+        self.credit = credit
+        self.is_active = True
+        self.pen: ConsumerPen | None = None  # while the ledger is on
+        self._shortstr = encode_shortstr(tag)
+
+    @property
+    def shares_room(self) -> bool:
+        """See `Outlet`; others' deliveries fill up a channel's limit, also for no-ack (QOS-08)."""
+        return self.channel.credit.limit > 0 or self.judges_size
+
+    @property
+    def judges_size(self) -> bool:
+        """See `Outlet`."""
+        octets = self.channel.credit.limit_octets or self.credit.limit_octets
+        return not self.no_ack and octets > 0
+
+    @property
+    def has_outstanding(self) -> bool:
+        """See `Outlet`."""
+        return self.credit.outstanding > 0
+
+    def room(self, head: Message) -> int:
+        """See `Outlet`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20).
+
+        While a reply waits for the disk, too: it may be the consume-ok of this very consumer,
+        which no delivery may overtake (CONS-01).
+        """
+        channel = self.channel
+        if channel.outbox.blocked or not channel.flow_active or channel.connection.is_stalled:
+            return 0
+        shared = channel.credit
+        if self.no_ack:
+            return 0 if 0 < shared.limit <= shared.outstanding else UNLIMITED
+        if shared.limit or shared.limit_octets:
+            return min(self.credit.room(head), shared.room(head))
+        return self.credit.room(head)
+
+    def deliver(
+        self, messages: list[Message], mark: int, shown: list[Message] | None = None
+    ) -> None:
+        """Write deliveries with fresh tags to the channel's outbox (CONS-09)."""
+        channel = self.channel
+        count = len(messages)
+        first = channel.next_tag
+        channel.next_tag = first + count
+        limits = (channel.frame_max, mark)
+        parts = encode_deliveries(shown or messages, first, channel.octets, self._shortstr, limits)
+        octets = max(self.queue.largest_octets, 64) + DELIVER_OVERHEAD_OCTETS
+        channel.outbox.add(parts, octets * count)
+        if octets > UNJOINED_OCTETS:
+            channel.outbox.has_large = True
+        pen = self.pen
+        is_dense = pen is not None and pen.delivered(messages, first, mark, no_ack=self.no_ack)
+        if channel.credit.limit:
+            channel.served(self)
+        if self.no_ack:
+            self.queue.settle(messages)
+            return
+        self.credit.use(messages)
+        channel.credit.use(messages)
+        since_ms = channel.timeouts.watch(channel, self, self.queue)
+        channel.unacked.add(first, messages, self, self.queue, since_ms, is_dense=is_dense)
+
+    def deliver_again(self, entry: Taken) -> None:
+        """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
+        channel = self.channel
+        if self.pen is not None and entry.messages:
+            self.pen.delivered(entry.messages, entry.tags[0], AGAIN, no_ack=False)
+        for tag, message in zip(entry.tags, self.shown_again(entry), strict=True):
+            limits = (channel.frame_max, message[2])
+            parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
+            channel.connection.send_behind_replies(*parts)
+
+    def shown_again(self, entry: Taken) -> list[Message]:
+        """Outstanding deliveries as the client is to see them."""
+        return entry.messages
+
+    def queue_deleted(self) -> None:
+        """See `Outlet`: the client hears of it if it can (CONS-40)."""
+        self.is_active = False
+        self.channel.consumer_cancelled(self)

@@ -1,0 +1,99 @@
+"""What is different at a channel where the queue is a stream: consume, refuse, recover, delete.
+
+Must not know how a stream works.
+
+Spec: STREAM-10 … STREAM-17, STREAM-20, STREAM-24, ACK-23
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vouchmq.protocol.errors import NotImplementedByBroker, PreconditionFailed
+from vouchmq.server.broker.features.arguments import STREAM, queue_type_of
+from vouchmq.server.broker.queues.types import not_for_type
+from vouchmq.server.broker.streams.start import OFFSET, Start, start_of
+from vouchmq.server.broker.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from vouchmq.protocol.fields import Table
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.channel.consumer import Consumer
+    from vouchmq.server.channel.unacked import Taken
+
+
+def start_for(queue: Queue, arguments: Table, prefetch: int, *, no_ack: bool) -> Start | None:
+    """Where a consumer of a stream starts; None when the queue is none.
+
+    Args:
+        queue: what is to be consumed
+        arguments: of the consume
+        prefetch: the limit per consumer on the channel; a limit of the channel does not count
+        no_ack: whether deliveries need no ack
+
+    Raises:
+        PreconditionFailed: 406, an argument is not for it, or there is no prefetch
+        NotImplementedByBroker: 540, no-ack
+    """
+    if not isinstance(queue, Stream):
+        if OFFSET in arguments:
+            raise not_for_type(OFFSET, queue.spec.text, queue_type_of(queue.spec.arguments))
+        return None
+    text = queue.spec.text
+    if "x-priority" in arguments:
+        raise not_for_type("x-priority", text, STREAM)
+    start = start_of(text, arguments)
+    if no_ack:
+        raise NotImplementedByBroker(
+            f"automatic acknowledgement not supported by stream queues {text}"
+        )
+    if not prefetch:
+        raise PreconditionFailed(f"consumer prefetch count is not set for '{text}'")
+    return start
+
+
+def begin(queue: Queue, consumer: Consumer, start: Start | None, *, exclusive: bool) -> None:
+    """Register a consumer; `start` is what `start_for` gave.
+
+    Raises:
+        AccessRefused: 403, see `Queue.add_consumer`
+    """
+    if start is not None and isinstance(queue, Stream):
+        queue.read(consumer, start)
+    else:
+        queue.add_consumer(consumer, exclusive=exclusive)
+
+
+def refuse_nack(channel: Channel, taken: list[Taken], ids: tuple[int, int]) -> None:
+    """Let nobody refuse deliveries of a stream (STREAM-13); `ids` are those of the method.
+
+    Raises:
+        NotImplementedByBroker: 540; what was taken is outstanding again
+    """
+    for entry in taken:
+        if isinstance(entry.queue, Stream):
+            channel.unacked.put_back(taken)
+            raise NotImplementedByBroker(
+                "basic.nack and basic.reject not supported by stream queues "
+                f"{entry.queue.spec.text}",
+                ids=ids,
+            )
+
+
+def holds_of_streams(channel: Channel) -> bool:
+    """Whether something outstanding is of a stream."""
+    return any(isinstance(queue, Stream) for _, queue, _ in channel.unacked.times())
+
+
+def refuse_recover(channel: Channel) -> None:
+    """Let nobody recover on a channel with outstanding deliveries of a stream (ACK-23).
+
+    Raises:
+        NotImplementedByBroker: 540
+    """
+    for entry in channel.unacked.live():
+        if isinstance(entry.queue, Stream):
+            raise NotImplementedByBroker(
+                f"basic.recover not supported by stream queues {entry.queue.spec.text}"
+            )

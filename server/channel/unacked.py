@@ -1,0 +1,300 @@
+"""The outstanding deliveries of one channel, by delivery tag.
+
+They are kept as they came: in runs of consecutive tags to one consumer. An ack run that meets a
+delivery run is then a slice. Acks in order cut the front of the first run; acks out of order
+leave holes, and a run without live entries goes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.server.broker.paging.pager import MESSAGE_OVERHEAD_OCTETS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.channel.consumer import Consumer
+
+# A run stays short enough that cutting its front is a small move.
+RUN_MESSAGES: Final = 512
+# What a run costs beside its messages, when it is settled.
+RUN_WORK: Final = 16
+# So many messages of a run are looked at to tell about how large all are.
+SAMPLE_MESSAGES: Final = 8
+
+
+class Run:
+    """Deliveries `first`, `first + 1`, … to one consumer (None: got by basic.get)."""
+
+    __slots__ = ("consumer", "first", "is_dense", "live", "messages", "queue", "since_ms")
+
+    def __init__(
+        self,
+        first: int,
+        messages: list[Message | None],
+        consumer: Consumer | None,
+        queue: Queue,
+        since_ms: int = 0,
+        *,
+        is_dense: bool = False,
+    ) -> None:
+        self.first = first
+        self.is_dense = is_dense  # their LSNs are known to follow each other
+        self.since_ms = since_ms  # when they were written, 0: that does not matter (CONS-70)
+        self.messages = messages
+        self.live = len(messages)
+        self.consumer = consumer
+        self.queue = queue
+
+
+class Taken:
+    """Deliveries taken out together: the messages of one run, with their tags."""
+
+    __slots__ = ("consumer", "is_dense", "messages", "queue", "since_ms", "tags")
+
+    def __init__(self, run: Run, tags: range | list[int], messages: list[Message]) -> None:
+        self.tags = tags
+        self.since_ms = run.since_ms
+        self.messages = messages
+        self.is_dense = run.is_dense and len(messages) == len(tags) and not isinstance(tags, list)
+        self.consumer = run.consumer
+        self.queue = run.queue
+
+
+class Unacked:
+    """Outstanding deliveries in the order of their tags."""
+
+    __slots__ = ("_runs", "count")
+
+    def __init__(self) -> None:
+        self._runs: list[Run] = []
+        self.count = 0
+
+    def add(
+        self,
+        first: int,
+        messages: list[Message],
+        consumer: Consumer | None,
+        queue: Queue,
+        since_ms: int = 0,
+        *,
+        is_dense: bool = False,
+    ) -> None:
+        """Enter deliveries with the tags `first`, `first + 1`, …
+
+        `is_dense`: their LSNs follow each other, too; who does not know says no.
+        """
+        self.count += len(messages)
+        if self._runs:
+            last = self._runs[-1]
+            if (
+                last.consumer is consumer
+                and last.queue is queue
+                and last.since_ms == since_ms
+                and last.first + len(last.messages) == first
+                and len(last.messages) + len(messages) <= RUN_MESSAGES
+            ):
+                if last.is_dense:
+                    before = last.messages[-1]
+                    last.is_dense = (
+                        is_dense
+                        and before is not None
+                        and before[2] >> 1 == (messages[0][2] >> 1) - 1
+                    )
+                last.messages += messages
+                last.live += len(messages)
+                return
+        entries: list[Message | None] = [*messages]
+        self._runs.append(Run(first, entries, consumer, queue, since_ms, is_dense=is_dense))
+
+    def times(self) -> list[tuple[Consumer | None, Queue, int]]:
+        """Whose the outstanding deliveries are and when they were written, run by run."""
+        return [(run.consumer, run.queue, run.since_ms) for run in self._runs]
+
+    def take_range(self, first: int, last: int) -> tuple[list[Taken], int]:
+        """Take the deliveries `first` … `last`.
+
+        Returns:
+            what was taken, and the first tag that is not outstanding (0: all were). What stood
+            before that tag has been taken.
+        """
+        taken: list[Taken] = []
+        while first <= last:
+            index = self._index(first)
+            if index < 0:
+                return taken, first
+            run = self._runs[index]
+            at = first - run.first
+            count = min(last - first + 1, len(run.messages) - at)
+            messages = run.messages[at : at + count]
+            if run.live != len(run.messages) and None in messages:
+                count = messages.index(None)
+                if not count:
+                    return taken, first
+                messages = messages[:count]
+            self._cut(index, at, count)
+            # Holes were excluded just above.
+            taken.append(Taken(run, range(first, first + count), messages))  # type: ignore[arg-type]
+            first += count
+        return taken, 0
+
+    def take_up_to(self, tag: int) -> list[Taken] | None:
+        """Take everything with a tag up to `tag`, which must itself be outstanding (ACK-05)."""
+        index = self._index(tag)
+        if index < 0:
+            return None
+        run = self._runs[index]
+        at = tag - run.first
+        if run.messages[at] is None:
+            return None
+        taken = [whole(before) for before in self._runs[:index]]
+        upto = run.messages[: at + 1]
+        part = Run(run.first, upto, run.consumer, run.queue, run.since_ms, is_dense=run.is_dense)
+        part.live = sum(1 for message in part.messages if message is not None)
+        taken.append(whole(part))
+        self.count -= sum(len(entry.messages) for entry in taken)
+        del run.messages[: at + 1]
+        run.first += at + 1
+        run.live -= part.live
+        del self._runs[: index if run.live else index + 1]
+        return taken
+
+    def take_first(self, last: int, work: int) -> list[Taken]:
+        """Take some of the oldest, whole runs as a rule, none with a tag beyond `last`.
+
+        Args:
+            last: an outstanding tag
+            work: how many, when a run counts for some itself (LIMIT-23)
+
+        Returns:
+            nothing when no such tag is outstanding any more
+        """
+        count = 0
+        for run in self._runs:
+            if work <= 0 or run.first + len(run.messages) - 1 > last:
+                break
+            work -= run.live + RUN_WORK
+            count += 1
+        if not count:
+            has_more = self._runs and self._runs[0].first <= last
+            return (has_more and self.take_up_to(last)) or []
+        taken = [whole(run) for run in self._runs[:count]]
+        del self._runs[:count]
+        self.count -= sum(len(entry.messages) for entry in taken)
+        return taken
+
+    @property
+    def last_tag(self) -> int:
+        """The highest outstanding tag, 0 for none."""
+        if not self._runs:
+            return 0
+        run = self._runs[-1]
+        return max(at for at, message in enumerate(run.messages, run.first) if message is not None)
+
+    def holds(self, tag: int) -> bool:
+        """Whether this tag is outstanding."""
+        index = self._index(tag)
+        return index >= 0 and self._runs[index].messages[tag - self._runs[index].first] is not None
+
+    def take_all(self) -> list[Taken]:
+        """Take everything, oldest first."""
+        taken = [whole(run) for run in self._runs]
+        self._runs.clear()
+        self.count = 0
+        return taken
+
+    def take_of(self, consumer: Consumer) -> list[Taken]:
+        """Take everything delivered to one consumer."""
+        mine = [run for run in self._runs if run.consumer is consumer]
+        self._runs = [run for run in self._runs if run.consumer is not consumer]
+        taken = [whole(run) for run in mine]
+        self.count -= sum(len(entry.messages) for entry in taken)
+        return taken
+
+    def put_back(self, entries: list[Taken]) -> None:
+        """Enter taken deliveries again under their old tags, as old as they were (TX-10)."""
+        for entry in entries:
+            self.count += len(entry.messages)
+            for tag, message in zip(entry.tags, entry.messages, strict=True):
+                index = bisect_right(self._runs, tag, key=first_tag)
+                run = self._runs[index - 1] if index else None
+                if run is not None and tag < run.first + len(run.messages):
+                    run.messages[tag - run.first] = message
+                    run.live += 1
+                elif run is not None and continues(run, entry, tag):
+                    run.messages.append(message)
+                    run.live += 1
+                    run.is_dense = False
+                else:
+                    new = Run(tag, [message], entry.consumer, entry.queue, entry.since_ms)
+                    self._runs.insert(index, new)
+
+    @property
+    def octets(self) -> int:
+        """About what it takes in memory; a few messages of each run are looked at."""
+        return sum(octets_of(run.messages) * run.live // len(run.messages) for run in self._runs)
+
+    def live(self) -> list[Taken]:
+        """Everything outstanding, without taking it."""
+        return [whole(run) for run in self._runs]
+
+    def _index(self, tag: int) -> int:
+        runs = self._runs
+        if not runs:
+            return -1
+        run = runs[0]
+        index = 0
+        if tag >= run.first + len(run.messages):
+            index = bisect_right(runs, tag, key=first_tag) - 1
+            run = runs[index]
+        return index if run.first <= tag < run.first + len(run.messages) else -1
+
+    def _cut(self, index: int, at: int, count: int) -> None:
+        run = self._runs[index]
+        run.live -= count
+        self.count -= count
+        if not run.live:
+            del self._runs[index]
+        elif at:
+            run.messages[at : at + count] = [None] * count
+        else:
+            del run.messages[:count]
+            run.first += count
+
+
+def octets_of(messages: Sequence[Message | None]) -> int:
+    """About what messages take in memory, by a few of them."""
+    sample = messages[:: len(messages) // SAMPLE_MESSAGES or 1]
+    sizes = [len(one[0]) + MESSAGE_OVERHEAD_OCTETS for one in sample if one is not None]
+    return sum(sizes) * len(messages) // len(sizes) if sizes else 0
+
+
+def first_tag(run: Run) -> int:
+    """Sort key of the runs."""
+    return run.first
+
+
+def continues(run: Run, entry: Taken, tag: int) -> bool:
+    """Whether a delivery that was taken out can stand in this run, behind its last one."""
+    return (
+        run.first + len(run.messages) == tag
+        and len(run.messages) < RUN_MESSAGES
+        and run.consumer is entry.consumer
+        and run.queue is entry.queue
+        and run.since_ms == entry.since_ms
+    )
+
+
+def whole(run: Run) -> Taken:
+    """All live entries of a run."""
+    if run.live == len(run.messages):
+        tags: range | list[int] = range(run.first, run.first + run.live)
+        return Taken(run, tags, run.messages)  # type: ignore[arg-type]
+    pairs = [
+        (run.first + at, message) for at, message in enumerate(run.messages) if message is not None
+    ]
+    return Taken(run, [tag for tag, _ in pairs], [message for _, message in pairs])

@@ -1,0 +1,264 @@
+"""The command line: `vouchmq serve`, `ping`, `store`, `ledger`, `audit`, `conformance`, and more.
+
+    flags → settings → app
+
+What a command needs is imported when it runs, so that `--help` answers at once. Must not know
+AMQP. Exit codes: 0 done, 1 the broker failed or does not answer or a store is damaged, 2 it could
+not start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NoReturn
+
+from vouchmq.server.edge import settings as s
+from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.version import VERSION
+
+EXIT_FAILED = 1
+EXIT_STARTUP = 2
+LEDGER_VERBS: Final = {
+    "on": "begin to write down events",
+    "off": "end it, with inventories; prints the newest file",
+    "status": "say whether it is on, and how many lines it has lost",
+    "inventory": "take inventories of all queues; prints the file in which they end",
+    "rotate": "give what was written until now up for reading; prints the newest file",
+}
+# Of the extra `spark`: programs of their own that import nothing of ours, and their modules.
+SPARK_COMMANDS: Final = {
+    "audit": ("vouchmq.spark.audit.cli", "judge what ledgers tell of every message"),
+    "archive": ("vouchmq.spark.archive.cli", "read a queue or stream into a table"),
+    "replay": ("vouchmq.spark.replay.cli", "publish an archive's messages again"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # It has its own command line; nothing of it is read here.
+    if given[:1] == ["conformance"]:
+        return _conformance(given[1:])
+    if given and given[0] in SPARK_COMMANDS:
+        return _spark(given[0], given[1:])
+    options = _parser().parse_args(given)
+    if options.command in _COMMANDS:
+        try:
+            return _COMMANDS[options.command](options)
+        except StartupError as error:
+            print(f"vouchmq: {error}", file=sys.stderr)
+            return EXIT_STARTUP
+    _parser().print_help()
+    return EXIT_STARTUP
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes are one line here, as those of settings are, and not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_STARTUP, f"vouchmq: {message}; see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="vouchmq", description="A message broker for AMQP 0-9-1.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"vouchmq {VERSION}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="run the broker",
+        description="Run the broker until SIGTERM or SIGINT.",
+        epilog="Every setting may also stand in the file, or in the environment: "
+        f"{s.flag_name('data_dir')} is {s.environment_name('data_dir')}.",
+        allow_abbrev=False,
+    )
+    _add_settings(serve, [field.name for field in s.scalar_fields()])
+    ping = commands.add_parser(
+        "ping",
+        help="ask a running broker whether it answers",
+        description="Exit 0 when the broker answers, 1 with a reason when it does not.",
+        allow_abbrev=False,
+    )
+    _add_settings(ping, ["host", "port"])
+    _add_store(commands.add_parser("store", help="look into a data directory", allow_abbrev=False))
+    _add_definitions(
+        commands.add_parser("definitions", help="export what is declared", allow_abbrev=False)
+    )
+    _add_ledger(commands.add_parser("ledger", help="switch the ledger", allow_abbrev=False))
+    commands.add_parser(
+        "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
+    )
+    for name, (_, text) in SPARK_COMMANDS.items():
+        commands.add_parser(name, help=f"{text} ({name} --help)", add_help=False)
+    return parser
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    check = verbs.add_parser(
+        "check",
+        help="say what a data directory holds, and whether it is whole",
+        description="Read a data directory, changing nothing; the broker may be running. "
+        "Exit 0 when all is well, 1 when damage is found, 2 when it cannot be read.",
+        allow_abbrev=False,
+    )
+    dump = verbs.add_parser(
+        "dump",
+        help="print the messages in a data directory",
+        description="Print each live message of a data directory in the order of publishing, "
+        "changing nothing. Exit codes are those of check.",
+        allow_abbrev=False,
+    )
+    dump.add_argument("--queue", metavar="NAME", help="only messages of queues of this name")
+    dump.add_argument("--vhost", metavar="NAME", help="only queues of this virtual host")
+    for verb in (check, dump):
+        verb.add_argument("directory", metavar="DIR", type=Path, help="the data directory")
+        verb.add_argument("--json", action="store_true", help="JSON; for dump, one line each")
+
+
+def _add_definitions(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    export = verbs.add_parser(
+        "export",
+        help="print the definitions in a data directory",
+        description="Print virtual hosts, policies, durable exchanges, queues and bindings of a "
+        "data directory in the form that --load-definitions reads, changing nothing; the broker "
+        "may be running. Exit codes are those of store check.",
+        allow_abbrev=False,
+    )
+    _add_settings(export, ["data_dir"])
+
+
+def _add_ledger(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, text in LEDGER_VERBS.items():
+        verb = verbs.add_parser(
+            name,
+            help=text,
+            description="Ask the broker that runs on a data directory. Exit 0 when it is done, "
+            "1 with a reason when it is refused, 2 when no broker runs there.",
+            allow_abbrev=False,
+        )
+        _add_settings(verb, ["data_dir"])
+
+
+def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
+    parser.add_argument(
+        "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML file with settings"
+    )
+    for name in names:
+        parser.add_argument(
+            s.flag_name(name),
+            dest=name,
+            metavar=_metavar(name),
+            default=argparse.SUPPRESS,
+            help=_help(name),
+            # A list may be given in one flag, or in several.
+            action="append" if s.type_of(name) == tuple[str, ...] else "store",
+        )
+
+
+def _metavar(name: str) -> str:
+    kind = s.type_of(name)
+    if kind is bool:
+        return "on|off"
+    return "N" if kind in {int, float} else "TEXT"
+
+
+def _help(name: str) -> str:
+    text = f"{s.doc_of(name)} Default: {s.show(s.default_of(name)) or 'empty'}"
+    return text.replace("%", "%%")
+
+
+def _settings(options: argparse.Namespace) -> s.Settings:
+    flags = {
+        name: ",".join(value) if isinstance(value, list) else value
+        for name, value in vars(options).items()
+        if name not in {"command", "verb"}
+    }
+    return s.load(flags, os.environ)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    # Below the settings: a mistake in them is told without waiting for the broker's imports.
+    code: int = import_module("vouchmq.server.edge.app").run(settings)
+    return code
+
+
+def _ping(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    problem: str = import_module("vouchmq.server.cli.ping").ping(settings.host[0], settings.port)
+    if problem:
+        print(f"vouchmq: {problem}", file=sys.stderr)
+        return EXIT_FAILED
+    return 0
+
+
+def _store(options: argparse.Namespace) -> int:
+    report = import_module("vouchmq.server.cli.store")
+    code: int
+    if options.verb == "check":
+        code = report.check(options.directory, as_json=options.json)
+    else:
+        code = report.dump(
+            options.directory, queue=options.queue, vhost=options.vhost, as_json=options.json
+        )
+    return code
+
+
+def _definitions(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    code: int = import_module("vouchmq.server.cli.definitions").export(settings.data_dir)
+    return code
+
+
+def _ledger(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    code: int = import_module("vouchmq.server.cli.ledger").run(settings.data_dir, options.verb)
+    return code
+
+
+def _conformance(arguments: Sequence[str]) -> int:
+    """Hand over to `python -m vouchmq.conformance`, a program of its own that imports nothing of ours."""
+    missing = [name for name in ("conformance", "rich", "pika", "aio_pika") if not find_spec(name)]
+    if missing:
+        print(
+            f"vouchmq: conformance needs {', '.join(missing)}: pip install 'vouchmq[conformance]'",
+            file=sys.stderr,
+        )
+        return EXIT_STARTUP
+    code: int = import_module("vouchmq.conformance.__main__").main(list(arguments))
+    return code
+
+
+def _spark(name: str, arguments: Sequence[str]) -> int:
+    """Hand over to a command of the data pipeline."""
+    missing = [package for package in ("pyspark", "pyarrow") if not find_spec(package)]
+    if missing:
+        print(
+            f"vouchmq: {name} needs {' and '.join(missing)}: pip install 'vouchmq[spark]'",
+            file=sys.stderr,
+        )
+        return EXIT_STARTUP
+    code: int = import_module(SPARK_COMMANDS[name][0]).main(list(arguments))
+    return code
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "serve": _serve,
+    "ping": _ping,
+    "store": _store,
+    "definitions": _definitions,
+    "ledger": _ledger,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

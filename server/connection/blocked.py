@@ -1,0 +1,107 @@
+"""One connection's side of the alarms: blocking while one is up, blocked once it publishes.
+
+A blocked connection is not read at all, so acks, channel opens and its own close wait too
+(LIMIT-11); what is sent to it goes on. Must not know what raises an alarm.
+
+Spec: LIMIT-10 … LIMIT-13, LIMIT-16
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from vouchmq.protocol.codec import connection_blocked, connection_unblocked
+
+if TYPE_CHECKING:
+    from vouchmq.protocol.reader import Event
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.connection.inbound import Intake
+    from vouchmq.server.connection.wire import Timer
+
+# A reason to stop reading, beside those of `connection.py` and `transport.py`.
+BLOCKED: Final = 8
+
+log = structlog.get_logger(__name__)
+
+
+class Gate:
+    """Lets publishes through, or not.
+
+    Args:
+        connection: whose publishes
+        intake: stopped while they may not pass
+    """
+
+    __slots__ = ("_blocked_at", "_connection", "_intake", "_timer", "is_blocking")
+
+    def __init__(self, connection: Connection, intake: Intake) -> None:
+        self._connection = connection
+        self._intake = intake
+        self._timer: Timer | None = None
+        self._blocked_at = 0.0
+        # Set by the alarms; the only thing that is looked at per run of publishes.
+        self.is_blocking = False
+        connection.node.alarms.enter(self)
+
+    def block(self, event: Event | None = None) -> None:
+        """The connection publishes while an alarm is up: it is not read any further.
+
+        Args:
+            event: what must not be done before the alarms clear
+        """
+        connection = self._connection
+        node = connection.node
+        if event is None:
+            self._intake.stop(BLOCKED)
+        else:
+            self._intake.stop_before(event, BLOCKED)
+        node.alarms.block(self)
+        self._blocked_at = node.clock()
+        if connection.has_capability("connection.blocked"):
+            connection.outbox.send(connection_blocked(node.alarms.reason))
+        self._timer = connection.wire.call_later(node.limits.blocked_log_after_s, self._tell)
+
+    def press(self, *, is_tight: bool, is_low: bool) -> None:
+        """See `alarms.Publishing`: less is kept for the client, nothing more of a content read."""
+        connection = self._connection
+        connection.limit_unsent(is_tight=is_tight)
+        if is_low and self._timer is None and connection.has_unfinished:
+            self.block()
+
+    def unblock(self) -> None:
+        """See `alarms.Publishing`."""
+        connection = self._connection
+        self._cancel_timer()
+        if connection.has_capability("connection.blocked"):
+            connection.outbox.send(connection_unblocked())
+        self._intake.go_on(BLOCKED)
+        connection.node.turn.wake()
+
+    def open(self) -> None:
+        """The connection ends by our close: read on, its answer lies behind what it published."""
+        self.leave()
+        self._intake.go_on(BLOCKED)
+
+    def leave(self) -> None:
+        """The connection is gone, or will publish nothing any more."""
+        self.is_blocking = False
+        self._connection.node.alarms.leave(self)
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tell(self) -> None:
+        node = self._connection.node
+        log.warning(
+            "connection.blocked",
+            connection=self._connection.wire.name,
+            client_name=self._connection.client_name,
+            user=self._connection.user.name,
+            reason=node.alarms.reason,
+            duration_ms=int((node.clock() - self._blocked_at) * 1000),
+        )

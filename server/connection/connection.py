@@ -1,0 +1,624 @@
+"""A connection: events in, channel table, stalls, heartbeats, and one way from error to close.
+
+The connection is fed octets by its wire and never touches a socket. It is the only place that
+turns an `AmqpError` into `channel.close` or `connection.close`, and the only one that knows
+which frames are owed after that.
+
+A reply that has to wait for the disk (DURABLE-02) stalls the connection: its intake stops until
+the watermark has passed, so that everything behind it stays in order (GEN-08).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import structlog
+from pamqp import commands
+
+from vouchmq.protocol.codec import (
+    KNOWN_METHODS,
+    connection_close,
+    connection_close_ok,
+    decode_method,
+    method_ids,
+    update_secret_ok,
+)
+from vouchmq.protocol.errors import (
+    AmqpError,
+    CommandInvalid,
+    ConnectionForced,
+    HardError,
+    InternalError,
+    ResourceError,
+    SoftError,
+    UnexpectedFrame,
+)
+from vouchmq.protocol.reader import (
+    ACKS,
+    METHOD,
+    PUBLISH_BEGUN,
+    PUBLISHES,
+    REJECTS,
+    TOO_LARGE,
+    Reader,
+)
+from vouchmq.protocol.reader import HEARTBEAT as HEARTBEAT_EVENT
+from vouchmq.protocol.states import (
+    ConnectionEvent,
+    ConnectionState,
+    is_expected,
+    next_connection_state,
+    unexpected_method,
+)
+from vouchmq.server.connection.blocked import Gate
+from vouchmq.server.connection.channel_table import CHANNEL_ENDS, ChannelTable
+from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
+from vouchmq.server.connection.heartbeat import Heartbeat
+from vouchmq.server.connection.inbound import Intake
+from vouchmq.server.connection.outbox import Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.protocol.codec import Command
+    from vouchmq.protocol.reader import Event
+    from vouchmq.protocol.runs import Piece
+    from vouchmq.server.auth.users import User
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.connection.handshake import Handshake
+    from vouchmq.server.connection.wire import Timer, Wire
+    from vouchmq.server.runtime.context import Node
+
+log = structlog.get_logger(__name__)
+
+HEADER_OCTETS: Final = 8
+CLOSE_OK_LIMIT_S: Final = 30.0
+# Reasons to stop reading, as bits: a reply waits for the disk; too much is not yet synced; what
+# has been said already is not yet sent.
+STALLED: Final = 1
+FLOODED: Final = 2
+UNSENT: Final = 128
+# A kind of event beside those of the reader: the rest of a method that takes long.
+GOES_ON: Final = -1
+# What is done even while answers pile up unsent: it has no answer, or ends what causes them.
+SETTLES_OR_ENDS: Final = frozenset(
+    {(60, 80), (60, 90), (60, 120), (60, 30), (60, 31), (20, 20), (20, 40), (20, 41)}
+)
+# While memory is tight so much less may wait for a client.
+TIGHT_PART: Final = 16
+LEAST_UNSENT_OCTETS: Final = 4096
+# A method of this size holds a table to be kept: while an alarm is up it waits like a publish.
+LARGE_METHOD_OCTETS: Final = 4096
+# One message of the largest size there is may always come, with what stands around it.
+BESIDE_MESSAGE_OCTETS: Final = 1024 * 1024
+
+
+class Connection:
+    """One client connection.
+
+    Args:
+        node: what all connections share
+        wire: its socket
+        handshake: the state machine up to connection.open
+    """
+
+    def __init__(self, node: Node, wire: Wire, handshake: Handshake) -> None:
+        self.node = node
+        self.wire = wire
+        self.state = ConnectionState.STARTING
+        self.outbox = Outbox(
+            node.turn, self._write, node.limits.deliver_high_water_bytes, self._drained
+        )
+        self.vhost: VHost[Queue]
+        self.user: User
+        self.frame_max = 0
+        self.opened_at = node.clock()
+        self.uncommitted_bytes = 0  # see `Transaction`
+        # For the ledger: its epoch, our number in it, the last publish number by channel.
+        self.publish_numbers: tuple[int, int, dict[int, int]] = (0, 0, {})
+        self._handshake = handshake
+        self._header: bytes | None = b""
+        self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
+        self._table = ChannelTable(self, self._reader)
+        self._intake = Intake(
+            self._reader,
+            wire,
+            self._take,
+            lambda error: self._fail(error, deaf=True),
+            node.budget,
+        )
+        self._gate = Gate(self, self._intake)
+        self._held: list[bytes] = []
+        self._held_until = 0
+        self._ids = (0, 0)
+        self._has_published = False
+        self._is_flooded = False
+        self._heartbeat = Heartbeat(
+            node.clock, wire.call_later, self._write, self._silent, self._is_deaf
+        )
+        self._timers: dict[str, Timer] = {}
+        self._set_timer("handshake", node.limits.handshake_timeout_s, self._handshake_timeout)
+        node.connections[self] = None
+
+    @property
+    def channels(self) -> dict[int, Channel]:
+        """Open and closing channels by number."""
+        return self._table.channels
+
+    @property
+    def client_name(self) -> str:
+        """What the client calls this connection; "" if it does not say (CONN-14)."""
+        return self._handshake.connection_name
+
+    def has_capability(self, name: str) -> bool:
+        """What the client said it can do (CONN-14)."""
+        return name in self._handshake.capabilities
+
+    # Octets in
+
+    def receive(self, data: bytes) -> None:
+        """Take received octets."""
+        self._heartbeat.heard_at = self.node.clock()
+        if self._header is not None:
+            data = self._greet(self._header + data)
+        if not data or self.state is ConnectionState.CLOSED:
+            return
+        self._intake.feed(data)
+        # Whatever these octets did to the journal is written in this turn.
+        self.node.turn.wake()
+        if self._has_published:
+            self._check_flood()
+            self._check_held()
+
+    def _greet(self, data: bytes) -> bytes:
+        """Judge the protocol header (CONN-01…05); returns what follows it."""
+        accepted = judge_header(data)
+        if accepted is None:
+            self._header = data
+            return b""
+        self._header = None
+        if accepted:
+            self.outbox.send(self._handshake.start())
+            return data[HEADER_OCTETS:]
+        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
+        self._cancel_timers()
+        log.warning("connection.refused", connection=self.wire.name, reason=header_mistake(data))
+        self._write(b"AMQP\x00\x00\x09\x01")
+        self.wire.finish()
+        return b""
+
+    def _take(self, event: Event) -> None:
+        """One event; errors become closes here and nowhere else."""
+        try:
+            self._dispatch(event)
+        except SoftError as error:
+            if event[1] in self.channels:
+                self.fail_channel(event[1], error)
+            else:
+                self._fail(error)
+        except HardError as error:
+            self._fail(error)
+        except Exception:
+            log.exception("connection.bug", connection=self.wire.name, channel=event[1])
+            self._fail(InternalError("an error in the broker, see its log"))
+
+    def _dispatch(self, event: Event) -> None:
+        kind, number = event[0], event[1]
+        if kind == PUBLISHES:
+            self._ids = (60, 40)
+            channel = self._open_channel(number)
+            if channel is not None:
+                if self._gate.is_blocking:
+                    self._gate.block(event)
+                    return
+                self._has_published = True
+                _, _, key, raws, mode, largest = event  # type: ignore[misc]
+                channel.publish(key, raws, mode, largest)
+        elif kind in {ACKS, REJECTS}:
+            self._ids = (60, 80) if kind == ACKS else (60, 90)
+            channel = self._open_channel(number)
+            if channel is not None:
+                take = channel.ack_ranges if kind == ACKS else channel.reject_ranges
+                take(event[2])  # type: ignore[misc, arg-type]
+        elif kind == METHOD:
+            self._method(number, event[2])  # type: ignore[misc, arg-type]
+        elif kind == PUBLISH_BEGUN:
+            self._ids = (60, 40)
+            if self._open_channel(number) is not None and self._gate.is_blocking:
+                self._gate.block()
+            self._has_published = True
+        elif kind != HEARTBEAT_EVENT:
+            self._dispatch_rare(event)
+
+    def _dispatch_rare(self, event: Event) -> None:
+        kind, number = event[0], event[1]
+        if kind == TOO_LARGE:
+            self._ids = (60, 40)
+            channel = self._open_channel(number)
+            if channel is not None:
+                channel.refuse_too_large(event[2], event[3])  # type: ignore[misc, arg-type]
+        elif kind == GOES_ON:
+            if self._open_channel(number) is not None:
+                event[2]()  # type: ignore[misc, operator]
+        else:
+            raise InternalError(f"unknown event {kind}")
+
+    def _open_channel(self, number: int) -> Channel | None:
+        """The open channel of this number; None when what came for it is to be discarded."""
+        channel = self.channels.get(number)
+        if channel is not None:
+            return None if channel.is_closing else channel
+        if self.state in {ConnectionState.CLOSING, ConnectionState.CLOSED}:
+            return None
+        self._check_running(number)
+        self._table.missing(number, self._ids)
+        return None
+
+    def _check_running(self, number: int) -> None:
+        if self.state is ConnectionState.CLOSING:
+            return
+        if not number:
+            raise unexpected_method(self.state, self._ids)
+        if self.state is not ConnectionState.RUNNING:
+            raise UnexpectedFrame("a frame on a channel before connection.open", ids=(0, 0))
+
+    # Methods
+
+    def _method(self, number: int, payload: bytes) -> None:
+        self._ids = (0, 0)
+        if number and self._gate.is_blocking and len(payload) > LARGE_METHOD_OCTETS:
+            self._gate.block((METHOD, number, payload))
+            return
+        if number and self.state is not ConnectionState.RUNNING:
+            self._check_running(number)
+            return
+        if not number:
+            # Judged before it is decoded: out of turn is 504 even for what only we may send.
+            ids = method_ids(payload)
+            if ids in KNOWN_METHODS and not is_expected(self.state, ids):
+                return
+        elif self.outbox.blocked and method_ids(payload) not in SETTLES_OR_ENDS:
+            self._intake.stop_before((METHOD, number, payload), UNSENT)
+            return
+        command = decode_method(payload)
+        self._ids = command.ids
+        if not number:
+            self._connection_method(command)
+        elif command.ids[0] == 10:
+            raise CommandInvalid("unimplemented method")
+        elif command.ids in CHANNEL_ENDS:
+            self._table.handle(number, command, self._handshake.channel_max)
+        else:
+            channel = self._open_channel(number)
+            if channel is not None:
+                channel.handle(command)
+
+    def _connection_method(self, command: Command) -> None:
+        """Methods of channel 0 (CONN-35, CONN-50…54, CONN-70)."""
+        method = command.method
+        if isinstance(method, commands.Connection.Close):
+            self._closed_by_client()
+        elif isinstance(method, commands.Connection.CloseOk):
+            self._end(is_orderly=True)
+        elif isinstance(method, commands.Connection.UpdateSecret):
+            self._handshake.update_secret(command)
+            self.outbox.send(update_secret_ok())
+        else:
+            self._handshake_method(command)
+
+    def _handshake_method(self, command: Command) -> None:
+        answer = self._handshake.handle(command)
+        self.outbox.send(answer)
+        if isinstance(command.method, commands.Connection.TuneOk):
+            self.frame_max = self._handshake.frame_max
+            self._reader.set_frame_max(self.frame_max)
+            self._heartbeat.start(self._handshake.heartbeat_s)
+        if isinstance(command.method, commands.Connection.Open):
+            self.user, self.vhost = self._handshake.user, self._handshake.vhost
+            self._timers.pop("handshake").cancel()
+            log.info(
+                "connection.opened",
+                connection=self.wire.name,
+                user=self.user.name,
+                vhost=self.vhost.name,
+                client_name=self._handshake.connection_name,
+            )
+        self.state = self._handshake.state
+
+    # Waiting for the disk
+
+    @property
+    def is_stalled(self) -> bool:
+        """True while a reply waits for the disk."""
+        return self._held_until > 0
+
+    def hold_reply(self, frame: bytes, lsn: int) -> None:
+        """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
+        self._held.append(frame)
+        self._intake.stop(STALLED)
+        self._held_until = max(self._held_until, lsn)
+        self.node.turn.wake()
+        self.node.waits(self)
+
+    def send_behind_replies(self, *pieces: Piece) -> None:
+        """Send at once, but not before a reply that is being held."""
+        if self._held_until:
+            self._held.append(b"".join(pieces))
+        else:
+            self.outbox.add_content(pieces)
+
+    def release(self, watermark: int) -> bool:
+        """See `node.Waiter`."""
+        if self._is_flooded:
+            self._check_flood()
+        if self._held_until and self._held_until <= watermark:
+            self._held_until = 0
+            held, self._held = self._held, []
+            for frame in held:
+                self.outbox.send(frame)
+            self._intake.go_on(STALLED)
+            if not self._held_until:
+                self._drained()
+        return not self._held_until and not self._is_flooded
+
+    def storage_failed(self) -> None:
+        """See `node.Waiter`: a definition that cannot be stored ends the connection (CONF-12)."""
+        if self._held_until:
+            self._fail(ConnectionForced("storage has failed", ids=(0, 0)))
+
+    def storage_refused(self, first_lsn: int) -> None:
+        """Nothing from this LSN on was stored: say so to whoever hoped for it (CONF-12, TX-09)."""
+        is_lost = False
+        for channel in list(self.channels.values()):
+            is_lost |= channel.storage_refused(first_lsn)
+        if is_lost:
+            self._fail(ResourceError("failed to deliver message", ids=(60, 40)))
+        elif any(channel.barrier_lsn >= first_lsn for channel in self.channels.values()):
+            self._fail(ResourceError("failed to store definition"))
+
+    def _check_flood(self) -> None:
+        """Stop reading a publisher while too much waits for the disk (LIMIT-20)."""
+        unsynced = self.node.journal.unsynced_bytes
+        limit = self.node.limits.unsynced_limit_bytes
+        if not self._is_flooded and unsynced > limit:
+            self._is_flooded = True
+            self.wire.pause(FLOODED)
+            self.node.waits(self)
+        elif self._is_flooded and unsynced <= limit // 2:
+            self._is_flooded = False
+            self.wire.resume(FLOODED)
+
+    # Memory
+
+    @property
+    def label(self) -> str:
+        """See `relief.Holder`."""
+        return self.wire.name
+
+    @property
+    def has_unfinished(self) -> bool:
+        """True while a content has begun to come in, and not ended."""
+        return self._reader.unfinished_octets > 0
+
+    @property
+    def stuck_octets(self) -> int:
+        """See `relief.Holder`."""
+        out = self.outbox.size + self.wire.unsent_octets
+        return self._intake.held_octets + self.uncommitted_bytes + out
+
+    @property
+    def unacked_octets(self) -> int:
+        """See `relief.Holder`."""
+        return sum(channel.unacked_octets for channel in self.channels.values())
+
+    def limit_unsent(self, *, is_tight: bool) -> None:
+        """What may wait for the client: less while memory is tight."""
+        octets = self.node.limits.deliver_high_water_bytes
+        if is_tight:
+            octets = max(LEAST_UNSENT_OCTETS, octets // TIGHT_PART)
+        self.outbox.limit(octets)
+        self.wire.limit_unsent(octets)
+
+    def restrain(self, *, is_restrained: bool) -> None:
+        """See `relief.Holder`."""
+        self.outbox.restrain(is_restrained=is_restrained)
+
+    def close_for_memory(self) -> None:
+        """See `relief.Holder`."""
+        hears = self.wire.unsent_octets < LEAST_UNSENT_OCTETS
+        if self.state is ConnectionState.RUNNING:
+            self._fail(ResourceError("memory is low and this connection holds much", ids=(0, 0)))
+        if not hears or self.state is not ConnectionState.CLOSING:
+            self.wire.abort()
+
+    def _check_held(self) -> None:
+        """Refuse to hold more of what is not finished than one connection may (LIMIT-27)."""
+        held = self._reader.unfinished_octets + self.uncommitted_bytes
+        limits = self.node.limits
+        most = limits.connection_memory_bytes
+        if held > most and held > limits.max_message_size_bytes + BESIDE_MESSAGE_OCTETS:
+            self._fail(
+                ResourceError(
+                    f"unfinished messages and transactions of more than {most} bytes", ids=(0, 0)
+                )
+            )
+
+    # Octets out
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self._heartbeat.said_at = self.node.clock()
+        self.wire.write(data)
+
+    def _drained(self) -> None:
+        for channel in self.channels.values():
+            channel.wake_consumers()
+        if self._intake.stops & UNSENT:
+            self.node.budget.put_off(self._go_on_sent)
+
+    def _go_on_sent(self) -> None:
+        if not self.outbox.blocked:
+            self._intake.go_on(UNSENT)
+
+    def put_off(self, event: Event) -> None:
+        """Take this event, or what is left of one, in a later turn, and nothing before (GEN-08)."""
+        self._intake.put_off(event)
+
+    def go_on_later(self, number: int, job: Callable[[], None]) -> None:
+        """Do the rest of a method in a later turn, unless its channel is closed by then."""
+        self._intake.put_off(cast("Event", (GOES_ON, number, job)))
+
+    # Time
+
+    def _is_deaf(self) -> bool:
+        """True while this side does not read: then silence is no sign (CONN-62)."""
+        return self.wire.is_paused
+
+    def _silent(self) -> None:
+        log.warning(
+            "connection.silent", connection=self.wire.name, idle_s=self._handshake.heartbeat_s
+        )
+        self.wire.abort()
+
+    def beats_at(self, now: float) -> bool:
+        """Whether a heartbeat is due, for somebody who sends it while the loop cannot."""
+        return self.state is ConnectionState.RUNNING and self._heartbeat.beats_at(now)
+
+    def said(self, now: float) -> None:
+        """Something was sent at that time."""
+        self._heartbeat.said_at = now
+
+    def _handshake_timeout(self) -> None:
+        if self.state is not ConnectionState.RUNNING:
+            log.warning("connection.handshake_timeout", connection=self.wire.name)
+            self.wire.abort()
+
+    # Ends
+
+    def fail_channel(self, number: int, error: SoftError) -> None:
+        """Close a channel with an error, whether a method of its client has made it or not."""
+        last_tag = self.channels[number].next_tag - 1
+        log.warning(
+            "channel.closed",
+            connection=self.wire.name,
+            channel=number,
+            reply_code=error.code,
+            reason=error.reply_text,
+            last_tag=last_tag,
+        )
+        self._table.fail(number, error, error.ids if error.ids is not None else self._ids)
+
+    def _fail(self, error: AmqpError, *, deaf: bool = False) -> None:
+        """A hard error closes the connection (CONN-54); deaf: nothing more can be read."""
+        if self.state in {ConnectionState.CLOSING, ConnectionState.CLOSED}:
+            if deaf:
+                self._end()
+            return
+        log.warning(
+            "connection.failed",
+            connection=self.wire.name,
+            reply_code=error.code,
+            reason=error.reply_text,
+        )
+        self._held_until = 0
+        self._held.clear()
+        self._clean_up()
+        self._reader.discard_all()
+        self.state = next_connection_state(self.state, ConnectionEvent.SERVER_CLOSED)
+        limit = self._close_limit(error)
+        if not isinstance(error, LoginFailure) or error.notify:
+            ids = error.ids if error.ids is not None else self._ids
+            self.outbox.send(connection_close(error, ids))
+        if deaf:
+            self._end()
+            return
+        self._set_timer("close", limit, self._end)
+        # Whatever kept the connection from being read: close-ok lies behind it.
+        self._gate.open()
+        if self._is_flooded:
+            self._is_flooded = False
+            self.wire.resume(FLOODED)
+        self._intake.go_on(STALLED)
+
+    def _close_limit(self, error: AmqpError) -> float:
+        if isinstance(error, LoginFailure):
+            return self.node.limits.auth_failure_delay_s
+        interval = self._handshake.heartbeat_s
+        return min(CLOSE_OK_LIMIT_S, interval) if interval else CLOSE_OK_LIMIT_S
+
+    def shut_down(self, reason: str) -> None:
+        """Close by force (CONN-56)."""
+        if self._header is not None or self.state is not ConnectionState.RUNNING:
+            self.wire.abort()
+            return
+        self._fail(ConnectionForced(reason, ids=(0, 0)))
+
+    def _closed_by_client(self) -> None:
+        """CONN-53: everything is cleaned up before close-ok leaves."""
+        self._clean_up()
+        self.outbox.send(connection_close_ok())
+        if self.state is ConnectionState.CLOSING:
+            return
+        self.state = next_connection_state(self.state, ConnectionEvent.CLIENT_CLOSED)
+        log.info("connection.closed", connection=self.wire.name, duration_ms=self._age_ms())
+        self._end(is_orderly=True)
+
+    def _end(self, *, is_orderly: bool = False) -> None:
+        """Nothing more to say: let the last octets reach the client, then close (CONN-07)."""
+        self._cancel_timers()
+        self.node.turn.write_owed()
+        self.outbox.flush()
+        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
+        self.outbox.close()
+        self.wire.finish(is_orderly=is_orderly)
+
+    def lost(self, reason: str) -> None:
+        """The socket is gone: the same clean-up as after a close (CONN-55).
+
+        When many are lost at once, some of them are cleaned up in later turns (LIMIT-23).
+        """
+        self._intake.end()
+        self.outbox.close()
+        self.node.budget.soon(partial(self._tear_down, reason))
+
+    def _tear_down(self, reason: str) -> None:
+        self._cancel_timers()
+        self._reader.discard_all()
+        if self.state is not ConnectionState.CLOSED and self._header is None:
+            was_open = self.state is not ConnectionState.STARTING
+            (log.warning if was_open else log.info)(
+                "connection.lost",
+                connection=self.wire.name,
+                reason=reason,
+                duration_ms=self._age_ms(),
+            )
+        self._clean_up()
+        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
+        # These refer back to us. Without the ring everything goes at once, and the garbage
+        # collector need not look at all that a thousand short connections have left.
+        del self._table, self._gate, self._intake, self._heartbeat
+
+    def _cancel_timers(self) -> None:
+        """Nothing more is done, neither by the clock nor with what was read."""
+        self._intake.end()
+        self._heartbeat.stop()
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        self._timers[name] = self.wire.call_later(delay_s, callback)
+
+    def _clean_up(self) -> None:
+        self.node.forget(self)
+        self._gate.leave()
+        self._table.close_all()
+        self.node.connections.pop(self, None)
+        if self.state is ConnectionState.RUNNING:
+            self.vhost.owner_gone(self)
+        self._handshake.leave()
+
+    def _age_ms(self) -> int:
+        return int((self.node.clock() - self.opened_at) * 1000)

@@ -1,0 +1,150 @@
+"""From received octets to events, one at a time and in order, with stops in between.
+
+An event may make it necessary to stop: a reply waits for the disk, an alarm is up, the end has
+come. So does the time that the events take together (LIMIT-23). What was read by then waits here,
+and the socket is not read; when the last reason to stop has gone, everything goes on where it
+stopped (GEN-08, LIMIT-12). Must not know what an event means, nor what a reason is but a bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.protocol.errors import AmqpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from vouchmq.protocol.reader import Event, Reader
+    from vouchmq.server.connection.wire import Wire
+    from vouchmq.server.runtime.work_budget import WorkBudget
+
+# No reason of the socket's: nothing is taken any more, what is still read goes nowhere.
+ENDED: Final = 1 << 30
+# A reason to stop reading, beside those of `connection.py`, `gate.py` and `transport.py`: others
+# have their turn first.
+PUT_OFF: Final = 64
+
+
+class Intake:
+    """What one connection has received and not yet done.
+
+    Args:
+        reader: turns octets into events
+        wire: paused while there is a reason to stop
+        take: does one event
+        gave_up: told when the reader cannot understand anything more
+        budget: how long it may go on
+    """
+
+    __slots__ = (
+        "_budget",
+        "_events",
+        "_gave_up",
+        "_is_walking",
+        "_kept",
+        "_late",
+        "_reader",
+        "_take",
+        "_wire",
+        "stops",
+    )
+
+    def __init__(
+        self,
+        reader: Reader,
+        wire: Wire,
+        take: Callable[[Event], None],
+        gave_up: Callable[[AmqpError], None],
+        budget: WorkBudget,
+    ) -> None:
+        self._reader = reader
+        self._wire = wire
+        self._take = take
+        self._gave_up = gave_up
+        self._budget = budget
+        self._events: Iterator[Event] = iter(())
+        self._is_walking = False
+        self._kept: Event | None = None
+        self._late: list[bytes] = []
+        self.stops = 0  # the reasons, as bits
+
+    def feed(self, data: bytes) -> None:
+        """Do what these octets complete, now or when nothing stands in the way."""
+        if self.stops or self._is_walking:
+            self._late.append(data)
+            return
+        self._events = self._reader.feed(data)
+        self._walk()
+
+    def stop(self, reason: int) -> None:
+        """Take no further event, and read no further octets, for this reason."""
+        if not self.stops & reason:
+            self.stops |= reason
+            self._wire.pause(reason)
+
+    def stop_before(self, event: Event, reason: int) -> None:
+        """As `stop`, and take this event, which is being taken now, once more when going on."""
+        self._kept = event
+        self.stop(reason)
+
+    def put_off(self, event: Event | None = None) -> None:
+        """Go on in a later turn of the loop, with what is left of this event if there is any."""
+        if event is not None:
+            self._kept = event
+        if not self.stops & PUT_OFF:
+            self.stop(PUT_OFF)
+            self._budget.put_off(self._resume)
+
+    def _resume(self) -> None:
+        self.go_on(PUT_OFF)
+
+    def go_on(self, reason: int) -> None:
+        """This reason has gone."""
+        if not self.stops & reason:
+            return
+        self.stops &= ~reason
+        self._wire.resume(reason)
+        if self.stops or self._is_walking:
+            return
+        self._walk()
+        while self._late and not self.stops:
+            late, self._late = self._late, []
+            self._events = self._reader.feed(b"".join(late))
+            self._walk()
+
+    @property
+    def held_octets(self) -> int:
+        """What has come and is not done yet."""
+        return self._reader.held_octets + sum(map(len, self._late))
+
+    def end(self) -> None:
+        """Nothing is taken any more, and nothing kept."""
+        self.stops |= ENDED
+        self._kept = None
+        self._late.clear()
+        if not self._is_walking:
+            self._events = iter(())
+
+    def _walk(self) -> None:
+        """Take events until they are used up or there is a reason to stop."""
+        self._is_walking = True
+        budget = self._budget
+        budget.begin()
+        try:
+            kept, self._kept = self._kept, None
+            if kept is not None:
+                self._take(kept)
+                if self.stops:
+                    return
+            for event in self._events:
+                self._take(event)
+                if self.stops:
+                    return
+                if budget.is_over():
+                    self.put_off()
+                    return
+        except AmqpError as error:
+            self._gave_up(error)
+        finally:
+            self._is_walking = False

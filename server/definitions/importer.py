@@ -1,0 +1,340 @@
+"""Applies definitions to a running broker: all of a file, or nothing of it.
+
+    content ─▶ rehearsed on a sketch of the broker ─▶ applied to the broker itself
+
+The sketch knows every exchange and queue that there is, and refuses what the broker would refuse,
+so nothing is left half done. What is in the file is made or changed, and nothing is deleted but
+policies that an earlier reading of a file has brought and that it does not hold any more. Users
+are known until the end of the process; the file is read at each start. Must not know files.
+
+Spec: HTTP-41, HTTP-42, HTTP-43, POLICY-04, AUTH-07
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from vouchmq.protocol.errors import AmqpError
+from vouchmq.server.auth.users import User, grant_of
+from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
+from vouchmq.server.broker.names import check_exchange_name, check_queue_name
+from vouchmq.server.broker.policy.keys import InvalidPolicy
+from vouchmq.server.definitions.entry import DefinitionsError
+from vouchmq.server.definitions.file import TopicEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vouchmq.server.auth.connection_limits import Admission
+    from vouchmq.server.auth.users import Authenticator
+    from vouchmq.server.broker.features.dedup import Window
+    from vouchmq.server.broker.policy.policies import Policy
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
+    from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.definitions.file import (
+        BindingEntry,
+        Content,
+        ExchangeEntry,
+        LimitsEntry,
+        PermissionEntry,
+        QueueEntry,
+    )
+
+log = structlog.get_logger(__name__)
+
+
+class Sketch:
+    """A queue of which only the declaration matters."""
+
+    def __init__(self, spec: QueueSpec) -> None:
+        self.spec = spec
+        self.ready_count = 0
+        self.consumer_count = 0
+        self.window: Window | None = None
+        self.store_ids: list[int] = []
+
+    def used(self) -> None:
+        """See `QueueLike`."""
+
+    def purge_some(self, most: int) -> int:
+        """See `QueueLike`."""
+        del most
+        return 0
+
+    def purge(self) -> int:
+        """See `QueueLike`."""
+        return 0
+
+    def deleted(self) -> None:
+        """See `QueueLike`."""
+
+
+def empty_sketch() -> Broker[QueueLike]:
+    """A broker without anything, which keeps nothing."""
+    return Broker(
+        new_queue=Sketch,
+        define=lambda _: 0,
+        drop_queue=lambda _: 0,
+        random_name=lambda: "",
+        relaxed_redeclare=False,
+    )
+
+
+def sketch_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
+    """A broker with the same virtual hosts, exchanges, queues and limits; it keeps nothing.
+
+    What the content changes nothing of is not copied: a broker may have very many queues.
+    """
+    sketch: Broker[QueueLike] = empty_sketch()
+    sources = {(binding.vhost, binding.source) for binding in content.bindings}
+    for vhost in broker.vhosts.values():
+        copy, _ = sketch.create_vhost(vhost.name)
+        copy.queue_limit, copy.exchange_limit = vhost.queue_limit, vhost.exchange_limit
+        for each in vhost.exchanges.values():
+            if (vhost.name, each.name) not in sources:
+                copy.exchanges[each.name] = each
+                continue
+            flags = (each.durable, each.auto_delete, each.internal)
+            copy.exchanges[each.name] = Exchange(
+                each.name, each.vhost, each.type, *flags, each.arguments
+            )
+        copy.queues.update(vhost.queues)
+    return sketch
+
+
+class Importer:
+    """Applies files to one broker.
+
+    Args:
+        broker: whose virtual hosts
+        auth: whose users
+        admission: keeps the limits of connections
+    """
+
+    def __init__(self, broker: Broker[Queue], auth: Authenticator, admission: Admission) -> None:
+        self._broker = broker
+        self._auth = auth
+        self._admission = admission
+
+    def leave_out(self, content: Content) -> Iterator[None]:
+        """Take what is there already out of the content, step by step (LIMIT-23).
+
+        Then little is left to apply at once, where a file has changed a little.
+        """
+        vhosts = self._broker.vhosts
+        exchanges, queues, bindings = content.exchanges, content.queues, content.bindings
+        content.exchanges, content.queues, content.bindings = [], [], []
+        for exchange in exchanges:
+            if not _has_exchange(vhosts.get(exchange.vhost), exchange):
+                content.exchanges.append(exchange)
+            yield
+        for queue in queues:
+            if not _has_queue(vhosts.get(queue.vhost), queue):
+                content.queues.append(queue)
+            yield
+        for binding in bindings:
+            if not _has_binding(vhosts.get(binding.vhost), binding):
+                content.bindings.append(binding)
+            yield
+
+    def apply(self, content: Content) -> None:
+        """Make or change everything in the file; it is in force when this returns.
+
+        Raises:
+            DefinitionsError: with the place of the fault, and nothing has changed
+        """
+        self._check_users(content)
+        rehearse(content, sketch_of(self._broker, content))
+        for user in content.users:
+            self._auth.put(user.account)
+        _make_vhosts(self._broker, content)
+        for limits in content.limits:
+            self._limit(limits)
+        _set_policies(self._broker, content)
+        _declare(self._broker, content)
+        for entry in content.permissions:
+            self._auth.permit(entry.user, entry.vhost, grant_of(*entry.patterns))
+        for each in content.topics:
+            self._auth.permit_topics(each.user, each.vhost, each.exchange, each.write, each.read)
+        for vhost in self._broker.vhosts.values():
+            # Routes are remembered together with the verdict on who may use them (AUTH-07).
+            vhost.generation += 1
+        if content.skipped:
+            log.warning("definitions.skipped", items=content.skipped)
+
+    def _check_users(self, content: Content) -> None:
+        names = {user.account.name for user in content.users}
+        for user in content.users:
+            try:
+                self._auth.check(user.account)
+            except ValueError as error:
+                raise DefinitionsError(f"{user.where}: {error}") from None
+        grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
+        for entry in grants:
+            if entry.user not in names and self._auth.find(entry.user) is None:
+                raise DefinitionsError(f"{entry.where}.user: no user {entry.user!r}")
+            try:
+                if isinstance(entry, TopicEntry):
+                    User(entry.user).permit_topics("", "", entry.write, entry.read)
+                else:
+                    grant_of(*entry.patterns)
+            except ValueError as error:
+                raise DefinitionsError(f"{entry.where}: {error}") from None
+
+    def _limit(self, entry: LimitsEntry) -> None:
+        _limit_queues(self._broker, entry)
+        if "max-connections" in entry.limits:
+            self._admission.limit_vhost(entry.vhost, entry.limits["max-connections"])
+
+
+def _has_exchange(vhost: VHost[QueueLike] | None, entry: ExchangeEntry) -> bool:
+    there = vhost.exchanges.get(entry.name) if vhost is not None else None
+    return there is not None and (
+        (there.type, there.durable, there.auto_delete, there.internal, there.arguments)
+        == (entry.type, entry.durable, entry.auto_delete, entry.internal, entry.arguments)
+    )
+
+
+def _has_queue(vhost: VHost[QueueLike] | None, entry: QueueEntry) -> bool:
+    there = vhost.queues.get(entry.name) if vhost is not None else None
+    return there is not None and (
+        (there.spec.durable, there.spec.exclusive_owner, there.spec.auto_delete)
+        == (entry.durable, None, entry.auto_delete)
+        and there.spec.arguments == entry.arguments
+    )
+
+
+def _has_binding(vhost: VHost[QueueLike] | None, entry: BindingEntry) -> bool:
+    if vhost is None:
+        return False
+    ends = (entry.source, entry.kind, entry.destination)
+    sought = Binding(*ends, entry.routing_key, entry.arguments)
+    return vhost.bindings.find(sought.identity) is not None
+
+
+def _limit_queues(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
+    vhost = broker.vhosts[entry.vhost]
+    most = entry.limits.get("max-queues")
+    if most is not None:
+        vhost.queue_limit = most if most >= 0 else None
+    most = entry.limits.get("max-exchanges")
+    if most is not None:
+        vhost.exchange_limit = most if most >= 0 else None
+
+
+def rehearse(content: Content, sketch: Broker[QueueLike]) -> None:
+    """Find the first entry that a broker like this one would refuse.
+
+    Raises:
+        DefinitionsError: with its place
+    """
+    _make_vhosts(sketch, content)
+    grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
+    for permission in grants:
+        _vhost_of(sketch, permission.where, permission.vhost)
+    for limits in content.limits:
+        _vhost_of(sketch, limits.where, limits.vhost)
+        _limit_queues(sketch, limits)
+    for each in content.policies:
+        _vhost_of(sketch, each.where, each.vhost)
+        try:
+            each.policy.require_valid()
+        except InvalidPolicy as error:
+            raise DefinitionsError(f"{each.where}: {error}") from None
+    _declare(sketch, content)
+
+
+def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
+    for entry in content.vhosts:
+        vhost, _ = broker.create_vhost(entry.name)
+        if entry.default_queue_type is not None:
+            vhost.default_queue_type = entry.default_queue_type
+
+
+def _set_policies(broker: Broker[QueueLike], content: Content) -> None:
+    for each in content.policies:
+        broker.vhosts[each.vhost].government.set_policy(each.policy)
+    _drop_old_policies(broker, content)
+
+
+def _drop_old_policies(broker: Broker[QueueLike], content: Content) -> None:
+    """Policies that came from a file which does not hold them any more."""
+    held = {(each.vhost, *_key(each.policy)) for each in content.policies}
+    for vhost in broker.vhosts.values():
+        for policy in list(vhost.government.policies):
+            if policy.comes_from_file and (vhost.name, *_key(policy)) not in held:
+                vhost.government.delete_policy(policy.name, is_operator=policy.is_operator)
+
+
+def _key(policy: Policy) -> tuple[str, bool]:
+    return policy.name, policy.is_operator
+
+
+def _declare(broker: Broker[QueueLike], content: Content) -> None:
+    for exchange in content.exchanges:
+        vhost = _vhost_of(broker, exchange.where, exchange.vhost)
+        with _told(exchange.where):
+            _declare_exchange(vhost, exchange)
+    for queue in content.queues:
+        vhost = _vhost_of(broker, queue.where, queue.vhost)
+        with _told(queue.where):
+            if queue.name not in vhost.queues:
+                check_queue_name(queue.name)
+            vhost.declare_queue(
+                queue.name,
+                durable=queue.durable,
+                exclusive_owner=None,
+                auto_delete=queue.auto_delete,
+                arguments=queue.arguments,
+            )
+    for binding in content.bindings:
+        vhost = _vhost_of(broker, binding.where, binding.vhost)
+        ends = (binding.source, binding.kind, binding.destination)
+        if not _has_exchanges(vhost, binding):
+            if binding.where not in content.skipped:
+                content.skipped.append(binding.where)
+            continue
+        with _told(binding.where):
+            vhost.bind(*ends, binding.routing_key, binding.arguments, None)
+
+
+def _has_exchanges(vhost: VHost[QueueLike], entry: BindingEntry) -> bool:
+    """Whether they exist: RabbitMQ leaves internal ones out of its exports, not their bindings."""
+    names = [entry.source] + [entry.destination] * (entry.kind == "exchange")
+    return all(name in vhost.exchanges for name in names)
+
+
+def _declare_exchange(vhost: VHost[QueueLike], entry: ExchangeEntry) -> None:
+    check_type(entry.type)
+    if entry.name not in vhost.exchanges:
+        check_exchange_name(entry.name)
+    vhost.declare_exchange(
+        entry.name,
+        entry.type,
+        durable=entry.durable,
+        auto_delete=entry.auto_delete,
+        internal=entry.internal,
+        arguments=entry.arguments,
+    )
+
+
+def _vhost_of(broker: Broker[QueueLike], where: str, name: str) -> VHost[QueueLike]:
+    vhost = broker.vhosts.get(name)
+    if vhost is None:
+        raise DefinitionsError(f"{where}.vhost: no vhost {name!r}")
+    return vhost
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """What the broker refuses is told with its place in the file."""
+    try:
+        yield
+    except AmqpError as error:
+        raise DefinitionsError(f"{where}: {error.text}") from None

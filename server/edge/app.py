@@ -1,0 +1,643 @@
+"""The broker as a process: start, serve, drain, stop.
+
+Start-up order matters: the sync helper is forked before the event loop and any thread exist,
+recovery is finished before the port opens, and the port is printed last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import platform
+import resource
+import secrets
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import aiofiles
+import aiofiles.os
+import structlog
+import uvloop
+
+from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.failed_logins import FailedLogins
+from vouchmq.server.auth.users import Authenticator, is_loopback
+from vouchmq.server.cli.first_steps import first_steps
+from vouchmq.server.cli.progress import RecoveryProgress
+from vouchmq.server.connection.connection import Connection
+from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
+from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
+from vouchmq.server.definitions.entry import DefinitionsError
+from vouchmq.server.definitions.file import Content, reading
+from vouchmq.server.definitions.importer import Importer
+from vouchmq.server.edge import control
+from vouchmq.server.edge.addresses import ListenError, open_sockets
+from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, Watchman
+from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.edge.listener import STOPPING, Door, Edge, shown
+from vouchmq.server.edge.logging import configure_logs
+from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
+from vouchmq.server.edge.sizes import parse_amount
+from vouchmq.server.edge.tls import server_context, user_name
+from vouchmq.server.edge.tls_protocol import TlsDoor, Tunnel
+from vouchmq.server.ledger.commands import LedgerDesk
+from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
+from vouchmq.server.runtime.runtime import Assembly, habits_of
+from vouchmq.server.runtime.work_budget import SLICE_S
+from vouchmq.server.version import VERSION
+from vouchmq.store.disk import FileDisk
+from vouchmq.store.errors import ReadFailed, StoreError
+from vouchmq.store.sync.sched_slice import ask_for_slice
+from vouchmq.store.sync.worker import HelperProcess, ThreadWorker, start_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from vouchmq.server.edge.settings import Settings
+    from vouchmq.server.edge.tls import Certificate
+    from vouchmq.store.disk import Syncable
+    from vouchmq.store.sync.worker import SyncWorker
+
+log = structlog.get_logger(__name__)
+
+# mallopt's names for: give nothing back below this, ask for more at once, no mmap below this.
+M_TRIM_THRESHOLD: Final = -1
+M_TOP_PAD: Final = -2
+M_MMAP_THRESHOLD: Final = -3
+KEEP_OCTETS: Final = 64 * 1024 * 1024
+TOP_PAD_OCTETS: Final = 1024 * 1024
+# About what a turn of the loop takes.
+SLICE_NS: Final = 300_000
+TOKEN_OCTETS: Final = 16
+LOOK_S: Final = 0.005
+MOST_DESCRIPTORS: Final = 1_000_000
+# How often memory and disk are looked at; more often when memory is low or the disk nearly full, or
+# it refuses (LIMIT-01, LIMIT-15).
+CHECK_S: Final = 1.0
+CHECK_TIGHT_S: Final = 0.2
+GIVE_BACK_S: Final = 5.0
+TRIM_AFTER_S: Final = 0.05
+LAST_WORDS_S: Final = 0.2
+IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+BACKLOG: Final = 1024
+MOST_LOOKS: Final = 1_000_000
+# Syncs that the end of the journal may take: of what is left, of what that sets free, of the seal.
+SEAL_SYNCS: Final = 10
+# Each start of these has found another segment that is not what was written.
+MOST_STARTS: Final = 100
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal or a fatal error; returns the exit code.
+
+    Raises:
+        StartupError: one line that says what keeps the broker from starting
+    """
+    configure_logs(settings.log_level, settings.log_format)
+    # Before there is a loop to say so: by default these end a process.
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    tune_process()
+    worker: SyncWorker = start_worker() if settings.durability_fsync else Unsynced()
+    if not settings.durability_fsync:
+        log.warning("durability.fsync_off", meaning="a confirm does not survive a power cut")
+    left = MOST_STARTS
+    try:
+        while True:
+            left -= 1
+            try:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    return runner.run(Server(settings, worker).serve())
+            except SpoiltSegmentError as error:
+                if not left:
+                    raise
+                log.warning("journal.reopened", reason=str(error))
+    finally:
+        worker.close()
+
+
+class SpoiltSegmentError(StartupError):
+    """A segment that was believed unread is not what was written; the next start reads it."""
+
+
+def raise_descriptor_limit() -> int:
+    """Take as many file descriptors as this process may have; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MOST_DESCRIPTORS)
+
+
+def tune_process() -> None:
+    """Set the allocator and the garbage collector up for long runs of short-lived octets.
+
+    And the scheduler for short ones of our own.
+    """
+    ask_for_slice(SLICE_NS)
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, KEEP_OCTETS)
+        libc.mallopt(M_TRIM_THRESHOLD, KEEP_OCTETS)
+        libc.mallopt(M_TOP_PAD, TOP_PAD_OCTETS)
+    gc.set_threshold(50000, 20, 100)
+
+
+class Unsynced(ThreadWorker):
+    """Says "synced" without syncing, for tests and benchmarks (DURABLE-11)."""
+
+    def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
+        """Nothing is synced."""
+        del targets
+        super().submit(sequence, ())
+
+
+def require_memory(settings: Settings, total_octets: int) -> None:
+    """Refuse a watermark that memory ends before (LIMIT-01).
+
+    Raises:
+        StartupError: it would never be reached
+    """
+    text = settings.vm_memory_high_watermark
+    if 0 < total_octets < parse_amount(text).of(total_octets):
+        raise StartupError(
+            f"vm_memory_high_watermark: {text} is more than the {total_octets} bytes of memory "
+            "that there are"
+        )
+
+
+class Server:
+    """One running broker process."""
+
+    def __init__(self, settings: Settings, worker: SyncWorker) -> None:
+        self._settings = settings
+        self._worker = worker
+        self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._exit_code = 0
+        self._stop_asked_at = 0.0
+        self._auth = Authenticator(
+            settings.all_users(),
+            settings.loopback_users,
+            secrets.token_bytes,
+            FailedLogins(
+                settings.auth_failures_max, settings.auth_failures_window_s, time.monotonic
+            ),
+        )
+        self._offer = Offer(
+            node=settings.node,
+            product=settings.compat_product,
+            version=settings.compat_version or VERSION,
+            platform=f"Python {platform.python_version()}",
+            channel_max=settings.channel_max,
+            frame_max=settings.frame_max,
+            heartbeat_s=settings.heartbeat_s,
+            update_secret_verify=settings.update_secret_verify,
+            lacks=frozenset(
+                name
+                for name, is_off in (
+                    (IMMEDIATE, settings.compat_reject_immediate),
+                    (PREFETCH_SIZE, settings.compat_reject_prefetch_size),
+                    (FLOW, settings.compat_reject_flow),
+                )
+                if is_off
+            ),
+        )
+        self._admission = Admission(
+            settings.connection_max,
+            {account.name: account.max_connections for account in settings.all_vhosts()},
+        )
+        allowed = settings.auth_mechanisms
+        self._mechanisms = {name: one for name, one in MECHANISMS.items() if name in allowed}
+        self._allows_external = EXTERNAL in allowed
+        # Before anything is opened: a fault in these files shall cost no recovery.
+        self._tls_context = server_context(settings) if settings.tls_port else None
+        self._tls: TlsDoor | None = None
+        self._memory = MemoryGauge()
+        require_memory(settings, self._memory.total_octets)
+        # Cold work on files of the ledger, one after the other.
+        self._clerk = ThreadPoolExecutor(1, "ledger")
+        # Threads that sync in our place make calls of their own: then nobody can tell whose one is.
+        self._watch = DiskWatch() if isinstance(worker, HelperProcess) else None
+        self._ledger_files = self._new_ledger_files()
+        self._gave_back_at = 0.0
+        self._watchman: Watchman | None = None
+        self._assembly: Assembly
+        self._importer: Importer
+
+    async def serve(self) -> int:
+        """Recover, listen, wait for the end, drain."""
+        loop = asyncio.get_running_loop()
+        # Before a recovery that may take its time, for by default this signal ends a process.
+        loop.add_signal_handler(signal.SIGHUP, self._load_again)
+        for number in IGNORED_SIGNALS:
+            name = signal.Signals(number).name
+            loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
+        self._assembly = assembly = self._open(loop)
+        self._offer = self._offer.on(assembly.broker.data_directory)
+        loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
+        # With this sync those segments go of which nothing is left: starts without any traffic
+        # must not pile up files.
+        assembly.commit.request()
+        self._importer = Importer(assembly.broker, self._auth, self._admission)
+        await self._load_at_start()
+        door = Door(
+            loop,
+            self._new_connection,
+            self._settings.deliver_high_water_bytes,
+            raise_descriptor_limit(),
+        )
+        door.look = lambda: self._look(loop)
+        door.is_short = lambda: assembly.relief.is_refusing
+        servers, port = await self._listen(self._settings.port, lambda: Edge(door))
+        tls_port = 0
+        if self._tls_context is not None:
+            tls = self._tls = TlsDoor(door, self._tls_context, self._name_of)
+            others, tls_port = await self._listen(self._settings.tls_port, lambda: Tunnel(tls))
+            servers += others
+        desk = await self._open_desk(loop)
+        self._check(loop)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        self._begin_watch(loop, door)
+        gc.collect()
+        gc.freeze()
+        for server in servers:
+            await server.start_serving()
+        await self._tell_ready(port, tls_port)
+        if tls_port:
+            sys.stdout.write(f"VouchMQ TLS ready on {shown((self._settings.host[0], tls_port))}\n")
+        # Last: who waits for this line waits for all.
+        sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host[0], port))}\n")
+        if sys.stdout.isatty():
+            sys.stdout.write(first_steps(self._settings, port))
+        sys.stdout.flush()
+        await self._stopping.wait()
+        for server in servers:
+            server.close()
+        await self._drain(door)
+        await self._seal()
+        loop.remove_reader(assembly.commit.fileno)
+        if desk is not None:
+            desk.close()
+        self._close()
+        if self._watchman is not None:
+            self._watchman.end()
+        log.info("broker.stopped", exit_code=self._exit_code)
+        return self._exit_code
+
+    def _close(self) -> None:
+        """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
+        steps: tuple[Callable[[], object], ...] = (
+            lambda: self._remove(control.remove, self._settings.data_dir),
+            self._assembly.close,
+            self._clerk.shutdown,
+            self._ledger_files.close,
+        )
+        for step in steps:
+            try:
+                step()
+            except OSError as error:
+                log.warning("broker.not_cleared", reason=str(error), meaning="the end goes on")
+
+    async def _load_at_start(self) -> None:
+        """Have what the definitions file holds before anybody can connect (HTTP-43).
+
+        Raises:
+            StartupError: with the place of the fault in the file
+        """
+        if not self._settings.load_definitions:
+            return
+        users = {user.account.name for user in (await self._load()).users}
+        # Who brings users has no need of one that everybody knows.
+        default = self._settings.default_user
+        if users and default not in users and not self._settings.users:
+            self._auth.remove(default)
+
+    def _load_again(self) -> None:
+        """SIGHUP: read certificates, and apply the definitions file, as they are now."""
+        if self._stopping.is_set():
+            return
+        self._load_certificates()
+        if not self._settings.load_definitions:
+            log.info("definitions.none", meaning="load_definitions is not set: nothing to read")
+            return
+        task = asyncio.get_running_loop().create_task(self._load_or_tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _load_certificates(self) -> None:
+        """Use the files as they are now for connections from now on (TLS-04)."""
+        if self._tls is None:
+            return
+        try:
+            self._tls.context = server_context(self._settings)
+        except StartupError as error:
+            log.error("tls.refused", reason=str(error), meaning="the certificates stay as they are")
+        else:
+            log.info("tls.loaded", path=self._settings.tls_cert_file)
+
+    async def _load_or_tell(self) -> None:
+        try:
+            await self._load()
+        except StartupError as error:
+            log.error("definitions.refused", reason=str(error), meaning="nothing of it is applied")
+
+    async def _load(self) -> Content:
+        path = self._settings.load_definitions
+        content = Content()
+        try:
+            async with aiofiles.open(path, encoding="utf-8") as file:
+                text = await file.read()
+            await in_slices(reading(text, content))
+            await in_slices(self._importer.leave_out(content))
+            self._importer.apply(content)
+        except OSError as error:
+            raise StartupError(f"definitions file {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise StartupError(f"definitions file {path}: not UTF-8: {error.reason}") from error
+        except DefinitionsError as error:
+            raise StartupError(f"definitions file {path}: {error}") from error
+        log.info("definitions.loaded", path=path)
+        return content
+
+    async def _tell_ready(self, port: int, tls_port: int) -> None:
+        """Write the ready file, whole or not at all: who polls for it must not read half of it."""
+        target = self._settings.ready_file
+        if not target:
+            return
+        hosts = self._settings.host
+        facts = {
+            "host": hosts[0],
+            "hosts": hosts,
+            "port": port,
+            "pid": os.getpid(),
+            "version": VERSION,
+        }
+        if tls_port:
+            facts["tls_port"] = tls_port
+        try:
+            async with aiofiles.open(f"{target}.new", "w", encoding="utf-8") as file:
+                await file.write(json.dumps(facts) + "\n")
+            await aiofiles.os.replace(f"{target}.new", target)
+        except OSError as error:
+            raise StartupError(f"cannot write ready_file {target}: {error.strerror}") from error
+
+    def _remove_ready_file(self) -> None:
+        if self._settings.ready_file:
+            try:
+                self._remove(Path.unlink, Path(self._settings.ready_file))
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                log.warning("broker.not_cleared", reason=str(error), meaning="the end goes on")
+
+    def _remove(self, how: Callable[[Path], None], path: Path) -> None:
+        """Remove a file of ours, in this thread, which is watched."""
+        with self._watch or nullcontext():
+            how(path)
+
+    def _begin_watch(self, loop: asyncio.AbstractEventLoop, door: Door) -> None:
+        if self._watch is None:
+            return
+        self._watchman = Watchman(
+            self._watch,
+            clients=lambda: door.edges,
+            stop=self._stop,
+            soon=loop.call_soon_threadsafe,
+            leave=lambda: os._exit(1),
+            patience_s=self._settings.shutdown_timeout_s,
+        )
+        self._watchman.start()
+
+    def _open(self, loop: asyncio.AbstractEventLoop) -> Assembly:
+        settings = self._settings
+        began = time.monotonic()
+        progress = RecoveryProgress(sys.stderr, time.monotonic)
+        try:
+            disk = FileDisk(settings.data_dir, self._watch or nullcontext())
+            if disk.lax_mode:
+                log.warning(
+                    "data_dir.lax",
+                    path=str(settings.data_dir),
+                    mode=f"{disk.lax_mode:04o}",
+                    meaning="others may look into it, or a group may remove files: chmod 700",
+                )
+            self._ledger_files.open(makes=settings.ledger_enabled)
+            assembly = Assembly(
+                settings,
+                disk,
+                self._worker,
+                call_soon=loop.call_soon,
+                clock=time.monotonic,
+                wall_ms=lambda: time.time_ns() // 1_000_000,
+                random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
+                fatal=self._fatal,
+                memory_octets=self._memory.total_octets,
+                call_later=loop.call_later,
+                progress=progress,
+                ledger_files=self._ledger_files,
+            )
+        except ReadFailed as error:
+            self._ledger_files.close()
+            disk.close()
+            raise SpoiltSegmentError(str(error)) from error
+        except StoreError as error:
+            raise StartupError(str(error)) from error
+        except OSError as error:
+            raise StartupError(
+                f"data directory {settings.data_dir}: {error.strerror or error}"
+            ) from error
+        finally:
+            progress.close()
+        report = assembly.report
+        log.info(
+            "journal.recovered",
+            segments=report.segments,
+            blocks=report.blocks,
+            count=report.messages,
+            duration_ms=int((time.monotonic() - began) * 1000),
+            clean=report.is_sealed,
+        )
+        if report.truncated_bytes or report.set_aside:
+            log.warning(
+                "journal.truncated", size_bytes=report.truncated_bytes, kept=report.set_aside
+            )
+        for damage in report.damaged:
+            log.error("journal.damaged", damage=str(damage))
+        return assembly
+
+    def _new_ledger_files(self) -> LedgerFiles:
+        settings = self._settings
+        return LedgerFiles(
+            Path(settings.ledger_dir or settings.data_dir / "ledger"),
+            habits_of(settings).broker,
+            compresses=settings.ledger_compress == "gz",
+            keep_s=settings.ledger_keep_hours * HOUR_S,
+            keep_octets=settings.ledger_keep_bytes,
+            run=self._clerk.submit,
+            worker=self._worker if settings.ledger_sync == "group" else None,
+            calls=self._watch,
+        )
+
+    async def _open_desk(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server | None:
+        """Let who owns the data directory switch the ledger, if there can be sockets in it."""
+        directory = self._settings.data_dir
+        desk = LedgerDesk(self._assembly, loop.call_soon_threadsafe)
+        try:
+            listener = control.listening_socket(directory)
+        except OSError as error:
+            log.warning(
+                "control.unavailable", path=str(directory / control.NAME), reason=str(error)
+            )
+            return None
+        return await loop.create_unix_server(lambda: control.Peer(desk.verbs), sock=listener)
+
+    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read the gauges for the alarms, and once more in a while."""
+        assembly = self._assembly
+        if self._stopping.is_set():
+            return
+        self._trim_after(loop, has_freed=assembly.check(self._memory.used_octets()))
+        alarms = assembly.alarms
+        if alarms.is_memory_low and loop.time() - self._gave_back_at >= GIVE_BACK_S:
+            self._gave_back_at = loop.time()
+            give_back_memory()
+        is_tight = alarms.disk_free_octets < 2 * alarms.disk_limit_octets
+        is_tight |= alarms.is_storage_failing or alarms.is_memory_low
+        loop.call_later(CHECK_TIGHT_S if is_tight else CHECK_S, self._check, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Much has come in or gone out since memory was looked at."""
+        if not self._stopping.is_set():
+            has_freed = self._assembly.check_memory(self._memory.used_octets_quickly())
+            self._trim_after(loop, has_freed=has_freed)
+
+    def _trim_after(self, loop: asyncio.AbstractEventLoop, *, has_freed: bool) -> None:
+        """Give back to the system what connections held that are closing now."""
+        if has_freed:
+            loop.call_later(TRIM_AFTER_S, trim_memory)
+
+    async def _listen(
+        self, port: int, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> tuple[list[asyncio.Server], int]:
+        """Bind every address; nobody is accepted yet. Returns the listeners and their port."""
+        try:
+            sockets = open_sockets(self._settings.host, port)
+        except ListenError as error:
+            why = str(error)
+            if error.is_in_use:
+                option = "--port" if port == self._settings.port else "--tls-port"
+                why = (
+                    f"cannot listen on {error.host}:{port}: address already in use: "
+                    f"stop what listens there or choose another {option}"
+                )
+            raise StartupError(why) from error
+        loop = asyncio.get_running_loop()
+        servers = [
+            await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
+            for one in sockets
+        ]
+        return servers, int(sockets[0].getsockname()[1])
+
+    def _name_of(self, certificate: Certificate) -> str:
+        settings = self._settings
+        return user_name(
+            certificate, settings.tls_login_from, settings.tls_san_type, settings.tls_san_index
+        )
+
+    def _new_connection(self, edge: Edge, peer: str) -> Connection:
+        handshake = Handshake(
+            self._offer,
+            self._auth,
+            self._assembly.broker.vhosts.get,
+            self._admission,
+            peer=edge.name,
+            is_loopback=is_loopback(peer),
+            address=peer,
+            mechanisms=mechanisms_for(
+                self._mechanisms, edge.certified if self._allows_external else None
+            ),
+        )
+        return Connection(self._assembly.node, edge, handshake)
+
+    def _stop(self, signal_name: str) -> None:
+        now = time.monotonic()
+        if not self._stop_asked_at:
+            self._stop_asked_at = now
+            log.info("broker.stopping", signal=signal_name)
+            self._stopping.set()
+        elif now - self._stop_asked_at >= SAME_SIGNAL_S:
+            log.warning(
+                "broker.ended", signal=signal_name, meaning="asked twice: nothing is waited for"
+            )
+            # As if it had been killed: what was confirmed is on disk, and the next start finds it.
+            os._exit(1)
+
+    def _fatal(self, reason: str) -> None:
+        log.critical("store.failed", reason=reason, meaning="nothing was confirmed after this")
+        self._exit_code = 1
+        self._stopping.set()
+
+    async def _drain(self, door: Door) -> None:
+        """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
+        assembly = self._assembly
+        self._remove_ready_file()
+        timeout_s = self._settings.shutdown_timeout_s
+        deadline = time.monotonic() + timeout_s
+        # Nothing new is read, so that what has been published can be synced and confirmed.
+        for edge in list(door.edges):
+            edge.pause(STOPPING)
+        assembly.turn.run()
+        is_quiet = lambda: assembly.node.has_failed or assembly.commit.is_idle  # noqa: E731
+        await until(is_quiet, time.monotonic() + timeout_s / 2)
+        for edge in list(door.edges):
+            connection = edge.connection
+            if connection is not None:
+                connection.shut_down("broker forced connection closure with reason 'shutdown'")
+            edge.resume(STOPPING)
+        assembly.turn.run()
+        is_left = lambda: not door.edges and assembly.node.budget.is_idle  # noqa: E731
+        await until(is_left, deadline)
+        for edge in list(door.edges):
+            edge.abort()
+        await until(lambda: not door.edges, time.monotonic() + LAST_WORDS_S)
+        assembly.turn.run()
+
+    async def _seal(self) -> None:
+        """Have the journal say where it ends; what differs at the next start is damage.
+
+        A disk that takes longer than clients may is not waited for. Spec: DURABLE-22
+        """
+        assembly = self._assembly
+        deadline = time.monotonic() + max(LAST_WORDS_S, self._settings.shutdown_timeout_s)
+        for _ in range(SEAL_SYNCS):
+            if assembly.seal() or time.monotonic() >= deadline:
+                return
+            await until(lambda: assembly.node.has_failed or assembly.commit.is_idle, deadline)
+
+
+async def in_slices(steps: Iterator[None]) -> None:
+    """Do work step by step, with a turn of the loop for others in between (LIMIT-23)."""
+    ends_at = time.monotonic() + SLICE_S
+    for _ in steps:
+        if time.monotonic() >= ends_at:
+            await asyncio.sleep(0)
+            ends_at = time.monotonic() + SLICE_S
+
+
+async def until(is_so: Callable[[], bool], deadline: float) -> None:
+    """Look every few milliseconds whether something has become true, at most until `deadline`."""
+    for _ in range(MOST_LOOKS):
+        if is_so() or time.monotonic() >= deadline:
+            return
+        await asyncio.sleep(LOOK_S)

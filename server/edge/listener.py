@@ -1,0 +1,377 @@
+"""The door: asyncio's side of a connection, and nothing else.
+
+All connections share one receive buffer: asyncio asks for it, receives into it and hands it
+over without a pause between, and what has come is copied out at once. A larger buffer would
+cost more (page faults), one per connection would cost memory.
+
+uvloop reads one busy socket many times before any other gets a turn. So time is taken at the
+first chunk of a loop turn, and who still fills the buffer when the budget is used up waits for
+the next turn (LIMIT-23).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import structlog
+
+from vouchmq.protocol.codec import HEARTBEAT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.server.connection.connection import Connection
+
+log = structlog.get_logger(__name__)
+
+RECEIVE_OCTETS: Final = 65536
+READ_BUDGET_S: Final = 250e-6
+# A closed connection's unread octets are swallowed this long and this far (CONN-07).
+LINGER_S: Final = 1.0
+LINGER_OCTETS: Final = 65536
+# A closed connection's client may take this long to read what was written before, and to send
+# what stood behind its own close.
+LAST_WORDS_LIMIT_S: Final = 30.0
+# Descriptors that connections must leave to files and listeners (LIMIT-22).
+RESERVED_DESCRIPTORS: Final = 64
+TOLD_EVERY_S: Final = 10.0
+# Sockets closed in one turn of the loop because their clients have closed them (LIMIT-23).
+TURN_ENDS: Final = 64
+# Answers that a client may leave unread.
+UNREAD_OCTETS: Final = 16 * 1024 * 1024
+# How much comes in or goes out between two looks at memory.
+LOOK_OCTETS: Final = 16 * 1024 * 1024
+# Reasons to stop reading, beside those of the connection.
+OUT_OF_BUDGET: Final = 4
+UNREAD: Final = 16
+STOPPING: Final = 32
+
+
+class Ends(Protocol):
+    """A socket that its client has closed."""
+
+    def end(self) -> None:
+        """Close it here, too."""
+
+
+class Door:
+    """What all edges share: the loop, the buffer, the read budget, who is connected.
+
+    Args:
+        loop: the running event loop
+        new_connection: makes the connection behind an edge
+        high_octets: the high-water mark of a socket's write buffer (CONS-11)
+        descriptors: how many this process may have open
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        new_connection: Callable[[Edge, str], Connection],
+        high_octets: int,
+        descriptors: int,
+    ) -> None:
+        self.loop = loop
+        self.new_connection = new_connection
+        self.high_octets = high_octets
+        self.buffer = memoryview(bytearray(RECEIVE_OCTETS))
+        self.edges: set[Edge] = set()
+        # Sockets on which nobody can be heard yet: they shake hands.
+        self.greeted: set[object] = set()
+        # Has the memory in use looked at, and tells whether new connections may take any.
+        self.look: Callable[[], None] = lambda: None
+        self.is_short: Callable[[], bool] = lambda: False
+        self._moved_octets = 0
+        self._most_edges = max(1, descriptors - RESERVED_DESCRIPTORS)
+        self._told_at = -TOLD_EVERY_S
+        self._turn_began = 0.0
+        self._waiting: list[Edge] = []
+        # Whose clients will send no more, in that order, and how many more may end in this turn.
+        self._ending: dict[Ends, None] = {}
+        self._may_end = TURN_ENDS
+
+    def is_full(self) -> bool:
+        """True when another connection would take descriptors that files need (LIMIT-22)."""
+        reason = "memory"
+        if not self.is_short():
+            if len(self.edges) + len(self.greeted) < self._most_edges:
+                return False
+            reason = "file descriptors"
+        now = self.loop.time()
+        if now - self._told_at >= TOLD_EVERY_S:
+            self._told_at = now
+            log.warning("connection.refused", reason=reason, count=len(self.edges))
+        return True
+
+    def count(self, octets: int) -> None:
+        """So much has come in or goes out: memory is looked at each time it is much (LIMIT-01)."""
+        self._moved_octets += octets
+        if self._moved_octets >= LOOK_OCTETS:
+            self._moved_octets = 0
+            self.loop.call_soon(self.look)
+
+    def over_budget(self) -> bool:
+        """True when this loop turn has spent its time on reading."""
+        now = time.perf_counter()
+        if not self._turn_began:
+            self._turn_began = now
+            self.loop.call_soon(self._end_turn)
+            return False
+        return now - self._turn_began > READ_BUDGET_S
+
+    def wait_for_turn(self, edge: Edge) -> None:
+        """Read this one again in the next loop turn."""
+        edge.pause(OUT_OF_BUDGET)
+        self._waiting.append(edge)
+
+    def ends(self, edge: Ends) -> bool:
+        """Its client will send no more: False when it may end now, else it will in a later turn."""
+        if self._may_end == TURN_ENDS:
+            self.loop.call_soon(self._end_some)
+        if self._may_end and not self._ending:
+            self._may_end -= 1
+            return False
+        self._ending[edge] = None
+        return True
+
+    def _end_some(self) -> None:
+        """End those that have waited longest; sockets are read before the next ones end."""
+        self._may_end = TURN_ENDS
+        if self._ending:
+            self._may_end = 0
+            for edge in list(islice(self._ending, TURN_ENDS)):
+                del self._ending[edge]
+                edge.end()
+            self.loop.call_soon(self._end_some)
+
+    def _end_turn(self) -> None:
+        self._turn_began = 0.0
+        waiting, self._waiting = self._waiting, []
+        for edge in waiting:
+            edge.resume(OUT_OF_BUDGET)
+
+
+class Edge(asyncio.BufferedProtocol):
+    """One socket. It is the connection's `Wire`."""
+
+    def __init__(self, door: Door, certified: str | None = None, *, is_plain: bool = True) -> None:
+        """`certified`: the user name in the client's certificate, "" if it holds none, None when
+        there is no valid certificate (TLS-20); `is_plain`: what is written here is what is sent.
+        """
+        self._door = door
+        self._is_plain = is_plain
+        self.certified = certified
+        self._transport: asyncio.Transport | None = None
+        self._connection: Connection | None = None
+        self._paused = 0
+        self._is_finishing = False
+        self._linger_until = 0.0
+        self._lingering: asyncio.TimerHandle | None = None
+        self._is_held = False
+        self._is_orderly = False
+        self._swallowed_octets = 0
+        # As many at the last look: whether more have come since.
+        self._looked_octets = 0
+        self.name = "?"
+
+    # asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin: name the connection and make it."""
+        # uvloop's transports are no subclasses of asyncio's, only shaped like them.
+        self._transport = socket_transport = cast("asyncio.Transport", transport)
+        high = self._door.high_octets
+        socket_transport.set_write_buffer_limits(high=high, low=high // 4)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.name = f"{shown(peer)} -> {shown(here)}"
+        if self._door.is_full():
+            self._transport.abort()
+            return
+        self._door.edges.add(self)
+        self._connection = self._door.new_connection(self, str(peer[0]) if peer else "")
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """The shared buffer."""
+        return self._door.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Octets have come."""
+        if not self.is_swallowing(nbytes):
+            self.receive(bytes(self._door.buffer[:nbytes]), is_full=nbytes == RECEIVE_OCTETS)
+
+    def is_swallowing(self, octets: int) -> bool:
+        """True when all has been said: what still comes is counted, and not read."""
+        if self._is_finishing:
+            self._swallowed_octets += octets
+            if self._swallowed_octets > LINGER_OCTETS and not self._is_orderly:
+                self.abort()
+        return self._is_finishing
+
+    def receive(self, data: bytes, *, is_full: bool) -> None:
+        """Give octets to the connection; `is_full` when more are likely to wait in the socket."""
+        if self._connection is not None:
+            self._door.count(len(data))
+            over = self._door.over_budget()
+            self._connection.receive(data)
+            if over and is_full:
+                self._door.wait_for_turn(self)
+
+    def eof_received(self) -> bool:
+        """The client will send no more: that is the end, in a later turn when many end at once."""
+        return self._door.ends(self)
+
+    def end(self) -> None:
+        """See `Ends`."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._door.edges.discard(self)
+        self._transport = None
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.lost(str(exc) if exc else "closed by the client")
+
+    def pause_writing(self) -> None:
+        """The write buffer is above its mark."""
+        self._is_held = True
+        if self._connection is not None:
+            self._connection.outbox.hold()
+
+    def resume_writing(self) -> None:
+        """The write buffer has drained."""
+        self._is_held = False
+        self.resume(UNREAD)
+        if self._connection is not None:
+            self._connection.outbox.release()
+
+    # The connection's calls
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection behind this socket, None when it is gone."""
+        return self._connection
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send octets."""
+        if self._transport is None or self._is_finishing:
+            return
+        self._door.count(len(data))
+        self._transport.write(data)
+        # Deliveries stop at the high mark; answers do not. A client that asks on and on and
+        # never reads is no longer listened to.
+        if self._is_held and self._transport.get_write_buffer_size() > UNREAD_OCTETS:
+            self.pause(UNREAD)
+
+    @property
+    def unsent_octets(self) -> int:
+        """See `Wire`."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def limit_unsent(self, octets: int) -> None:
+        """See `Wire`."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=octets, low=octets // 4)
+
+    def pause(self, reason: int) -> None:
+        """Stop reading; several reasons may hold at once."""
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._paused |= reason
+
+    def resume(self, reason: int) -> None:
+        """Read again once no reason is left."""
+        if not self._paused & reason:
+            return
+        self._paused &= ~reason
+        if not self._paused and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def finish(self, *, is_orderly: bool = False) -> None:
+        """Shut down sending, then swallow what still comes, so that no reset destroys our last
+        words (CONN-07). See `Wire`."""
+        transport = self._transport
+        if transport is None or self._is_finishing or transport.is_closing():
+            return
+        self._is_finishing = True
+        self._is_orderly = is_orderly
+        if self._paused:
+            self._paused = 0
+            transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        self._linger_until = self._door.loop.time() + LAST_WORDS_LIMIT_S
+        self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
+
+    def _linger(self) -> None:
+        """The end, unless a slow client has not yet been given everything, or one that said its
+        close is still sending what it had written before."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        is_sending = self._is_orderly and self._swallowed_octets > self._looked_octets
+        self._looked_octets = self._swallowed_octets
+        is_busy = is_sending or transport.get_write_buffer_size()
+        if is_busy and self._door.loop.time() < self._linger_until:
+            self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
+        else:
+            self.abort()
+
+    @property
+    def is_paused(self) -> bool:
+        """True while this side does not read."""
+        return self._paused != 0
+
+    @property
+    def is_swamped(self) -> bool:
+        """True while the client leaves more unread than it may."""
+        return self._paused & UNREAD != 0
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Calls of another thread, while that of the loop is known to stand still
+
+    def beat_aside(self, now: float) -> None:
+        """Send a heartbeat if one is due, and nothing waits in front of it (CONN-60)."""
+        transport, connection = self._transport, self._connection
+        if transport is None or connection is None or not self._is_plain:
+            return
+        if self._is_finishing or transport.is_closing() or transport.get_write_buffer_size():
+            return
+        if connection.beats_at(now):
+            with suppress(OSError):
+                os.write(transport.get_extra_info("socket").fileno(), HEARTBEAT)
+                connection.said(now)
+
+    def cut(self) -> None:
+        """Have the client see the end, whatever becomes of this process."""
+        if self._transport is not None:
+            with suppress(OSError):
+                descriptor = os.dup(self._transport.get_extra_info("socket").fileno())
+                with socket.socket(fileno=descriptor) as own:
+                    own.shutdown(socket.SHUT_RDWR)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        """Run a callable after a delay."""
+        return self._door.loop.call_later(delay_s, callback)
+
+
+def shown(address: tuple[object, ...] | str | None) -> str:
+    """An address as in connection names (CONN-15): IPv4-mapped as IPv4, IPv6 in brackets."""
+    if not isinstance(address, tuple) or len(address) < 2:
+        return str(address or "?")
+    host = str(address[0]).removeprefix("::ffff:")
+    return f"[{host}]:{address[1]}" if ":" in host else f"{host}:{address[1]}"

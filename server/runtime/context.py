@@ -1,0 +1,209 @@
+"""What all connections of one broker share: journal, turn, watermark, reply names, limits.
+
+The rooms below the edge get their clock, their randomness and their journal from here, as
+arguments of `app.py`. Nothing here knows frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from vouchmq.protocol.errors import NotAllowed
+from vouchmq.server.channel.reply_to import ReplyNames
+from vouchmq.server.runtime.alarms import NO_LIMIT, Alarms
+from vouchmq.server.runtime.work_budget import WorkBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.server.auth.users import User
+    from vouchmq.server.broker.broker import Broker
+    from vouchmq.server.broker.enqueue import Storing
+    from vouchmq.server.broker.features.apply import Equipment
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.ledger.ledger import Ledger
+    from vouchmq.server.runtime.turn import Turn
+
+log = structlog.get_logger(__name__)
+
+
+class MessageLog(Protocol):
+    """The journal, as publishing and settling need it."""
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Octets handed over but not yet known to be on disk."""
+
+    def take(self, count: int) -> int:
+        """Reserve LSNs for messages that are not stored; returns the first."""
+
+    def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
+        """Store a run for these queues; returns its first LSN."""
+
+    def barrier(self) -> int:
+        """An LSN that is synced once everything buffered so far is."""
+
+
+class Waiter(Protocol):
+    """Who has something to say when the watermark has moved."""
+
+    def release(self, watermark: int) -> bool:
+        """Say it; False while more has to wait."""
+
+    def storage_failed(self) -> None:
+        """The disk has failed: nothing more will ever be synced (CONF-12)."""
+
+
+@dataclass(slots=True, frozen=True)
+class Limits:
+    """Values of the settings that the state machines need, in the units of their names."""
+
+    max_message_size_bytes: int = 128 * 1024 * 1024
+    tx_max_bytes: int = 64 * 1024 * 1024
+    connection_memory_bytes: int = 512 * 1024 * 1024
+    deliver_high_water_bytes: int = 1024 * 1024
+    unsynced_limit_bytes: int = 32 * 1024 * 1024
+    consumer_max_per_channel: int = 0
+    consumer_timeout_ms: int = 0
+    channel_max_per_node: int = 0
+    default_consumer_prefetch: int = 0
+    reject_immediate: bool = False
+    reject_prefetch_size: bool = False
+    reject_recover: bool = False
+    reject_flow: bool = False
+    qos_apply_to_existing_consumers: bool = False
+    auth_failure_delay_s: float = 3.0
+    handshake_timeout_s: float = 10.0
+    initial_frame_max: int = 8192
+    blocked_log_after_s: float = 30.0
+
+
+class Node:
+    """The shared state of one broker.
+
+    Args:
+        broker: its virtual hosts
+        journal: where messages are stored
+        turn: what runs once per loop turn
+        limits: configured limits
+        clock: monotonic seconds
+        random_token: 22 random characters of base64url, at least 128 bits
+        name: of this node, for error texts
+        alarms: of memory and disk; without them there are none
+    """
+
+    def __init__(
+        self,
+        broker: Broker[Queue],
+        journal: MessageLog,
+        turn: Turn,
+        limits: Limits,
+        *,
+        storing: Storing,
+        equipment: Equipment,
+        clock: Callable[[], float],
+        random_token: Callable[[], str],
+        name: str = "",
+        alarms: Alarms | None = None,
+    ) -> None:
+        self.broker = broker
+        self.journal = journal
+        self.turn = turn
+        self.limits = limits
+        self.clock = clock
+        self.budget = WorkBudget(clock, turn.later)
+        self.random_token = random_token
+        self.replies = ReplyNames(random_token)
+        self.storing = storing
+        self.timers = equipment.timers
+        self.equipment = equipment
+        # Has the block with this LSN written now, and tells whether it was; see `storage.py`.
+        self.hand_over: Callable[[int], bool] = lambda _lsn: True
+        # Takes settles of a queue's copies back that were refused.
+        self.unsettle: Callable[[int, list[int]], None] = lambda _queue_id, _lsns: None
+        self.ledger: Ledger | None = None  # while it is on
+        self._refused_lsns = range(0)  # what the block was to hold that the disk refused last
+        self.watermark = 0
+        self.has_failed = False
+        self.name = name
+        self.alarms = alarms if alarms is not None else Alarms(NO_LIMIT, 0, turn.later)
+        self.connections: dict[Connection, None] = {}
+        self._waiters: dict[Waiter, None] = {}
+        self._channels: dict[str, int] = {}
+
+    def channel_opened(self, user: User) -> None:
+        """Count a channel.
+
+        Raises:
+            NotAllowed: 530 with ids 0,0, a limit is reached (CHAN-04, GEN-05)
+        """
+        count = self._channels.get(user.name, 0)
+        if 0 <= user.max_channels <= count:
+            raise NotAllowed(
+                f"number of channels opened for user '{user.name}' has reached the maximum "
+                f"allowed user limit of ({user.max_channels})",
+                ids=(0, 0),
+            )
+        most = self.limits.channel_max_per_node
+        if most and sum(self._channels.values()) >= most:
+            raise NotAllowed(
+                f"number of channels opened on node '{self.name}' has reached the maximum "
+                f"allowed limit of ({most})",
+                ids=(0, 0),
+            )
+        self._channels[user.name] = count + 1
+
+    def channel_closed(self, user: User) -> None:
+        """One channel less."""
+        self._channels[user.name] -= 1
+        if not self._channels[user.name]:
+            del self._channels[user.name]
+
+    def waits(self, waiter: Waiter) -> None:
+        """Call this waiter whenever the watermark moves, until it has nothing left to say."""
+        if self.has_failed:
+            waiter.storage_failed()
+            return
+        self._waiters[waiter] = None
+
+    def forget(self, waiter: Waiter) -> None:
+        """It has gone."""
+        self._waiters.pop(waiter, None)
+
+    def synced(self, watermark: int) -> None:
+        """Everything up to `watermark` is on disk: say so, and write it out at once."""
+        self.watermark = watermark
+        self.turn.synced(watermark)
+        for waiter in list(self._waiters):
+            if waiter.release(watermark):
+                self._waiters.pop(waiter, None)
+        self.turn.flush()
+
+    def storage_refused(self, first_lsn: int, last_lsn: int) -> None:
+        """The disk took no block: what was given it is gone, as if it had not come (CONF-12)."""
+        self._refused_lsns = range(first_lsn, last_lsn + 1)
+        for vhost in self.broker.vhosts.values():
+            for queue in vhost.queues.values():
+                queue.forget_refused(first_lsn)
+        for connection in list(self.connections):
+            connection.storage_refused(first_lsn)
+
+    def was_refused(self, lsn: int) -> bool:
+        """Whether the disk refused what was just stored under this LSN.
+
+        A duplicate waits for the LSN of its original, which may be older than any refusal.
+        """
+        return lsn in self._refused_lsns
+
+    def storage_failed(self) -> None:
+        """A write or sync has failed, which is final: nack what waits (CONF-12, DURABLE-21)."""
+        self.has_failed = True
+        self.turn.stop_delivering()
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters:
+            waiter.storage_failed()
+        self.turn.flush()

@@ -1,0 +1,166 @@
+"""What becomes of blocks that a full disk refuses, and how it is found that it takes them again.
+
+    turn ──▶ hand over ──▶ journal ──▶ written
+                             └─ refused: alarm, nacks, closes; definitions are given to it again
+
+A refused block costs what it held: messages leave their queues, a commit is taken back, and who
+declared something is told that it failed. Definitions stay in memory, as undoing them would need
+a history; they go into the next block that is written, and until that is synced nobody is told
+that they exist, since every -ok waits for it. Settlements and marks are kept by the
+journal itself.
+
+While the disk refuses, a turn tries again only when somebody wants something new stored, and a
+probe tries each time the gauges are read. Must not know files, nor what an error number means.
+
+Spec: CONF-12, LIMIT-15, TX-09
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.server.runtime.alarms import Alarms
+    from vouchmq.server.runtime.context import Node
+
+log = structlog.get_logger(__name__)
+
+
+class Refusable(Protocol):
+    """The journal, as far as it is concerned here."""
+
+    next_lsn: int
+    written_lsn: int
+
+    def define(self, record: bytes) -> int:
+        """Buffer a change of definitions; its LSN."""
+
+    def drop_queue(self, queue_id: int) -> int:
+        """Buffer that a queue is gone; its LSN."""
+
+    def barrier(self) -> int:
+        """An LSN that is synced no earlier than all that is buffered now."""
+
+
+class Measured(Protocol):
+    """A disk whose room can be told."""
+
+    def free_bytes(self) -> int:
+        """Octets that are free."""
+
+
+def free_octets(disk: Measured) -> int:
+    """What is free; none if that cannot be told."""
+    try:
+        return disk.free_bytes()
+    except OSError as error:
+        log.error("disk.unreadable", reason=str(error))
+        return 0
+
+
+class Storage:
+    """Stands between those who want something stored and the journal.
+
+    Args:
+        journal: returns the journal, which does not exist yet while it is being opened
+        write: hands what is buffered to the disk; calls `written` or `refused`
+        alarms: the storage alarm is raised and cleared here
+        free_octets: measures what is free on the disk
+        has_room: whether publishers may go on, as there is room for a segment
+    """
+
+    def __init__(
+        self,
+        journal: Callable[[], Refusable],
+        write: Callable[[], None],
+        alarms: Alarms,
+        *,
+        free_octets: Callable[[], int],
+        has_room: Callable[[], bool],
+    ) -> None:
+        self._journal = journal
+        self._write = write
+        self._alarms = alarms
+        self._free_octets = free_octets
+        self._has_room = has_room
+        self._unwritten: list[Callable[[], int]] = []
+        self._probe_lsn = 0
+        self._has_only_probe = False
+        self._has_new = False  # messages came because of the last refusal, and wait for the disk
+        # The next LSN when the disk refused the last block; nothing new until it grows. 0: fine.
+        self.stuck_lsn = 0
+
+    # What the broker wants stored
+
+    def define(self, record: bytes) -> int:
+        """Buffer a change of definitions; gives its LSN."""
+        self._unwritten.append(lambda: self._journal().define(record))
+        return self._journal().define(record)
+
+    def drop_queue(self, queue_id: int) -> int:
+        """Buffer that a queue is gone; gives its LSN."""
+        self._unwritten.append(lambda: self._journal().drop_queue(queue_id))
+        return self._journal().drop_queue(queue_id)
+
+    def hand_over(self, lsn: int) -> bool:
+        """Have the block with this LSN written now; False if the disk refused it."""
+        journal = self._journal()
+        if lsn > journal.written_lsn:
+            self._write()
+        return lsn <= journal.written_lsn
+
+    # What came of it
+
+    def written(self) -> None:
+        """The disk has taken everything that was buffered."""
+        self.stuck_lsn = 0
+        self._has_new = False
+        self._unwritten.clear()
+
+    def refused(self, node: Node, first_lsn: int, last_lsn: int) -> None:
+        """The disk took nothing of what was buffered under these LSNs, both included."""
+        journal = self._journal()
+        # First, so that nobody publishes because of what follows.
+        if not self._alarms.is_storage_failing:
+            self._alarms.storage_failed(self._free_octets())
+        if not self.stuck_lsn:
+            log.warning("storage.refused", count=max(0, last_lsn - first_lsn + 1))
+        if last_lsn >= first_lsn:
+            self._give_again()
+            given_lsn = journal.next_lsn
+            if not self._has_only_probe:
+                node.storage_refused(first_lsn, last_lsn)
+            # What was let go may have died meanwhile: its dead letters go with the next probe.
+            self._has_new = journal.next_lsn > given_lsn
+        self.stuck_lsn = journal.next_lsn
+        # What was written before says nothing of the disk as it is now.
+        self._probe_lsn = 0
+
+    def _give_again(self) -> None:
+        # Who waits for the old LSN of one waits long enough: the next block that is written
+        # passes it, and holds the definition.
+        for give in self._unwritten:
+            give()
+
+    # Whether it works again
+
+    def probe(self) -> None:
+        """While the disk refuses: have a block written and synced (LIMIT-15)."""
+        if self._alarms.is_storage_failing and not self._probe_lsn:
+            lsn = self._journal().barrier()
+            self._has_only_probe = lsn == self.stuck_lsn and not self._has_new
+            if self.hand_over(lsn):
+                self._probe_lsn = lsn
+            self._has_only_probe = False
+
+    def synced(self, watermark: int) -> None:
+        """Everything up to `watermark` is on disk."""
+        if self._probe_lsn and watermark >= self._probe_lsn:
+            self._probe_lsn = 0
+            # A small block may fit where the next segment does not.
+            if self._has_room():
+                self._alarms.storage_recovered()

@@ -1,0 +1,199 @@
+"""Once per loop turn: the work list, one dispatch per dirty queue, the journal, the sockets.
+
+Everything that happens in one turn of the event loop is gathered here and done once, in this
+order: put-off work, the journal, deliveries, confirms that wait for nothing, what the deliveries
+left to the journal, one write per socket. The journal stands before the deliveries, so that a
+message which the disk refuses has gone to nobody (CONF-12), and again before the sockets, so that
+what a client has been told is at least with the operating system.
+
+No timer waits for a batch to fill: a turn is as large as what came in meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.connection.outbox import Outbox
+
+
+# So long queues dispatch in one turn; those that come too late are first in the next (LIMIT-23).
+DISPATCH_S: Final = 0.01
+
+
+class Releases(Protocol):
+    """Something that has confirms to say."""
+
+    def release(self, watermark: int) -> bool:
+        """Say what is true up to `watermark`; False while more of it has to wait."""
+
+
+class Flushed(Protocol):
+    """Who has evidence of what clients are about to be told."""
+
+    def flush(self) -> None:
+        """Hand it to the operating system."""
+
+
+class Turn:
+    """Gathers what one loop turn leaves to do.
+
+    Args:
+        call_soon: runs a callable in the next loop turn
+        write_journal: hands what is buffered to the disk and starts a sync where one is wanted
+        report: told of exceptions that nobody expected, so that one queue's bug stops no other
+        clock: monotonic seconds
+    """
+
+    __slots__ = (
+        "_awaiting",
+        "_call_soon",
+        "_clock",
+        "_confirming",
+        "_delivers",
+        "_is_scheduled",
+        "_outboxes",
+        "_owes_write",
+        "_queues",
+        "_report",
+        "_work",
+        "_write_journal",
+        "count",
+        "ledger",
+        "watermark",
+    )
+
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        write_journal: Callable[[], None],
+        report: Callable[[BaseException], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._call_soon = call_soon
+        self._clock = clock
+        self._write_journal = write_journal
+        self._report = report
+        self._is_scheduled = False
+        self._delivers = True
+        self._owes_write = False
+        self._work: list[Callable[[], None]] = []
+        self._queues: list[Queue] = []
+        self._awaiting: dict[Queue, None] = {}
+        self._confirming: dict[Releases, None] = {}
+        self._outboxes: list[Outbox] = []
+        self.ledger: Flushed | None = None  # while it is on
+        self.watermark = 0
+        self.count = 0  # of turns so far
+
+    def wants_dispatch(self, queue: Queue) -> None:
+        """Dispatch this queue in the turn; it asks only once."""
+        self._queues.append(queue)
+        if not self._is_scheduled:
+            self.wake()
+
+    def waits_for_sync(self, queue: Queue) -> None:
+        """Wake this queue when the watermark moves, once: what came to it is not on disk yet."""
+        self._awaiting[queue] = None
+
+    def synced(self, watermark: int) -> None:
+        """Everything up to this LSN is on disk."""
+        self.watermark = watermark
+        if self._awaiting:
+            awaiting, self._awaiting = self._awaiting, {}
+            for queue in awaiting:
+                queue.wake()
+
+    def wants_flush(self, outbox: Outbox) -> None:
+        """Write this outbox at the end of the turn; it asks only once."""
+        self._outboxes.append(outbox)
+        if not self._is_scheduled:
+            self.wake()
+
+    def wants_release(self, confirming: Releases) -> None:
+        """Send confirms that wait for nothing in this turn."""
+        self._confirming[confirming] = None
+        if not self._is_scheduled:
+            self.wake()
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Put work off to the turn: whatever may not happen inside the present call."""
+        self._work.append(work)
+        if not self._is_scheduled:
+            self.wake()
+
+    def stop_delivering(self) -> None:
+        """The journal takes nothing any more: what is handed out now would be forgotten.
+
+        Spec: DURABLE-12
+        """
+        self._delivers = False
+
+    def write_first(self) -> None:
+        """What is about to be said rests on what the journal has only buffered.
+
+        A sync that ends before the turn would let it out too early.
+        """
+        self._owes_write = True
+
+    def write_owed(self) -> None:
+        """Write the journal if something that is about to leave rests on it; the ledger first."""
+        if self.ledger is not None:
+            self.ledger.flush()
+        if self._owes_write:
+            self._owes_write = False
+            self._write_journal()
+
+    def wake(self) -> None:
+        """See to it that a turn is run."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self.run)
+
+    def run(self) -> None:
+        """The turn. What it causes anew is left to the next one."""
+        self._is_scheduled = False
+        self.count += 1
+        if self._work:
+            work, self._work = self._work, []
+            for job in work:
+                self._guard(job)
+        self._owes_write = False
+        self._write_journal()
+        queues, self._queues = self._queues, []
+        if self._delivers:
+            self._dispatch(queues)
+        if self._confirming:
+            confirming, self._confirming = self._confirming, {}
+            for channel in confirming:
+                self._guard(partial(channel.release, self.watermark))
+        if queues:
+            self._write_journal()
+        self.flush()
+
+    def _dispatch(self, queues: list[Queue]) -> None:
+        clock = self._clock
+        ends_at = clock() + DISPATCH_S
+        for at, queue in enumerate(queues, 1):
+            self._guard(queue.dispatch)
+            if at < len(queues) and clock() >= ends_at:
+                self._queues = queues[at:] + self._queues
+                self.wake()
+                return
+
+    def flush(self) -> None:
+        """One write per socket that has something to say."""
+        self.write_owed()
+        outboxes, self._outboxes = self._outboxes, []
+        for outbox in outboxes:
+            self._guard(outbox.flush)
+
+    def _guard(self, job: Callable[[], object]) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - a bug in one queue must not stop the others
+            self._report(error)

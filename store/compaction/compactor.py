@@ -1,0 +1,477 @@
+"""Keeping the journal small: live messages leave mostly dead segments, a piece at a time.
+
+    look ─▶ survey ─▶ move ─▶ leave
+             └ too much is alive: not now
+
+A round empties one segment. The survey reads what its blocks say, without contents, and finds
+where live messages are and how large. Moving reads those blocks again, checksums included, and
+has the journal write the messages once more under the LSNs they have. The oldest segment then
+goes by itself; from one in the middle the settles that others need are logged again first.
+
+A crash at any point loses nothing: a message that was moved is found where it was moved to, and
+if that block was not written, where it was. Nothing here syncs, waits or knows the time: the
+caller takes steps, each bounded in octets, and has the journal written in between.
+
+Spec: DURABLE-15
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
+
+from vouchmq.store.compaction.victim import Choice
+from vouchmq.store.journal import records
+from vouchmq.store.reading.block_contents import (
+    Route,
+    Run,
+    drops_of,
+    learn_routes,
+    notes_of,
+    runs_of,
+    settles_of,
+)
+from vouchmq.store.reading.blocks import GLANCE_BYTES, PART_BYTES, Block, Parts, Window, find_block
+
+if TYPE_CHECKING:
+    from vouchmq.store.disk import DiskFile
+    from vouchmq.store.journal.journal import Journal
+    from vouchmq.store.journal.segment import Segment
+
+# What a message costs beside its octets when it is moved, and a row of them.
+_MESSAGE_BYTES: Final = 4
+_ROW_BYTES: Final = 24
+# Messages whose fate is looked up at once while moving, and the octets of those moved at once.
+_PIECE: Final = 32
+_PIECE_BYTES: Final = 32 * 1024
+# What a step takes is counted in octets: one that is moved is one, and so about 10 ns. By that
+# measure a look at a block or at a run costs so many, and an octet that is checked a part of one.
+_BLOCK_COST: Final = 2048
+_RUN_COST: Final = 384
+_CHECK_SHARE: Final = 8
+# Settles that are looked through at once.
+_SETTLES_AT_ONCE: Final = 4096
+# The clock is looked at after about so much, which is some hundredths of a millisecond.
+_BIT: Final = 4096
+_NEXT_STEP: Final = 1 << 62
+# The kernel is asked to have so much in memory before it is read.
+_AHEAD_BYTES: Final = 1024 * 1024
+_NO_LIMIT_S: Final = float("inf")
+
+
+@dataclass(slots=True)
+class CompactionCounters:
+    """Plain numbers for whoever publishes metrics."""
+
+    rounds: int = 0
+    surveys: int = 0
+    # Octets of segments that were looked through; a whole round counts them once.
+    passed_bytes: int = 0
+    moved_messages: int = 0
+    moved_bytes: int = 0
+    relogged: int = 0
+
+
+@dataclass(slots=True)
+class _Round:
+    """One segment on its way out."""
+
+    segment: Segment
+    file: DiskFile
+    refusals: int
+    is_oldest: bool
+    # What moving its live copies would take, and what logging its settles again would.
+    live_bytes: int = 0
+    kept_bytes: int = 0
+    routes: dict[int, Route] = field(default_factory=dict)
+    # Where the blocks are that hold something which others need, or what that hangs on.
+    plan: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Compactor:
+    """Chooses segments and empties them.
+
+    Args:
+        journal: whose segments they are
+        on_spoiled: told the name of a segment that cannot be read as it was written, and why; it
+            stays as it is, for recovery to deal with
+        clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        on_spoiled: Callable[[str, str], None],
+        clock: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.counters = CompactionCounters()
+        self._clock = clock
+        self._journal = journal
+        self._on_spoiled = on_spoiled
+        self._round: _Round | None = None
+        self._work: Iterator[int] = iter(())
+        self._choice = Choice(journal.chain)
+
+    @property
+    def passed_bytes(self) -> int:
+        """Octets of segments that were looked through since the start."""
+        return self.counters.passed_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """Octets that were moved since the start."""
+        return self.counters.moved_bytes
+
+    def look(self) -> bool:
+        """Choose a segment if one is worth it; return whether there are steps to take."""
+        if self._round is not None:
+            return True
+        segment = self._choice.choose()
+        if segment is None:
+            # Notes are gone through with every write, if only somebody writes.
+            return self._journal.notes.is_busy
+        try:
+            file = self._journal.disk.open(segment.name)
+        except OSError as error:
+            self._spoil(segment, str(error))
+            return False
+        is_oldest = segment is self._journal.chain.resting[0]
+        self._round = _Round(segment, file, self._journal.refusals, is_oldest)
+        self._work = self._empty(self._round)
+        self.counters.surveys += 1
+        return True
+
+    def step(self, octets: int, limit_s: float = _NO_LIMIT_S) -> bool:
+        """Do as much as moving so many octets takes; return whether to go on.
+
+        What is moved is buffered: the journal has to be written before a round can end.
+
+        Args:
+            octets: what may be done at most
+            limit_s: after so many seconds nothing more is begun
+        """
+        current = self._round
+        if current is None:
+            return self.look()
+        journal = self._journal
+        if current.segment not in journal.chain.resting or current.refusals != journal.refusals:
+            # Gone by itself, or what was moved last was not written: look again.
+            self._end()
+            return self.look()
+        end = self._clock() + limit_s
+        try:
+            while octets > 0:
+                octets -= next(self._work)
+                if self._clock() >= end:
+                    break
+        except StopIteration:
+            self._end()
+        except (OSError, LookupError) as error:
+            self._spoil(current.segment, str(error))
+        return self._round is not None or self.look()
+
+    def _empty(self, current: _Round) -> Iterator[int]:
+        """Do a whole round, yielding what each bit of it cost.
+
+        In between the broker goes on publishing and settling, so that nothing which was found
+        alive before a yield may be believed to be so behind it.
+        """
+        segment = current.segment
+        if segment.is_unchecked:
+            yield from self._check(current)
+        if segment.is_needed or segment.outer is None:
+            yield from self._survey(current)
+        else:
+            yield from self._survey_outer(current, segment.outer)
+        if not self._choice.is_worth_it(segment, current.live_bytes, current.kept_bytes):
+            return
+        self.counters.rounds += 1
+        # Nothing is carried on under a route that no checksum has vouched for.
+        current.routes = {}
+        self._journal.chain.emptying = segment
+        for offset, end in current.plan:
+            yield from self._move(current, offset, end)
+        if segment.noted:
+            self._journal.notes.carry(segment)
+        while self._journal.has_moves or segment.noted:
+            yield _NEXT_STEP
+        self._leave(segment)
+
+    # Looking at blocks.
+
+    def _check(self, current: _Round) -> Iterator[int]:
+        """Read a segment as a whole that recovery has not read."""
+        segment = current.segment
+        offset = 0
+        while offset < segment.offset:
+            lead = current.file.read(offset, records.HEADER_SIZE)
+            header = records.read_header(lead, 0, segment.generation, segment.salt)
+            end = offset + records.HEADER_SIZE + (header.length if header is not None else 0)
+            if header is None or end > segment.offset:
+                raise LookupError(f"there is no block at offset {offset}")
+            yield from self._read(current.file, offset, end)
+            offset = end
+        self._journal.checked(segment)
+
+    def _survey(self, current: _Round) -> Iterator[int]:
+        segment = current.segment
+        window = Window(current.file)
+        is_wanted = _having_live(segment)
+        offset = ahead = cost = 0
+        while offset < segment.offset:
+            if offset >= ahead:
+                ahead = _read_ahead(current.file, offset, segment.offset)
+            if not window.covers(offset, min(offset + GLANCE_BYTES, segment.offset)):
+                window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
+            block = _block_at(window, segment, offset)
+            learn_routes(block, window, current.routes)
+            live_bytes = 0
+            for run in runs_of(block, window, current.routes, is_wanted=is_wanted):
+                live_bytes += self._live_bytes(segment, run)
+                cost += _RUN_COST + len(run.lsns)
+                if cost >= _BIT:
+                    yield cost
+                    cost = 0
+            current.live_bytes += live_bytes
+            has_fates = not current.is_oldest and _has_fates(block)
+            if has_fates:
+                cost += yield from self._survey_fates(current, block, window)
+            is_needed = live_bytes or has_fates
+            if is_needed or records.ROUTES in block.sections:
+                current.plan.append((offset, block.end))
+            self.counters.passed_bytes += (block.end - offset) // 2
+            offset = block.end
+            cost += _BLOCK_COST
+            if cost >= _BIT:
+                yield cost
+                cost = 0
+
+    def _survey_outer(self, current: _Round, offsets: Sequence[int]) -> Iterator[int]:
+        """Look at those blocks only of which others need something: nothing is alive here.
+
+        Settles of its own messages were about copies that nobody has moved.
+        """
+        segment = current.segment
+        window = Window(current.file)
+        ahead = 0
+        for offset in () if current.is_oldest else offsets:
+            if offset >= ahead:
+                ahead = _read_ahead(current.file, offset, segment.offset)
+            window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
+            block = _block_at(window, segment, offset)
+            cost = yield from self._survey_fates(current, block, window)
+            current.plan.append((offset, block.end))
+            yield cost + _BLOCK_COST
+        self.counters.passed_bytes += segment.offset
+
+    def _survey_fates(
+        self, current: _Round, block: Block, window: Window
+    ) -> Generator[int, None, int]:
+        """Count what of a block's settles is needed; return the cost that was not yielded."""
+        cost = 0
+        for queue_id, settled in _pieces_settled(block, window):
+            current.kept_bytes += self._kept_bytes(current.segment, queue_id, settled)
+            cost += _RUN_COST
+            if cost >= _BIT:
+                yield cost
+                cost = 0
+        return cost
+
+    def _live_bytes(self, segment: Segment, run: Run) -> int:
+        """Return what it would take to move what lives of a run."""
+        chain = self._journal.chain
+        fates = [chain.alive(segment, queue_id, run.lsns) for queue_id in run.queue_ids]
+        fates = [lsns for lsns in fates if lsns]
+        if not fates:
+            return 0
+        bounds, first = run.bounds, run.first_lsn
+        if any(len(lsns) == len(run.lsns) for lsns in fates):
+            return bounds[-1] - bounds[0] + len(run.lsns) * _MESSAGE_BYTES + _ROW_BYTES
+        alive = set().union(*fates)
+        size = sum(bounds[lsn - first + 1] - bounds[lsn - first] for lsn in alive)
+        return size + len(alive) * (_MESSAGE_BYTES + _ROW_BYTES)
+
+    def _kept_bytes(self, segment: Segment, queue_id: int, settled: Sequence[int]) -> int:
+        """Return what it would take to log those settles again that others need."""
+        needed = self._journal.chain.needed_settle(segment, queue_id, settled)
+        return _size_of_settles(needed)
+
+    # Moving.
+
+    def _move(self, current: _Round, offset: int, end: int) -> Iterator[int]:
+        """Read a block as a whole, a piece at a time, and move what is alive in it."""
+        window = yield from self._read(current.file, offset, end)
+        yield from self._carry(current, _block_at(window, current.segment, offset), window)
+        self.counters.passed_bytes += (end - offset) // 2
+
+    def _read(self, file: DiskFile, offset: int, end: int) -> Generator[int, None, Parts]:
+        """Read a block as a whole, a piece at a time.
+
+        Raises:
+            LookupError: it is not what was written
+            OSError: it cannot be read
+        """
+        window = Parts(file, offset)
+        crc = stored = ahead = 0
+        for at in range(offset, end, PART_BYTES):
+            if at >= ahead:
+                ahead = _read_ahead(file, at, end)
+            part = file.read(at, min(PART_BYTES, end - at))
+            if at == offset:
+                stored, covered = records.split_checksum(part)
+                crc = crc32(covered)
+            else:
+                crc = crc32(part, crc)
+            window.add(part)
+            yield len(part) // _CHECK_SHARE
+        if crc != stored:
+            raise LookupError(f"the block at offset {offset} does not match its checksum")
+        return window
+
+    def _carry(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
+        """Move and log again what others need."""
+        segment, journal = current.segment, self._journal
+        learn_routes(block, window, current.routes)
+        cost = 0
+        for run in runs_of(block, window, current.routes, is_wanted=_having_live(segment)):
+            for lsns in _pieces(run):
+                cost += _RUN_COST + self._carry_piece(segment, run, lsns, window)
+                if cost >= _BIT:
+                    yield cost
+                    cost = 0
+        if current.is_oldest:
+            return
+        for queue_id, settled in _pieces_settled(block, window):
+            yield _RUN_COST + self._relog(segment, queue_id, settled)
+        for queue_id in drops_of(block, window):
+            if journal.chain.needs_drop(segment, queue_id):
+                journal.relog_drop(queue_id)
+        for scope_id, key, value in notes_of(block, window):
+            if value is None and journal.chain.needs_unnote(segment, scope_id):
+                journal.notes.say_again(scope_id, key)
+                yield _RUN_COST
+
+    def _carry_piece(self, segment: Segment, run: Run, lsns: range, window: Window) -> int:
+        """Move those of a run's messages that live here; return their octets."""
+        chain, journal = self._journal.chain, self._journal
+        queue_ids: dict[int, tuple[int, ...]] = {}
+        for queue_id in run.queue_ids:
+            for lsn in chain.alive(segment, queue_id, lsns):
+                queue_ids[lsn] = (*queue_ids.get(lsn, ()), queue_id)
+        size = 0
+        # In a row as long as they follow each other and live in the same queues.
+        alive = sorted(queue_ids)
+        for (_, ids), some in groupby(
+            enumerate(alive), key=lambda item: (item[1] - item[0], queue_ids[item[1]])
+        ):
+            row = [lsn - run.first_lsn for _, lsn in some]
+            bounds = run.bounds[row[0] : row[-1] + 2]
+            raws = [window.read(start, end) for start, end in pairwise(bounds)]
+            journal.move_run(ids, run.tail, run.first_lsn + row[0], raws, run.arrived_ms)
+            size += bounds[-1] - bounds[0]
+        self.counters.moved_messages += len(alive)
+        self.counters.moved_bytes += size
+        return size
+
+    def _relog(self, segment: Segment, queue_id: int, lsns: Sequence[int]) -> int:
+        needed = self._journal.chain.needed_settle(segment, queue_id, lsns)
+        if not needed:
+            return 0
+        self._journal.relog(queue_id, needed)
+        self.counters.relogged += len(needed)
+        return _size_of_settles(needed)
+
+    # The end of a round.
+
+    def _leave(self, segment: Segment) -> None:
+        """Everything that others need was written elsewhere: the segment may go."""
+        if segment.live_count:
+            raise LookupError(f"{segment.live_count} live copies were not found in it")
+        resting = self._journal.chain.resting
+        if any(older.is_needed for older in resting[: resting.index(segment)]):
+            self._journal.vacate(segment)
+            self._choice.rule_out(segment)
+
+    def _end(self) -> None:
+        if self._round is not None:
+            self._round.file.close()
+            self._round = None
+            self._journal.chain.emptying = None
+            self._work = iter(())
+
+    def _spoil(self, segment: Segment, reason: str) -> None:
+        self._end()
+        self._choice.rule_out(segment)
+        self._journal.distrust(segment.generation)
+        self._on_spoiled(segment.name, reason)
+
+    def close(self) -> None:
+        """Stop where it is; nothing is lost by that."""
+        self._end()
+
+
+def _block_at(window: Window, segment: Segment, offset: int) -> Block:
+    """Return a block of a segment.
+
+    Raises:
+        LookupError: there is none
+        OSError: it cannot be read
+    """
+    block = find_block(window, offset, segment.generation, segment.salt)
+    if block is None or block.end > segment.offset:
+        raise LookupError(f"there is no block at offset {offset}")
+    return block
+
+
+def _having_live(segment: Segment) -> Callable[[tuple[int, ...]], bool]:
+    """Return what tells whether any of some queues has live copies in a segment at rest."""
+    count_of = segment.live_by_queue.get
+
+    def is_wanted(queue_ids: tuple[int, ...]) -> bool:
+        return any(map(count_of, queue_ids))
+
+    return is_wanted
+
+
+def _pieces(run: Run) -> Iterator[range]:
+    """Yield a run's LSNs in pieces that are moved without a look at the clock."""
+    lsns, bounds = run.lsns, run.bounds
+    begin = 0
+    while begin < len(lsns):
+        end = bisect_right(bounds, bounds[begin] + _PIECE_BYTES, begin + 1) - 1
+        end = min(max(end, begin + 1), begin + _PIECE)
+        yield lsns[begin:end]
+        begin = end
+
+
+def _pieces_settled(block: Block, window: Window) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield queue id and settled LSNs in pieces that take little time, a range as a whole."""
+    for queue_id, settled in settles_of(block, window):
+        if isinstance(settled, range):
+            yield queue_id, settled
+        else:
+            for at in range(0, len(settled), _SETTLES_AT_ONCE):
+                yield queue_id, settled[at : at + _SETTLES_AT_ONCE]
+
+
+def _size_of_settles(lsns: Sequence[int]) -> int:
+    return _ROW_BYTES if isinstance(lsns, range) else 8 * len(lsns)
+
+
+def _read_ahead(file: DiskFile, offset: int, end: int) -> int:
+    """Have the kernel read what comes next; return where to ask again."""
+    file.will_need(offset, min(2 * _AHEAD_BYTES, end - offset))
+    return offset + _AHEAD_BYTES
+
+
+def _has_fates(block: Block) -> bool:
+    """Whether a block tells that copies, queues or notes are gone."""
+    kinds = (
+        *(records.SETTLED_RANGES, records.SETTLED_LISTS),
+        *(records.DROPPED_QUEUES, records.FORGOTTEN_NOTES),
+    )
+    return any(kind in block.sections for kind in kinds)

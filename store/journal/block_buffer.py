@@ -1,0 +1,216 @@
+"""What a turn has decided and no block holds yet, and how a block says it.
+
+The journal fills one `Pending` per block and throws it away when the block is written. It must
+not know segments or files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.store.journal import records
+from vouchmq.store.journal.positions import WIDTH, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from vouchmq.store.journal.segment import Segment
+    from vouchmq.store.journal.segments import Vacated
+
+# Settled ranges of more LSNs are never expanded.
+_LONG_RANGE: Final = 256
+
+
+class Pending:
+    """One block to be; one is made for each block, so that costs little.
+
+    `runs` and `moves` are flat: route number, first LSN, count of each. `written_ms` is when the
+    block was written first, wall clock; `arrivals` has the same of each move's original block.
+    """
+
+    __slots__ = (
+        "arrivals",
+        "defines",
+        "dropped_again",
+        "drops",
+        "has_barrier",
+        "marks",
+        "marks_before",
+        "moved_raws",
+        "moves",
+        "positions",
+        "raws",
+        "relogs",
+        "runs",
+        "settled_ranges",
+        "settles",
+        "vacated",
+        "written_ms",
+    )
+
+    def __init__(self) -> None:
+        self.runs: list[int] = []
+        self.raws: list[bytes] = []
+        self.written_ms = 0
+        self.moves: list[int] = []
+        self.moved_raws: list[bytes] = []
+        self.arrivals: list[int] = []
+        self.settles: dict[int, list[int]] = {}
+        self.settled_ranges: list[tuple[int, range]] = []
+        self.relogs: list[tuple[int, Sequence[int]]] = []
+        self.vacated: list[Segment] = []
+        self.defines: list[bytes] = []
+        self.drops: list[int] = []
+        self.dropped_again: list[int] = []
+        self.marks: dict[int, int] = {}
+        self.marks_before: dict[int, int] = {}  # of the same queues, as the disk knows them
+        self.has_barrier = False
+        # Of the messages of runs and moves, in queues that number theirs.
+        self.positions: Rows | None = None
+
+    @property
+    def asks_for_sync(self) -> bool:
+        """Whether somebody waits for this to be durable."""
+        return bool(self.runs or self.defines or self.drops or self.vacated or self.has_barrier)
+
+    @property
+    def brings_new(self) -> bool:
+        """Whether there is anything that a disk nearly without room need not take."""
+        return bool(self.runs or self.defines)
+
+    @property
+    def has_riders(self) -> bool:
+        """Whether there is anything that is written without asking for a sync."""
+        settles = self.settles or self.settled_ranges or self.relogs
+        return bool(settles or self.marks or self.moves or self.dropped_again)
+
+    @property
+    def route_numbers(self) -> set[int]:
+        """Routes that runs and moves refer to."""
+        return {*self.runs[::3], *self.moves[::3]}
+
+    def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
+        """Take in which position messages have that are in this block."""
+        if self.positions is None:
+            self.positions = Rows()
+        self.positions.add(queue_id, lsn, count, position)
+
+    def all_settles(self) -> Iterable[tuple[int, Sequence[int]]]:
+        """Return queue id and LSNs of what is settled in this block for the first time."""
+        if not self.settled_ranges:
+            return self.settles.items()
+        return [*self.settles.items(), *self.settled_ranges]
+
+    def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Take in that copies of a queue are gone."""
+        if isinstance(lsns, range) and len(lsns) > _LONG_RANGE:
+            self.settled_ranges.append((queue_id, lsns))
+            return
+        pending = self.settles.get(queue_id)
+        if pending is None:
+            self.settles[queue_id] = list(lsns)
+        else:
+            pending += lsns
+
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Forget that copies of a queue are gone. Spec: TX-09"""
+        for at, (queue, some) in reversed([*enumerate(self.settled_ranges)]):
+            if queue == queue_id:
+                self.settles.setdefault(queue_id, []).extend(some)
+                del self.settled_ranges[at]
+        pending = self.settles.get(queue_id)
+        if pending:
+            back = set(lsns)
+            self.settles[queue_id] = [lsn for lsn in pending if lsn not in back]
+
+    def refused(self, first_lsn: int) -> Pending:
+        """Return what is left for the next block when the disk refused this one.
+
+        Spec: CONF-12, TX-09
+        """
+        left = Pending()
+        # Copies that came and went within the lost block are settled by its loss.
+        kept = {q: [n for n in lsns if n < first_lsn] for q, lsns in self.settles.items()}
+        left.settles = {queue_id: lsns for queue_id, lsns in kept.items() if lsns}
+        left.settled_ranges = [
+            (queue_id, range(lsns.start, min(lsns.stop, first_lsn)))
+            for queue_id, lsns in self.settled_ranges
+            if lsns.start < first_lsn
+        ]
+        left.relogs = self.relogs
+        left.vacated = self.vacated
+        left.dropped_again = self.dropped_again
+        left.marks, left.marks_before = self.marks, self.marks_before
+        return left
+
+    def encode(self, routes: Sequence[bytes], notes: Sequence[bytes]) -> tuple[list[bytes], int]:
+        """Return the sections in the order replay takes them, and their octets.
+
+        Args:
+            routes: entries of the routes that are logged with it
+            notes: whole sections about notes
+        """
+        parts: list[bytes] = []
+        if self.defines:
+            parts += records.pack_texts(records.DEFINITIONS, self.defines)
+        if routes:
+            parts += records.pack_section(records.ROUTES, len(routes), *routes)
+        if self.runs:
+            put_numbers(parts, records.RUNS, self.runs, 3)
+            parts.append(records.pack_written(self.written_ms))
+        if self.moves:
+            put_numbers(parts, records.MOVES, self.moves, 3)
+            put_numbers(parts, records.MOVES_WRITTEN, self.arrivals, 1)
+        if self.settles or self.settled_ranges or self.relogs:
+            parts += records.pack_settles((*self.all_settles(), *self.relogs))
+        if self.drops or self.dropped_again:
+            put_numbers(parts, records.DROPPED_QUEUES, self.drops + self.dropped_again, 1)
+        if self.vacated:
+            put_vacated(parts, self.vacated)
+        if self.positions is not None:
+            put_numbers(parts, records.POSITIONS, self.positions.flat, WIDTH)
+        if self.marks:
+            marks = [number for pair in self.marks.items() for number in pair]
+            put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
+        parts += notes
+        length = sum(map(len, parts))
+        if self.raws or self.moved_raws:
+            raws = self.raws + self.moved_raws if self.moved_raws else self.raws
+            lengths, total = records.pack_lengths(raws)
+            parts += records.pack_section(records.LENGTHS, len(raws), lengths)
+            parts.append(records.open_section(records.CONTENTS, len(raws), total))
+            parts += raws
+            length += 2 * records.SECTION_SIZE + len(lengths) + total
+        return parts, length
+
+
+def encode_head(
+    segment_size_bytes: int,
+    definitions: list[bytes],
+    marks: Mapping[int, int],
+    gaps: Sequence[tuple[int, int]],
+    vacated: Sequence[Vacated],
+) -> list[bytes]:
+    """Return the sections of a segment's first block."""
+    info = records.pack_numbers([segment_size_bytes])
+    parts = records.pack_section(records.SEGMENT_INFO, 1, info)
+    parts += records.pack_texts(records.SNAPSHOT, definitions)
+    if marks:
+        pairs = [number for pair in marks.items() for number in pair]
+        put_numbers(parts, records.DELIVERED_MARKS, pairs, 2)
+    if gaps:
+        put_numbers(parts, records.KNOWN_GAPS, [number for gap in gaps for number in gap], 2)
+    if vacated:
+        put_vacated(parts, vacated)
+    return parts
+
+
+def put_numbers(parts: list[bytes], kind: int, numbers: Sequence[int], width: int) -> None:
+    """Append a section of entries of so many numbers each."""
+    parts += records.pack_section(kind, len(numbers) // width, records.pack_numbers(numbers))
+
+
+def put_vacated(parts: list[bytes], segments: Sequence[Segment | Vacated]) -> None:
+    """Append the section that names segments which left out of turn."""
+    numbers = [n for s in segments for n in (s.generation, s.first_number, s.last_number)]
+    put_numbers(parts, records.VACATED, numbers, 3)

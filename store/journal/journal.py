@@ -1,0 +1,551 @@
+"""The journal: everything durable, in the order it happened.
+
+A turn of the broker buffers what it decided (`append_run`, `settle`, `define`, …) and then
+calls `write` once, which hands all of it to the disk as one checksummed block: after a
+crash the block is there or it is not. Nothing here syncs; group commit does that with the
+tickets of `begin_sync`, and what is durable comes back through `end_sync`.
+
+It must not know AMQP connections, queues' names, the clock, threads or the loop.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from vouchmq.store.disk import Disk, DiskFile, Syncable
+from vouchmq.store.errors import WriteFailed
+from vouchmq.store.journal import records
+from vouchmq.store.journal.block_buffer import Pending, encode_head
+from vouchmq.store.journal.end_mark import EndMark, EndMarkFile
+from vouchmq.store.journal.notes import Notes
+from vouchmq.store.journal.positions import PositionOf
+from vouchmq.store.journal.segment import Segment, summary_name
+from vouchmq.store.journal.segment_pool import Chore
+from vouchmq.store.journal.segments import Chain, ChainState, SyncScope
+from vouchmq.store.journal.snapshot import Snapshot
+from vouchmq.store.reading.index import Index, SegmentIndex
+from vouchmq.store.reading.reader import NO_LIMIT, FetchedRun, Reader
+from vouchmq.store.recovery.summary_writer import Summarizer
+
+# Beyond this many different routes in a segment the table starts anew, so that a routing
+# key per message costs disk (a route is logged again), not memory.
+_MAX_ROUTES: Final = 4096
+# A route is logged again after so much, so that a damaged block does not make a whole
+# segment behind it unreadable.
+_ROUTES_AGAIN_BYTES: Final = 1024 * 1024
+
+
+@dataclass(slots=True, frozen=True)
+class SyncTicket:
+    """What one sync will make durable: all LSNs up to `lsn`."""
+
+    lsn: int
+    size_bytes: int
+    scope: SyncScope
+
+    @property
+    def targets(self) -> tuple[Syncable, ...]:
+        """What has to be synced: files, and the directory when a file is new."""
+        return self.scope.targets
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What recovery hands over; the defaults are those of an empty directory."""
+
+    chain: ChainState = field(default_factory=ChainState)
+    next_lsn: int = 1
+    marks: dict[int, int] = field(default_factory=dict)
+    definitions: list[bytes] = field(default_factory=list)
+    index: Index = field(default_factory=Index)
+    notes: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
+
+
+class Journal:
+    """The open journal. Made by `recovery.open_journal` only.
+
+    LSNs start at 1 and are handed out in order. `snapshot` returns all current definition
+    records; it is called when a new segment begins. Replay may meet a definition both in a
+    snapshot and after it, so applying one twice must be harmless. `wall_ms` gives the time of
+    day in milliseconds; it is asked once per block with messages. `position_of` gives that of a
+    message which is moved.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        segment_size_bytes: int,
+        snapshot: Callable[[], list[bytes]],
+        wall_ms: Callable[[], int],
+        state: JournalState,
+        position_of: PositionOf = lambda _queue_id, _lsn: None,
+    ) -> None:
+        self.disk = disk
+        self.next_lsn = state.next_lsn
+        self.written_lsn = state.next_lsn - 1
+        self.unsynced_bytes = 0
+        self.wants_sync = False
+        # How many blocks the disk has refused, with the moves in them.
+        self.refusals = 0
+        self._chain = Chain(disk, segment_size_bytes, state.chain)
+        self._index = state.index
+        self._reader = Reader(disk, state.index, self.distrust)
+        self._snapshot = Snapshot(snapshot, state.definitions)
+        self._wall_ms = wall_ms
+        self._all_marks = state.marks
+        # What the current turn has buffered, and the routes of this and earlier ones.
+        self._routes: dict[tuple[tuple[int, ...], bytes], int] = {}
+        self._route_keys: dict[int, tuple[tuple[int, ...], bytes]] = {}
+        self._new_routes: list[int] = []
+        self._next_route = 0
+        self._routes_until = _ROUTES_AGAIN_BYTES
+        self._route_limit = _MAX_ROUTES
+        self._turn = Pending()
+        # Positions of messages that are moved, in queues that number theirs.
+        self.position_of = position_of
+        self._notes = Notes(self._chain, state.notes)
+        self._summarizer = Summarizer(disk, segment_size_bytes)
+        self._end_mark = EndMarkFile(disk)
+        self._begin_segment(0, self._snapshot.known)
+
+    @property
+    def chain(self) -> Chain:
+        """The row of segments, for who looks after its length."""
+        return self._chain
+
+    @property
+    def notes(self) -> Notes:
+        """What is known of notes, for who looks after the length of the row."""
+        return self._notes
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether moves are buffered that are not counted yet."""
+        return bool(self._turn.moves)
+
+    # Buffering: no I/O, nothing that can fail.
+
+    def take(self, count: int) -> int:
+        """Reserve LSNs for messages that are not stored; return the first.
+
+        They must never be given to `settle`: no segment holds a copy of them.
+        """
+        lsn = self.next_lsn
+        self.next_lsn = lsn + count
+        return lsn
+
+    def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
+        """Buffer contents that all go to the same durable queues; return the first LSN.
+
+        The LSNs of the run are consecutive. `raws` is not kept, its elements are; `tail` is
+        opaque and comes back with each message. Cost per message: one pointer.
+        """
+        lsn = self.next_lsn
+        count = len(raws)
+        self.next_lsn = lsn + count
+        route = self._routes.get((queue_ids, tail))
+        if route is None:
+            route = self._add_route(queue_ids, tail)
+        turn = self._turn
+        turn.runs += (route, lsn, count)
+        turn.raws += raws
+        return lsn
+
+    def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
+        """Buffer which position a run just appended has in a queue that numbers its messages.
+
+        It is told again at recovery, whatever became of the messages before it.
+        """
+        self._turn.place(queue_id, lsn, count, position)
+
+    def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Buffer that this queue's copies of `lsns` are gone: acked, dropped or purged.
+
+        Each copy at most once, and only LSNs that `append_run` returned for this queue. A long
+        range stays one: a purge costs the same whatever it takes away.
+        """
+        self._turn.settle(queue_id, lsns)
+
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Take settles back that no block holds yet: what caused them was refused. Spec: TX-09"""
+        self._turn.unsettle(queue_id, lsns)
+
+    def delivered(self, queue_id: int, lsn: int) -> None:
+        """Buffer that every copy of this queue up to `lsn` was handed out at least once.
+
+        Spec: DURABLE-12
+        """
+        before = self._all_marks.get(queue_id, 0)
+        if lsn > before:
+            self._turn.marks_before.setdefault(queue_id, before)
+            self._all_marks[queue_id] = self._turn.marks[queue_id] = lsn
+
+    def define(self, record: bytes) -> int:
+        """Buffer a change of definitions; return its LSN. Spec: DURABLE-02"""
+        self._turn.defines.append(record)
+        return self.take(1)
+
+    def drop_queue(self, queue_id: int) -> int:
+        """Buffer that a queue is gone with all its copies and notes; return the LSN of that.
+
+        The id must never be used again.
+        """
+        self._turn.drops.append(queue_id)
+        self._notes.drop(queue_id)
+        return self.take(1)
+
+    def note(self, scope_id: int, key: bytes, value: bytes) -> int:
+        """Buffer a small fact that is no message; return its LSN. The newest of a key counts.
+
+        It is in the same block as everything else of the turn, and asks for no sync: see
+        `barrier`. `scope_id` is one that `drop_queue` takes, and ends all notes of.
+        """
+        self._notes.note(scope_id, key, value)
+        return self.take(1)
+
+    def unnote(self, scope_id: int, key: bytes) -> None:
+        """Buffer that a key has no value any more, if it had one; asks for no sync."""
+        self._notes.unnote(scope_id, key)
+
+    def barrier(self) -> int:
+        """Return an LSN that is synced no earlier than all that is buffered now.
+
+        For what must wait although it stores no message: a commit of acks alone.
+        """
+        self._turn.has_barrier = True
+        return self.take(1)
+
+    def move_run(
+        self,
+        queue_ids: tuple[int, ...],
+        tail: bytes,
+        first_lsn: int,
+        raws: list[bytes],
+        arrived_ms: int,
+    ) -> None:
+        """Buffer live copies again, out of an older segment: their LSNs and time stay theirs."""
+        route = self._routes.get((queue_ids, tail))
+        if route is None:
+            route = self._add_route(queue_ids, tail)
+        turn = self._turn
+        turn.moves += (route, first_lsn, len(raws))
+        turn.moved_raws += raws
+        for queue_id in queue_ids:
+            position = self.position_of(queue_id, first_lsn)
+            if position is not None:
+                turn.place(queue_id, first_lsn, len(raws), position)
+        turn.arrivals.append(arrived_ms)
+
+    def relog(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Buffer settles again whose block is about to go; they are counted already."""
+        self._turn.relogs.append((queue_id, lsns))
+
+    def relog_drop(self, queue_id: int) -> None:
+        """Buffer again that a queue is gone; it is counted already."""
+        self._turn.dropped_again.append(queue_id)
+
+    def vacate(self, segment: Segment) -> None:
+        """Buffer that a segment may go out of turn; it takes effect when that is synced.
+
+        It is not the oldest and not the newest, no live copy is in it, and of what it says
+        everything that others need was logged again.
+        """
+        self._turn.vacated.append(segment)
+
+    def _add_route(self, queue_ids: tuple[int, ...], tail: bytes) -> int:
+        if len(self._routes) >= self._route_limit:
+            # Numbers keep growing, so what is logged stays readable; buffered routes stay.
+            self._keep_routes(set())
+            self._route_limit = max(_MAX_ROUTES, 2 * len(self._routes))
+        number = self._next_route
+        self._next_route = number + 1
+        key = (queue_ids, tail)
+        self._routes[key] = number
+        self._route_keys[number] = key
+        self._new_routes.append(number)
+        return number
+
+    def _keep_routes(self, numbers: set[int]) -> None:
+        numbers = numbers | self._turn.route_numbers
+        self._route_keys = {n: self._route_keys[n] for n in sorted(numbers)}
+        self._routes = {key: n for n, key in self._route_keys.items()}
+
+    # Writing.
+
+    def write(self) -> int:
+        """Hand everything buffered to the disk as one block; return the highest LSN so far.
+
+        Page cache only. Returns at once when nothing is buffered.
+
+        Raises:
+            WriteFailed: the disk refused. Runs, definitions and drops of the block are
+                forgotten; settles and marks are kept for the next one.
+        """
+        turn, notes = self._turn, self._notes
+        if notes.is_busy:
+            notes.prepare()
+        wants_sync = turn.asks_for_sync
+        if not (wants_sync or turn.has_riders or notes.has_buffered):
+            if notes.is_busy:
+                # Nothing that was decided waits to be written.
+                notes.count()
+                self._look_after()
+            return self.written_lsn
+        if turn.runs:
+            turn.written_ms = self._wall_ms()
+        try:
+            self.next_lsn += self._chain.scrub()
+            self._write_block()
+        except OSError as error:
+            raise self._forget_block(error) from error
+        try:
+            self._count_block()
+        finally:
+            self._turn = Pending()
+            self._new_routes = []
+        if self._chain.active.offset >= self._routes_until:
+            self._routes_until = self._chain.active.offset + _ROUTES_AGAIN_BYTES
+            self._keep_routes(set())
+        self._look_after()
+        if wants_sync:
+            self.wants_sync = True
+        return self.written_lsn
+
+    def _look_after(self) -> None:
+        if self._summarizer.has_pieces:
+            self._summarizer.go_on()
+        self._notes.look_at_oldest()
+        if self._chain.look_after_files():
+            self.wants_sync = True
+
+    def _write_block(self) -> None:
+        payload, length = self._encode()
+        brings_new = self._turn.brings_new
+        if not self._chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new):
+            need = records.HEADER_SIZE + length + self._routes_size()
+            self._begin_segment(need, self._snapshot.records(), brings_new=brings_new)
+            self._notes.sweep()
+            # Routes are logged once per segment: all those in use now need it again.
+            self._keep_routes(set())
+            self._new_routes = list(self._route_keys)
+            self._routes_until = _ROUTES_AGAIN_BYTES
+            payload, length = self._encode()
+        self._append(payload, length)
+
+    def _append(self, payload: list[bytes], length: int) -> None:
+        first_lsn = self.written_lsn + 1
+        offset = self._chain.active.offset
+        # The scan looks into few kinds of blocks; this one must be among them.
+        kind = records.CHECKPOINT if self._turn.vacated else records.BATCH
+        size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind)
+        self.unsynced_bytes += size
+        self.written_lsn = self.next_lsn - 1
+        moves = self._turn.moves
+        self._index.active.add(
+            offset,
+            size,
+            (first_lsn, self.next_lsn),
+            has_runs=bool(self._turn.runs),
+            first_route=min(self._new_routes, default=None),
+            moved=bounds_of_runs(moves[1::3], moves[2::3]),
+        )
+
+    def _begin_segment(
+        self, need: int, definitions: list[bytes], *, brings_new: bool = False
+    ) -> None:
+        # As they are without the block behind this head: should it be lost, nobody has seen what
+        # it hands out, and its LSNs are given again.
+        marks = self._all_marks | self._turn.marks_before
+        chain = self._chain
+        vacated = chain.vacated
+        head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, vacated)
+        self.unsynced_bytes += chain.begin(head, need, self.written_lsn + 1, brings_new=brings_new)
+        rested = (chain.resting[-1], self._index.active) if chain.resting else None
+        self._summarizer.begin(rested, chain.gaps, vacated, marks)
+        begun = self._chain.active
+        self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
+
+    def learn_definitions(self) -> None:
+        """Ask for all definitions now, while nobody is served, rather than when a segment begins.
+
+        To be called when who knows them has taken in what recovery found.
+        """
+        self._snapshot.refresh()
+
+    def distrust(self, generation: int) -> None:
+        """Have the next start read this segment as a whole: it is not what was written."""
+        with suppress(OSError):
+            self.disk.unlink(summary_name(generation))
+
+    def checked(self, segment: Segment) -> None:
+        """Take note that every block of a segment was found to be what was written."""
+        segment.is_unchecked = False
+        self._index.checked(segment.generation)
+
+    # Reading back.
+
+    def fetch(self, lsns: Sequence[int], limit_bytes: int = NO_LIMIT) -> list[tuple[bytes, bytes]]:
+        """Return (raw, tail) of messages that were written, synced or not.
+
+        `lsns` ascend and all have live copies. Stops early when `limit_bytes` are reached, at
+        the earliest after one message.
+
+        Raises:
+            ReadFailed: the disk refused, or a message is not what was written
+        """
+        return self._reader.fetch(lsns, limit_bytes)
+
+    def fetch_runs(self, lsns: Sequence[int], limit_bytes: int) -> list[FetchedRun]:
+        """Return the same as (first LSN, tail, contents, when they arrived) of rows of messages.
+
+        When: milliseconds, as `wall_ms` gave them; 0 where the journal does not know.
+        """
+        return self._reader.fetch_runs(lsns, limit_bytes)
+
+    def _encode(self) -> tuple[list[bytes], int]:
+        keys = self._route_keys
+        routes = [records.pack_route(n, *keys[n]) for n in self._new_routes]
+        notes = self._notes.encode() if self._notes.has_buffered else ()
+        return self._turn.encode(routes, notes)
+
+    def _routes_size(self) -> int:
+        """Upper bound, in octets, of logging every buffered route again."""
+        keys = (self._route_keys[number] for number in self._turn.route_numbers)
+        return records.SECTION_SIZE + sum(16 + 8 * len(ids) + len(tail) for ids, tail in keys)
+
+    def _forget_block(self, error: OSError) -> WriteFailed:
+        first, last = self.written_lsn + 1, self.next_lsn - 1
+        self.refusals += 1
+        with suppress(OSError):
+            self.next_lsn += self._chain.scrub()
+        lost = set(self._new_routes)
+        self._new_routes = []
+        self._turn = self._turn.refused(first)
+        self._notes.refuse()
+        self._keep_routes(self._route_keys.keys() - lost)
+        return WriteFailed(error, first, last)
+
+    def _count_block(self) -> None:
+        chain, turn = self._chain, self._turn
+        keys = self._route_keys
+        runs = iter(turn.runs)
+        for route, _, count in zip(runs, runs, runs, strict=True):
+            chain.add_copies(keys[route][0], count)
+        moves = iter(turn.moves)
+        for route, first_lsn, count in zip(moves, moves, moves, strict=True):
+            chain.move_copies(keys[route][0], first_lsn, count)
+        for queue_id, lsns in turn.all_settles():
+            chain.settle_copies(queue_id, lsns)
+        if turn.defines:
+            self._snapshot.add(turn.defines)
+        has_notes = self._notes.is_involved
+        self._summarizer.add(turn, keys, self._notes.words() if has_notes else ())
+        if has_notes:
+            self._notes.count()
+        if has_notes or turn.relogs or turn.dropped_again:
+            chain.note_outer()
+        for queue_id in turn.drops:
+            self._all_marks.pop(queue_id, None)
+            self._notes.count_drop(queue_id)
+            chain.drop_queue(queue_id)
+        for segment in turn.vacated:
+            chain.vacate(segment)
+
+    # What group commit asks.
+
+    def begin_sync(self) -> SyncTicket:
+        """Return what a sync started now must cover; later blocks belong to the next one."""
+        self.wants_sync = False
+        scope = self._chain.begin_sync()
+        scope = scope._replace(targets=(*scope.targets, *self._end_mark.targets()))
+        return SyncTicket(self.written_lsn, self.unsynced_bytes, scope)
+
+    def end_sync(self, ticket: SyncTicket) -> list[DiskFile]:
+        """Take note that the sync of `ticket` succeeded; return files to be closed.
+
+        May write one small block and the end mark, and rename a file; none may fail the caller.
+        """
+        self.unsynced_bytes -= ticket.size_bytes
+        closing = self._chain.close_full_segments()
+        has_retired = self._chain.end_sync(ticket.scope)
+        self._forget_segments()
+        if has_retired:
+            # Nothing else may come to be written for a long time; an empty block tells it.
+            # Without room for that the next segment tells it as well.
+            with suppress(OSError):
+                self.announce()
+            self.wants_sync = True
+        self._mark_end()
+        return closing
+
+    def _mark_end(self) -> None:
+        """Say outside that the newest segment was begun, once its head is synced."""
+        self._end_mark.synced()
+        segment = self._chain.active
+        number = segment.first_number
+        if self._end_mark.generation != segment.generation and self._chain.synced_number >= number:
+            self._end_mark.put(
+                EndMark(segment.generation, number, number, segment.head_bytes, segment.first_lsn)
+            )
+
+    def seal(self) -> bool:
+        """Say outside that the journal ends here; return whether that is on disk.
+
+        Nothing may be written any more. While it is not, ask for a sync, and then again.
+        Spec: DURABLE-22
+        """
+        if self.wants_sync or not self._chain.is_synced:
+            return False
+        segment = self._chain.active
+        mark = EndMark(
+            segment.generation,
+            segment.first_number,
+            segment.last_number,
+            segment.offset,
+            self.written_lsn + 1,
+            is_sealed=True,
+        )
+        return self._end_mark.seal(mark)
+
+    def announce(self) -> None:
+        """Write an empty block, which says what every header says.
+
+        Raises:
+            OSError: the disk refused
+        """
+        if not self._chain.active.has_room(records.HEADER_SIZE):
+            return
+        self.next_lsn += self._chain.scrub()
+        # What is buffered belongs to a later block, and so do its LSNs.
+        lsn = self.written_lsn + 1
+        self.unsynced_bytes += self._chain.append((), 0, lsn, lsn)
+
+    def take_chores(self) -> list[Chore]:
+        """Return file work for somebody who may block; none of it is needed for safety."""
+        return self._chain.take_chores()
+
+    def set_aside(self, segment: Segment) -> None:
+        """Leave out a damaged segment whose live copies were moved and synced."""
+        self._chain.set_aside(segment)
+        self._forget_segments()
+
+    def _forget_segments(self) -> None:
+        """Let go of the files that the chain has given up."""
+        for generation in self._index.keep(self._chain.generations):
+            self._reader.forget(generation)
+
+    def close(self) -> None:
+        """Close the files. What was not synced is as durable as after a crash."""
+        self._summarizer.finish()
+        self._reader.close()
+        self._chain.close()
+        self._end_mark.close()
+
+
+def bounds_of_runs(firsts: Sequence[int], counts: Sequence[int]) -> tuple[int, int] | None:
+    """The lowest and the highest LSN of some runs, None if there are none."""
+    if not firsts:
+        return None
+    return min(firsts), max(map(int.__add__, firsts, counts)) - 1

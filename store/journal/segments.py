@@ -1,0 +1,506 @@
+"""The row of segments: where blocks go, what is alive where, which files may leave.
+
+Segments go oldest first: a settle is only ever needed while an older segment lives. One
+that holds no live copy is first declared gone (field `oldest` of later blocks) and removed
+or recycled once such a block is synced, so that no crash can bring back a part of the past.
+One in the middle goes the same way when somebody has logged its settles again (`vacate`).
+
+It knows blocks by number and size only; what they say is the journal's business.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+from vouchmq.store.disk import DISK_FULL, Disk, DiskFile, Syncable
+from vouchmq.store.journal import records
+from vouchmq.store.journal.segment import Segment, summary_name
+from vouchmq.store.journal.segment_map import Homes
+from vouchmq.store.journal.segment_pool import Chore, Spares
+
+DAMAGED_SUFFIX: Final = ".damaged"
+# From this average on the parts go to the kernel one by one instead of being joined:
+# the copy costs more than the longer vector.
+_JOIN_BELOW_BYTES: Final = 16 * 1024
+
+
+class Vacated(NamedTuple):
+    """A segment that was left out of turn: its blocks are missed by nobody."""
+
+    generation: int
+    first_number: int
+    last_number: int
+
+
+class LsnSet(Protocol):
+    """LSNs of one queue that recovery found settled."""
+
+    def alive(self, first: int, count: int) -> Sequence[int]:
+        """Return those of `count` LSNs from `first` on that are not in it, in order."""
+
+
+class SyncScope(NamedTuple):
+    """What one sync covers: blocks up to `number`."""
+
+    number: int
+    targets: tuple[Syncable, ...]
+
+
+@dataclass(slots=True)
+class ChainState:
+    """What recovery hands over; the defaults are those of an empty directory."""
+
+    segments: list[Segment] = field(default_factory=list)
+    generation: int = 0
+    number: int = 1
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    moved: dict[int, Segment] = field(default_factory=dict)
+    vacated: list[Vacated] = field(default_factory=list)
+    settled: Mapping[int, LsnSet] = field(default_factory=dict)
+
+
+class Chain:
+    """All segments that count, the last of which takes new blocks.
+
+    `number` is that of the next block. `begin` must be called before the first `append`.
+    """
+
+    def __init__(self, disk: Disk, segment_size_bytes: int, state: ChainState) -> None:
+        self.disk = disk
+        self.segment_size_bytes = segment_size_bytes
+        self.number = state.number
+        self.synced_number = state.number - 1
+        self.appended_bytes = 0
+        self.gaps = state.gaps
+        # Its own messages are being moved in the order of their LSNs: those before one that was
+        # moved are moved or gone, and need no range of LSNs of their own any more.
+        self.emptying: Segment | None = None
+        self._segments = state.segments
+        self._generation = state.generation
+        self._homes: Homes[Segment] = Homes()
+        self._homes.restore([(s.first_lsn, s) for s in state.segments], state.moved)
+        self._vacated = state.vacated
+        # Of the segments that recovery found, while there are any: what had been settled.
+        self._recovered = {segment.generation for segment in state.segments}
+        self._recovered_settled = state.settled
+        self._active: Segment | None = None
+        self._dirty: list[Segment] = []
+        self._full: list[Segment] = []
+        self._is_directory_dirty = False
+        self._needs_scrub = False
+        self._block_offset = 0
+        self._retired: list[tuple[Segment, int]] = []
+        self._spares = Spares(disk, segment_size_bytes)
+
+    # Blocks.
+
+    @property
+    def active(self) -> Segment:
+        """The segment that takes new blocks."""
+        if self._active is None:
+            raise ValueError("the chain has no segment yet")
+        return self._active
+
+    @property
+    def generations(self) -> list[int]:
+        """Those of the segments that count, oldest first."""
+        return [segment.generation for segment in self._segments]
+
+    def missing(self) -> str:
+        """Return what of the directory is not where it was, empty if nothing."""
+        active = self.active
+        if active.file is None:
+            return ""
+        return self.disk.missing([segment.name for segment in self._segments], active.file)
+
+    @property
+    def oldest(self) -> Segment:
+        """The segment that goes next."""
+        return self._segments[0]
+
+    @property
+    def resting(self) -> Sequence[Segment]:
+        """Segments that take no more blocks, oldest first."""
+        return self._segments[:-1]
+
+    @property
+    def tail_generation(self) -> int:
+        """Number of the segment that takes new blocks."""
+        return self.active.generation
+
+    @property
+    def tail_room_bytes(self) -> int:
+        """Octets that still fit into it."""
+        return self.active.size_bytes - self.active.offset
+
+    @property
+    def spare_bytes(self) -> int:
+        """Octets of the next one that are there already, however full the disk is."""
+        return self._spares.ready_bytes
+
+    @property
+    def vacated(self) -> list[Vacated]:
+        """Those left out of turn that an older one might make somebody look for."""
+        oldest = self._segments[0].generation if self._segments else 0
+        return [each for each in self._vacated if each.generation > oldest]
+
+    def append(
+        self,
+        payload: Sequence[bytes],
+        length: int,
+        first_lsn: int,
+        next_lsn: int,
+        kind: int = records.BATCH,
+    ) -> int:
+        """Write one block at the end of the active segment; return its size in octets.
+
+        Raises:
+            OSError: nothing was written, or something that `scrub` will wipe.
+        """
+        active = self.active
+        block = self._seal(active, kind, payload, length, first_lsn, next_lsn)
+        size = records.HEADER_SIZE + length
+        self._needs_scrub = True
+        self._block_offset = active.offset
+        active.append(block, size)
+        self.appended_bytes += size
+        self._needs_scrub = False
+        self._note_block(active)
+        return size
+
+    def scrub(self) -> int:
+        """Wipe the header of a block that failed; return how many LSNs are to be left out for it.
+
+        It may have reached the disk in full, and its number will be used again. A crash may leave
+        it instead of the one that takes its number; those behind that one then do not follow it,
+        as no two blocks of one number end with the same LSN.
+        """
+        if not self._needs_scrub:
+            return 0
+        self.active.wipe(records.HEADER_SIZE)
+        self._needs_scrub = False
+        if self.active not in self._dirty:
+            self._dirty.append(self.active)
+        return 1
+
+    def _seal(
+        self,
+        segment: Segment,
+        kind: int,
+        payload: Sequence[bytes],
+        length: int,
+        first_lsn: int,
+        next_lsn: int,
+    ) -> list[bytes]:
+        header = records.BlockHeader(
+            kind=kind,
+            flags=0,
+            length=length,
+            generation=segment.generation,
+            salt=segment.salt,
+            number=self.number,
+            synced=self.synced_number,
+            oldest=self._segments[0].generation if self._segments else segment.generation,
+            first_lsn=first_lsn,
+            next_lsn=next_lsn,
+        )
+        if len(payload) > 1 and length < _JOIN_BELOW_BYTES * len(payload):
+            payload = [b"".join(payload)]
+        return [records.seal(header, payload), *payload]
+
+    def _note_block(self, segment: Segment) -> None:
+        segment.dead_number = segment.last_number = self.number
+        segment.synced = self.synced_number
+        segment.oldest = self._segments[0].generation if self._segments else segment.generation
+        self.number += 1
+        if segment not in self._dirty:
+            self._dirty.append(segment)
+
+    # Live copies.
+
+    def add_copies(self, queue_ids: Sequence[int], count: int) -> None:
+        """Count copies that the block just written has brought."""
+        for queue_id in queue_ids:
+            self.active.add_live(queue_id, count)
+
+    def move_copies(self, queue_ids: Sequence[int], first_lsn: int, count: int) -> None:
+        """Count copies that the block just written has taken over from other segments."""
+        active = self.active
+        lsns = range(first_lsn, first_lsn + count)
+        start = first_lsn
+        for source, some in list(self._homes.split(lsns)):
+            if source is not None and source is self.emptying and start >= source.first_lsn:
+                start = max(self._homes.start_of(start), source.first_lsn)
+            for queue_id in queue_ids:
+                if source is not None:
+                    source.take_live(queue_id, len(some))
+                active.add_live(queue_id, len(some))
+            if source is not None:
+                source.dead_number = self.number - 1
+        self._homes.assign(start, first_lsn + count, active)
+        active.note_moved(first_lsn, count)
+
+    def settle_copies(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Count copies that the block just written has taken away.
+
+        Raises:
+            SettledTwice: the queue never had that many.
+        """
+        if not lsns:
+            return
+        first, last = records.span(lsns)
+        if first < self.active.first_lsn:
+            self.note_outer()
+        segment = self._homes.shared(first, last)
+        if segment is not None:
+            segment.settle(queue_id, lsns, first, last)
+            segment.dead_number = self.number - 1
+            return
+        for segment, some in self._homes.split(lsns if isinstance(lsns, range) else sorted(lsns)):
+            if segment is not None:
+                segment.settle(queue_id, some, some[0], some[-1])
+                segment.dead_number = self.number - 1
+
+    def drop_queue(self, queue_id: int) -> None:
+        """Count that the block just written took all copies of a queue away."""
+        self.note_outer()
+        for segment in self._segments:
+            if segment.drop_queue(queue_id):
+                segment.dead_number = self.number - 1
+
+    def note_outer(self) -> None:
+        """Note that older segments may need what the block just written says."""
+        self.active.note_outer(self._block_offset)
+
+    def alive(self, segment: Segment, queue_id: int, lsns: range) -> Sequence[int]:
+        """Return those of `lsns` of which a queue has its live copy in this segment.
+
+        `lsns` are those of a run that goes to this queue and stands in the segment.
+        """
+        if not segment.live_by_queue.get(queue_id):
+            return ()
+        alive: Sequence[int] = lsns
+        if self._homes.shared(lsns[0], lsns[-1]) is not segment:
+            alive = [n for home, some in self._homes.split(lsns) if home is segment for n in some]
+        alive = segment.without_settled(queue_id, alive)
+        before = self._recovered_settled.get(queue_id)
+        if before is None or not alive:
+            return alive
+        kept = before.alive(alive[0], alive[-1] - alive[0] + 1)
+        if len(kept) == alive[-1] - alive[0] + 1:
+            return alive
+        return kept if isinstance(alive, range) else sorted({*kept}.intersection(alive))
+
+    def needed_settle(self, leaving: Segment, queue_id: int, lsns: Sequence[int]) -> Sequence[int]:
+        """Return those of settled LSNs whose messages other segments may still have, once each."""
+        left: Sequence[int] = lsns if isinstance(lsns, range) else sorted(lsns)
+        needed: list[int] = []
+        for segment in self._segments:
+            if not left:
+                break
+            if segment is leaving or not segment.may_have(queue_id):
+                continue
+            if left[0] >= segment.end_lsn:
+                # It rested before the first of them came.
+                continue
+            some = segment.may_hold(left)
+            if isinstance(left, range):
+                if some:
+                    # What it says of others beside them is true as well.
+                    return left
+            elif some:
+                needed += some
+                left = sorted({*left}.difference(some)) if len(some) < len(left) else ()
+        return needed
+
+    def needs_drop(self, leaving: Segment, queue_id: int) -> bool:
+        """Return whether other segments may have messages or notes of a queue that is gone."""
+        return any(s.may_have(queue_id) for s in self._segments if s is not leaving)
+
+    def needs_unnote(self, leaving: Segment, scope_id: int) -> bool:
+        """Return whether other segments may still have older notes of a scope."""
+        return any(s.may_have_notes(scope_id) for s in self._segments if s is not leaving)
+
+    # Segments.
+
+    def has_room(self, size: int, *, brings_new: bool) -> bool:
+        """Return whether a block fits; a small segment is for those that bring nothing new."""
+        active = self.active
+        is_closed = brings_new and active.size_bytes < self._spares.size_bytes
+        return active.has_room(size) and not is_closed
+
+    def begin(
+        self, head: Sequence[bytes], need: int, first_lsn: int, *, brings_new: bool = True
+    ) -> int:
+        """Begin a segment that takes over, with room for `need` octets behind its head.
+
+        A disk that has no room for a usual one gets a smaller one if nothing new is brought.
+
+        Returns:
+            the size of the head block in octets
+
+        Raises:
+            OSError: the segment before it stays the active one.
+        """
+        self._generation += 1
+        length = sum(map(len, head))
+        size = records.HEADER_SIZE + length
+        self._spares.fit(size)
+        segment = Segment(
+            self._generation,
+            self.disk.entropy(),
+            first_lsn,
+            max(self._spares.size_bytes, size + need),
+        )
+        self._is_directory_dirty = True
+        file = segment.file = self._make_file(segment, size + need, brings_new=brings_new)
+        try:
+            # A head hands out no LSN: those that are buffered belong to the block behind it.
+            block = self._seal(segment, records.HEAD, head, length, first_lsn, first_lsn)
+            segment.append(block, size)
+        except OSError:
+            file.close()
+            with suppress(OSError):
+                self.disk.unlink(segment.name)
+            raise
+        segment.first_number = self.number
+        segment.head_bytes = size
+        segment.outer = array("I")
+        self._note_block(segment)
+        self._segments.append(segment)
+        self._homes.begin(first_lsn, segment)
+        if self._active is not None:
+            self._active.rest(first_lsn)
+            self._full.append(self._active)
+        self._active = segment
+        self._needs_scrub = False
+        if segment.size_bytes >= self._spares.size_bytes:
+            self._spares.hold_back(size)
+        return size
+
+    def _make_file(self, segment: Segment, need: int, *, brings_new: bool) -> DiskFile:
+        try:
+            return self._spares.take(segment.name, segment.size_bytes)
+        except OSError as error:
+            if brings_new or error.errno not in DISK_FULL:
+                raise
+        file, segment.size_bytes = self._spares.take_small(segment.name, need)
+        return file
+
+    def look_after_files(self) -> bool:
+        """Order a spare in good time; return whether a sync would set a segment free.
+
+        Settles alone never ask for a sync, but a full disk that only drains must come free.
+        Spec: LIMIT-15
+        """
+        self._spares.look_after(self.active.offset)
+        return len(self._segments) > 1 and not self._segments[0].is_needed
+
+    def take_chores(self) -> list[Chore]:
+        """Return file work for somebody who may block; none of it is needed for safety."""
+        return self._spares.take_chores()
+
+    # Syncs.
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every block is."""
+        return self.synced_number == self.number - 1
+
+    def begin_sync(self) -> SyncScope:
+        """Return what a sync started now has to cover."""
+        dirty, self._dirty = self._dirty, []
+        targets: list[Syncable] = [s.file for s in dirty if s.file is not None]
+        if self._is_directory_dirty:
+            # A new file counts only when its name is durable too. Spec: DURABLE-10
+            targets.append(self.disk.directory)
+            self._is_directory_dirty = False
+        return SyncScope(self.number - 1, tuple(targets))
+
+    def end_sync(self, scope: SyncScope) -> bool:
+        """Take note that a sync succeeded; return whether segments were declared gone by it.
+
+        That declaration takes effect with the next block that is written and synced.
+        """
+        self.synced_number = scope.number
+        has_retired = self._retire_segments()
+        self._remove_retired()
+        return has_retired
+
+    def close_full_segments(self) -> list[DiskFile]:
+        """Return the files of full segments that are synced; the caller closes them."""
+        still_dirty = [segment for segment in self._full if segment in self._dirty]
+        closing = []
+        for segment in self._full:
+            if segment not in still_dirty and segment.file is not None:
+                closing.append(segment.file)
+                segment.file = None
+        self._full = still_dirty
+        return closing
+
+    def _retire_segments(self) -> bool:
+        """Leave out leading segments whose last settle is durable."""
+        segments = self._segments
+        was = len(segments)
+        while (
+            len(segments) > 1
+            and not segments[0].is_needed
+            and segments[0].dead_number <= self.synced_number
+        ):
+            self._leave(segments[0], self.number)
+        if len(segments) == was:
+            return False
+        self._vacated = self.vacated
+        return True
+
+    def vacate(self, segment: Segment) -> None:
+        """Take note that the block just written declares a segment gone that is not the oldest.
+
+        It holds no live copy, and what it says about others was logged again.
+        """
+        if segment in self._segments:
+            self._vacated.append(
+                Vacated(segment.generation, segment.first_number, segment.last_number)
+            )
+            self._leave(segment, self.number - 1)
+
+    def _leave(self, segment: Segment, number: int) -> None:
+        """Leave a segment out; block `number` and those behind it say so."""
+        self._retired.append((segment, number))
+        self._segments.remove(segment)
+        self._forget_home(segment)
+        self._recovered.discard(segment.generation)
+        if not self._recovered:
+            self._recovered_settled = {}
+
+    def _forget_home(self, segment: Segment) -> None:
+        # Moves go to younger segments: what is older may still hold what was moved to this one.
+        self._homes.forget(segment, lambda each: each.generation > segment.generation)
+
+    def _remove_retired(self) -> None:
+        """Remove files of which a synced block says that they are gone."""
+        while self._retired and self._retired[0][1] <= self.synced_number:
+            segment, _ = self._retired.pop(0)
+            if segment.has_summary:
+                self._spares.remove(summary_name(segment.generation))
+            if self._spares.keep(segment.name, segment.generation, segment.size_bytes):
+                self._is_directory_dirty = True
+
+    def set_aside(self, segment: Segment) -> None:
+        """Leave out a damaged segment whose live copies were moved and synced.
+
+        Its file is renamed, not removed. The numbers of its blocks are among `gaps`.
+        """
+        self._segments.remove(segment)
+        self._forget_home(segment)
+        self.disk.rename(segment.name, segment.name + DAMAGED_SUFFIX)
+        self._is_directory_dirty = True
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self._segments:
+            if segment.file is not None:
+                segment.file.close()
+                segment.file = None

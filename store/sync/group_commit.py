@@ -1,0 +1,141 @@
+"""The one place where the disk batches: one sync in flight, the rest is the next batch.
+
+Nobody waits for a timer. A lone writer waits for one sync; a thousand writers share the
+next. What comes back is one integer, the watermark: the highest LSN known to be durable.
+
+A failed sync is final. The kernel may have dropped the pages and call the next sync a
+success, so nothing is retried: the owner is told once and has to end the process.
+
+Spec: DURABLE-10, DURABLE-21
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from vouchmq.store.disk import Syncable
+from vouchmq.store.journal.journal import Journal, SyncTicket
+from vouchmq.store.sync.worker import SyncWorker
+
+_MS: Final = 1000.0
+
+
+@dataclass(slots=True)
+class SyncCounters:
+    """Plain numbers for whoever publishes metrics."""
+
+    syncs: int = 0
+    synced_bytes: int = 0
+    last_sync_ms: float = 0.0
+    max_sync_ms: float = 0.0
+
+
+class Companions(Protocol):
+    """Files of somebody else that have to be on disk no later than the journal."""
+
+    def targets(self) -> Sequence[Syncable]:
+        """What to sync before the journal; what is not marked `may_fail` fails for the journal."""
+
+    def synced(self, error: int) -> None:
+        """That sync has ended, for them with this errno or 0."""
+
+
+class GroupCommit:
+    """Drives the journal's syncs through a worker.
+
+    `clock` returns seconds that never go back. `on_synced` gets the new watermark;
+    `on_failed` gets an errno, once, and after it nothing is ever called again.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        worker: SyncWorker,
+        *,
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[int], None],
+        clock: Callable[[], float],
+    ) -> None:
+        # What recovery returned is durable already.
+        self.watermark = journal.written_lsn
+        self.counters = SyncCounters()
+        self.has_failed = False
+        self.fileno = worker.fileno
+        self._journal = journal
+        self._worker = worker
+        self._on_synced = on_synced
+        self._on_failed = on_failed
+        self._clock = clock
+        self._ticket: SyncTicket | None = None
+        self._started_at = 0.0
+        self._sequence = 0
+        self._is_wanted = False
+        self.companions: Companions | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no sync is in flight."""
+        return self._ticket is None
+
+    def request(self) -> None:
+        """Have everything that was written until now synced: at once, or by the next sync."""
+        if self._ticket is None and not self.has_failed:
+            self._start()
+        else:
+            self._is_wanted = True
+
+    def _start(self) -> None:
+        self._is_wanted = False
+        self._ticket = ticket = self._journal.begin_sync()
+        self._sequence += 1
+        self._started_at = self._clock()
+        targets = ticket.targets
+        if self.companions is not None:
+            targets = (*self.companions.targets(), *targets)
+        self._worker.submit(self._sequence, targets)
+        self._hand_out_chores()
+
+    def on_readable(self) -> None:
+        """Take note of a finished sync, start the next one, then tell the new watermark.
+
+        In this order, so that the disk works while confirms are written.
+        """
+        ticket = self._ticket
+        completion = self._worker.reap()
+        if completion is None or self.has_failed:
+            return
+        if completion.errno:
+            self.has_failed = True
+            self._on_failed(completion.errno)
+            return
+        if ticket is None or completion.sequence != self._sequence:
+            return
+        self._ticket = None
+        self._count(ticket)
+        if self.companions is not None:
+            self.companions.synced(completion.companion_errno)
+        for file in self._journal.end_sync(ticket):
+            self._worker.forget(file)
+            file.close()
+        if self._is_wanted or self._journal.wants_sync:
+            self._start()
+        else:
+            self._hand_out_chores()
+        self.watermark = ticket.lsn
+        self._on_synced(ticket.lsn)
+
+    def _count(self, ticket: SyncTicket) -> None:
+        duration_ms = (self._clock() - self._started_at) * _MS
+        counters = self.counters
+        counters.syncs += 1
+        counters.synced_bytes += ticket.size_bytes
+        counters.last_sync_ms = duration_ms
+        counters.max_sync_ms = max(counters.max_sync_ms, duration_ms)
+
+    def _hand_out_chores(self) -> None:
+        journal = self._journal
+        for chore in journal.take_chores():
+            if chore.verb == "prepare":
+                self._worker.prepare(journal.disk, chore.name, chore.size)
+            else:
+                self._worker.unlink(journal.disk, chore.name)

@@ -1,0 +1,230 @@
+"""Spark's view of lines becomes `Facts`: which numbers are there, who began and ended an epoch.
+
+Also the lines themselves, each once, with the broker as a number. A line is its broker, epoch and
+number: the same one found again, in whichever file, counts once; another one with the same
+identity means that two brokers share an id. Must not know messages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from vouchmq.spark.audit import events
+from vouchmq.spark.audit.copies import sql_text
+from vouchmq.spark.audit.facts import LINE_BITS, Broker, Epoch, Facts, merged
+from vouchmq.spark.audit.lines import LedgerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+CONTROL: Final = ("boot", "end", "gap")
+_BOOT_KEYS: Final = ("w", "wm", "msg", "prev_o", "prev_n", "prev_lsn", "dark")
+
+Place = tuple[str, int]
+"""A broker's id and the number of an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Lines that are new, and what they changed.
+
+    Attributes:
+        lines: with `bk` and `line`; each line once, none that was known before
+        facts: of all lines up to these
+        is_late: some lines belong before ones that were known already
+        has_positions: some deliveries tell where copies stand in their queue
+    """
+
+    lines: DataFrame
+    facts: Facts
+    is_late: bool
+    has_positions: bool
+
+
+def file_of(url: str) -> str:
+    """The path of a file as Spark names it."""
+    return unquote(urlsplit(url).path)
+
+
+def gather(bronze: DataFrame, facts: Facts, older: DataFrame | None = None) -> Batch:
+    """What lines, as `lines.read` made them, add to the facts, which are changed.
+
+    Args:
+        bronze: the lines, written down already: they are read several times
+        facts: of earlier batches
+        older: the lines of those
+
+    Raises:
+        LedgerError: another format, or two brokers with one id
+    """
+    files = _per_file(bronze)
+    known = {
+        (name, number): [list(span) for span in epoch.spans]
+        for _, name, number, epoch in facts.epochs()
+    }
+    spans: dict[Place, list[list[int]]] = defaultdict(list)
+    odd: set[Place] = set()
+    for file in files:
+        place = (file["b"], file["o"])
+        first, last, count = file["first_n"], file["last_n"], file["count"]
+        is_dense = count == last - first + 1 and file["sum_n"] * 2 == (first + last) * count
+        others = (*spans[place], *known.get(place, ()))
+        if not is_dense or any(a <= last and b >= first for a, b in others):
+            odd.add(place)
+        spans[place].append([first, last])
+    for name in sorted({file["b"] for file in files}):
+        facts.brokers.setdefault(name, Broker())
+    lines = bronze.where("NOT broken")
+    if odd:
+        lines = _sort_out(lines, odd, known, spans, older)
+    is_late = _is_late(known, spans)
+    _take_over(facts, files, spans)
+    codes = " ".join(f"WHEN {sql_text(name)} THEN {code}" for name, code in facts.codes().items())
+    told = lines.selectExpr(
+        "*", f"CASE b {codes} END AS bk" if codes else "0 AS bk", f"(o << {LINE_BITS}) | n AS line"
+    )
+    _read_controls(facts, told)
+    facts.check()
+    return Batch(told, facts, is_late, any(file["positions"] for file in files))
+
+
+def _per_file(bronze: DataFrame) -> list[Any]:
+    return (
+        bronze.where("NOT broken")
+        .groupBy("f", "b", "o")
+        .agg(*_expressions())
+        .orderBy("b", "o", "first_n")
+        .collect()
+    )
+
+
+def _expressions() -> list[Any]:
+    from pyspark.sql import functions as f
+
+    told = (
+        *("count(1) AS count", "min(n) AS first_n", "max(n) AS last_n", "sum(n) AS sum_n"),
+        *("min(t) AS first_t", "max(t) AS last_t"),
+        "max(CASE WHEN e = 'syn' THEN wm END) AS synced_lsn",
+        "min(CASE WHEN e IN ('pub', 'mov') THEN lsn[0] END) AS lowest_lsn",
+        "coalesce(max(e = 'dlv' AND s IS NOT NULL), false) AS positions",
+    )
+    return [f.expr(each) for each in told]
+
+
+def _sort_out(
+    lines: DataFrame,
+    odd: set[Place],
+    known: dict[Place, list[list[int]]],
+    spans: dict[Place, list[list[int]]],
+    older: DataFrame | None,
+) -> DataFrame:
+    """Lines without those that were there before; `spans` become what is really there."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    is_odd = _any_of(f"b = {sql_text(name)} AND o = {number}" for name, number in sorted(odd))
+    told = lines.where(is_odd)
+    before = None if older is None else older.where(is_odd).select(*told.columns)
+    _refuse_conflicts(told if before is None else told.unionByName(before))
+    seen = _any_of(
+        f"b = {sql_text(name)} AND o = {number} AND n BETWEEN {first} AND {last}"
+        for name, number in sorted(odd)
+        for first, last in known.get((name, number), ())
+    )
+    fresh = told.where(f"NOT ({seen})").dropDuplicates(["b", "o", "n"])
+    rank = f.row_number().over(Window.partitionBy("b", "o").orderBy("n"))
+    stretches = (
+        fresh.select("b", "o", "n", (f.col("n") - rank).alias("stretch"))
+        .groupBy("b", "o", "stretch")
+        .agg(f.min("n").alias("first"), f.max("n").alias("last"))
+    )
+    for place in odd:
+        spans[place] = []
+    for row in stretches.collect():
+        spans[row["b"], row["o"]].append([row["first"], row["last"]])
+    return lines.where(f"NOT ({is_odd})").unionByName(fresh)
+
+
+def _any_of(conditions: Iterable[str]) -> str:
+    return " OR ".join(f"({each})" for each in conditions) or "false"
+
+
+def _refuse_conflicts(lines: DataFrame) -> None:
+    from pyspark.sql import functions as f
+
+    content = [f.to_json(key.name) if "array" in key.ddl else key.name for key in events.KEYS]
+    differing = (
+        lines.select("b", "o", "n", "f", f.xxhash64(*content).alias("hash"))
+        .groupBy("b", "o", "n")
+        .agg(f.min("hash").alias("low"), f.max("hash").alias("high"), f.min("f"), f.max("f"))
+        .where("low != high")
+        .orderBy("b", "o", "n")
+        .limit(1)
+        .collect()
+    )
+    for row in differing:
+        where = " and ".join(sorted({file_of(row["min(f)"]), file_of(row["max(f)"])}))
+        raise LedgerError(
+            f"two brokers have the id {row['b']}: line {row['n']} of epoch {row['o']} is there "
+            f"twice and not the same, in {where}"
+        )
+
+
+def _is_late(known: dict[Place, list[list[int]]], spans: dict[Place, list[list[int]]]) -> bool:
+    newest: dict[str, tuple[int, int]] = {}
+    for (name, number), there in known.items():
+        if there:
+            newest[name] = max(newest.get(name, (-1, -1)), (number, there[-1][1]))
+    return any(
+        (number, first) < newest.get(name, (-1, -1))
+        for (name, number), there in spans.items()
+        for first, _ in there
+    )
+
+
+def _take_over(facts: Facts, files: list[Any], spans: dict[Place, list[list[int]]]) -> None:
+    for file in files:
+        number = events.file_number(file_of(file["f"]))
+        epoch = facts.brokers[file["b"]].epochs.setdefault(file["o"], Epoch(first_file=number))
+        epoch.first_file = min(epoch.first_file, number)
+        epoch.lowest_lsn = min(_given(epoch.lowest_lsn, file["lowest_lsn"]), default=None)
+        epoch.first_t = min(_given(epoch.first_t, file["first_t"]))
+        epoch.last_t = max(_given(epoch.last_t, file["last_t"]))
+        epoch.synced_lsn = max(epoch.synced_lsn, file["synced_lsn"] or 0)
+    for (name, number), there in spans.items():
+        epoch = facts.brokers[name].epochs[number]
+        epoch.spans = merged([*epoch.spans, *there])
+
+
+def _given(*values: int | None) -> list[int]:
+    return [value for value in values if value is not None]
+
+
+def _read_controls(facts: Facts, lines: DataFrame) -> None:
+    names = list(facts.brokers)
+    kinds = ", ".join(map(repr, CONTROL))
+    for row in lines.where(f"e IN ({kinds})").orderBy("bk", "line").collect():
+        epoch = facts.brokers[names[row["bk"]]].epochs[row["o"]]
+        if row["e"] == "gap":
+            epoch.gaps.append([row["n"], row["lost"]])
+        elif row["e"] == "end":
+            epoch.end = row["w"]
+        else:
+            if row["fmt"] != events.FORMAT:
+                raise LedgerError(
+                    f"broker {row['b']}, epoch {row['o']}: format {row['fmt']} of the ledger is "
+                    f"not known here (only {events.FORMAT})"
+                )
+            epoch.boot = {key: row[key] for key in _BOOT_KEYS}
+    for row in lines.where("e IN ('dle', 'drp')").select("w").distinct().orderBy("w").collect():
+        facts.reason_code(row["w"])
+
+
+def union(frames: Iterable[DataFrame]) -> DataFrame:
+    """Frames with the same columns under each other."""
+    return reduce(lambda left, right: left.unionByName(right), frames)
