@@ -65,7 +65,7 @@ def test_a_journal_cut_at_every_byte_recovers_a_prefix(filler: bytes) -> None:
     for cut in range(ENDS[-1] + 1):
         octets = OCTETS[:cut] + filler * (len(OCTETS) - cut)
         if octets.startswith(MAGIC) and octets[len(MAGIC) : VERSION_END] > VERSION:
-            continue  # would be of a newer format: tests/unit/store/test_recovery.py
+            continue  # would be of a newer format: tests/unit/store/recovery/test_recover.py
         disk = SimDisk()
         put(disk, segment_name(1), octets)
         assert found(recover(disk)) == intact_before(octets), f"cut at {cut}"

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 
 from tests.property.test_queue import QueueMachine
-from tests.unit.server.paging import FakePagedStore
+from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
 from tests.unit.server.queues import Stage
 from vouchmq.server.broker.paging.pager import LEAST_OCTETS, ScratchSpan
 from vouchmq.server.broker.queues.classic import Queue

@@ -10,7 +10,7 @@ from itertools import count
 from pamqp import base, commands
 
 from tests import wire
-from tests.unit.server.paging import unpaged
+from tests.unit.server.broker.paging.paged_worlds import unpaged
 from vouchmq.protocol.fields import Field, Table, boolean, encode_table
 from vouchmq.server.auth.connection_limits import Admission
 from vouchmq.server.auth.users import Authenticator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.unit.server.paging import FakePagedStore
+from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.paging.pager import Pager
 from vouchmq.server.broker.queues.classic import Queue

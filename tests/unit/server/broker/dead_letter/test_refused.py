@@ -11,7 +11,7 @@ from tests import wire
 from tests.unit.server.amqp_client import bodies
 from tests.unit.server.in_memory import content
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.test_storage import refuse
+from tests.unit.server.runtime.test_disk_full import refuse
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

@@ -10,9 +10,9 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.amqp_client import declare, publish
+from tests.unit.server.broker.policy.test_policies import lay_down
+from tests.unit.server.definitions.test_file import BINDING, POLICY, QUEUE
 from tests.unit.server.in_memory import World, closes_channel
-from tests.unit.server.test_definitions_file import BINDING, POLICY, QUEUE
-from tests.unit.server.test_policies import lay_down
 from vouchmq.protocol.errors import AccessRefused, NotAllowed
 from vouchmq.protocol.fields import Field
 from vouchmq.server.auth.users import LoginError

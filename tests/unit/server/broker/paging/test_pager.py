@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from tests import wire
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server import amqp_client
+from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.paging import FakePagedStore
 from tests.unit.server.queues import QUEUE_ID, TAIL, Stage
 from vouchmq.server.broker.delays import delay_queue
 from vouchmq.server.broker.message import Message

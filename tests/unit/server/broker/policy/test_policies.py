@@ -9,9 +9,9 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, got, publish, reject
+from tests.unit.server.broker.features.test_length import confirms
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.test_limits import confirms
 from vouchmq.server.broker.delays.delay import hold_name
 from vouchmq.server.broker.policy.keys import InvalidPolicy
 from vouchmq.server.broker.policy.policies import Policy
