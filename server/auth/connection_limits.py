@@ -17,7 +17,7 @@ from vouchmq.protocol.errors import NotAllowed
 UNLIMITED: Final = -1
 
 
-class Admission:
+class ConnectionLimits:
     """The counts of one broker; negative limits are none, 0 allows no connection.
 
     Args:

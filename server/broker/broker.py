@@ -14,8 +14,8 @@ from typing import Generic
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.data_directory import DataDirectory
 from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
-from vouchmq.server.broker.policy.engine import leave_alone
-from vouchmq.server.broker.policy.policies import Ruling
+from vouchmq.server.broker.policy.engine import keep_features
+from vouchmq.server.broker.policy.policies import PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.broker.vhost import Q_co, VHost
 
@@ -31,7 +31,7 @@ class Broker(Generic[Q_co]):
         drop_queue: Callable[[int], int],
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
-        regulate: Callable[[Q_co, Ruling], None] = leave_alone,
+        regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
     ) -> None:
         """Make a broker without vhosts; the arguments are those of `VHost`.
 

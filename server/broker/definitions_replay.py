@@ -61,7 +61,7 @@ def _apply_exchange(
             vhost.routes.remove(vhost.routes.bindings_of(existing))
     elif existing is None:
         exchange = vhost.exchanges[definition.name] = d.to_exchange(definition)
-        vhost.government.see_exchange(exchange)
+        vhost.government.apply_to_exchange(exchange)
 
 
 def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueDeleted) -> None:

@@ -62,7 +62,7 @@ class Target:
         self.queues = queues
         self.queue_ids = tuple(queue.spec.queue_id for queue in queues if queue.stored)
         self.keeper_ids = tuple(queue.spec.queue_id for queue in queues if queue.keeps_all)
-        self.is_gated = any(queue.gate is not None for queue in queues)
+        self.is_gated = any(queue.publish_filter is not None for queue in queues)
         self.is_leveled = any(queue.levels is not None for queue in queues)
 
     def ids_of(self, priority: int, *, persistent: bool = True) -> tuple[int, ...]:
@@ -74,7 +74,7 @@ class Target:
         )
 
 
-class Storing:
+class Enqueuer:
     """Stores runs of messages.
 
     Args:
@@ -103,7 +103,7 @@ class Storing:
         open_to: list[Queue] = []
         is_refused, lsn = False, 0
         for queue in target.queues:
-            word = TAKES if queue.gate is None else queue.gate.judge(raw)
+            word = TAKES if queue.publish_filter is None else queue.publish_filter.check(raw)
             if word == TAKES:
                 open_to.append(queue)
             elif word == REFUSES:
@@ -124,7 +124,7 @@ class Storing:
                 count, octets = wanted.get(queue, (0, 0))
                 wanted[queue] = (count + len(raws), octets + sum(map(body_size, raws)))
         return any(
-            queue.gate is not None and not queue.gate.has_room(*size)
+            queue.publish_filter is not None and not queue.publish_filter.has_room(*size)
             for queue, size in wanted.items()
         )
 

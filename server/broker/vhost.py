@@ -22,25 +22,25 @@ import structlog
 from vouchmq.protocol.errors import NotFound, PreconditionFailed
 from vouchmq.protocol.fields import Table, longstr
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.delays.delay import filter_name, hold_name, is_hidden
+from vouchmq.server.broker.delays.delay import delay_queue_name, filter_name, is_hidden
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
 from vouchmq.server.broker.exchanges.exchange import READS_KEYS, Exchange, check_type
-from vouchmq.server.broker.exchanges.routes import Routes, Walk
+from vouchmq.server.broker.exchanges.routes import Routes, RouteWalk
 from vouchmq.server.broker.features.arguments import (
     X_QUEUE_TYPE,
     check_arguments,
     dead_letter_exchange,
     levels_of,
 )
-from vouchmq.server.broker.features.dedup import Passage, Window
+from vouchmq.server.broker.features.dedup import ExchangeDedup, KeyWindow
 from vouchmq.server.broker.names import (
     SERVER_NAMED_PREFIX,
     check_exchange_name,
     exchange_text,
     queue_text,
 )
-from vouchmq.server.broker.policy.engine import Government, leave_alone
-from vouchmq.server.broker.policy.policies import Ruling
+from vouchmq.server.broker.policy.engine import PolicyEngine, keep_features
+from vouchmq.server.broker.policy.policies import PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
 from vouchmq.server.broker.queues.types import check_properties, require_same_queue
 
@@ -79,7 +79,7 @@ class VHost(Generic[Q_co]):
         next_queue_id: Callable[[int], int],
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
-        regulate: Callable[[Q_co, Ruling], None] = leave_alone,
+        regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
     ) -> None:
         """Make the vhost with its predeclared exchanges, logging nothing.
 
@@ -106,8 +106,8 @@ class VHost(Generic[Q_co]):
         self._random_name = random_name
         self._relaxed_redeclare = relaxed_redeclare
         self._owned: dict[object, dict[str, None]] = {}
-        hold_for = lambda each: self._hidden_queue(hold_name(each.name), each, {})  # noqa: E731
-        self.government: Government[Q_co] = Government(self, regulate, self._log, hold_for)
+        hold_for = lambda each: self._hidden_queue(delay_queue_name(each.name), each, {})  # noqa: E731
+        self.government: PolicyEngine[Q_co] = PolicyEngine(self, regulate, self._log, hold_for)
 
     # Exchanges
 
@@ -163,10 +163,10 @@ class VHost(Generic[Q_co]):
                 f"{self.exchange_limit} is reached"
             )
         self.exchanges[name] = declared
-        self.government.see_exchange(declared)
+        self.government.apply_to_exchange(declared)
         self.generation += 1
         if declared.delays:
-            self._hidden_queue(hold_name(name), declared, {})
+            self._hidden_queue(delay_queue_name(name), declared, {})
         if declared.dedup_arguments is not None:
             self._hidden_queue(filter_name(name), declared, declared.dedup_arguments)
         log.debug("exchange.declared", vhost=self.name, exchange=name, type=exchange_type)
@@ -413,7 +413,7 @@ class VHost(Generic[Q_co]):
         exchange: Exchange,
         keys: Sequence[str],
         headers: Table | None,
-        passage: Passage | None = None,
+        passage: ExchangeDedup | None = None,
     ) -> tuple[Q_co, ...]:
         """The queues that get a message published to `exchange`, each once.
 
@@ -431,14 +431,16 @@ class VHost(Generic[Q_co]):
 
         return self.routes.walk(exchange, keys, headers, self.queues, stops).end()
 
-    def walk(self, exchange: Exchange, keys: Sequence[str], headers: Table | None) -> Walk[Q_co]:
+    def walk(
+        self, exchange: Exchange, keys: Sequence[str], headers: Table | None
+    ) -> RouteWalk[Q_co]:
         """The same, for who may not have the time to go the whole way at once (LIMIT-23).
 
         It ends with the present `generation`.
         """
         return self.routes.walk(exchange, keys, headers, self.queues)
 
-    def window_of(self, exchange: Exchange) -> Window | None:
+    def window_of(self, exchange: Exchange) -> KeyWindow | None:
         """The keys that an exchange remembers, None when it remembers none."""
         if not exchange.reads & READS_KEYS:
             return None
@@ -451,7 +453,7 @@ class VHost(Generic[Q_co]):
         queue = self.queues[spec.name] = self._new_queue(spec)
         if spec.exclusive_owner is not None:
             self._owned.setdefault(spec.exclusive_owner, {})[spec.name] = None
-        self.government.see_queue(queue)
+        self.government.apply_to_queue(queue)
         self.generation += 1
         return queue
 
@@ -473,7 +475,7 @@ class VHost(Generic[Q_co]):
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
         self.generation += 1
-        for name in (hold_name(exchange.name), filter_name(exchange.name)):
+        for name in (delay_queue_name(exchange.name), filter_name(exchange.name)):
             hidden = self.queues.get(name)
             if hidden is not None:
                 self.end_queue(hidden)

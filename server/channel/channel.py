@@ -29,11 +29,11 @@ from vouchmq.protocol.errors import (
     NotImplementedByBroker,
     PreconditionFailed,
 )
-from vouchmq.server.broker.queues.settlement import Fate, Reason
+from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 from vouchmq.server.channel import consume, topology
 from vouchmq.server.channel.confirms import Confirms
 from vouchmq.server.channel.consumer import Consumer, Credit
-from vouchmq.server.channel.handler import verb
+from vouchmq.server.channel.handler import handler
 from vouchmq.server.channel.publish import Publisher
 from vouchmq.server.channel.stream_settlement import holds_of_streams, refuse_nack
 from vouchmq.server.channel.timeouts import Timeouts
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.channel.reply_to import ReplyConsumer, ReplyNames
-    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.channel.unacked import UnackedBatch
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.connection.outbox import Outbox
-    from vouchmq.server.ledger.channel_recorder import ChannelPen
-    from vouchmq.server.runtime.context import Node
+    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
+    from vouchmq.server.runtime.context import BrokerContext
 
 # More deliveries than these are settled piece by piece (LIMIT-23).
 PIECE_MESSAGES: Final = 8192
@@ -70,7 +70,7 @@ class Channel:
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
-        self.node: Node = connection.node
+        self.node: BrokerContext = connection.node
         self.number: int = number
         self.octets = number.to_bytes(2, "big")
         self.vhost: VHost[Queue] = connection.vhost
@@ -96,7 +96,7 @@ class Channel:
         self.stored_lsn = 0  # of the last publish that nobody waits for
         self._publisher = Publisher(self)
         ledger = self.node.ledger
-        self.pen: ChannelPen | None = ledger.opened(self) if ledger is not None else None
+        self.pen: ChannelEventRecorder | None = ledger.opened(self) if ledger is not None else None
 
     @property
     def owner(self) -> object:
@@ -210,7 +210,7 @@ class Channel:
         for first, last in ranges:
             taken, unknown = self.unacked.take_range(first, last)
             if taken:
-                self._settle_or_hold(taken, Fate.ACKED)
+                self._settle_or_hold(taken, Outcome.ACKED)
             if unknown or not first:
                 raise unknown_tag(unknown, (60, 80))
 
@@ -222,11 +222,11 @@ class Channel:
             taken, unknown = self.unacked.take_range(first, last)
             if taken:
                 refuse_nack(self, taken, (60, 90))
-                self._settle_or_hold(taken, Fate.DISCARDED)
+                self._settle_or_hold(taken, Outcome.DISCARDED)
             if unknown or not first:
                 raise unknown_tag(unknown, (60, 90))
 
-    def settle_tag(self, tag: int, fate: Fate, ids: tuple[int, int], *, multiple: bool) -> None:
+    def settle_tag(self, tag: int, fate: Outcome, ids: tuple[int, int], *, multiple: bool) -> None:
         """basic.ack, nack or reject of one tag, or of all up to it (ACK-03…06)."""
         if not multiple:
             taken, unknown = self.unacked.take_range(tag, tag)
@@ -241,11 +241,11 @@ class Channel:
             taken = found
         else:
             taken = self.unacked.take_all()
-        if fate is not Fate.ACKED:
+        if fate is not Outcome.ACKED:
             refuse_nack(self, taken, ids)
         self._settle_or_hold(taken, fate)
 
-    def _settle_in_pieces(self, tag: int, fate: Fate) -> bool:
+    def _settle_in_pieces(self, tag: int, fate: Outcome) -> bool:
         """Settle all up to a tag, 0: all, in as many turns as that takes (LIMIT-23).
 
         Returns:
@@ -253,7 +253,7 @@ class Channel:
         """
         unacked = self.unacked
         last = tag or unacked.last_tag
-        may_refuse = fate is not Fate.ACKED and holds_of_streams(self)
+        may_refuse = fate is not Outcome.ACKED and holds_of_streams(self)
         if may_refuse or not unacked.holds(last):
             return False
 
@@ -274,7 +274,7 @@ class Channel:
         def step() -> bool:
             taken = unacked.take_first(last, PIECE_MESSAGES)
             if taken:
-                self.settle(taken, Fate.RECOVERED)
+                self.settle(taken, Outcome.RECOVERED)
             return not taken
 
         self.in_slices(step)
@@ -291,13 +291,13 @@ class Channel:
                 self.connection.go_on_later(self.number, partial(self.in_slices, step))
                 return
 
-    def _settle_or_hold(self, taken: list[Taken], fate: Fate) -> None:
+    def _settle_or_hold(self, taken: list[UnackedBatch], fate: Outcome) -> None:
         if self.transaction is not None:
             self.transaction.settle(taken, fate)
         else:
             self.settle(taken, fate)
 
-    def settle(self, taken: list[Taken], fate: Fate) -> None:
+    def settle(self, taken: list[UnackedBatch], fate: Outcome) -> None:
         """Give credit back and let the queues know."""
         pen = self.pen
         for entry in taken:
@@ -306,22 +306,22 @@ class Channel:
             if entry.consumer is not None:
                 entry.consumer.credit.give_back(entry.messages)
                 self.credit.give_back(entry.messages)
-            if fate is Fate.ACKED:
+            if fate is Outcome.ACKED:
                 entry.queue.settle(entry.messages)
-            elif fate is Fate.DISCARDED:
-                entry.queue.discard(entry.messages, Reason.REJECTED)
+            elif fate is Outcome.DISCARDED:
+                entry.queue.discard(entry.messages, DeadLetterReason.REJECTED)
             else:
                 entry.queue.requeue(entry.messages, fate)
         if self.credit.limit or self.credit.limit_octets:
             # First, for the queues are served in the order in which they are woken.
             self.wake_consumers()
         for entry in taken:
-            entry.queue.room_again(entry.consumer)
+            entry.queue.credit_available(entry.consumer)
 
     def wake_consumers(self) -> None:
         """There may be room again: let every queue consumed here try."""
         for consumer in self.consumers.values():
-            consumer.queue.room_again(consumer)
+            consumer.queue.credit_available(consumer)
 
     def served(self, consumer: Consumer) -> None:
         """It has used of the channel's limit: whatever room comes next is for others (QOS-09)."""
@@ -372,14 +372,14 @@ class Channel:
             if self.pen is not None:
                 self.pen.commit_answered(self.node.watermark, is_ok=False)
             for settlement in self._committing:
-                if not settlement.fate.goes_back:
+                if not settlement.fate.is_requeue:
                     for entry in settlement.entries:
-                        if entry.queue.pen is not None and not entry.queue.is_deleted:
-                            entry.queue.pen.back(self.node.equipment.gone_of(entry))
+                        if entry.queue.recorder is not None and not entry.queue.is_deleted:
+                            entry.queue.recorder.back(self.node.equipment.gone_of(entry))
                         entry.queue.unsettle(entry.messages)
                         for copies in entry.queue.stored_copies(entry.messages):
                             self.node.unsettle(*copies)
-                    self.unacked.put_back(settlement.entries)
+                    self.unacked.restore(settlement.entries)
             self.connection.fail_channel(self.number, refused_commit())
         return self.stored_lsn >= first_lsn
 
@@ -413,7 +413,7 @@ class Channel:
     def rollback(self) -> None:
         """tx.rollback (TX-10)."""
         entries = self._needs_transaction().rollback()
-        self.unacked.put_back(entries)
+        self.unacked.restore(entries)
         self.timeouts.watch_again(self, entries)
         self.reply(tx_rollback_ok(self.number))
 
@@ -434,7 +434,7 @@ class Channel:
             raise PreconditionFailed("channel is not transactional")
         return self.transaction
 
-    def outstanding(self) -> list[Taken]:
+    def outstanding(self) -> list[UnackedBatch]:
         """Deliveries not settled yet, nor by a transaction that is not committed yet."""
         found = self.unacked.live()
         if self.transaction is not None:
@@ -486,8 +486,8 @@ class Channel:
                 self.node.ledger.consumes_no_more(consumer)
         for entry in outstanding:
             if self.pen is not None:
-                self.pen.settled(entry, Fate.LOST, why)
-            entry.queue.requeue(entry.messages, Fate.LOST)
+                self.pen.settled(entry, Outcome.LOST, why)
+            entry.queue.requeue(entry.messages, Outcome.LOST)
         for consumer in consumers.values():
             consumer.queue.remove_consumer(consumer)
         if self.pen is not None:
@@ -509,20 +509,20 @@ def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
 def ack(channel: Channel, method: commands.Basic.Ack, _arguments: Table) -> None:
     """basic.ack outside a run."""
     tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    channel.settle_tag(tag, Fate.ACKED, (60, 80), multiple=multiple)
+    channel.settle_tag(tag, Outcome.ACKED, (60, 80), multiple=multiple)
 
 
 def nack(channel: Channel, method: commands.Basic.Nack, _arguments: Table) -> None:
     """basic.nack."""
     tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    fate = Fate.NACKED if method.requeue else Fate.DISCARDED
+    fate = Outcome.NACKED if method.requeue else Outcome.DISCARDED
     channel.settle_tag(tag, fate, (60, 120), multiple=multiple)
 
 
 def reject(channel: Channel, method: commands.Basic.Reject, _arguments: Table) -> None:
     """basic.reject."""
     tag = method.delivery_tag or 0
-    fate = Fate.REJECTED if method.requeue else Fate.DISCARDED
+    fate = Outcome.REJECTED if method.requeue else Outcome.DISCARDED
     channel.settle_tag(tag, fate, (60, 90), multiple=False)
 
 
@@ -565,12 +565,12 @@ HANDLERS: Final[dict[type[base.Frame], Callable[[Channel, Command], None]]] = {
     **consume.HANDLERS,
     **dict(
         (
-            verb(commands.Channel.Flow, set_flow),
-            verb(commands.Basic.Ack, ack),
-            verb(commands.Basic.Reject, reject),
-            verb(commands.Basic.Nack, nack),
-            verb(commands.Confirm.Select, select_confirms),
-            verb(commands.Tx.Select, select_transactions),
+            handler(commands.Channel.Flow, set_flow),
+            handler(commands.Basic.Ack, ack),
+            handler(commands.Basic.Reject, reject),
+            handler(commands.Basic.Nack, nack),
+            handler(commands.Confirm.Select, select_confirms),
+            handler(commands.Tx.Select, select_transactions),
         )
     ),
     AccessRequest: lambda channel, _: channel.reply(access_request_ok(channel.number)),

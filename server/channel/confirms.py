@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vouchmq.protocol.codec import basic_ack, basic_nack
 
 if TYPE_CHECKING:
-    from vouchmq.server.ledger.channel_recorder import ChannelPen
+    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
 
 
 class Confirms:
@@ -33,7 +33,7 @@ class Confirms:
         self._waiting: deque[tuple[int, int, int]] = deque()  # (first, last, lsn)
         self._due: list[tuple[int, int]] = []
         self._refused: list[int] = []
-        self.pen: ChannelPen | None = None  # while the ledger is on
+        self.pen: ChannelEventRecorder | None = None  # while the ledger is on
 
     @property
     def waits(self) -> bool:

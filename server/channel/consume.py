@@ -18,9 +18,9 @@ from vouchmq.protocol.errors import (
 from vouchmq.protocol.fields import INTEGER_KINDS, as_integer, decode_shortstr, type_name
 from vouchmq.protocol.runs import body_size, content_pieces
 from vouchmq.server.broker.features.arguments import QUORUM, not_negative
-from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.broker.queues.settlement import Outcome
 from vouchmq.server.channel.consumer import Consumer, Credit
-from vouchmq.server.channel.handler import verb
+from vouchmq.server.channel.handler import handler
 from vouchmq.server.channel.queue_seq import NumberedConsumer, asks_for_places
 from vouchmq.server.channel.reply_to import PREFIX
 from vouchmq.server.channel.stream_settlement import begin, refuse_recover, start_for
@@ -254,19 +254,19 @@ def give_again(channel: Channel, *, requeue: bool) -> None:
         if entry.consumer is not None and entry.consumer.is_active:
             entry.consumer.deliver_again(entry)
             entry.since_ms = channel.timeouts.watch(channel, entry.consumer, entry.queue)
-            channel.unacked.put_back([entry])
+            channel.unacked.restore([entry])
         else:
-            channel.settle([entry], Fate.RECOVERED)
+            channel.settle([entry], Outcome.RECOVERED)
 
 
 HANDLERS: Final = dict(
     (
-        verb(commands.Basic.Qos, qos),
-        verb(commands.Basic.Consume, consume),
-        verb(commands.Basic.Cancel, cancel_consumer),
-        verb(commands.Basic.CancelOk, cancelled),
-        verb(commands.Basic.Get, get),
-        verb(commands.Basic.RecoverAsync, recover_async),
-        verb(commands.Basic.Recover, recover),
+        handler(commands.Basic.Qos, qos),
+        handler(commands.Basic.Consume, consume),
+        handler(commands.Basic.Cancel, cancel_consumer),
+        handler(commands.Basic.CancelOk, cancelled),
+        handler(commands.Basic.Get, get),
+        handler(commands.Basic.RecoverAsync, recover_async),
+        handler(commands.Basic.Recover, recover),
     )
 )

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.channel import Channel
-    from vouchmq.server.channel.unacked import Taken
-    from vouchmq.server.ledger.recorder import ConsumerPen
+    from vouchmq.server.channel.unacked import UnackedBatch
+    from vouchmq.server.ledger.recorder import ConsumerEventRecorder
 
 UNLIMITED: Final = 1 << 30
 # Above every seq: all of it was handed out before.
@@ -39,7 +39,7 @@ class Credit:
         self.outstanding = 0
         self.outstanding_octets = 0
 
-    def room(self, head: Message) -> int:
+    def capacity(self, head: Message) -> int:
         """Messages that may still go out, `head` first (QOS-21: one too large goes alone)."""
         room = self.limit - self.outstanding if self.limit else UNLIMITED
         if room <= 0 or not self.limit_octets:
@@ -107,7 +107,7 @@ class Consumer:
         self.priority = priority
         self.credit = credit
         self.is_active = True
-        self.pen: ConsumerPen | None = None  # while the ledger is on
+        self.pen: ConsumerEventRecorder | None = None  # while the ledger is on
         self._shortstr = encode_shortstr(tag)
 
     @property
@@ -126,7 +126,7 @@ class Consumer:
         """See `Outlet`."""
         return self.credit.outstanding > 0
 
-    def room(self, head: Message) -> int:
+    def capacity(self, head: Message) -> int:
         """See `Outlet`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20).
 
         While a reply waits for the disk, too: it may be the consume-ok of this very consumer,
@@ -139,8 +139,8 @@ class Consumer:
         if self.no_ack:
             return 0 if 0 < shared.limit <= shared.outstanding else UNLIMITED
         if shared.limit or shared.limit_octets:
-            return min(self.credit.room(head), shared.room(head))
-        return self.credit.room(head)
+            return min(self.credit.capacity(head), shared.capacity(head))
+        return self.credit.capacity(head)
 
     def deliver(
         self, messages: list[Message], mark: int, shown: list[Message] | None = None
@@ -168,7 +168,7 @@ class Consumer:
         since_ms = channel.timeouts.watch(channel, self, self.queue)
         channel.unacked.add(first, messages, self, self.queue, since_ms, is_dense=is_dense)
 
-    def deliver_again(self, entry: Taken) -> None:
+    def deliver_again(self, entry: UnackedBatch) -> None:
         """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
         channel = self.channel
         if self.pen is not None and entry.messages:
@@ -178,7 +178,7 @@ class Consumer:
             parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
             channel.connection.send_behind_replies(*parts)
 
-    def shown_again(self, entry: Taken) -> list[Message]:
+    def shown_again(self, entry: UnackedBatch) -> list[Message]:
         """Outstanding deliveries as the client is to see them."""
         return entry.messages
 

@@ -16,7 +16,7 @@ _Method = TypeVar("_Method", bound=base.Frame)
 _Scope = TypeVar("_Scope")
 
 
-def verb(
+def handler(
     kind: type[_Method], handle: Callable[[_Scope, _Method, Table], None]
 ) -> tuple[type[base.Frame], Callable[[_Scope, Command], None]]:
     """One row: the method's class, and a handler that unpacks the command."""

@@ -42,7 +42,7 @@ from vouchmq.server.broker.delays.delay import check_delay, delay_ms
 from vouchmq.server.broker.enqueue import Target
 from vouchmq.server.broker.exchanges.consistent_hash import PROPERTY_PREFIX
 from vouchmq.server.broker.exchanges.exchange import READS_HEADERS, READS_KEYS, READS_PROPERTIES
-from vouchmq.server.broker.features.dedup import Passage
+from vouchmq.server.broker.features.dedup import ExchangeDedup
 from vouchmq.server.broker.features.publish_filter import REFUSES
 from vouchmq.server.channel.reply_to import PREFIX
 
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.exchanges.exchange import Exchange
-    from vouchmq.server.broker.exchanges.routes import Walk
-    from vouchmq.server.broker.features.dedup import Window
+    from vouchmq.server.broker.exchanges.routes import RouteWalk
+    from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.channel import Channel
@@ -97,7 +97,7 @@ class Route(Target):
         self.reads_properties = False
         self.way: tuple[Exchange, tuple[str, ...], Table] | None = None
         # Of the exchange, when nothing else on the way reads more than routing keys.
-        self.window: Window | None = None
+        self.window: KeyWindow | None = None
         self.care = CARE
         self.generation = -1
 
@@ -112,7 +112,7 @@ class LongWalk(NamedTuple):
     raw: bytes
     exchange: Exchange
     generation: int
-    walk: Walk[Queue]
+    walk: RouteWalk[Queue]
 
 
 class Publisher:
@@ -360,7 +360,9 @@ class Publisher:
 
     def _takes_all(self, route: Route, raws: list[bytes]) -> bool:
         return not route.is_gated or all(
-            queue.gate.takes_all(raws) for queue in route.queues if queue.gate is not None
+            queue.publish_filter.takes_all(raws)
+            for queue in route.queues
+            if queue.publish_filter is not None
         )
 
     def _expect_expirations(self, route: Route, raw: bytes) -> None:
@@ -447,12 +449,12 @@ class Publisher:
         if pen is not None:
             pen.nowhere(route, raw, persistent=bool(mode & PERSISTENT), is_owed=is_owed)
 
-    def _passage(self, route: Route, raw: bytes) -> Passage | None:
+    def _passage(self, route: Route, raw: bytes) -> ExchangeDedup | None:
         """Lead a route to where its message would go now; None: as it was routed (TX-04)."""
         way, vhost = route.way, self._channel.vhost
         if way is None or vhost.exchanges.get(way[0].name) is not way[0]:
             return None
-        passage = Passage(property_block(raw))
+        passage = ExchangeDedup(property_block(raw))
         route.leads_to(vhost.route(*way, passage))
         return passage
 

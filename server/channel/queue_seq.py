@@ -17,7 +17,7 @@ from vouchmq.server.channel.consumer import Consumer
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.channel.unacked import UnackedBatch
 
 ASKS: Final = "x-queue-seq"
 NAMES: Final = ("x-queue-seq", "x-queue-id")
@@ -70,7 +70,7 @@ class NumberedConsumer(Consumer):
             self.pen.places = self._numbering.numbers_of(messages)
         super().deliver(messages, mark, stamped)
 
-    def shown_again(self, entry: Taken) -> list[Message]:
+    def shown_again(self, entry: UnackedBatch) -> list[Message]:
         """See `Consumer`."""
         return self._stamped(entry.messages, super().shown_again(entry))
 

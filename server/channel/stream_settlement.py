@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
-    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.channel.unacked import UnackedBatch
 
 
 def start_for(queue: Queue, arguments: Table, prefetch: int, *, no_ack: bool) -> Start | None:
@@ -65,7 +65,7 @@ def begin(queue: Queue, consumer: Consumer, start: Start | None, *, exclusive: b
         queue.add_consumer(consumer, exclusive=exclusive)
 
 
-def refuse_nack(channel: Channel, taken: list[Taken], ids: tuple[int, int]) -> None:
+def refuse_nack(channel: Channel, taken: list[UnackedBatch], ids: tuple[int, int]) -> None:
     """Let nobody refuse deliveries of a stream (STREAM-13); `ids` are those of the method.
 
     Raises:
@@ -73,7 +73,7 @@ def refuse_nack(channel: Channel, taken: list[Taken], ids: tuple[int, int]) -> N
     """
     for entry in taken:
         if isinstance(entry.queue, Stream):
-            channel.unacked.put_back(taken)
+            channel.unacked.restore(taken)
             raise NotImplementedByBroker(
                 "basic.nack and basic.reject not supported by stream queues "
                 f"{entry.queue.spec.text}",

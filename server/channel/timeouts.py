@@ -12,13 +12,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.errors import PreconditionFailed
-from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.broker.queues.settlement import Outcome
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
-    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.channel.unacked import UnackedBatch
 
 MOST_MS: Final = 60_000
 
@@ -48,7 +48,7 @@ class Timeouts:
         self._arm(channel)
         return channel.node.timers.now_ms()
 
-    def watch_again(self, channel: Channel, entries: list[Taken]) -> None:
+    def watch_again(self, channel: Channel, entries: list[UnackedBatch]) -> None:
         """Deliveries are outstanding again, since when they were written."""
         if any(entry.since_ms for entry in entries):
             self._arm(channel)
@@ -93,7 +93,7 @@ def cancel(channel: Channel, consumer: Consumer) -> None:
         consumer.is_active = False
         consumer.queue.remove_consumer(consumer)
         channel.consumer_cancelled(consumer)
-    channel.settle(channel.unacked.take_of(consumer), Fate.TIMED_OUT)
+    channel.settle(channel.unacked.take_of(consumer), Outcome.TIMED_OUT)
 
 
 def end_channel(channel: Channel, timeout_ms: int) -> None:

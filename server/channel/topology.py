@@ -44,7 +44,7 @@ from vouchmq.server.broker.names import (
 from vouchmq.server.broker.queues.spec import QueueLike
 from vouchmq.server.broker.queues.types import is_stream, refuse_server_named
 from vouchmq.server.broker.vhost import VHost
-from vouchmq.server.channel.handler import verb
+from vouchmq.server.channel.handler import handler
 
 Permission = Literal["configure", "write", "read"]
 TopicPermission = Literal["write", "read"]
@@ -409,14 +409,14 @@ def _is_reply_name(queue: str) -> bool:
 
 HANDLERS: Final[dict[type[base.Frame], Handler]] = dict(
     (
-        verb(commands.Exchange.Declare, declare_exchange),
-        verb(commands.Exchange.Delete, delete_exchange),
-        verb(commands.Exchange.Bind, bind_exchange),
-        verb(commands.Exchange.Unbind, unbind_exchange),
-        verb(commands.Queue.Declare, declare_queue),
-        verb(commands.Queue.Bind, bind_queue),
-        verb(commands.Queue.Purge, purge_queue),
-        verb(commands.Queue.Delete, delete_queue),
-        verb(commands.Queue.Unbind, unbind_queue),
+        handler(commands.Exchange.Declare, declare_exchange),
+        handler(commands.Exchange.Delete, delete_exchange),
+        handler(commands.Exchange.Bind, bind_exchange),
+        handler(commands.Exchange.Unbind, unbind_exchange),
+        handler(commands.Queue.Declare, declare_queue),
+        handler(commands.Queue.Bind, bind_queue),
+        handler(commands.Queue.Purge, purge_queue),
+        handler(commands.Queue.Delete, delete_queue),
+        handler(commands.Queue.Unbind, unbind_queue),
     )
 )

@@ -13,9 +13,9 @@ from vouchmq.protocol.errors import PreconditionFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.queues.settlement import Fate
+    from vouchmq.server.broker.queues.settlement import Outcome
     from vouchmq.server.channel.publish import Route
-    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.channel.unacked import UnackedBatch
 
 
 # What a held publish costs in memory beside its octets; counted, so that empty ones have a limit.
@@ -33,8 +33,8 @@ class HeldPublish(NamedTuple):
 class HeldSettlement(NamedTuple):
     """Deliveries whose tags have left the outstanding set, settled at commit (TX-06)."""
 
-    entries: list[Taken]
-    fate: Fate
+    entries: list[UnackedBatch]
+    fate: Outcome
 
 
 class Holder(Protocol):
@@ -77,14 +77,14 @@ class Transaction:
         else:
             self.publishes.append(HeldPublish(route, [raw], mode))
 
-    def settle(self, entries: list[Taken], fate: Fate) -> None:
+    def settle(self, entries: list[UnackedBatch], fate: Outcome) -> None:
         """Hold a settlement."""
         self.settlements.append(HeldSettlement(entries, fate))
 
     def commit(
         self,
         store: Callable[[Route, list[bytes], int], int],
-        settle: Callable[[list[Taken], Fate], None],
+        settle: Callable[[list[UnackedBatch], Outcome], None],
     ) -> bool:
         """Apply publishes, then settlements, each in order (TX-07), and begin anew.
 
@@ -106,7 +106,7 @@ class Transaction:
             settle(settlement.entries, settlement.fate)
         return durable
 
-    def rollback(self) -> list[Taken]:
+    def rollback(self) -> list[UnackedBatch]:
         """Drop the publishes; give back the deliveries that become outstanding again (TX-10)."""
         entries = [entry for held in self.settlements for entry in held.entries]
         self.clear()

@@ -51,7 +51,7 @@ class Run:
         self.queue = queue
 
 
-class Taken:
+class UnackedBatch:
     """Deliveries taken out together: the messages of one run, with their tags."""
 
     __slots__ = ("consumer", "is_dense", "messages", "queue", "since_ms", "tags")
@@ -115,14 +115,14 @@ class Unacked:
         """Whose the outstanding deliveries are and when they were written, run by run."""
         return [(run.consumer, run.queue, run.since_ms) for run in self._runs]
 
-    def take_range(self, first: int, last: int) -> tuple[list[Taken], int]:
+    def take_range(self, first: int, last: int) -> tuple[list[UnackedBatch], int]:
         """Take the deliveries `first` … `last`.
 
         Returns:
             what was taken, and the first tag that is not outstanding (0: all were). What stood
             before that tag has been taken.
         """
-        taken: list[Taken] = []
+        taken: list[UnackedBatch] = []
         while first <= last:
             index = self._index(first)
             if index < 0:
@@ -138,11 +138,11 @@ class Unacked:
                 messages = messages[:count]
             self._cut(index, at, count)
             # Holes were excluded just above.
-            taken.append(Taken(run, range(first, first + count), messages))  # type: ignore[arg-type]
+            taken.append(UnackedBatch(run, range(first, first + count), messages))  # type: ignore[arg-type]
             first += count
         return taken, 0
 
-    def take_up_to(self, tag: int) -> list[Taken] | None:
+    def take_up_to(self, tag: int) -> list[UnackedBatch] | None:
         """Take everything with a tag up to `tag`, which must itself be outstanding (ACK-05)."""
         index = self._index(tag)
         if index < 0:
@@ -163,7 +163,7 @@ class Unacked:
         del self._runs[: index if run.live else index + 1]
         return taken
 
-    def take_first(self, last: int, work: int) -> list[Taken]:
+    def take_first(self, last: int, work: int) -> list[UnackedBatch]:
         """Take some of the oldest, whole runs as a rule, none with a tag beyond `last`.
 
         Args:
@@ -200,14 +200,14 @@ class Unacked:
         index = self._index(tag)
         return index >= 0 and self._runs[index].messages[tag - self._runs[index].first] is not None
 
-    def take_all(self) -> list[Taken]:
+    def take_all(self) -> list[UnackedBatch]:
         """Take everything, oldest first."""
         taken = [whole(run) for run in self._runs]
         self._runs.clear()
         self.count = 0
         return taken
 
-    def take_of(self, consumer: Consumer) -> list[Taken]:
+    def take_of(self, consumer: Consumer) -> list[UnackedBatch]:
         """Take everything delivered to one consumer."""
         mine = [run for run in self._runs if run.consumer is consumer]
         self._runs = [run for run in self._runs if run.consumer is not consumer]
@@ -215,7 +215,7 @@ class Unacked:
         self.count -= sum(len(entry.messages) for entry in taken)
         return taken
 
-    def put_back(self, entries: list[Taken]) -> None:
+    def restore(self, entries: list[UnackedBatch]) -> None:
         """Enter taken deliveries again under their old tags, as old as they were (TX-10)."""
         for entry in entries:
             self.count += len(entry.messages)
@@ -238,7 +238,7 @@ class Unacked:
         """About what it takes in memory; a few messages of each run are looked at."""
         return sum(octets_of(run.messages) * run.live // len(run.messages) for run in self._runs)
 
-    def live(self) -> list[Taken]:
+    def live(self) -> list[UnackedBatch]:
         """Everything outstanding, without taking it."""
         return [whole(run) for run in self._runs]
 
@@ -278,7 +278,7 @@ def first_tag(run: Run) -> int:
     return run.first
 
 
-def continues(run: Run, entry: Taken, tag: int) -> bool:
+def continues(run: Run, entry: UnackedBatch, tag: int) -> bool:
     """Whether a delivery that was taken out can stand in this run, behind its last one."""
     return (
         run.first + len(run.messages) == tag
@@ -289,12 +289,12 @@ def continues(run: Run, entry: Taken, tag: int) -> bool:
     )
 
 
-def whole(run: Run) -> Taken:
+def whole(run: Run) -> UnackedBatch:
     """All live entries of a run."""
     if run.live == len(run.messages):
         tags: range | list[int] = range(run.first, run.first + run.live)
-        return Taken(run, tags, run.messages)  # type: ignore[arg-type]
+        return UnackedBatch(run, tags, run.messages)  # type: ignore[arg-type]
     pairs = [
         (run.first + at, message) for at, message in enumerate(run.messages) if message is not None
     ]
-    return Taken(run, [tag for tag, _ in pairs], [message for _, message in pairs])
+    return UnackedBatch(run, [tag for tag, _ in pairs], [message for _, message in pairs])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from vouchmq.server.broker.definitions import BadDefinition
 from vouchmq.server.cli.store import EXIT_CLEAN, EXIT_DAMAGED, EXIT_UNREADABLE, look
 from vouchmq.server.definitions.export import exported
-from vouchmq.server.definitions.importer import empty_sketch
+from vouchmq.server.definitions.importer import empty_dry_run
 from vouchmq.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def export(directory: Path, out: TextIO | None = None) -> int:
     """Print the definitions of a data directory; returns the exit code."""
     out = sys.stdout if out is None else out
-    broker = empty_sketch()
+    broker = empty_dry_run()
     try:
         found = look(directory)
         broker.restore(found.inspection.definitions)

@@ -17,7 +17,7 @@ from vouchmq.protocol.codec import connection_blocked, connection_unblocked
 if TYPE_CHECKING:
     from vouchmq.protocol.reader import Event
     from vouchmq.server.connection.connection import Connection
-    from vouchmq.server.connection.inbound import Intake
+    from vouchmq.server.connection.inbound import InboundQueue
     from vouchmq.server.connection.wire import Timer
 
 # A reason to stop reading, beside those of `connection.py` and `transport.py`.
@@ -26,7 +26,7 @@ BLOCKED: Final = 8
 log = structlog.get_logger(__name__)
 
 
-class Gate:
+class PublisherBlock:
     """Lets publishes through, or not.
 
     Args:
@@ -36,7 +36,7 @@ class Gate:
 
     __slots__ = ("_blocked_at", "_connection", "_intake", "_timer", "is_blocking")
 
-    def __init__(self, connection: Connection, intake: Intake) -> None:
+    def __init__(self, connection: Connection, intake: InboundQueue) -> None:
         self._connection = connection
         self._intake = intake
         self._timer: Timer | None = None
@@ -54,16 +54,16 @@ class Gate:
         connection = self._connection
         node = connection.node
         if event is None:
-            self._intake.stop(BLOCKED)
+            self._intake.pause(BLOCKED)
         else:
-            self._intake.stop_before(event, BLOCKED)
+            self._intake.pause_before(event, BLOCKED)
         node.alarms.block(self)
         self._blocked_at = node.clock()
         if connection.has_capability("connection.blocked"):
             connection.outbox.send(connection_blocked(node.alarms.reason))
         self._timer = connection.wire.call_later(node.limits.blocked_log_after_s, self._tell)
 
-    def press(self, *, is_tight: bool, is_low: bool) -> None:
+    def block_publishing(self, *, is_tight: bool, is_low: bool) -> None:
         """See `alarms.Publishing`: less is kept for the client, nothing more of a content read."""
         connection = self._connection
         connection.limit_unsent(is_tight=is_tight)
@@ -76,13 +76,13 @@ class Gate:
         self._cancel_timer()
         if connection.has_capability("connection.blocked"):
             connection.outbox.send(connection_unblocked())
-        self._intake.go_on(BLOCKED)
+        self._intake.resume(BLOCKED)
         connection.node.turn.wake()
 
     def open(self) -> None:
         """The connection ends by our close: read on, its answer lies behind what it published."""
         self.leave()
-        self._intake.go_on(BLOCKED)
+        self._intake.resume(BLOCKED)
 
     def leave(self) -> None:
         """The connection is gone, or will publish nothing any more."""

@@ -51,11 +51,11 @@ from vouchmq.protocol.states import (
     next_connection_state,
     unexpected_method,
 )
-from vouchmq.server.connection.blocked import Gate
+from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, ChannelTable
 from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
-from vouchmq.server.connection.inbound import Intake
+from vouchmq.server.connection.inbound import InboundQueue
 from vouchmq.server.connection.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.connection.handshake import Handshake
     from vouchmq.server.connection.wire import Timer, Wire
-    from vouchmq.server.runtime.context import Node
+    from vouchmq.server.runtime.context import BrokerContext
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ class Connection:
         handshake: the state machine up to connection.open
     """
 
-    def __init__(self, node: Node, wire: Wire, handshake: Handshake) -> None:
+    def __init__(self, node: BrokerContext, wire: Wire, handshake: Handshake) -> None:
         self.node = node
         self.wire = wire
         self.state = ConnectionState.STARTING
@@ -123,14 +123,14 @@ class Connection:
         self._header: bytes | None = b""
         self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
         self._table = ChannelTable(self, self._reader)
-        self._intake = Intake(
+        self._intake = InboundQueue(
             self._reader,
             wire,
             self._take,
             lambda error: self._fail(error, deaf=True),
             node.budget,
         )
-        self._gate = Gate(self, self._intake)
+        self._gate = PublisherBlock(self, self._intake)
         self._held: list[bytes] = []
         self._held_until = 0
         self._ids = (0, 0)
@@ -281,7 +281,7 @@ class Connection:
             if ids in KNOWN_METHODS and not is_expected(self.state, ids):
                 return
         elif self.outbox.blocked and method_ids(payload) not in SETTLES_OR_ENDS:
-            self._intake.stop_before((METHOD, number, payload), UNSENT)
+            self._intake.pause_before((METHOD, number, payload), UNSENT)
             return
         command = decode_method(payload)
         self._ids = command.ids
@@ -338,7 +338,7 @@ class Connection:
     def hold_reply(self, frame: bytes, lsn: int) -> None:
         """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
         self._held.append(frame)
-        self._intake.stop(STALLED)
+        self._intake.pause(STALLED)
         self._held_until = max(self._held_until, lsn)
         self.node.turn.wake()
         self.node.waits(self)
@@ -359,7 +359,7 @@ class Connection:
             held, self._held = self._held, []
             for frame in held:
                 self.outbox.send(frame)
-            self._intake.go_on(STALLED)
+            self._intake.resume(STALLED)
             if not self._held_until:
                 self._drained()
         return not self._held_until and not self._is_flooded
@@ -460,7 +460,7 @@ class Connection:
 
     def _go_on_sent(self) -> None:
         if not self.outbox.blocked:
-            self._intake.go_on(UNSENT)
+            self._intake.resume(UNSENT)
 
     def put_off(self, event: Event) -> None:
         """Take this event, or what is left of one, in a later turn, and nothing before (GEN-08)."""
@@ -540,7 +540,7 @@ class Connection:
         if self._is_flooded:
             self._is_flooded = False
             self.wire.resume(FLOODED)
-        self._intake.go_on(STALLED)
+        self._intake.resume(STALLED)
 
     def _close_limit(self, error: AmqpError) -> float:
         if isinstance(error, LoginFailure):

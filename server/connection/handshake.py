@@ -38,7 +38,7 @@ from vouchmq.protocol.states import (
     next_connection_state,
 )
 from vouchmq.protocol.text import encode_text
-from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator, LoginError, User
 from vouchmq.server.connection.sasl import (
     MECHANISMS,
@@ -212,7 +212,7 @@ class Handshake:
         offer: Offer,
         auth: Authenticator,
         find_vhost: Callable[[str], VHost[Queue] | None],
-        admission: Admission,
+        admission: ConnectionLimits,
         *,
         peer: str,
         is_loopback: bool,

@@ -26,7 +26,7 @@ ENDED: Final = 1 << 30
 PUT_OFF: Final = 64
 
 
-class Intake:
+class InboundQueue:
     """What one connection has received and not yet done.
 
     Args:
@@ -77,29 +77,29 @@ class Intake:
         self._events = self._reader.feed(data)
         self._walk()
 
-    def stop(self, reason: int) -> None:
+    def pause(self, reason: int) -> None:
         """Take no further event, and read no further octets, for this reason."""
         if not self.stops & reason:
             self.stops |= reason
             self._wire.pause(reason)
 
-    def stop_before(self, event: Event, reason: int) -> None:
+    def pause_before(self, event: Event, reason: int) -> None:
         """As `stop`, and take this event, which is being taken now, once more when going on."""
         self._kept = event
-        self.stop(reason)
+        self.pause(reason)
 
     def put_off(self, event: Event | None = None) -> None:
         """Go on in a later turn of the loop, with what is left of this event if there is any."""
         if event is not None:
             self._kept = event
         if not self.stops & PUT_OFF:
-            self.stop(PUT_OFF)
+            self.pause(PUT_OFF)
             self._budget.put_off(self._resume)
 
     def _resume(self) -> None:
-        self.go_on(PUT_OFF)
+        self.resume(PUT_OFF)
 
-    def go_on(self, reason: int) -> None:
+    def resume(self, reason: int) -> None:
         """This reason has gone."""
         if not self.stops & reason:
             return

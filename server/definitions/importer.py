@@ -30,9 +30,9 @@ from vouchmq.server.definitions.file import TopicEntry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vouchmq.server.auth.connection_limits import Admission
+    from vouchmq.server.auth.connection_limits import ConnectionLimits
     from vouchmq.server.auth.users import Authenticator
-    from vouchmq.server.broker.features.dedup import Window
+    from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.policy.policies import Policy
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class Sketch:
+class DryRunQueue:
     """A queue of which only the declaration matters."""
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
         self.ready_count = 0
         self.consumer_count = 0
-        self.window: Window | None = None
+        self.window: KeyWindow | None = None
         self.store_ids: list[int] = []
 
     def used(self) -> None:
@@ -75,10 +75,10 @@ class Sketch:
         """See `QueueLike`."""
 
 
-def empty_sketch() -> Broker[QueueLike]:
+def empty_dry_run() -> Broker[QueueLike]:
     """A broker without anything, which keeps nothing."""
     return Broker(
-        new_queue=Sketch,
+        new_queue=DryRunQueue,
         define=lambda _: 0,
         drop_queue=lambda _: 0,
         random_name=lambda: "",
@@ -86,12 +86,12 @@ def empty_sketch() -> Broker[QueueLike]:
     )
 
 
-def sketch_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
+def dry_run_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
     """A broker with the same virtual hosts, exchanges, queues and limits; it keeps nothing.
 
     What the content changes nothing of is not copied: a broker may have very many queues.
     """
-    sketch: Broker[QueueLike] = empty_sketch()
+    sketch: Broker[QueueLike] = empty_dry_run()
     sources = {(binding.vhost, binding.source) for binding in content.bindings}
     for vhost in broker.vhosts.values():
         copy, _ = sketch.create_vhost(vhost.name)
@@ -117,7 +117,9 @@ class Importer:
         admission: keeps the limits of connections
     """
 
-    def __init__(self, broker: Broker[Queue], auth: Authenticator, admission: Admission) -> None:
+    def __init__(
+        self, broker: Broker[Queue], auth: Authenticator, admission: ConnectionLimits
+    ) -> None:
         self._broker = broker
         self._auth = auth
         self._admission = admission
@@ -150,7 +152,7 @@ class Importer:
             DefinitionsError: with the place of the fault, and nothing has changed
         """
         self._check_users(content)
-        rehearse(content, sketch_of(self._broker, content))
+        validate(content, dry_run_of(self._broker, content))
         for user in content.users:
             self._auth.put(user.account)
         _make_vhosts(self._broker, content)
@@ -228,7 +230,7 @@ def _limit_queues(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
         vhost.exchange_limit = most if most >= 0 else None
 
 
-def rehearse(content: Content, sketch: Broker[QueueLike]) -> None:
+def validate(content: Content, sketch: Broker[QueueLike]) -> None:
     """Find the first entry that a broker like this one would refuse.
 
     Raises:

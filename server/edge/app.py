@@ -28,7 +28,7 @@ import aiofiles.os
 import structlog
 import uvloop
 
-from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.failed_logins import FailedLogins
 from vouchmq.server.auth.users import Authenticator, is_loopback
 from vouchmq.server.cli.first_steps import first_steps
@@ -41,17 +41,17 @@ from vouchmq.server.definitions.file import Content, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
 from vouchmq.server.edge.addresses import ListenError, open_sockets
-from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, Watchman
+from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.listener import STOPPING, Door, Edge, shown
+from vouchmq.server.edge.listener import STOPPING, Listener, SocketProtocol, shown
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
 from vouchmq.server.edge.sizes import parse_amount
 from vouchmq.server.edge.tls import server_context, user_name
-from vouchmq.server.edge.tls_protocol import TlsDoor, Tunnel
-from vouchmq.server.ledger.commands import LedgerDesk
+from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
+from vouchmq.server.ledger.commands import LedgerCommands
 from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
-from vouchmq.server.runtime.runtime import Assembly, habits_of
+from vouchmq.server.runtime.runtime import BrokerRuntime, ledger_config_of
 from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.version import VERSION
 from vouchmq.store.disk import FileDisk
@@ -212,7 +212,7 @@ class Server:
                 if is_off
             ),
         )
-        self._admission = Admission(
+        self._admission = ConnectionLimits(
             settings.connection_max,
             {account.name: account.max_connections for account in settings.all_vhosts()},
         )
@@ -221,7 +221,7 @@ class Server:
         self._allows_external = EXTERNAL in allowed
         # Before anything is opened: a fault in these files shall cost no recovery.
         self._tls_context = server_context(settings) if settings.tls_port else None
-        self._tls: TlsDoor | None = None
+        self._tls: TlsListener | None = None
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
         # Cold work on files of the ledger, one after the other.
@@ -230,8 +230,8 @@ class Server:
         self._watch = DiskWatch() if isinstance(worker, HelperProcess) else None
         self._ledger_files = self._new_ledger_files()
         self._gave_back_at = 0.0
-        self._watchman: Watchman | None = None
-        self._assembly: Assembly
+        self._watchman: DiskWatchThread | None = None
+        self._assembly: BrokerRuntime
         self._importer: Importer
 
     async def serve(self) -> int:
@@ -250,7 +250,7 @@ class Server:
         assembly.commit.request()
         self._importer = Importer(assembly.broker, self._auth, self._admission)
         await self._load_at_start()
-        door = Door(
+        door = Listener(
             loop,
             self._new_connection,
             self._settings.deliver_high_water_bytes,
@@ -258,11 +258,11 @@ class Server:
         )
         door.look = lambda: self._look(loop)
         door.is_short = lambda: assembly.relief.is_refusing
-        servers, port = await self._listen(self._settings.port, lambda: Edge(door))
+        servers, port = await self._listen(self._settings.port, lambda: SocketProtocol(door))
         tls_port = 0
         if self._tls_context is not None:
-            tls = self._tls = TlsDoor(door, self._tls_context, self._name_of)
-            others, tls_port = await self._listen(self._settings.tls_port, lambda: Tunnel(tls))
+            tls = self._tls = TlsListener(door, self._tls_context, self._name_of)
+            others, tls_port = await self._listen(self._settings.tls_port, lambda: TlsProtocol(tls))
             servers += others
         desk = await self._open_desk(loop)
         self._check(loop)
@@ -406,10 +406,10 @@ class Server:
         with self._watch or nullcontext():
             how(path)
 
-    def _begin_watch(self, loop: asyncio.AbstractEventLoop, door: Door) -> None:
+    def _begin_watch(self, loop: asyncio.AbstractEventLoop, door: Listener) -> None:
         if self._watch is None:
             return
-        self._watchman = Watchman(
+        self._watchman = DiskWatchThread(
             self._watch,
             clients=lambda: door.edges,
             stop=self._stop,
@@ -419,7 +419,7 @@ class Server:
         )
         self._watchman.start()
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> Assembly:
+    def _open(self, loop: asyncio.AbstractEventLoop) -> BrokerRuntime:
         settings = self._settings
         began = time.monotonic()
         progress = RecoveryProgress(sys.stderr, time.monotonic)
@@ -433,7 +433,7 @@ class Server:
                     meaning="others may look into it, or a group may remove files: chmod 700",
                 )
             self._ledger_files.open(makes=settings.ledger_enabled)
-            assembly = Assembly(
+            assembly = BrokerRuntime(
                 settings,
                 disk,
                 self._worker,
@@ -480,7 +480,7 @@ class Server:
         settings = self._settings
         return LedgerFiles(
             Path(settings.ledger_dir or settings.data_dir / "ledger"),
-            habits_of(settings).broker,
+            ledger_config_of(settings).broker,
             compresses=settings.ledger_compress == "gz",
             keep_s=settings.ledger_keep_hours * HOUR_S,
             keep_octets=settings.ledger_keep_bytes,
@@ -492,7 +492,7 @@ class Server:
     async def _open_desk(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server | None:
         """Let who owns the data directory switch the ledger, if there can be sockets in it."""
         directory = self._settings.data_dir
-        desk = LedgerDesk(self._assembly, loop.call_soon_threadsafe)
+        desk = LedgerCommands(self._assembly, loop.call_soon_threadsafe)
         try:
             listener = control.listening_socket(directory)
         except OSError as error:
@@ -555,7 +555,7 @@ class Server:
             certificate, settings.tls_login_from, settings.tls_san_type, settings.tls_san_index
         )
 
-    def _new_connection(self, edge: Edge, peer: str) -> Connection:
+    def _new_connection(self, edge: SocketProtocol, peer: str) -> Connection:
         handshake = Handshake(
             self._offer,
             self._auth,
@@ -588,7 +588,7 @@ class Server:
         self._exit_code = 1
         self._stopping.set()
 
-    async def _drain(self, door: Door) -> None:
+    async def _drain(self, door: Listener) -> None:
         """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
         assembly = self._assembly
         self._remove_ready_file()

@@ -114,7 +114,7 @@ class DiskWatch:
                 self._is_at_work = False
 
 
-class Watchman:
+class DiskWatchThread:
     """The thread: looks ten times a second, and takes the signals that end the broker.
 
     Args:

@@ -60,7 +60,7 @@ class Ends(Protocol):
         """Close it here, too."""
 
 
-class Door:
+class Listener:
     """What all edges share: the loop, the buffer, the read budget, who is connected.
 
     Args:
@@ -73,7 +73,7 @@ class Door:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        new_connection: Callable[[Edge, str], Connection],
+        new_connection: Callable[[SocketProtocol, str], Connection],
         high_octets: int,
         descriptors: int,
     ) -> None:
@@ -81,7 +81,7 @@ class Door:
         self.new_connection = new_connection
         self.high_octets = high_octets
         self.buffer = memoryview(bytearray(RECEIVE_OCTETS))
-        self.edges: set[Edge] = set()
+        self.edges: set[SocketProtocol] = set()
         # Sockets on which nobody can be heard yet: they shake hands.
         self.greeted: set[object] = set()
         # Has the memory in use looked at, and tells whether new connections may take any.
@@ -91,7 +91,7 @@ class Door:
         self._most_edges = max(1, descriptors - RESERVED_DESCRIPTORS)
         self._told_at = -TOLD_EVERY_S
         self._turn_began = 0.0
-        self._waiting: list[Edge] = []
+        self._waiting: list[SocketProtocol] = []
         # Whose clients will send no more, in that order, and how many more may end in this turn.
         self._ending: dict[Ends, None] = {}
         self._may_end = TURN_ENDS
@@ -125,7 +125,7 @@ class Door:
             return False
         return now - self._turn_began > READ_BUDGET_S
 
-    def wait_for_turn(self, edge: Edge) -> None:
+    def wait_for_turn(self, edge: SocketProtocol) -> None:
         """Read this one again in the next loop turn."""
         edge.pause(OUT_OF_BUDGET)
         self._waiting.append(edge)
@@ -157,10 +157,12 @@ class Door:
             edge.resume(OUT_OF_BUDGET)
 
 
-class Edge(asyncio.BufferedProtocol):
+class SocketProtocol(asyncio.BufferedProtocol):
     """One socket. It is the connection's `Wire`."""
 
-    def __init__(self, door: Door, certified: str | None = None, *, is_plain: bool = True) -> None:
+    def __init__(
+        self, door: Listener, certified: str | None = None, *, is_plain: bool = True
+    ) -> None:
         """`certified`: the user name in the client's certificate, "" if it holds none, None when
         there is no valid certificate (TLS-20); `is_plain`: what is written here is what is sent.
         """

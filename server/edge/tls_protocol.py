@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
-from vouchmq.server.edge.listener import LINGER_OCTETS, LINGER_S, RECEIVE_OCTETS, Door, Edge, shown
+from vouchmq.server.edge.listener import (
+    LINGER_OCTETS,
+    LINGER_S,
+    RECEIVE_OCTETS,
+    Listener,
+    SocketProtocol,
+    shown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +44,7 @@ RECORD_OCTETS: Final = 16384
 HANDSHAKE_RECORD: Final = 0x16
 
 
-class TlsDoor:
+class TlsListener:
     """What all tunnels share. A new context counts for connections from then on (TLS-04).
 
     Args:
@@ -47,24 +54,24 @@ class TlsDoor:
     """
 
     def __init__(
-        self, door: Door, context: ssl.SSLContext, name_of: Callable[[Certificate], str]
+        self, door: Listener, context: ssl.SSLContext, name_of: Callable[[Certificate], str]
     ) -> None:
         self.door = door
         self.context = context
         self.name_of = name_of
 
 
-class Tunnel(asyncio.BufferedProtocol):
+class TlsProtocol(asyncio.BufferedProtocol):
     """One socket with TLS on it."""
 
-    def __init__(self, tls: TlsDoor) -> None:
+    def __init__(self, tls: TlsListener) -> None:
         self._tls = tls
         self._door = tls.door
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tunnel = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._socket: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
-        self._edge: Edge | None = None
+        self._edge: SocketProtocol | None = None
         self._has_spoken = False
         self._is_refused = False
         self._refused_octets = 0
@@ -136,7 +143,7 @@ class Tunnel(asyncio.BufferedProtocol):
 
     # TLS
 
-    def _shake_hands(self) -> Edge | None:
+    def _shake_hands(self) -> SocketProtocol | None:
         """Go on with the handshake; returns the edge when it is done."""
         try:
             self._tunnel.do_handshake()
@@ -149,7 +156,7 @@ class Tunnel(asyncio.BufferedProtocol):
         self._cancel_timer()
         self._flush()
         self._door.greeted.discard(self)
-        edge = Edge(self._door, self._certified(), is_plain=False)
+        edge = SocketProtocol(self._door, self._certified(), is_plain=False)
         # Our methods are those that an edge calls.
         edge.connection_made(cast("asyncio.Transport", self))
         self._edge = edge
@@ -164,7 +171,7 @@ class Tunnel(asyncio.BufferedProtocol):
             return ""
         return self._tls.name_of(certificate) if certificate else None
 
-    def _read(self, edge: Edge, *, is_full: bool) -> None:
+    def _read(self, edge: SocketProtocol, *, is_full: bool) -> None:
         """Give to the edge what the records hold that have come."""
         pieces: list[bytes] = []
         is_over = False

@@ -13,7 +13,7 @@ from vouchmq.protocol.contents import property_block
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import body_size
-from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.broker.queues.settlement import Outcome
 from vouchmq.server.ledger.recorder import in_lines, qids_text
 from vouchmq.server.ledger.text import lsns_text, quoted, ranges_text
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.publish import Route
-    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.channel.unacked import UnackedBatch
     from vouchmq.server.ledger.names import Names
-    from vouchmq.server.ledger.writer import Book
+    from vouchmq.server.ledger.writer import LedgerWriter
 
     # The number of a route in the ledger, and the queues that it leads to, also as text.
     Known = tuple[int, tuple[Queue, ...], str]
 
 # An enum's member is looked up slowly.
-ACKED: Final = Fate.ACKED
-DISCARDED: Final = Fate.DISCARDED
+ACKED: Final = Outcome.ACKED
+DISCARDED: Final = Outcome.DISCARDED
 # Routes whose text a channel remembers.
 ROUTES_KEPT: Final = 1024
 RETURNED: Final = {
-    Fate.NACKED: "nack",
-    Fate.REJECTED: "reject",
-    Fate.RECOVERED: "recover",
-    Fate.TIMED_OUT: "timeout",
-    Fate.LOST: "channel",
+    Outcome.NACKED: "nack",
+    Outcome.REJECTED: "reject",
+    Outcome.RECOVERED: "recover",
+    Outcome.TIMED_OUT: "timeout",
+    Outcome.LOST: "channel",
 }
 
 
@@ -66,7 +66,7 @@ class Run:
 NO_RUN: Final = Run(None, (0, (), ""), 0, 0, persistent=False)
 
 
-class ChannelPen:
+class ChannelEventRecorder:
     """Writes what one channel publishes, is confirmed, and settles.
 
     Args:
@@ -86,7 +86,7 @@ class ChannelPen:
 
     def __init__(
         self,
-        book: Book,
+        book: LedgerWriter,
         names: Names,
         vhost: str,
         connection: int,
@@ -264,17 +264,17 @@ class ChannelPen:
         self, queue: Queue, message: Message, tag: int, *, is_again: bool, no_ack: bool
     ) -> None:
         """basic.get."""
-        if queue.pen is not None:
+        if queue.recorder is not None:
             lsn = message[2] >> 1
             self._book.put(
-                f'dlv","qid":{queue.pen.qid},"cid":0,"i":[[{lsn},{lsn}]],"tag":{tag},'
+                f'dlv","qid":{queue.recorder.qid},"cid":0,"i":[[{lsn},{lsn}]],"tag":{tag},'
                 f'"r":{is_again:d},"na":{no_ack:d}'
             )
 
-    def settled(self, entry: Taken, fate: Fate, why: str = "") -> None:
+    def settled(self, entry: UnackedBatch, fate: Outcome, why: str = "") -> None:
         """Deliveries are acked or go back; of what is refused its queue tells the end."""
         queue = entry.queue
-        messages, queue_pen, consumer = entry.messages, queue.pen, entry.consumer
+        messages, queue_pen, consumer = entry.messages, queue.recorder, entry.consumer
         if queue_pen is None or fate is DISCARDED or queue.is_deleted or not messages:
             return
         pen = consumer.pen if consumer is not None else None

@@ -21,7 +21,7 @@ class Owner(Protocol):
     ledger: Ledger | None
 
 
-class LedgerDesk:
+class LedgerCommands:
     """Answers what is asked of the ledger.
 
     Args:

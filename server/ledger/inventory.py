@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.ledger.writer import Book
-    from vouchmq.server.runtime.context import Node
+    from vouchmq.server.ledger.writer import LedgerWriter
+    from vouchmq.server.runtime.context import BrokerContext
 
 # Queues that are noted together; those that hold more than so many ranges or messages singly are
 # written in pieces.
@@ -81,7 +81,7 @@ def ranges_of(spans: Iterable[Collection[int]]) -> Iterator[tuple[int, int]]:
     )
 
 
-class Stocktaking:
+class InventoryJob:
     """Takes inventories, one after the other.
 
     Args:
@@ -89,7 +89,7 @@ class Stocktaking:
         kept: dead letters of a queue that a full disk has sent back
     """
 
-    def __init__(self, node: Node, kept: Callable[[Queue], list[int]]) -> None:
+    def __init__(self, node: BrokerContext, kept: Callable[[Queue], list[int]]) -> None:
         self._node = node
         self._kept = kept
         self._jobs: deque[tuple[Iterator[None], Callable[[], None]]] = deque()
@@ -101,7 +101,7 @@ class Stocktaking:
 
     def begin(
         self,
-        book: Book,
+        book: LedgerWriter,
         why: str,
         done: Callable[[], None],
         before: Callable[[Queue], None] | None = None,
@@ -116,7 +116,7 @@ class Stocktaking:
         self._jobs.append((self._take(book, queues, why, before), done))
         self._node.turn.later(self.step)
 
-    def begin_at_once(self, book: Book, why: str, done: Callable[[], None]) -> None:
+    def begin_at_once(self, book: LedgerWriter, why: str, done: Callable[[], None]) -> None:
         """The same, of this very moment: nothing that happens from now on is in it."""
         queues = [
             queue for vhost in self._node.broker.vhosts.values() for queue in vhost.queues.values()
@@ -159,26 +159,26 @@ class Stocktaking:
 
     def _take(
         self,
-        book: Book,
+        book: LedgerWriter,
         queues: list[Queue],
         why: str,
         before: Callable[[Queue], None] | None,
     ) -> Iterator[None]:
         for first in range(0, len(queues), BATCH_QUEUES):
-            some = [queue for queue in queues[first : first + BATCH_QUEUES] if queue.pen]
+            some = [queue for queue in queues[first : first + BATCH_QUEUES] if queue.recorder]
             some = [queue for queue in some if not queue.is_deleted]
             for queue in some if before is not None else ():
                 before(queue)  # type: ignore[misc]
             yield from self._write_all(book, self._holdings(some, book.number), why)
             yield None
 
-    def _write_all(self, book: Book, holdings: list[Holding], why: str) -> Iterator[None]:
+    def _write_all(self, book: LedgerWriter, holdings: list[Holding], why: str) -> Iterator[None]:
         for count, holding in enumerate(holdings, 1):
             yield from self._write(book, holding, why)
             if count % BATCH_QUEUES == 0:
                 yield None
 
-    def _write(self, book: Book, holding: Holding, why: str) -> Iterator[None]:
+    def _write(self, book: LedgerWriter, holding: Holding, why: str) -> Iterator[None]:
         is_large = holding.size > FEW
         count = 0
         for count, _ in enumerate(holding.ranges(), 1):
@@ -186,7 +186,7 @@ class Stocktaking:
                 yield None
         parts = max(1, -(-count // LINE_RANGES))
         ranges = holding.ranges()
-        qid = holding.queue.pen.qid if holding.queue.pen is not None else 0
+        qid = holding.queue.recorder.qid if holding.queue.recorder is not None else 0
         for part in range(1, parts + 1):
             pairs = list(islice(ranges, LINE_RANGES))
             book.put(

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from vouchmq.server.ledger.channel_recorder import ChannelPen
-from vouchmq.server.ledger.inventory import Stocktaking
+from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
+from vouchmq.server.ledger.inventory import InventoryJob
 from vouchmq.server.ledger.names import Names
-from vouchmq.server.ledger.recorder import ConsumerPen
-from vouchmq.server.ledger.writer import Book, Sink
+from vouchmq.server.ledger.recorder import ConsumerEventRecorder
+from vouchmq.server.ledger.writer import LedgerWriter, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
-    from vouchmq.server.runtime.context import Node
+    from vouchmq.server.runtime.context import BrokerContext
 
 # Of the format; the first line of an epoch says it.
 FORMAT: Final = 1
@@ -86,7 +86,7 @@ class Files(Sink, Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Habits:
+class LedgerConfig:
     """The settings of the ledger, in the units of their names."""
 
     broker: str
@@ -112,9 +112,9 @@ class Ledger:
 
     def __init__(
         self,
-        habits: Habits,
+        habits: LedgerConfig,
         files: Files,
-        node: Node,
+        node: BrokerContext,
         clock_us: Callable[[], int],
         kept: Callable[[Queue], list[int]],
     ) -> None:
@@ -122,12 +122,12 @@ class Ledger:
         self._files = files
         self._node = node
         self._clock_us = clock_us
-        self._stocktaking = Stocktaking(node, kept)
+        self._stocktaking = InventoryJob(node, kept)
         self._epoch = files.before.epoch
         self._before = files.before
         self._connection_count = self._unstored_count = 0
         self._opened_at = self._counted_at = 0.0
-        self._book: Book | None = None
+        self._book: LedgerWriter | None = None
         self._names: Names
         self._lost_count = 0
 
@@ -164,7 +164,7 @@ class Ledger:
         habits, before, node = self._habits, self._before, self._node
         self._files.begin(self._epoch + 1)
         self._epoch += 1
-        book = Book(
+        book = LedgerWriter(
             habits.broker,
             self._epoch,
             self._files,
@@ -192,7 +192,7 @@ class Ledger:
         node.turn.ledger = book
         for vhost in node.broker.vhosts.values():
             for queue in vhost.queues.values():
-                queue.pen = self._names.queue(queue, "recovered" if at_start else "known")
+                queue.recorder = self._names.queue(queue, "recovered" if at_start else "known")
         for connection in node.connections:
             for channel in connection.channels.values():
                 self._equip(channel)
@@ -213,7 +213,7 @@ class Ledger:
         self._book = node.ledger = node.turn.ledger = None
         for vhost in node.broker.vhosts.values():
             for queue in vhost.queues.values():
-                queue.pen = None
+                queue.recorder = None
         for connection in node.connections:
             connection.publish_numbers = (0, 0, {})
             for channel in connection.channels.values():
@@ -295,7 +295,7 @@ class Ledger:
     def declared(self, queue: Queue) -> None:
         """There is a new queue."""
         if self._book is not None:
-            queue.pen = self._names.queue(queue, "declared")
+            queue.recorder = self._names.queue(queue, "declared")
 
     def changed(self, queue: Queue) -> None:
         """A queue has other features."""
@@ -304,26 +304,26 @@ class Ledger:
 
     def purged(self, queue: Queue) -> None:
         """See `Watch`."""
-        book, pen = self._book, queue.pen
+        book, pen = self._book, queue.recorder
         if book is not None and pen is not None:
             pen.lost_ranges(self._stocktaking.ready(queue, book.number).ranges(), "purged")
             self._names.queue_again(queue, "purged")
 
     def deleted(self, queue: Queue) -> None:
         """See `Watch`."""
-        book, pen = self._book, queue.pen
+        book, pen = self._book, queue.recorder
         if book is not None and pen is not None:
             holding = self._stocktaking.holding(queue, book.number)
             pen.lost_ranges(holding.ranges(), "deleted")
             self._names.queue_again(queue, "deleted")
 
-    def opened(self, channel: Channel) -> ChannelPen | None:
+    def opened(self, channel: Channel) -> ChannelEventRecorder | None:
         """A pen for a new channel."""
         if self._book is None:
             return None
         connection = channel.connection
         number, numbers = self._numbers_of(connection)
-        return ChannelPen(
+        return ChannelEventRecorder(
             self._book, self._names, channel.vhost.name, number, channel.number, numbers
         )
 
@@ -348,13 +348,13 @@ class Ledger:
     def limited(self, consumer: Consumer) -> None:
         """A consumer has another prefetch limit."""
         pen = consumer.pen
-        if isinstance(pen, ConsumerPen) and not consumer.no_ack:
+        if isinstance(pen, ConsumerEventRecorder) and not consumer.no_ack:
             pen.limit = consumer.credit.limit
             self._say(consumer, "limit")
 
     def _say(self, consumer: Consumer, why: str) -> None:
         pen = consumer.pen
-        if self._book is not None and isinstance(pen, ConsumerPen):
+        if self._book is not None and isinstance(pen, ConsumerEventRecorder):
             number, _ = self._numbers_of(consumer.channel.connection)
             self._names.say_consumer(consumer, pen, number, why)
 

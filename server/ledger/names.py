@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.server.broker.delays.delay_queue import Hold
-from vouchmq.server.ledger.recorder import ConsumerPen, QueuePen
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.ledger.recorder import ConsumerEventRecorder, QueueEventRecorder
 from vouchmq.server.ledger.text import quoted
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.ledger.recorder import Watch
-    from vouchmq.server.ledger.writer import Book
+    from vouchmq.server.ledger.writer import LedgerWriter
 
 # Routes that are remembered: a publisher with ever new keys must not grow it.
 ROUTES_KEPT: Final = 65536
@@ -34,7 +34,7 @@ class Names:
     """
 
     def __init__(
-        self, book: Book, queue_id: Callable[[Queue], int], watch: Watch, *, tells_ids: bool
+        self, book: LedgerWriter, queue_id: Callable[[Queue], int], watch: Watch, *, tells_ids: bool
     ) -> None:
         self._book = book
         self._queue_id = queue_id
@@ -45,25 +45,25 @@ class Names:
         self.oldest_route = 0  # those below have to be said again
         self.tells_ids = tells_ids
 
-    def queue(self, queue: Queue, why: str) -> QueuePen:
+    def queue(self, queue: Queue, why: str) -> QueueEventRecorder:
         """Say what a queue is; gives its pen."""
-        pen = QueuePen(self._book, self._queue_id(queue), look_of(queue), self._watch)
+        pen = QueueEventRecorder(self._book, self._queue_id(queue), look_of(queue), self._watch)
         self._say(queue, pen, why)
         return pen
 
     def queue_again(self, queue: Queue, why: str) -> None:
         """Say it again."""
-        pen = queue.pen
-        if isinstance(pen, QueuePen):
+        pen = queue.recorder
+        if isinstance(pen, QueueEventRecorder):
             pen.look = look_of(queue)
             self._say(queue, pen, why)
 
     def queue_changed(self, queue: Queue) -> None:
         """Say it again if it is no longer what was said."""
-        if isinstance(queue.pen, QueuePen) and queue.pen.look != look_of(queue):
+        if isinstance(queue.recorder, QueueEventRecorder) and queue.recorder.look != look_of(queue):
             self.queue_again(queue, "changed")
 
-    def _say(self, queue: Queue, pen: QueuePen, why: str) -> None:
+    def _say(self, queue: Queue, pen: QueueEventRecorder, why: str) -> None:
         spec = queue.spec
         self._book.name(
             f'que","qid":{pen.qid},"v":{quoted(spec.vhost)},"k":{quoted(spec.name)},'
@@ -90,20 +90,24 @@ class Names:
         self.oldest_route = self._route_count + 1
         self._routes.clear()
 
-    def consumer(self, consumer: Consumer, connection: int, why: str) -> ConsumerPen | None:
+    def consumer(
+        self, consumer: Consumer, connection: int, why: str
+    ) -> ConsumerEventRecorder | None:
         """Say who consumes; gives the consumer's pen."""
-        queue_pen = consumer.queue.pen
+        queue_pen = consumer.queue.recorder
         if queue_pen is None:
             return None
         self._consumer_count += 1
         limit = 0 if consumer.no_ack else consumer.credit.limit
-        pen = ConsumerPen(self._book, queue_pen.qid, self._consumer_count, limit)
+        pen = ConsumerEventRecorder(self._book, queue_pen.qid, self._consumer_count, limit)
         self.say_consumer(consumer, pen, connection, why)
         return pen
 
-    def say_consumer(self, consumer: Consumer, pen: ConsumerPen, connection: int, why: str) -> None:
+    def say_consumer(
+        self, consumer: Consumer, pen: ConsumerEventRecorder, connection: int, why: str
+    ) -> None:
         """Say who it is, that it has gone, or has another limit."""
-        queue_pen = consumer.queue.pen
+        queue_pen = consumer.queue.recorder
         qid = queue_pen.qid if queue_pen is not None else 0
         self._book.name(
             f'con","id":{pen.cid},"qid":{qid},"c":{connection},"h":{consumer.channel.number},'
@@ -114,5 +118,5 @@ class Names:
 def look_of(queue: Queue) -> str:
     """Type, durability and order of a queue, as a line says them."""
     stored = 2 if queue.stored and queue.keeps_all else int(queue.stored)
-    is_free = queue.levels is not None or isinstance(queue, Hold)
+    is_free = queue.levels is not None or isinstance(queue, DelayQueue)
     return f'"ty":"{queue.features.type}","d":{stored},"pri":{is_free:d}'

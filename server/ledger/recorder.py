@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vouchmq.protocol.runs import Message
     from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.ledger.writer import Book
+    from vouchmq.server.ledger.writer import LedgerWriter
 
 # Ranges in one line: a line of many is split.
 LINE_RANGES: Final = 2000
@@ -53,7 +53,7 @@ class Watch(Protocol):
         """The queue is about to go, with all that it holds."""
 
 
-class QueuePen:
+class QueueEventRecorder:
     """Writes what becomes of the copies in one queue.
 
     Args:
@@ -65,7 +65,7 @@ class QueuePen:
 
     __slots__ = ("_book", "_watch", "look", "qid")
 
-    def __init__(self, book: Book, qid: int, look: str, watch: Watch) -> None:
+    def __init__(self, book: LedgerWriter, qid: int, look: str, watch: Watch) -> None:
         self._book = book
         self._watch = watch
         self.qid = qid
@@ -101,9 +101,9 @@ class QueuePen:
         for text in in_lines(ranges):
             self._book.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
 
-    def moves(self, messages: Sequence[Message], raws: Sequence[bytes], why: str) -> Mover:
+    def moves(self, messages: Sequence[Message], raws: Sequence[bytes], why: str) -> MoveRecorder:
         """Copies that leave for other queues; `raws` is what of each of them arrives there."""
-        return Mover(self._book, self.qid, messages, raws, why)
+        return MoveRecorder(self._book, self.qid, messages, raws, why)
 
     def purged(self, queue: Queue) -> None:
         """See `Pen`."""
@@ -122,14 +122,14 @@ class QueuePen:
         self._book.deal = -1
 
 
-class Mover:
+class MoveRecorder:
     """Writes where messages that the broker publishes itself have gone."""
 
     __slots__ = ("_book", "_messages", "_qid", "_raws", "_why")
 
     def __init__(
         self,
-        book: Book,
+        book: LedgerWriter,
         qid: int,
         messages: Sequence[Message],
         raws: Sequence[bytes],
@@ -178,15 +178,19 @@ def is_same(one: bytes, other: bytes) -> bool:
 
 def qids_text(queues: Sequence[Queue]) -> str:
     """The ledger's numbers of queues, as JSON."""
-    return "[" + ",".join([str(queue.pen.qid) for queue in queues if queue.pen is not None]) + "]"
+    return (
+        "["
+        + ",".join([str(queue.recorder.qid) for queue in queues if queue.recorder is not None])
+        + "]"
+    )
 
 
-class ConsumerPen:
+class ConsumerEventRecorder:
     """Writes what is delivered to one consumer."""
 
     __slots__ = ("_book", "_qid", "cid", "limit", "places")
 
-    def __init__(self, book: Book, qid: int, cid: int, limit: int) -> None:
+    def __init__(self, book: LedgerWriter, qid: int, cid: int, limit: int) -> None:
         self._book = book
         self._qid = qid
         self.cid = cid

@@ -51,7 +51,7 @@ class Growing(Protocol):
         """The event as it is now; it grows no more."""
 
 
-class Book:
+class LedgerWriter:
     """The lines of one epoch.
 
     Args:

@@ -37,7 +37,7 @@ class Publishing(Protocol):
 
     is_blocking: bool
 
-    def press(self, *, is_tight: bool, is_low: bool) -> None:
+    def block_publishing(self, *, is_tight: bool, is_low: bool) -> None:
         """Memory has become tight or low, or is so no longer (LIMIT-27)."""
 
     def unblock(self) -> None:
@@ -115,7 +115,7 @@ class Alarms:
         self._update()
         if has_changed:
             for connection in list(self._connections):
-                connection.press(is_tight=is_tight, is_low=self.is_memory_low)
+                connection.block_publishing(is_tight=is_tight, is_low=self.is_memory_low)
 
     def storage_failed(self, free_octets: int) -> None:
         """The disk took no block: an alarm until it is shown to take one (LIMIT-15)."""
@@ -155,7 +155,7 @@ class Alarms:
         self._connections[connection] = None
         connection.is_blocking = self.is_raised
         if self.is_memory_tight:
-            connection.press(is_tight=True, is_low=self.is_memory_low)
+            connection.block_publishing(is_tight=True, is_low=self.is_memory_low)
 
     def leave(self, connection: Publishing) -> None:
         """It is gone."""

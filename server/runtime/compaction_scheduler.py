@@ -91,7 +91,7 @@ class Turns(Protocol):
         """Have a turn run."""
 
 
-class Upkeep:
+class CompactionScheduler:
     """Calls the compactor.
 
     Args:

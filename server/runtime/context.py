@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.broker import Broker
-    from vouchmq.server.broker.enqueue import Storing
-    from vouchmq.server.broker.features.apply import Equipment
+    from vouchmq.server.broker.enqueue import Enqueuer
+    from vouchmq.server.broker.features.apply import FeatureBuilder
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.ledger.ledger import Ledger
@@ -82,7 +82,7 @@ class Limits:
     blocked_log_after_s: float = 30.0
 
 
-class Node:
+class BrokerContext:
     """The shared state of one broker.
 
     Args:
@@ -103,8 +103,8 @@ class Node:
         turn: Turn,
         limits: Limits,
         *,
-        storing: Storing,
-        equipment: Equipment,
+        storing: Enqueuer,
+        equipment: FeatureBuilder,
         clock: Callable[[], float],
         random_token: Callable[[], str],
         name: str = "",

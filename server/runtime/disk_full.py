@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vouchmq.server.runtime.alarms import Alarms
-    from vouchmq.server.runtime.context import Node
+    from vouchmq.server.runtime.context import BrokerContext
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ def free_octets(disk: Measured) -> int:
         return 0
 
 
-class Storage:
+class WriteRejection:
     """Stands between those who want something stored and the journal.
 
     Args:
@@ -106,7 +106,7 @@ class Storage:
         self._unwritten.append(lambda: self._journal().drop_queue(queue_id))
         return self._journal().drop_queue(queue_id)
 
-    def hand_over(self, lsn: int) -> bool:
+    def flush_through(self, lsn: int) -> bool:
         """Have the block with this LSN written now; False if the disk refused it."""
         journal = self._journal()
         if lsn > journal.written_lsn:
@@ -121,7 +121,7 @@ class Storage:
         self._has_new = False
         self._unwritten.clear()
 
-    def refused(self, node: Node, first_lsn: int, last_lsn: int) -> None:
+    def refused(self, node: BrokerContext, first_lsn: int, last_lsn: int) -> None:
         """The disk took nothing of what was buffered under these LSNs, both included."""
         journal = self._journal()
         # First, so that nobody publishes because of what follows.
@@ -130,7 +130,7 @@ class Storage:
         if not self.stuck_lsn:
             log.warning("storage.refused", count=max(0, last_lsn - first_lsn + 1))
         if last_lsn >= first_lsn:
-            self._give_again()
+            self._resubmit()
             given_lsn = journal.next_lsn
             if not self._has_only_probe:
                 node.storage_refused(first_lsn, last_lsn)
@@ -140,7 +140,7 @@ class Storage:
         # What was written before says nothing of the disk as it is now.
         self._probe_lsn = 0
 
-    def _give_again(self) -> None:
+    def _resubmit(self) -> None:
         # Who waits for the old LSN of one waits long enough: the next block that is written
         # passes it, and holds the definition.
         for give in self._unwritten:
@@ -153,7 +153,7 @@ class Storage:
         if self._alarms.is_storage_failing and not self._probe_lsn:
             lsn = self._journal().barrier()
             self._has_only_probe = lsn == self.stuck_lsn and not self._has_new
-            if self.hand_over(lsn):
+            if self.flush_through(lsn):
                 self._probe_lsn = lsn
             self._has_only_probe = False
 

@@ -79,7 +79,7 @@ class Share(NamedTuple):
         return self.stuck_octets + self.unacked_octets
 
 
-class Relief:
+class MemoryRelief:
     """Closes the largest holders while memory stays low.
 
     Args:

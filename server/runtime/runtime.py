@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from vouchmq.server.broker.broker import Broker, keeper_of
-from vouchmq.server.broker.dead_letter.pace import Pace
-from vouchmq.server.broker.dead_letter.publisher import Office
+from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
+from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
 from vouchmq.server.broker.delays.delay import held_for
-from vouchmq.server.broker.delays.delay_queue import Hold
-from vouchmq.server.broker.enqueue import Storing
-from vouchmq.server.broker.features.apply import Equipment
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.enqueue import Enqueuer
+from vouchmq.server.broker.features.apply import FeatureBuilder
 from vouchmq.server.broker.features.arguments import STREAM, X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.features.options import features_of
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
@@ -28,13 +28,13 @@ from vouchmq.server.broker.streams.stream import Stream
 from vouchmq.server.broker.timers import Timers
 from vouchmq.server.edge.errors import StartupError
 from vouchmq.server.edge.sizes import parse_amount
-from vouchmq.server.ledger.ledger import Habits, Ledger
+from vouchmq.server.ledger.ledger import Ledger, LedgerConfig
 from vouchmq.server.ledger.text import file_name_part
 from vouchmq.server.runtime.alarms import Alarms
-from vouchmq.server.runtime.compaction_scheduler import Upkeep
-from vouchmq.server.runtime.context import Limits, Node
-from vouchmq.server.runtime.disk_full import Storage, free_octets
-from vouchmq.server.runtime.memory_relief import Relief
+from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
+from vouchmq.server.runtime.context import BrokerContext, Limits
+from vouchmq.server.runtime.disk_full import WriteRejection, free_octets
+from vouchmq.server.runtime.memory_relief import MemoryRelief
 from vouchmq.server.runtime.turn import Turn
 from vouchmq.server.version import VERSION
 from vouchmq.store.compaction.compactor import Compactor
@@ -46,7 +46,7 @@ from vouchmq.store.sync.group_commit import GroupCommit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.policy.policies import Ruling
+    from vouchmq.server.broker.policy.policies import PolicyMatch
     from vouchmq.server.broker.queues.spec import QueueSpec
     from vouchmq.server.edge.settings import Settings
     from vouchmq.server.ledger.files import LedgerFiles
@@ -99,9 +99,9 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def habits_of(settings: Settings) -> Habits:
+def ledger_config_of(settings: Settings) -> LedgerConfig:
     """The settings of the ledger."""
-    return Habits(
+    return LedgerConfig(
         broker=settings.ledger_broker or file_name_part(settings.node),
         version=VERSION,
         is_synced=settings.ledger_sync == "group",
@@ -113,7 +113,7 @@ def habits_of(settings: Settings) -> Habits:
     )
 
 
-class Assembly:
+class BrokerRuntime:
     """One broker: journal recovered, virtual hosts restored, ready for connections.
 
     Args:
@@ -161,7 +161,7 @@ class Assembly:
         self.alarms = self._new_alarms(settings, memory_octets)
         self.pager = self._new_pager(settings)
         self.journal: Journal
-        self.storage = Storage(
+        self.write_rejection = WriteRejection(
             lambda: self.journal,
             self._write_journal,
             self.alarms,
@@ -169,7 +169,7 @@ class Assembly:
             has_room=lambda: self._has_room(settings.segment_size_bytes),
         )
         self.timers = Timers(now_ms, call_later or never)
-        self.storing = Storing(lambda: self.journal, now_ms)
+        self.storing = Enqueuer(lambda: self.journal, now_ms)
         self.office = self._new_office(settings, wall_ms)
         self.equipment = self._new_equipment(settings)
         self._stored: dict[int, Queue] = {}
@@ -190,7 +190,7 @@ class Assembly:
         self.upkeep = self._new_upkeep(settings, call_later)
         self._restore(recovered, settings, lambda: self._begin(recovered_lsn, random_token))
         self.node = self._new_node(settings, random_token, recovered_lsn)
-        self.relief = Relief(self.alarms, lambda: list(self.node.connections), clock)
+        self.relief = MemoryRelief(self.alarms, lambda: list(self.node.connections), clock)
         if ledger_files is not None:
             self._open_ledger(settings, ledger_files, wall_ms)
         self.turn.wake()
@@ -209,7 +209,7 @@ class Assembly:
                     log.error(
                         "queue.unknown", queue_id=queue_id, count=copies.count, meaning=ORPHANS
                     )
-                self.storage.drop_queue(queue_id)
+                self.write_rejection.drop_queue(queue_id)
             else:
                 queue.restore(queue_id, copies.spans, copies.delivered_lsn)
                 if isinstance(queue, Stream) and copies.positions is not None:
@@ -234,7 +234,7 @@ class Assembly:
         clock = self._clock
         since_us = wall_ms() * 1000 - int(clock() * 1_000_000)
         self.ledger = Ledger(
-            habits_of(settings),
+            ledger_config_of(settings),
             files,
             self.node,
             lambda: since_us + int(clock() * 1_000_000),
@@ -257,7 +257,7 @@ class Assembly:
         self.alarms.read(memory_octets, free_octets(self._disk))
         if not self._has_its_files():
             return False
-        self.storage.probe()
+        self.write_rejection.probe()
         self._tell_of_pager()
         self.upkeep.look()
         if self.ledger is not None:
@@ -341,14 +341,14 @@ class Assembly:
             progress=progress,
         )
 
-    def _new_office(self, settings: Settings, wall_ms: Callable[[], int]) -> Office:
-        return Office(
+    def _new_office(self, settings: Settings, wall_ms: Callable[[], int]) -> DeadLetterPublisher:
+        return DeadLetterPublisher(
             lambda name: self.broker.vhosts.get(name),
             self.storing,
             lambda: self.journal,
             wall_ms,
             self.turn.wake,
-            Pace(
+            DeadLetterPace(
                 self._clock,
                 lambda: self.turn.count,
                 lambda: self.alarms.is_disk_low or self.alarms.is_storage_failing,
@@ -364,7 +364,7 @@ class Assembly:
         if X_DEAD_LETTER_EXCHANGE in queue.spec.arguments:
             return f"argument {X_DEAD_LETTER_EXCHANGE}"
         vhost = self.broker.vhosts.get(queue.spec.vhost)
-        policy = vhost.government.ruling_of(queue).policy if vhost is not None else None
+        policy = vhost.government.policy_of_queue(queue).policy if vhost is not None else None
         return f"policy {policy.name}" if policy is not None else ""
 
     def _new_alarms(self, settings: Settings, memory_octets: int) -> Alarms:
@@ -374,8 +374,8 @@ class Assembly:
             self.turn.later,
         )
 
-    def _new_equipment(self, settings: Settings) -> Equipment:
-        equipment = Equipment(
+    def _new_equipment(self, settings: Settings) -> FeatureBuilder:
+        equipment = FeatureBuilder(
             self.timers,
             self.office,
             self.pager,
@@ -390,8 +390,8 @@ class Assembly:
 
     def _new_node(
         self, settings: Settings, random_token: Callable[[], str], recovered_lsn: int
-    ) -> Node:
-        node = Node(
+    ) -> BrokerContext:
+        node = BrokerContext(
             self.broker,
             self.journal,
             self.turn,
@@ -403,7 +403,7 @@ class Assembly:
             name=settings.node,
             alarms=self.alarms,
         )
-        node.hand_over = self.storage.hand_over
+        node.hand_over = self.write_rejection.flush_through
         node.unsettle = self.journal.unsettle
         # Whatever recovery has found is on disk: who waits for it waits no longer.
         node.watermark = self.turn.watermark = recovered_lsn
@@ -423,15 +423,15 @@ class Assembly:
         self,
         settings: Settings,
         call_later: Callable[[float, Callable[[], None]], object] | None,
-    ) -> Upkeep:
-        return Upkeep(
+    ) -> CompactionScheduler:
+        return CompactionScheduler(
             Compactor(self.journal, self._spoiled, self._clock),
             self.journal.chain,
             self.alarms,
             self.turn,
             clock=self._clock,
             later=call_later or (lambda _, step: self.turn.later(step)),
-            is_stuck=lambda: self.storage.stuck_lsn != 0,
+            is_stuck=lambda: self.write_rejection.stuck_lsn != 0,
             segment_octets=settings.segment_size_bytes,
         )
 
@@ -451,7 +451,7 @@ class Assembly:
             queue = Stream(spec, *around, self.journal_clock)
         else:
             queue = Queue(spec, self.turn, self.journal, self.pager, self._unused)
-        self.equipment.equip(queue, features)
+        self.equipment.apply_options(queue, features)
         if spec.stored:
             self._stored[spec.queue_id] = queue
         if self.ledger is not None:
@@ -461,16 +461,16 @@ class Assembly:
     def _define(self, record: bytes) -> int:
         # Operators are no clients, whose every word is followed by a turn.
         self.turn.wake()
-        return self.storage.define(record)
+        return self.write_rejection.define(record)
 
-    def _regulate(self, queue: Queue, ruling: Ruling) -> None:
+    def _regulate(self, queue: Queue, ruling: PolicyMatch) -> None:
         """Policies have changed what a queue is to have (POLICY-04)."""
-        self.equipment.equip(queue, features_of(queue.spec.arguments, ruling))
+        self.equipment.apply_options(queue, features_of(queue.spec.arguments, ruling))
         if self.ledger is not None:
             self.ledger.changed(queue)
 
-    def _new_hold(self, spec: QueueSpec) -> Hold:
-        return Hold(
+    def _new_hold(self, spec: QueueSpec) -> DelayQueue:
+        return DelayQueue(
             spec,
             self.turn,
             self.journal,
@@ -485,7 +485,7 @@ class Assembly:
         """Let waiting consumers have what is there before somebody looks at what is left."""
         if not queue.has_consumers or self.storing.is_gathering:
             return False
-        self.storage.hand_over(self.journal.next_lsn - 1)
+        self.write_rejection.flush_through(self.journal.next_lsn - 1)
         if self.node.has_failed:
             return False
         queue.dispatch()
@@ -494,14 +494,14 @@ class Assembly:
 
     def _drop_queue(self, queue_id: int) -> int:
         self._stored.pop(queue_id, None)
-        return self.storage.drop_queue(queue_id)
+        return self.write_rejection.drop_queue(queue_id)
 
     def _recall(self, scope_id: int, key: bytes) -> bytes | None:
         """The value of a note by now; who is gone wants none."""
         queue = self._stored.get(scope_id)
         if isinstance(queue, Stream):
             return queue.recall(key)
-        return queue.care.recall(key) if queue is not None and queue.care is not None else None
+        return queue.hooks.recall(key) if queue is not None and queue.hooks is not None else None
 
     def _position_of(self, queue_id: int, lsn: int) -> int | None:
         """The offset of a message in a stream."""
@@ -524,7 +524,7 @@ class Assembly:
             self.turn.ledger.flush()  # first: no settle may be on disk whose event is not
         if self.node.has_failed or self._is_closed:
             return
-        if self.journal.next_lsn != self.storage.stuck_lsn:
+        if self.journal.next_lsn != self.write_rejection.stuck_lsn:
             self._hand_to_disk()
         self.pager.run()
         if self.pager.is_behind:
@@ -538,14 +538,14 @@ class Assembly:
                 self._storage_failed(str(error))
                 return
             self.office.refused(error.first_lsn)
-            self.storage.refused(self.node, error.first_lsn, error.last_lsn)
+            self.write_rejection.refused(self.node, error.first_lsn, error.last_lsn)
         except Exception as error:
             # Nobody can say what the journal holds after a bug in it: no word of ours would count.
             log.exception("journal.bug")
             self._storage_failed(f"a bug in the journal: {error!r}")
             return
         else:
-            self.storage.written()
+            self.write_rejection.written()
             self.office.written()
             self.upkeep.written()
         # What compaction has moved, and settles, ask for no sync; after so much of it one is made
@@ -561,7 +561,7 @@ class Assembly:
             # As group commit has it, not as it is told: a confirm may not be its own evidence.
             self.ledger.synced(self.commit.watermark, self.commit.counters.last_sync_ms)
         self.node.synced(watermark)
-        self.storage.synced(watermark)
+        self.write_rejection.synced(watermark)
         self.office.pace.look()
 
     def _sync_failed(self, error: int) -> None:
@@ -573,7 +573,7 @@ class Assembly:
     def _storage_failed(self, reason: str) -> None:
         """A failed write or sync is final: no page can be trusted after it (DURABLE-21)."""
         # What cannot be read while there is no node yet ends the start.
-        node: Node | None = getattr(self, "node", None)
+        node: BrokerContext | None = getattr(self, "node", None)
         if node is not None and not node.has_failed:
             node.storage_failed()
             self._fatal(reason)

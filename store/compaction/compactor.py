@@ -24,7 +24,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
-from vouchmq.store.compaction.victim import Choice
+from vouchmq.store.compaction.victim import VictimSelector
 from vouchmq.store.journal import records
 from vouchmq.store.reading.block_contents import (
     Route,
@@ -114,7 +114,7 @@ class Compactor:
         self._on_spoiled = on_spoiled
         self._round: _Round | None = None
         self._work: Iterator[int] = iter(())
-        self._choice = Choice(journal.chain)
+        self._choice = VictimSelector(journal.chain)
 
     @property
     def passed_bytes(self) -> int:
@@ -137,7 +137,7 @@ class Compactor:
         try:
             file = self._journal.disk.open(segment.name)
         except OSError as error:
-            self._spoil(segment, str(error))
+            self._mark_corrupt(segment, str(error))
             return False
         is_oldest = segment is self._journal.chain.resting[0]
         self._round = _Round(segment, file, self._journal.refusals, is_oldest)
@@ -171,7 +171,7 @@ class Compactor:
         except StopIteration:
             self._end()
         except (OSError, LookupError) as error:
-            self._spoil(current.segment, str(error))
+            self._mark_corrupt(current.segment, str(error))
         return self._round is not None or self.look()
 
     def _empty(self, current: _Round) -> Iterator[int]:
@@ -305,7 +305,7 @@ class Compactor:
     def _move(self, current: _Round, offset: int, end: int) -> Iterator[int]:
         """Read a block as a whole, a piece at a time, and move what is alive in it."""
         window = yield from self._read(current.file, offset, end)
-        yield from self._carry(current, _block_at(window, current.segment, offset), window)
+        yield from self._copy_live(current, _block_at(window, current.segment, offset), window)
         self.counters.passed_bytes += (end - offset) // 2
 
     def _read(self, file: DiskFile, offset: int, end: int) -> Generator[int, None, Parts]:
@@ -332,30 +332,30 @@ class Compactor:
             raise LookupError(f"the block at offset {offset} does not match its checksum")
         return window
 
-    def _carry(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
+    def _copy_live(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
         """Move and log again what others need."""
         segment, journal = current.segment, self._journal
         learn_routes(block, window, current.routes)
         cost = 0
         for run in runs_of(block, window, current.routes, is_wanted=_having_live(segment)):
             for lsns in _pieces(run):
-                cost += _RUN_COST + self._carry_piece(segment, run, lsns, window)
+                cost += _RUN_COST + self._copy_piece(segment, run, lsns, window)
                 if cost >= _BIT:
                     yield cost
                     cost = 0
         if current.is_oldest:
             return
         for queue_id, settled in _pieces_settled(block, window):
-            yield _RUN_COST + self._relog(segment, queue_id, settled)
+            yield _RUN_COST + self._rewrite_settlements(segment, queue_id, settled)
         for queue_id in drops_of(block, window):
             if journal.chain.needs_drop(segment, queue_id):
-                journal.relog_drop(queue_id)
+                journal.rewrite_drop(queue_id)
         for scope_id, key, value in notes_of(block, window):
             if value is None and journal.chain.needs_unnote(segment, scope_id):
-                journal.notes.say_again(scope_id, key)
+                journal.notes.repeat(scope_id, key)
                 yield _RUN_COST
 
-    def _carry_piece(self, segment: Segment, run: Run, lsns: range, window: Window) -> int:
+    def _copy_piece(self, segment: Segment, run: Run, lsns: range, window: Window) -> int:
         """Move those of a run's messages that live here; return their octets."""
         chain, journal = self._journal.chain, self._journal
         queue_ids: dict[int, tuple[int, ...]] = {}
@@ -377,11 +377,11 @@ class Compactor:
         self.counters.moved_bytes += size
         return size
 
-    def _relog(self, segment: Segment, queue_id: int, lsns: Sequence[int]) -> int:
+    def _rewrite_settlements(self, segment: Segment, queue_id: int, lsns: Sequence[int]) -> int:
         needed = self._journal.chain.needed_settle(segment, queue_id, lsns)
         if not needed:
             return 0
-        self._journal.relog(queue_id, needed)
+        self._journal.rewrite_settlements(queue_id, needed)
         self.counters.relogged += len(needed)
         return _size_of_settles(needed)
 
@@ -393,7 +393,7 @@ class Compactor:
             raise LookupError(f"{segment.live_count} live copies were not found in it")
         resting = self._journal.chain.resting
         if any(older.is_needed for older in resting[: resting.index(segment)]):
-            self._journal.vacate(segment)
+            self._journal.retire(segment)
             self._choice.rule_out(segment)
 
     def _end(self) -> None:
@@ -403,7 +403,7 @@ class Compactor:
             self._journal.chain.emptying = None
             self._work = iter(())
 
-    def _spoil(self, segment: Segment, reason: str) -> None:
+    def _mark_corrupt(self, segment: Segment, reason: str) -> None:
         self._end()
         self._choice.rule_out(segment)
         self._journal.distrust(segment.generation)

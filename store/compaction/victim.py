@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from vouchmq.store.journal.segment import Segment
-    from vouchmq.store.journal.segments import Chain
+    from vouchmq.store.journal.segments import SegmentChain
 
 # A segment is worth emptying when less than this share of it is needed.
 _MOST_NEEDED: Final = 0.5
@@ -37,10 +37,10 @@ class _Found(NamedTuple):
     row_length: int
 
 
-class Choice:
+class VictimSelector:
     """Knows what was found in which segment of a chain."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: SegmentChain) -> None:
         self._chain = chain
         self._looks = 0
         self._found: dict[int, _Found] = {}  # by generation

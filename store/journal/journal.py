@@ -21,8 +21,8 @@ from vouchmq.store.journal.end_mark import EndMark, EndMarkFile
 from vouchmq.store.journal.notes import Notes
 from vouchmq.store.journal.positions import PositionOf
 from vouchmq.store.journal.segment import Segment, summary_name
-from vouchmq.store.journal.segment_pool import Chore
-from vouchmq.store.journal.segments import Chain, ChainState, SyncScope
+from vouchmq.store.journal.segment_pool import FileTask
+from vouchmq.store.journal.segments import ChainState, SegmentChain, SyncScope
 from vouchmq.store.journal.snapshot import Snapshot
 from vouchmq.store.reading.index import Index, SegmentIndex
 from vouchmq.store.reading.reader import NO_LIMIT, FetchedRun, Reader
@@ -89,7 +89,7 @@ class Journal:
         self.wants_sync = False
         # How many blocks the disk has refused, with the moves in them.
         self.refusals = 0
-        self._chain = Chain(disk, segment_size_bytes, state.chain)
+        self._chain = SegmentChain(disk, segment_size_bytes, state.chain)
         self._index = state.index
         self._reader = Reader(disk, state.index, self.distrust)
         self._snapshot = Snapshot(snapshot, state.definitions)
@@ -111,7 +111,7 @@ class Journal:
         self._begin_segment(0, self._snapshot.known)
 
     @property
-    def chain(self) -> Chain:
+    def chain(self) -> SegmentChain:
         """The row of segments, for who looks after its length."""
         return self._chain
 
@@ -238,15 +238,15 @@ class Journal:
                 turn.place(queue_id, first_lsn, len(raws), position)
         turn.arrivals.append(arrived_ms)
 
-    def relog(self, queue_id: int, lsns: Sequence[int]) -> None:
+    def rewrite_settlements(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer settles again whose block is about to go; they are counted already."""
         self._turn.relogs.append((queue_id, lsns))
 
-    def relog_drop(self, queue_id: int) -> None:
+    def rewrite_drop(self, queue_id: int) -> None:
         """Buffer again that a queue is gone; it is counted already."""
         self._turn.dropped_again.append(queue_id)
 
-    def vacate(self, segment: Segment) -> None:
+    def retire(self, segment: Segment) -> None:
         """Buffer that a segment may go out of turn; it takes effect when that is synced.
 
         It is not the oldest and not the newest, no live copy is in it, and of what it says
@@ -296,7 +296,7 @@ class Journal:
         if turn.runs:
             turn.written_ms = self._wall_ms()
         try:
-            self.next_lsn += self._chain.scrub()
+            self.next_lsn += self._chain.wipe_header()
             self._write_block()
         except OSError as error:
             raise self._forget_block(error) from error
@@ -419,7 +419,7 @@ class Journal:
         first, last = self.written_lsn + 1, self.next_lsn - 1
         self.refusals += 1
         with suppress(OSError):
-            self.next_lsn += self._chain.scrub()
+            self.next_lsn += self._chain.wipe_header()
         lost = set(self._new_routes)
         self._new_routes = []
         self._turn = self._turn.refused(first)
@@ -451,7 +451,7 @@ class Journal:
             self._notes.count_drop(queue_id)
             chain.drop_queue(queue_id)
         for segment in turn.vacated:
-            chain.vacate(segment)
+            chain.retire(segment)
 
     # What group commit asks.
 
@@ -517,12 +517,12 @@ class Journal:
         """
         if not self._chain.active.has_room(records.HEADER_SIZE):
             return
-        self.next_lsn += self._chain.scrub()
+        self.next_lsn += self._chain.wipe_header()
         # What is buffered belongs to a later block, and so do its LSNs.
         lsn = self.written_lsn + 1
         self.unsynced_bytes += self._chain.append((), 0, lsn, lsn)
 
-    def take_chores(self) -> list[Chore]:
+    def take_chores(self) -> list[FileTask]:
         """Return file work for somebody who may block; none of it is needed for safety."""
         return self._chain.take_chores()
 

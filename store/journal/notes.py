@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vouchmq.store.journal.segment import Segment
-    from vouchmq.store.journal.segments import Chain
+    from vouchmq.store.journal.segments import SegmentChain
 
 # Gives the value that a scope's key has by now, None if it is not wanted any more.
 Recall = Callable[[int, bytes], bytes | None]
@@ -71,7 +71,7 @@ class Notes:
         known: what recovery found, by scope; kept up to date here until there is an owner to ask
     """
 
-    def __init__(self, chain: Chain, known: dict[int, dict[bytes, bytes]]) -> None:
+    def __init__(self, chain: SegmentChain, known: dict[int, dict[bytes, bytes]]) -> None:
         # How many notes were written again so far.
         self.carried_count = 0
         self._chain = chain
@@ -114,7 +114,7 @@ class Notes:
         """The scope is gone: what is buffered for it need not be written."""
         self._noted.pop(scope_id, None)
 
-    def say_again(self, scope_id: int, key: bytes) -> None:
+    def repeat(self, scope_id: int, key: bytes) -> None:
         """Have the next block say which value a key has, or that it has none."""
         self._again[scope_id, key] = None
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 S = TypeVar("S")
 
 
-class Homes(Generic[S]):
+class SegmentMap(Generic[S]):
     """Ranges of LSNs, each with its home, the last of them open."""
 
     __slots__ = ("_homes", "_starts")

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, Protocol
 from vouchmq.store.disk import DISK_FULL, Disk, DiskFile, Syncable
 from vouchmq.store.journal import records
 from vouchmq.store.journal.segment import Segment, summary_name
-from vouchmq.store.journal.segment_map import Homes
-from vouchmq.store.journal.segment_pool import Chore, Spares
+from vouchmq.store.journal.segment_map import SegmentMap
+from vouchmq.store.journal.segment_pool import FileTask, SegmentPool
 
 DAMAGED_SUFFIX: Final = ".damaged"
 # From this average on the parts go to the kernel one by one instead of being joined:
@@ -61,7 +61,7 @@ class ChainState:
     settled: Mapping[int, LsnSet] = field(default_factory=dict)
 
 
-class Chain:
+class SegmentChain:
     """All segments that count, the last of which takes new blocks.
 
     `number` is that of the next block. `begin` must be called before the first `append`.
@@ -79,7 +79,7 @@ class Chain:
         self.emptying: Segment | None = None
         self._segments = state.segments
         self._generation = state.generation
-        self._homes: Homes[Segment] = Homes()
+        self._homes: SegmentMap[Segment] = SegmentMap()
         self._homes.restore([(s.first_lsn, s) for s in state.segments], state.moved)
         self._vacated = state.vacated
         # Of the segments that recovery found, while there are any: what had been settled.
@@ -92,7 +92,7 @@ class Chain:
         self._needs_scrub = False
         self._block_offset = 0
         self._retired: list[tuple[Segment, int]] = []
-        self._spares = Spares(disk, segment_size_bytes)
+        self._spares = SegmentPool(disk, segment_size_bytes)
 
     # Blocks.
 
@@ -170,7 +170,7 @@ class Chain:
         self._note_block(active)
         return size
 
-    def scrub(self) -> int:
+    def wipe_header(self) -> int:
         """Wipe the header of a block that failed; return how many LSNs are to be left out for it.
 
         It may have reached the disk in full, and its number will be used again. A crash may leave
@@ -398,7 +398,7 @@ class Chain:
         self._spares.look_after(self.active.offset)
         return len(self._segments) > 1 and not self._segments[0].is_needed
 
-    def take_chores(self) -> list[Chore]:
+    def take_chores(self) -> list[FileTask]:
         """Return file work for somebody who may block; none of it is needed for safety."""
         return self._spares.take_chores()
 
@@ -455,7 +455,7 @@ class Chain:
         self._vacated = self.vacated
         return True
 
-    def vacate(self, segment: Segment) -> None:
+    def retire(self, segment: Segment) -> None:
         """Take note that the block just written declares a segment gone that is not the oldest.
 
         It holds no live copy, and what it says about others was logged again.

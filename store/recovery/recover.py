@@ -42,7 +42,7 @@ from vouchmq.store.reading.index import Index, SegmentIndex
 from vouchmq.store.recovery.replay import RecoveredQueue, Remains, Replay
 from vouchmq.store.recovery.scan import Extent, Verdict, list_generations, merge_gaps, read_segment
 from vouchmq.store.recovery.summary import Summary, read_summary
-from vouchmq.store.recovery.summary_check import Survey
+from vouchmq.store.recovery.summary_check import SummaryCheck
 from vouchmq.store.recovery.torn_tail import (
     TORN_SUFFIX,
     forget_oldest,
@@ -172,7 +172,7 @@ def open_journal(
     steps = _Steps(2 * len(generations), progress)
     if refuse_damage:
         whole_bytes = _ALL_BYTES
-    survey = Survey(disk, generations, names, whole_bytes, steps.tell)
+    survey = SummaryCheck(disk, generations, names, whole_bytes, steps.tell)
     verdict = survey.verdict
     if refuse_damage:
         _refuse(verdict)
@@ -227,7 +227,7 @@ def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[in
     return queues
 
 
-def _clean_up(disk: Disk, names: list[str], survey: Survey, report: RecoveryReport) -> None:
+def _clean_up(disk: Disk, names: list[str], survey: SummaryCheck, report: RecoveryReport) -> None:
     """Make the directory say what the verdict says, and make that durable.
 
     The order matters. What lies behind the torn tail goes before the tail is cut, or a second
@@ -330,7 +330,7 @@ def _cut(disk: Disk, last: Extent) -> None:
 
 
 def _replay_segments(
-    disk: Disk, survey: Survey, replay: Replay, steps: _Steps
+    disk: Disk, survey: SummaryCheck, replay: Replay, steps: _Steps
 ) -> tuple[list[Segment], list[SegmentIndex], dict[int, Remains]]:
     """Replay all accepted segments, newest first; return them oldest first."""
     verdict = survey.verdict
@@ -478,13 +478,13 @@ def _set_damaged_aside(
 
 def _carry_on(journal: Journal, remains: Remains, first_lsn: int) -> None:
     for queue_id, lsns in remains.settles:
-        journal.relog(queue_id, [lsn for lsn in lsns if lsn < first_lsn])
+        journal.rewrite_settlements(queue_id, [lsn for lsn in lsns if lsn < first_lsn])
     for queue_id in remains.dropped:
         journal.drop_queue(queue_id)
     journal.write()
     for at in range(0, len(remains.notes), _MOVE_NOTES):
         for scope_id, key in remains.notes[at : at + _MOVE_NOTES]:
-            journal.notes.say_again(scope_id, key)
+            journal.notes.repeat(scope_id, key)
         journal.write()
     size = 0
     for run in sorted(remains.runs, key=lambda run: run.lsns[0]):

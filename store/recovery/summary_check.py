@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _SMALL_HEAD_BYTES: Final = 64 * 1024
 
 
-class Survey:
+class SummaryCheck:
     """Extents and verdict, with as few segments read as can be.
 
     Args:

@@ -30,7 +30,7 @@ class SyncCounters:
     max_sync_ms: float = 0.0
 
 
-class Companions(Protocol):
+class ExtraSyncTargets(Protocol):
     """Files of somebody else that have to be on disk no later than the journal."""
 
     def targets(self) -> Sequence[Syncable]:
@@ -70,7 +70,7 @@ class GroupCommit:
         self._started_at = 0.0
         self._sequence = 0
         self._is_wanted = False
-        self.companions: Companions | None = None
+        self.companions: ExtraSyncTargets | None = None
 
     @property
     def is_idle(self) -> bool:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import vouchmq.server.edge.app
-from vouchmq.server.broker.delays.delay_queue import Hold
-from vouchmq.server.broker.features.dedup import Window
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.features.dedup import KeyWindow
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.classic import Queue
-from vouchmq.server.broker.queues.ports import Outlet
-from vouchmq.server.broker.queues.ready_list import Line
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.ports import ConsumerPort
+from vouchmq.server.broker.queues.ready_list import ReadyList
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 from vouchmq.server.cli.main import main
 from vouchmq.store.journal.journal import Journal, SyncTicket
 from vouchmq.store.sync.group_commit import GroupCommit
@@ -110,29 +110,29 @@ def split_turns() -> None:
 
 def forget_keys() -> None:
     """The keys of a window do not survive a restart."""
-    Window.restore = lambda self, notes: None  # type: ignore[method-assign]
+    KeyWindow.restore = lambda self, notes: None  # type: ignore[method-assign]
 
 
 def forget_delayed() -> None:
     """What a delaying exchange holds does not survive a restart."""
-    Hold.restore = lambda self, store_id, spans, delivered_lsn: None  # type: ignore[method-assign]
+    DelayQueue.restore = lambda self, store_id, spans, delivered_lsn: None  # type: ignore[method-assign]
 
 
 def lose_letters() -> None:
     """What dies is gone."""
 
-    def bury(self: Queue, messages: list[Message], reason: Reason) -> None:
+    def bury(self: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         del reason
         self.drop(messages)
 
-    Queue.bury = bury  # type: ignore[method-assign]
+    Queue.dead_letter = bury  # type: ignore[method-assign]
 
 
 def lose_some() -> None:
     """Now and then a message is taken from its queue and given to nobody."""
     take = Queue.take
 
-    def careless(self: Queue, line: Line, count: int) -> list[Message]:
+    def careless(self: Queue, line: ReadyList, count: int) -> list[Message]:
         batch = take(self, line, count)
         kept = [message for message in batch if (message[2] >> 1) % RARE]
         self.unacked_count -= len(batch) - len(kept)
@@ -143,30 +143,30 @@ def lose_some() -> None:
 
 def overtake() -> None:
     """Now and then the head of a queue is sent to its end."""
-    take = Line.take
+    take = ReadyList.take
     taken = 0
 
-    def unfair(self: Line, count: int) -> list[Message]:
+    def unfair(self: ReadyList, count: int) -> list[Message]:
         nonlocal taken
         taken += 1
         if taken % SOMETIMES == 0 and len(self.ready) > 1:
             self.ready.rotate(-1)
         return take(self, count)
 
-    Line.take = unfair  # type: ignore[method-assign]
+    ReadyList.take = unfair  # type: ignore[method-assign]
 
 
 def forget_redelivered() -> None:
     """Deliveries are never marked as redelivered."""
-    hand_out = Queue.hand_out
+    hand_out = Queue.deliver
 
     def innocent(
-        self: Queue, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1
+        self: Queue, outlet: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
     ) -> bool:
         del mark
         return hand_out(self, outlet, line, batch, 0)
 
-    Queue.hand_out = innocent  # type: ignore[method-assign]
+    Queue.deliver = innocent  # type: ignore[method-assign]
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {

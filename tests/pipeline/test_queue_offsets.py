@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from vouchmq.kit import bulk
 from vouchmq.spark.rows import Delivery, arrow_schema
 from vouchmq.spark.source import tasks
-from vouchmq.spark.source.dedupe import KEPT_RANGES, Handed, Keys
+from vouchmq.spark.source.dedupe import KEPT_RANGES, DeliveredSet, Keys
 from vouchmq.spark.source.offsets import OffsetError, Places, QueueOffset, Ranges, SpoolOffset
 from vouchmq.spark.source.places import places_of
-from vouchmq.spark.source.queue_channel import Lane, Portion
+from vouchmq.spark.source.queue_channel import Portion, QueueChannel
 from vouchmq.spark.source.tasks import TASK_BYTES, largest, packed, record_batches, shares, unpacked
 
 NUMBERS = st.sets(st.integers(0, 60))
@@ -145,7 +145,7 @@ class TestPlacesOf:
 
 class TestHanded:
     def test_copies_of_the_finished_only_and_only_redelivered_ones(self) -> None:
-        handed = Handed()
+        handed = DeliveredSet()
         handed.begin(None)
         handed.hand_out([(1, 1), (1, 2)])
         assert not handed.is_copy((1, 1), True)
@@ -156,7 +156,7 @@ class TestHanded:
         assert not handed.is_copy(None, True)
 
     def test_what_is_missing_in_a_replay_is_not_finished(self) -> None:
-        handed = Handed()
+        handed = DeliveredSet()
         start, end = Places(), Places()
         start.add(1, 1, 5)
         handed.begin(start)
@@ -168,7 +168,7 @@ class TestHanded:
         assert handed.done() == end
 
     def test_one_range_is_kept_and_many_are_not(self) -> None:
-        handed = Handed()
+        handed = DeliveredSet()
         handed.begin(None)
         handed.hand_out((1, number) for number in range(1, 1001))
         handed.acks_arrived(handed.finish())
@@ -245,7 +245,7 @@ class TestLane:
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.randoms())
     def test_acks_settle_exactly_what_they_should(self, sizes: list[int], chance: Any) -> None:
         """A model of a channel takes the acks: each tag once, and no other one."""
-        lane = Lane("q")
+        lane = QueueChannel("q")
         tags = list(range(1, sum(sizes) + 1))
         outstanding = set(tags)
         chance.shuffle(tags)
@@ -260,12 +260,12 @@ class TestLane:
             assert outstanding == set(tags)
 
     def test_in_order_one_ack_is_enough(self) -> None:
-        lane = Lane("q")
+        lane = QueueChannel("q")
         assert lane.settle([1, 2, 3]) == (3, [])
         assert lane.settle([4, 5]) == (5, [])
 
     def test_what_was_put_back_comes_first(self) -> None:
-        lane = Lane("q")
+        lane = QueueChannel("q")
         lane.begin(FakeChannel([plain(tag) for tag in range(1, 6)]))
         assert lane.arrived() == (0, 0)
         assert not lane.is_suspicious()
@@ -278,7 +278,7 @@ class TestLane:
         assert lane.arrived() == (0, 0)
 
     def test_bytes_are_limited_and_one_message_always_comes(self) -> None:
-        lane = Lane("q")
+        lane = QueueChannel("q")
         lane.begin(FakeChannel([plain(tag, b"x" * 100) for tag in range(1, 6)]))
         lane.is_suspicious()
         assert len(lane.take(5, 1)[0]) == 1
@@ -286,7 +286,7 @@ class TestLane:
 
     def test_a_header_of_streams(self) -> None:
         raw = with_headers(x_stream_offset=Long(3))
-        lane = Lane("q")
+        lane = QueueChannel("q")
         lane.begin(FakeChannel([plain(1, raw=raw), plain(2)]))
         assert lane.is_suspicious()
         # Nothing can be taken before it is known what it is.
@@ -297,7 +297,7 @@ class TestLane:
 
 def portion(queue: str, sizes: list[int], start: int = 1) -> Portion:
     deliveries = [plain(start + at, b"x" * size) for at, size in enumerate(sizes)]
-    return Portion(Lane(queue), 0, deliveries)
+    return Portion(QueueChannel(queue), 0, deliveries)
 
 
 class TestTasks:

@@ -13,7 +13,7 @@ from tests.pipeline import source_world as world
 from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
 from tests.waiting import wait_until
 from vouchmq.spark.source import spool
-from vouchmq.spark.source.consumer import Feed, FeedError
+from vouchmq.spark.source.consumer import FeedError, QueueConsumer
 from vouchmq.spark.source.offsets import OffsetError
 from vouchmq.spark.source.spool import SpoolError
 
@@ -128,11 +128,11 @@ class TestKilled:
         query.start()
         query.trigger()
 
-        def die(_: Feed, *__: Any) -> bool:
+        def die(_: QueueConsumer, *__: Any) -> bool:
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr(Feed, "ack", die)
+            patch.setattr(QueueConsumer, "ack", die)
             with pytest.raises(Killed):
                 query.trigger()
         query.kill()

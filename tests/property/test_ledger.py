@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation import history
 from tests.simulation.ledger import Violation
-from vouchmq.server.ledger.recorder import QueuePen
+from vouchmq.server.ledger.recorder import QueueEventRecorder
 
 
 @pytest.mark.parametrize("is_rough", [False, True])
@@ -28,6 +28,6 @@ def test_every_copy_has_the_fate_that_its_queue_says(first: int, is_rough: bool)
 
 
 def test_a_ledger_that_forgets_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(QueuePen, "back", lambda self, messages: None)
+    monkeypatch.setattr(QueueEventRecorder, "back", lambda self, messages: None)
     outcomes = (history.run_ledger(seed, is_rough=True) for seed in (8102, 8103))
     assert any(isinstance(outcome.failure, Violation) for outcome in outcomes)

@@ -18,7 +18,7 @@ from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.delays.delay import is_hidden
-from vouchmq.server.broker.policy.policies import NO_RULING, Policy, Ruling
+from vouchmq.server.broker.policy.policies import NO_RULING, Policy, PolicyMatch
 
 NAMES = ("a", "ab", "b", "ba")
 names = st.sampled_from(NAMES)
@@ -75,9 +75,9 @@ def best(some: dict[str, Policy], name: str, kind: str) -> Policy | None:
 
 @given(steps)
 def test_everybody_has_what_governs_them(changes: list[tuple[object, ...]]) -> None:
-    told: dict[QueueStandIn, Ruling] = {}
+    told: dict[QueueStandIn, PolicyMatch] = {}
 
-    def regulate(one: QueueStandIn, ruling: Ruling) -> None:
+    def regulate(one: QueueStandIn, ruling: PolicyMatch) -> None:
         assert told.get(one, NO_RULING) != ruling, "told of nothing new"
         told[one] = ruling
 
@@ -113,8 +113,8 @@ def test_everybody_has_what_governs_them(changes: list[tuple[object, ...]]) -> N
             assert not is_hidden(one.spec.name)
             is_quorum = one.spec.arguments["x-queue-type"] == longstr("quorum")
             kind_of_queue = "quorum_queues" if is_quorum else "classic_queues"
-            wanted = Ruling(*(best(some, one.spec.name, kind_of_queue) for some in lists))
-            assert told.get(one, NO_RULING) == wanted == vhost.government.ruling_of(one)
+            wanted = PolicyMatch(*(best(some, one.spec.name, kind_of_queue) for some in lists))
+            assert told.get(one, NO_RULING) == wanted == vhost.government.policy_of_queue(one)
         for each in vhost.exchanges.values():
             ruler = best(lists[0], each.name, "exchanges") if each.name else None
             alternate = ruler.definition.get("alternate-exchange") if ruler is not None else None

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.server.queues import FakeOutlet, Shared, Stage
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues import ready_list, requeued
-from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.broker.queues.settlement import Outcome
 
 places = st.floats(0, 0.999)
 
@@ -42,7 +42,7 @@ class QueueMachine(RuleBasedStateMachine):
         """CONS-10, CONS-20: highest priority with room, then longest not served."""
         head: Message = (b"", b"", 0, 0)
         able = [outlet for outlet in self.served_order if self.room(outlet) > 0]
-        assert all(outlet.room(head) > 0 for outlet in able)
+        assert all(outlet.capacity(head) > 0 for outlet in able)
         return max(able, key=lambda outlet: outlet.priority, default=None)
 
     def room(self, outlet: FakeOutlet) -> int:
@@ -140,7 +140,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.shared.left = shared
         for each in self.served_order:
             if each.shared is not None:
-                self.stage.queue.room_again(each)
+                self.stage.queue.credit_available(each)
 
     @rule(count=st.integers(1, 9), stored=st.booleans())
     def publish_for_a_turn(self, count: int, stored: bool) -> None:
@@ -196,7 +196,7 @@ class QueueMachine(RuleBasedStateMachine):
             if outlet is not None and outlet.left is not None:
                 outlet.give(outlet.left + 1)
         if requeue:
-            self.stage.queue.requeue(taken, Fate.NACKED)
+            self.stage.queue.requeue(taken, Outcome.NACKED)
             self.ready = sorted(self.ready + [message[2] for message in taken])
         else:
             self.stage.queue.settle(taken)

@@ -17,8 +17,8 @@ MESSAGE_OCTETS = LEAST_OCTETS // 3
 def ready_seqs(queue: Queue, store: FakePagedStore) -> list[int]:
     """All ready messages in order, wherever they are."""
     queue.take_in(at_once=True)
-    seqs = [message[2] for message in queue.line.in_memory()]
-    backlog = queue.line.backlog
+    seqs = [message[2] for message in queue.ready.in_memory()]
+    backlog = queue.ready.backlog
     if backlog is None:
         return seqs
     for span in backlog._spans:
@@ -44,7 +44,7 @@ class PagingQueueMachine(QueueMachine):
 
     @rule()
     def page_hard(self) -> None:
-        self.stage.queue.line.page_out(0)
+        self.stage.queue.ready.page_out(0)
 
     def ready_seqs(self) -> list[int]:
         return ready_seqs(self.stage.queue, self.stage.store)
@@ -58,15 +58,15 @@ class PagingQueueMachine(QueueMachine):
     @invariant()
     def memory_is_accounted_for(self) -> None:
         queue = self.stage.queue
-        assert queue.line.octets == self.stage.pager.total
-        assert queue.line.octets >= 0
-        backlog = queue.line.backlog
-        held = len(queue.line.in_memory()) + (len(backlog.tail) if backlog is not None else 0)
-        assert (queue.line.octets > 0) == (held > 0)
+        assert queue.ready.octets == self.stage.pager.total
+        assert queue.ready.octets >= 0
+        backlog = queue.ready.backlog
+        held = len(queue.ready.in_memory()) + (len(backlog.tail) if backlog is not None else 0)
+        assert (queue.ready.octets > 0) == (held > 0)
 
     @invariant()
     def no_page_is_left_behind(self) -> None:
-        backlog = self.stage.queue.line.backlog
+        backlog = self.stage.queue.ready.backlog
         spans = backlog._spans if backlog is not None else ()
         pages = {span.page for span in spans if isinstance(span, ScratchSpan)}
         assert set(self.stage.store.pages) == pages

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.classic import Queue
 from vouchmq.server.channel.consumer import Consumer
-from vouchmq.server.channel.unacked import Taken, Unacked
+from vouchmq.server.channel.unacked import Unacked, UnackedBatch
 
 QUEUES = [cast("Queue", SimpleNamespace(name=name)) for name in "qr"]
 CONSUMERS = [cast("Consumer", SimpleNamespace(name=name)) for name in "ab"]
@@ -33,7 +33,7 @@ class UnackedMachine(RuleBasedStateMachine):
         super().__init__()
         self.unacked = Unacked()
         self.model: dict[int, Entry] = {}
-        self.held: list[Taken] = []
+        self.held: list[UnackedBatch] = []
         self.next_tag = 1
 
     @rule(
@@ -86,7 +86,7 @@ class UnackedMachine(RuleBasedStateMachine):
         if tag not in self.model:
             return
         expected = sorted(each for each in self.model if each <= tag)
-        taken: list[Taken] = []
+        taken: list[UnackedBatch] = []
         while some := self.unacked.take_first(tag, work):
             taken += some
         self.check(taken, expected)
@@ -96,7 +96,7 @@ class UnackedMachine(RuleBasedStateMachine):
         taken = self.unacked.take_all()
         expected = sorted(self.model)
         if keep:
-            self.unacked.put_back(taken)
+            self.unacked.restore(taken)
         else:
             self.check(taken, expected)
 
@@ -107,7 +107,7 @@ class UnackedMachine(RuleBasedStateMachine):
 
     @rule()
     def roll_back(self) -> None:
-        self.unacked.put_back(self.held)
+        self.unacked.restore(self.held)
         for entry in self.held:
             for tag, message in zip(entry.tags, entry.messages, strict=True):
                 self.model[tag] = (message, entry.consumer, entry.queue, entry.since_ms)
@@ -117,7 +117,7 @@ class UnackedMachine(RuleBasedStateMachine):
     def commit(self) -> None:
         self.held = []
 
-    def check(self, taken: list[Taken], expected: list[int]) -> None:
+    def check(self, taken: list[UnackedBatch], expected: list[int]) -> None:
         """What was taken is what the model says, in order, each with its own owner."""
         found = [
             (tag, (message, entry.consumer, entry.queue, entry.since_ms))

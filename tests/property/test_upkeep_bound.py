@@ -11,7 +11,7 @@ import pytest
 
 from tests.simulation.sim_disk import SimDisk
 from vouchmq.server.runtime.alarms import Alarms
-from vouchmq.server.runtime.compaction_scheduler import Upkeep
+from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.recovery.recover import open_journal
@@ -46,7 +46,7 @@ class Load:
         self._jobs: list[tuple[float, Callable[[], None]]] = []
         alarms = Alarms(0, 0, lambda job: job())
         alarms.read(0, ROOM)
-        self.upkeep = Upkeep(
+        self.upkeep = CompactionScheduler(
             Compactor(self.journal, self._spoiled, self._clock),
             self.journal.chain,
             alarms,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.runtime.runtime import Assembly
+    from vouchmq.server.runtime.runtime import BrokerRuntime
 
 BINDABLE = ("amq.direct", "amq.fanout", "amq.topic")
 
@@ -97,7 +97,7 @@ def recover(world: World, disk: SimDisk) -> Found:
     return found
 
 
-def look_at(assembly: Assembly) -> Found:
+def look_at(assembly: BrokerRuntime) -> Found:
     """Everything that a client could find out. The assembly is of no use after that."""
     vhost = assembly.broker.vhosts["/"]
     items: set[Item] = set()
@@ -105,7 +105,7 @@ def look_at(assembly: Assembly) -> Found:
     for queue in vhost.queues.values():
         if not queue.spec.durable:
             raise Violation(f"{queue.spec.name} was not durable, but is back")
-        if queue.line.mark >> 1 >= assembly.journal.next_lsn:
+        if queue.ready.mark >> 1 >= assembly.journal.next_lsn:
             raise Violation(f"what is next published to {queue.spec.name} is born redelivered")
         items.add(("queue", queue.spec.name, queue.spec.auto_delete))
         queues[queue.spec.name] = drain(queue)
@@ -130,7 +130,7 @@ class Probe:
 
     has_outstanding = False
 
-    def room(self, head: Message) -> int:
+    def capacity(self, head: Message) -> int:
         del head
         return 1 << 30
 

@@ -24,8 +24,8 @@ from vouchmq.protocol.fields import as_integer, as_text, decode_shortstr
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.delays.delay_queue import delay_of
-from vouchmq.server.broker.delays.undelayed import released
-from vouchmq.server.broker.queues.settlement import Fate, Reason
+from vouchmq.server.broker.delays.undelayed import undelayed
+from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 if TYPE_CHECKING:
     from tests.simulation import feature_client
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from vouchmq.protocol.fields import Field, Table
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ports import Outlet
-    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.broker.queues.ports import ConsumerPort
+    from vouchmq.server.broker.queues.ready_list import ReadyList
 
 Death = tuple[str, str, int]  # queue, reason, count; newest first
 
@@ -96,7 +96,7 @@ class Books:
         self.has_timeouts = False
         self._last_seq: dict[str, int] = {}
         self._stack: list[Frame] = []
-        self._served: dict[str, Outlet] = {}
+        self._served: dict[str, ConsumerPort] = {}
         self._aimed: dict[int, Queue] = {}
         self._came: set[tuple[int, str]] = set()
         self.returned_to: set[str] = set()  # queues, since their last dispatch
@@ -125,7 +125,7 @@ class Books:
         queue = self._aimed.pop(number, None)
         is_there = queue is not None and self._world.vhost.queues.get(message.key) is queue
         is_missing = (number, message.key) not in self._came
-        if queue is not None and is_there and is_missing and queue.gate is None:
+        if queue is not None and is_there and is_missing and queue.publish_filter is None:
             raise Violation(f"{number} was confirmed, but never came to {message.key}")
         self._world.states_of.promise(self.needs.get(number, 0), f"confirm of {number}")
 
@@ -178,7 +178,7 @@ class Books:
                 self._came_new(queue, copy)
             else:
                 self._came_on(queue, copy, frame)
-        limit = queue.care.limit if queue.care is not None else None
+        limit = queue.hooks.limit if queue.hooks is not None else None
         most = limit.max_length if limit is not None and limit.rejects else None
         is_kept = bool(self._stack) and self._stack[-1].kind == "kept"  # it had been admitted
         # A dead letter may come between the question and the answer.
@@ -256,15 +256,15 @@ class Books:
             if (queue.spec.name, copy.number) not in self.rejections:
                 raise Violation(f"{copy.number} of {queue.spec.name} was rejected by nobody")
 
-    def requeued(self, queue: Queue, messages: list[Message], fate: Fate) -> None:
+    def requeued(self, queue: Queue, messages: list[Message], fate: Outcome) -> None:
         """Back in the queue, or aside for a while."""
         if queue.is_deleted:
             return
         self.returned_to.add(queue.spec.name)
-        returns = queue.care.returns if queue.care is not None else None
+        returns = queue.hooks.redelivery if queue.hooks is not None else None
         if returns is None:
             return
-        is_counted = fate in {Fate.REJECTED, Fate.LOST} or not returns._only_failures
+        is_counted = fate in {Outcome.REJECTED, Outcome.LOST} or not returns._only_failures
         for message in messages:
             copy = self._of(queue, message)
             copy.returns += is_counted
@@ -318,17 +318,19 @@ class Books:
     # Dying
 
     @contextmanager
-    def burying(self, queue: Queue, messages: list[Message], reason: Reason) -> Iterator[None]:
+    def burying(
+        self, queue: Queue, messages: list[Message], reason: DeadLetterReason
+    ) -> Iterator[None]:
         """Messages die: for a reason that is true, and into the targets that take them."""
         frame = Frame("burying", queue, reason.value)
-        care = queue.care
-        letters = care.letters if care is not None else None
-        is_safe = letters is not None and letters.stuck is not None
+        care = queue.hooks
+        letters = care.dead_letters if care is not None else None
+        is_safe = letters is not None and letters.pending is not None
         wanted: dict[Place, set[str]] = {}
         for message in messages:
             copy = self._of(queue, message)
             self._check_reason(queue, copy, reason)
-            if reason is Reason.MAXLEN and message is messages[0]:
+            if reason is DeadLetterReason.MAXLEN and message is messages[0]:
                 self._check_unwanted(queue, copy, message)
             copy.dying = reason.value
             copy.taken_by = set()
@@ -350,8 +352,8 @@ class Books:
     @contextmanager
     def trying(self, queue: Queue) -> Iterator[None]:
         """A dispatch: what is stuck may be tried again."""
-        returns = queue.care.returns if queue.care is not None else None
-        if returns is not None and returns.aside.is_due:
+        returns = queue.hooks.redelivery if queue.hooks is not None else None
+        if returns is not None and returns.parked.is_due:
             self.returned_to.add(queue.spec.name)  # a delayed one comes back by itself
         if not stuck_of(queue):
             yield
@@ -396,7 +398,7 @@ class Books:
         queues = self._world.vhost.queues
         for name in wanted - set(got):
             queue = queues.get(name)
-            if queue is not None and queue.gate is None:
+            if queue is not None and queue.publish_filter is None:
                 raise Violation(f"{copy.number} of {copy.place[0]} never came to {name} (DLX-08)")
 
     def _targets(self, queue: Queue, copy: Copy, message: Message) -> set[str]:
@@ -417,18 +419,18 @@ class Books:
             seen.add(name)
         return names - seen
 
-    def _check_reason(self, queue: Queue, copy: Copy, reason: Reason) -> None:
+    def _check_reason(self, queue: Queue, copy: Copy, reason: DeadLetterReason) -> None:
         name, features = queue.spec.name, queue.features
         is_true = True
-        if reason is Reason.EXPIRED:
+        if reason is DeadLetterReason.EXPIRED:
             deadline = self.deadline_ms(queue, copy)
             is_true = deadline is not None and deadline <= self._now_ms()
-        elif reason is Reason.REJECTED:
+        elif reason is DeadLetterReason.REJECTED:
             is_true = (name, copy.number) in self.rejections
-        elif reason is Reason.DELIVERY_LIMIT:
+        elif reason is DeadLetterReason.DELIVERY_LIMIT:
             limit = features.delivery_limit
             is_true = limit is not None and copy.returns > limit >= 0
-        elif reason is Reason.MAXLEN:
+        elif reason is DeadLetterReason.MAXLEN:
             most, most_octets = features.max_length, features.max_length_octets
             # Others may be on their way out with it.
             octets = sum(each.octets for place, each in self.copies.items() if place[0] == name)
@@ -441,7 +443,7 @@ class Books:
     def _check_unwanted(self, queue: Queue, copy: Copy, message: Message) -> None:
         """LEN-04: what a consumer waits for is theirs, unless something has come back (LEN-06)."""
         is_first = copy.place[0] not in self.returned_to and self.unserved == copy.place[0]
-        waits = any(outlet.room(message) > 0 for outlet in queue.subscribers.everybody())
+        waits = any(outlet.capacity(message) > 0 for outlet in queue.subscribers.everybody())
         if is_first and waits and queue.subscribers.single_active is None:
             raise Violation(f"{copy.number} was dropped in {copy.place[0]}, and wanted (LEN-04)")
 
@@ -465,7 +467,7 @@ class Books:
             if copy.arrived_ms + delay_of(message[0]) > self._now_ms():
                 raise Violation(f"{copy.number} left the hold of {name} too early (DELAY-14)")
             frame.sources[copy.number].append(copy)
-            due = released(message)
+            due = undelayed(message)
             targets = vhost.route(exchange, due.keys, due.headers) if exchange is not None else ()
             wanted[copy.number] = {queue.spec.name for queue in targets}
         self._stack.append(frame)
@@ -518,7 +520,7 @@ class Books:
 
     # Handing out
 
-    def taken(self, queue: Queue, line: Line, batch: list[Message]) -> None:
+    def taken(self, queue: Queue, line: ReadyList, batch: list[Message]) -> None:
         """A batch is about to be handed out."""
         self.unserved = ""
         now_ms, turn = self._now_ms(), self._world.assembly.turn.count
@@ -546,7 +548,7 @@ class Books:
             self._check_level(queue, line)
 
     @staticmethod
-    def _check_level(queue: Queue, line: Line) -> None:
+    def _check_level(queue: Queue, line: ReadyList) -> None:
         assert queue.levels is not None
         by_level = sorted(queue.levels._by_level.items(), reverse=True)
         first = queue.levels._returned
@@ -556,7 +558,9 @@ class Books:
             if other.count:
                 raise Violation(f"{queue.spec.name} has something of a higher level (PRIO-08)")
 
-    def handed_out(self, queue: Queue, outlet: Outlet, batch: list[Message], mark: int) -> None:
+    def handed_out(
+        self, queue: Queue, outlet: ConsumerPort, batch: list[Message], mark: int
+    ) -> None:
         """A batch goes to a consumer."""
         name = queue.spec.name
         for message in batch:
@@ -580,7 +584,7 @@ class Books:
         if copy.handed != is_again:
             raise Violation(f"{copy.number} of {queue.spec.name}: redelivered is {is_again}")
         copy.handed, copy.handed_ms = True, self._now_ms()
-        returns = queue.care.returns if queue.care is not None else None
+        returns = queue.hooks.redelivery if queue.hooks is not None else None
         if returns is not None and returns._of(message).returns != copy.returns:
             raise Violation(
                 f"{copy.number} of {queue.spec.name} has come back {copy.returns} times, "
@@ -639,15 +643,15 @@ class Books:
         copy.handed = is_handed
         copy.is_published = False
         copy.has_key = before.has_key
-        care = queue.care
-        if care is not None and care.returns is not None:
-            counts = care.returns._counts.get(message[2])
+        care = queue.hooks
+        if care is not None and care.redelivery is not None:
+            counts = care.redelivery._counts.get(message[2])
             copy.returns = counts.returns if counts is not None else 0
             if counts is not None:
                 copy.not_before_ms = counts.due_ms
-        letters = care.letters if care is not None else None
-        if letters is not None and letters.stuck is not None:
-            one = letters.stuck._tries.get(message[2])
+        letters = care.dead_letters if care is not None else None
+        if letters is not None and letters.pending is not None:
+            one = letters.pending._tries.get(message[2])
             if one is not None:
                 copy.dying, copy.taken_by = one.reason.value, set(one.taken_by)
 

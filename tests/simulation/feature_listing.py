@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.dead_letter.retry import note_key
-from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.broker.paging.pager import StoredSpan
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.broker.queues.ready_list import ReadyList
     from vouchmq.server.connection.connection import Connection
-    from vouchmq.server.runtime.runtime import Assembly
+    from vouchmq.server.runtime.runtime import BrokerRuntime
 
 Place = tuple[str, int]  # a queue and a seq
 
@@ -70,7 +70,7 @@ def is_lasting(record: bytes) -> bool:
     return not isinstance(d.decode(record), d.QueueIdsReserved | d.DataDirectoryStarted)
 
 
-def line_seqs(line: Line) -> tuple[list[int], int]:
+def line_seqs(line: ReadyList) -> tuple[list[int], int]:
     """Seqs in a line in order, and how many more lie in scratch pages."""
     seqs = [message[2] for message in line.in_memory()]
     unread = 0
@@ -85,14 +85,14 @@ def line_seqs(line: Line) -> tuple[list[int], int]:
     return seqs, unread
 
 
-def listing_of(assembly: Assembly, connections: Iterable[Connection]) -> Listing:
+def listing_of(assembly: BrokerRuntime, connections: Iterable[Connection]) -> Listing:
     """Everything that is anywhere."""
     found = Listing()
     for queue in assembly.broker.vhosts["/"].queues.values():
         name = queue.spec.name
         found.unacked[name] = []
         found.kept[name] = []
-        if isinstance(queue, Hold):
+        if isinstance(queue, DelayQueue):
             found.ready[name], found.unread[name] = [], 0
             found.aside[name] = [seq for _, seq in queue._heap]
             continue
@@ -120,43 +120,45 @@ def listing_of(assembly: Assembly, connections: Iterable[Connection]) -> Listing
 
 def aside_of(queue: Queue) -> list[int]:
     """What is delayed or stuck, or refused and not yet buried."""
-    care, found = queue.care, dying_of(queue)
-    if care is not None and care.returns is not None:
-        found += [message[2] for message in care.returns.aside.messages()]
-    if care is not None and care.letters is not None and care.letters.stuck is not None:
-        found += [message[2] for message in care.letters.stuck.messages()]
+    care, found = queue.hooks, dying_of(queue)
+    if care is not None and care.redelivery is not None:
+        found += [message[2] for message in care.redelivery.parked.messages()]
+    if care is not None and care.dead_letters is not None and care.dead_letters.pending is not None:
+        found += [message[2] for message in care.dead_letters.pending.messages()]
     return found
 
 
 def dying_of(queue: Queue) -> list[int]:
     """What is dead and not yet buried: no settlement of it is written."""
-    dying = queue.care._dying if queue.care is not None else ()
+    dying = queue.hooks._deferred if queue.hooks is not None else ()
     return [message[2] for messages, _ in dying for message in messages]
 
 
 def rejected_of(queue: Queue) -> list[int]:
     """What of it a client had, and has refused; others died where they stood."""
-    dying = queue.care._dying if queue.care is not None else ()
-    return [m[2] for messages, reason in dying if reason is Reason.REJECTED for m in messages]
+    dying = queue.hooks._deferred if queue.hooks is not None else ()
+    return [
+        m[2] for messages, reason in dying if reason is DeadLetterReason.REJECTED for m in messages
+    ]
 
 
 def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
     """Dead letters that the queue keeps, and who has taken each."""
-    care = queue.care
-    if care is None or care.letters is None or care.letters.stuck is None:
+    care = queue.hooks
+    if care is None or care.dead_letters is None or care.dead_letters.pending is None:
         return {}
-    return {seq: one.taken_by for seq, one in care.letters.stuck._tries.items()}
+    return {seq: one.taken_by for seq, one in care.dead_letters.pending._tries.items()}
 
 
 def stuck_messages(queue: Queue) -> list[Message]:
     """Those dead letters themselves."""
-    care = queue.care
-    if care is None or care.letters is None or care.letters.stuck is None:
+    care = queue.hooks
+    if care is None or care.dead_letters is None or care.dead_letters.pending is None:
         return []
-    return list(care.letters.stuck.messages())
+    return list(care.dead_letters.pending.messages())
 
 
-def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None) -> Snapshot:
+def snapshot_of(assembly: BrokerRuntime, listing: Listing, handed: set[Place] | None) -> Snapshot:
     """The stored part of it; `handed` None: as the marks of a recovered broker say."""
     queues = assembly.broker.vhosts["/"].queues
     found = Snapshot(
@@ -177,7 +179,7 @@ def snapshot_of(assembly: Assembly, listing: Listing, handed: set[Place] | None)
                         found.out.add((label, seq >> 1))
                     if handed is not None and (name, seq) in handed:
                         found.handed.add((label, seq >> 1))
-        if handed is None and not isinstance(queue, Hold):
+        if handed is None and not isinstance(queue, DelayQueue):
             for line in queue.lines:
                 seqs = line_seqs(line)[0]
                 found.handed |= {(label, seq >> 1) for seq in seqs if seq <= line.mark}
@@ -191,10 +193,12 @@ def label_of(queue: Queue) -> str:
 
 def kept_of(queue: Queue, seq: int) -> Kept:
     """What rooms know of one copy."""
-    care = queue.care
-    returns = care.returns if care is not None else None
+    care = queue.hooks
+    returns = care.redelivery if care is not None else None
     counts = returns._counts.get(seq) if returns is not None else None
-    stuck = care.letters.stuck if care is not None and care.letters is not None else None
+    stuck = (
+        care.dead_letters.pending if care is not None and care.dead_letters is not None else None
+    )
     note = stuck.recall(note_key(seq)) if stuck is not None else None
     if counts is None:
         return Kept(-1 if returns is None else 0, 0, note)
@@ -203,19 +207,19 @@ def kept_of(queue: Queue, seq: int) -> Kept:
 
 def messages_of(queue: Queue) -> list[Message]:
     """Messages of a recovered queue, read from the disk without taking them."""
-    if isinstance(queue, Hold):
+    if isinstance(queue, DelayQueue):
         lsns = sorted(seq >> 1 for _, seq in queue._heap)
         store = queue._pages
     else:
         lsns = sorted(seq >> 1 for line in queue.lines for seq in line_seqs(line)[0])
-        store = queue.line._pager.store
+        store = queue.ready._pager.store
     found: list[Message] = []
     while len(found) < len(lsns):
         for first, tail, raws, arrived_ms in store.fetch_runs(lsns[len(found) :], 1 << 30):
             found += [(raw, tail, lsn * 2 + 1, arrived_ms) for lsn, raw in enumerate(raws, first)]
-    care = queue.care
-    if care is not None and care.returns is not None:
-        found += care.returns.aside.messages()
-    if care is not None and care.letters is not None and care.letters.stuck is not None:
-        found += care.letters.stuck.messages()
+    care = queue.hooks
+    if care is not None and care.redelivery is not None:
+        found += care.redelivery.parked.messages()
+    if care is not None and care.dead_letters is not None and care.dead_letters.pending is not None:
+        found += care.dead_letters.pending.messages()
     return found

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import vouchmq.server.runtime.runtime
-from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.broker.queues.classic import Queue, always
 
 if TYPE_CHECKING:
     from tests.simulation.feature_books import Books
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.ports import Outlet
-    from vouchmq.server.broker.queues.ready_list import Line, RunSize
-    from vouchmq.server.broker.queues.settlement import Fate, Reason
+    from vouchmq.server.broker.queues.ports import ConsumerPort
+    from vouchmq.server.broker.queues.ready_list import ReadyList, RunSize
+    from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 
 class Desk:
@@ -45,22 +45,22 @@ class WatchedQueue(Queue):
             Desk.books.settled(self, messages)
         super().settle(messages)
 
-    def discard(self, messages: list[Message], reason: Reason) -> None:
+    def discard(self, messages: list[Message], reason: DeadLetterReason) -> None:
         if Desk.books is not None:
             Desk.books.discarded(self, messages)
         super().discard(messages, reason)
 
-    def requeue(self, messages: list[Message], fate: Fate) -> None:
+    def requeue(self, messages: list[Message], fate: Outcome) -> None:
         if Desk.books is not None:
             Desk.books.requeued(self, messages, fate)
         super().requeue(messages, fate)
 
-    def bury(self, messages: list[Message], reason: Reason) -> None:
+    def bury(self, messages: list[Message], reason: DeadLetterReason) -> None:
         if Desk.books is None:
-            super().bury(messages, reason)
+            super().dead_letter(messages, reason)
             return
         with Desk.books.burying(self, messages, reason):
-            super().bury(messages, reason)
+            super().dead_letter(messages, reason)
 
     def unsettle(self, messages: list[Message]) -> None:
         if Desk.books is not None:
@@ -75,8 +75,8 @@ class WatchedQueue(Queue):
     def purge(self) -> int:
         if Desk.books is None:
             return super().purge()
-        if self.care is not None:
-            self.care.tidy()
+        if self.hooks is not None:
+            self.hooks.run_outside_dispatch()
         Desk.books.purging(self)
         return super().purge()
 
@@ -102,19 +102,21 @@ class WatchedQueue(Queue):
             Desk.books.got(self, found[0], found[2])
         return found
 
-    def take(self, line: Line, count: int) -> list[Message]:
+    def take(self, line: ReadyList, count: int) -> list[Message]:
         batch = super().take(line, count)
         if Desk.books is not None:
             Desk.books.taken(self, line, batch)
         return batch
 
-    def hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
+    def hand_out(
+        self, outlet: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
+    ) -> bool:
         if Desk.books is not None:
             Desk.books.handed_out(self, outlet, batch, line.mark if mark < 0 else mark)
-        return super().hand_out(outlet, line, batch, mark)
+        return super().deliver(outlet, line, batch, mark)
 
 
-class WatchedHold(Hold):
+class WatchedHold(DelayQueue):
     """A hold that writes into the books."""
 
     __slots__ = ()

@@ -40,9 +40,9 @@ from tests.simulation.world import (
     WorldDisk,
     ignore,
 )
-from vouchmq.server.auth.connection_limits import Admission
-from vouchmq.server.broker.delays.delay_queue import Hold
-from vouchmq.server.runtime.runtime import DISK_FULL, Assembly
+from vouchmq.server.auth.connection_limits import ConnectionLimits
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.runtime.runtime import DISK_FULL, BrokerRuntime
 from vouchmq.store.errors import StoreError, WriteFailed
 from vouchmq.store.sync.worker import SyncInline
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tests.simulation.clients import Client
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.vhost import VHost
-    from vouchmq.server.runtime.context import Node
+    from vouchmq.server.runtime.context import BrokerContext
 
 SETTLE_S = 0.02
 LAST_S = 3.0
@@ -148,12 +148,12 @@ class FeatureWorld(World):
         self._watch_office()
         self._watch_journal()
         self.disk.watcher = self._look
-        self.admission = Admission()
+        self.admission = ConnectionLimits()
 
-    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> Assembly:
+    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
         base_ms = self.base_ms if disk is self.disk else self.wall_ms()
-        return Assembly(
+        return BrokerRuntime(
             self.settings,
             disk,
             worker,
@@ -212,9 +212,9 @@ class FeatureWorld(World):
             self.books.written()
             return lsn
 
-        storage, refused = self.assembly.storage, self.assembly.storage.refused
+        storage, refused = self.assembly.write_rejection, self.assembly.write_rejection.refused
 
-        def watched_refusal(node: Node, first_lsn: int, last_lsn: int) -> None:
+        def watched_refusal(node: BrokerContext, first_lsn: int, last_lsn: int) -> None:
             refused(node, first_lsn, last_lsn)
             for client, wire in list(self.clients.items()):
                 client.see_closes(wire.connection)
@@ -301,7 +301,7 @@ class FeatureWorld(World):
                     key = id(entry.queue)
                     unacked[key] = unacked.get(key, 0) + len(entry.messages)
         for queue in self.vhost.queues.values():
-            if not isinstance(queue, Hold):
+            if not isinstance(queue, DelayQueue):
                 self._check_queue(queue, unacked.get(id(queue), 0))
 
     def _check_queue(self, queue: Queue, unacked: int) -> None:
@@ -310,15 +310,17 @@ class FeatureWorld(World):
             raise Violation(f"{name} counts {queue.unacked_count} unacked, not {unacked}")
         there = {queue.spec.name: {place for place in self.books.copies if place[0] == name}}[name]
         ready = {(name, seq) for line in queue.lines for seq in line_seqs(line)[0]}
-        if queue.tally is not None and all(
+        if queue.ready_bytes is not None and all(
             line.backlog is None or not line_seqs(line)[1] for line in queue.lines
         ):
             octets = sum(self.books.copies[place].octets for place in ready & there)
-            if queue.tally.octets != octets:
-                raise Violation(f"{name} counts {queue.tally.octets} octets, not {octets} (LEN-01)")
-        if queue.is_dirty or (queue.care is not None and queue.care.is_held):
+            if queue.ready_bytes.octets != octets:
+                raise Violation(
+                    f"{name} counts {queue.ready_bytes.octets} octets, not {octets} (LEN-01)"
+                )
+        if queue.is_dirty or (queue.hooks is not None and queue.hooks.is_paused):
             return
-        limit = queue.care.limit if queue.care is not None else None
+        limit = queue.hooks.limit if queue.hooks is not None else None
         if limit is None or limit.rejects:
             return
         # What at-least-once keeps has been dropped, and cannot be dropped again.
@@ -349,13 +351,13 @@ class FeatureWorld(World):
             raise Violation("the pager counts what is not there")
         now_ms = self.wall_ms()
         for queue in self.vhost.queues.values():
-            if isinstance(queue, Hold):
+            if isinstance(queue, DelayQueue):
                 continue
             for line in queue.lines:
                 head = line_seqs(line)[0][:1]
                 copy = self.books.copies.get((queue.spec.name, head[0])) if head else None
                 deadline = self.books.deadline_ms(queue, copy) if copy is not None else None
-                expiry = queue.care.expiry if queue.care is not None else None
+                expiry = queue.hooks.expiry if queue.hooks is not None else None
                 # One that is the head only since a moment goes with the next tick.
                 is_armed = expiry is not None and self.wall_of(expiry._armed_ms) >= now_ms
                 if deadline is not None and deadline + 1 < now_ms and not is_armed:
@@ -386,7 +388,7 @@ class FeatureWorld(World):
         if self.model.has_failed:
             return
         for name, queue in self.vhost.queues.items():
-            stuck = queue.care.held_count if queue.care is not None else 0
+            stuck = queue.hooks.held_count if queue.hooks is not None else 0
             left = [copy for place, copy in self.books.copies.items() if place[0] == name]
             # A retry may be farther away than this looks.
             idle = [copy for copy in left if copy.not_before_ms <= self.wall_ms()]
@@ -453,7 +455,7 @@ class FeatureWorld(World):
         found = snapshot_of(assembly, listing_of(assembly, ()), None)
         for queue in assembly.broker.vhosts["/"].queues.values():
             found.handed |= {(label_of(queue), seq >> 1) for seq in aside_of(queue)}
-            if isinstance(queue, Hold):
+            if isinstance(queue, DelayQueue):
                 found.handed |= {place for place in found.copies if place[0] == label_of(queue)}
         self.check_bugs()
         return found

@@ -14,7 +14,7 @@ from tests.simulation.ledger import Violation
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.world import Loop
 from vouchmq.server.ledger.ledger import Before, Ledger
-from vouchmq.server.runtime.runtime import Assembly
+from vouchmq.server.runtime.runtime import BrokerRuntime
 from vouchmq.store.sync.worker import SyncInline
 
 
@@ -84,7 +84,7 @@ class LedgerWorld(FeatureWorld):
         super().start()
         self.is_starting = False
 
-    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> Assembly:
+    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         if not self.is_starting or disk is not self.disk or self.shelf is None:
             self.settings, settings = replace(self.settings, ledger_enabled=False), self.settings
             try:
@@ -93,7 +93,7 @@ class LedgerWorld(FeatureWorld):
                 self.settings = settings
         self.is_starting = False
         tokens = count()
-        return Assembly(
+        return BrokerRuntime(
             self.settings,
             disk,
             worker,

@@ -22,17 +22,17 @@ from tests.simulation.ledger import Violation
 from tests.simulation.pair_deeds import OPERATIONS, RING
 from tests.simulation.pair_plans import paired_topology, rows_of
 from vouchmq.protocol.runs import body_size
-from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.channel import timeouts
 from vouchmq.server.channel.consumer import Credit
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Client
-    from vouchmq.server.broker.features.dedup import Window
+    from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
-    from vouchmq.server.channel.unacked import Taken
+    from vouchmq.server.channel.unacked import UnackedBatch
 
 # Acts of one history, about: the next seed goes on where this one ends.
 STRIDE: Final = 400
@@ -111,11 +111,11 @@ class PairWorld(FeatureWorld):
                 check_credits(channel)
         # An exchange has its window in a hidden queue.
         for queue in self.vhost.queues.values():
-            if not isinstance(queue, Hold) and queue.window is not None:
+            if not isinstance(queue, DelayQueue) and queue.window is not None:
                 self._check_window(queue.spec.name, queue.window)
                 self._check_once(queue)
 
-    def _check_window(self, name: str, window: Window) -> None:
+    def _check_window(self, name: str, window: KeyWindow) -> None:
         """DUP-08: a key is known by its message."""
         for octets, entry in window._entries.items():
             seq = entry & ((1 << 64) - 1)
@@ -155,13 +155,13 @@ class PairWorld(FeatureWorld):
                     if timeout_ms and since_ms + LOOK * timeout_ms + 1 < self.wall_ms():
                         raise Violation(f"{entry.messages} is kept for too long (CONS-70)")
 
-    def oldest_ms(self, entry: Taken) -> int:
+    def oldest_ms(self, entry: UnackedBatch) -> int:
         """When the first of these was handed out; 0 when its queue is gone."""
         places = [(entry.queue.spec.name, message[2]) for message in entry.messages]
         copies = [self.books.copies[place] for place in places if place in self.books.copies]
         return min((copy.handed_ms for copy in copies), default=0)
 
-    def check_timed_out(self, entries: list[Taken], timeout_ms: int) -> None:
+    def check_timed_out(self, entries: list[UnackedBatch], timeout_ms: int) -> None:
         """CONS-70: one of them at least is too old."""
         now_ms = self.wall_ms()
         is_true = any(self.oldest_ms(entry) + timeout_ms <= now_ms for entry in entries)
@@ -190,7 +190,7 @@ def check_credits(channel: Channel) -> None:
     entries = channel.unacked.live()
     if channel.transaction is not None:
         entries = entries + [e for s in channel.transaction.settlements for e in s.entries]
-    credits: dict[int, tuple[Credit, list[Taken]]] = {}
+    credits: dict[int, tuple[Credit, list[UnackedBatch]]] = {}
     for entry in entries:
         if entry.consumer is not None:
             for credit in (entry.consumer.credit, channel.credit):

@@ -26,7 +26,7 @@ from tests.simulation.sim_disk import PowerCut, SimDisk
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import UnsupportedFormat, WriteFailed
 from vouchmq.store.journal.journal import Journal
-from vouchmq.store.journal.segments import Chain
+from vouchmq.store.journal.segments import SegmentChain
 from vouchmq.store.recovery.recover import Recovered, open_journal
 from vouchmq.store.sync.group_commit import GroupCommit
 from vouchmq.store.sync.worker import Completion, SyncInline, sync_all
@@ -655,7 +655,7 @@ _QUIET_STEPS = [
 ]
 
 
-def _facts(chain: Chain) -> list[object]:
+def _facts(chain: SegmentChain) -> list[object]:
     """What is known of each segment, the active one left out."""
     return [
         (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.store_model import Copy, StoreModel
-from vouchmq.store.journal.segment_map import Homes
+from vouchmq.store.journal.segment_map import SegmentMap
 
 
 def sync(model: StoreModel) -> None:
@@ -67,7 +67,7 @@ def test_what_was_moved_and_acked_is_not_alive_where_it_was_before(
 
 
 def test_a_range_goes_to_a_neighbour_who_may_have_it_or_to_nobody() -> None:
-    homes: Homes[int] = Homes()
+    homes: SegmentMap[int] = SegmentMap()
     for first, home in ((10, 1), (20, 2), (30, 3)):
         homes.begin(first, home)
     homes.assign(12, 14, 3)

@@ -18,7 +18,7 @@ from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.history import quiet_logs, small_pages, step
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import segments_on, spoil
-from vouchmq.server.runtime.runtime import Assembly
+from vouchmq.server.runtime.runtime import BrokerRuntime
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.sync.worker import SyncInline
 
@@ -52,7 +52,7 @@ def hit(disk: SimDisk, draw: random.Random) -> str:
     return f"{size} octets at {at} of {name}"
 
 
-def read_all(assembly: Assembly) -> None:
+def read_all(assembly: BrokerRuntime) -> None:
     """Look at every message, also at those that are paged."""
     for queue in assembly.broker.vhosts["/"].queues.values():
         assert list(messages_of(queue)) is not None
@@ -65,7 +65,7 @@ def serve(world: FeatureWorld, disk: SimDisk) -> bool:
     """Start, again where a start comes upon damage in what it need not read; was damage told?"""
     is_told = False
     for _ in range(len(segments_on(disk)) + 1):
-        assembly: Assembly | None = None
+        assembly: BrokerRuntime | None = None
         try:
             assembly = world.assemble(disk, SyncInline(), world.new_loop())
             is_told |= bool(assembly.report.damaged)

@@ -11,18 +11,18 @@ import pytest
 
 from tests.simulation import history
 from vouchmq.server.broker.dead_letter import publisher
-from vouchmq.server.broker.dead_letter.retry import Stuck
+from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
 from vouchmq.server.broker.delays import delay_queue
-from vouchmq.server.broker.delays.delay_queue import Hold
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.broker.features import redelivery
 from vouchmq.server.broker.features.expiry import Expiry
-from vouchmq.server.broker.features.length import Limit
+from vouchmq.server.broker.features.length import LengthLimit
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues import priority
 from vouchmq.server.broker.queues.classic import Queue
-from vouchmq.server.broker.queues.ready_bytes import Tally
-from vouchmq.server.broker.queues.ready_list import Line
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.ready_bytes import ReadyBytes
+from vouchmq.server.broker.queues.ready_list import ReadyList
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 from vouchmq.server.broker.queues.single_active import SingleActive
 from vouchmq.server.channel import topology
 
@@ -44,14 +44,14 @@ def caught(most: int = MOST_SEEDS) -> str:
 
 def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     """DLX-08: the source lets go, a block is written, and only then the targets get it."""
-    send = publisher.Office.send
+    send = publisher.DeadLetterPublisher.send
 
     def split(
-        self: publisher.Office,
+        self: publisher.DeadLetterPublisher,
         queue: Queue,
-        settings: publisher.Letters,
+        settings: publisher.DeadLetterConfig,
         messages: list[Message],
-        reason: Reason,
+        reason: DeadLetterReason,
     ) -> None:
         queue.log_settled(messages)
         self._journal().write()  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.Mo
         send(self, queue, settings, messages, reason)
         monkeypatch.setattr(Queue, "log_settled", log_settled)
 
-    monkeypatch.setattr(publisher.Office, "send", split)
+    monkeypatch.setattr(publisher.DeadLetterPublisher, "send", split)
     assert "while messages are being moved" in caught()
 
 
@@ -71,29 +71,29 @@ def test_finds_a_dead_letter_that_leaves_no_settle(monkeypatch: pytest.MonkeyPat
 
 
 def test_finds_a_dead_letter_that_misses_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    targets = publisher.Office._targets
+    targets = publisher.DeadLetterPublisher._targets
 
     def first_only(
-        self: publisher.Office, *what: Any, **more: Any
+        self: publisher.DeadLetterPublisher, *what: Any, **more: Any
     ) -> tuple[tuple[Queue, ...], Any]:
         queues, passage = targets(self, *what, **more)
         return queues[:1], passage
 
-    monkeypatch.setattr(publisher.Office, "_targets", first_only)
+    monkeypatch.setattr(publisher.DeadLetterPublisher, "_targets", first_only)
     assert "DLX-0" in caught()
 
 
 def test_finds_counts_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """REDELIVER-13."""
-    monkeypatch.setattr(redelivery.Returns, "_count_lsn", lambda self, lsn, counts: None)
+    monkeypatch.setattr(redelivery.Redelivery, "_count_lsn", lambda self, lsn, counts: None)
     assert "known differently" in caught()
 
 
 def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """PRIO-05: each level has a mark of its own."""
-    handed = Queue._handed
+    handed = Queue._on_delivered
 
-    def confused(self: Queue, line: Line, last_seq: int, *, no_ack: bool) -> None:
+    def confused(self: Queue, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
         handed(self, self.lines[-1], last_seq, no_ack=no_ack)
 
     monkeypatch.setattr(Queue, "_handed", confused)
@@ -101,8 +101,8 @@ def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPa
 
 
 def test_finds_levels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = priority.Levels.lines
-    monkeypatch.setattr(priority.Levels, "lines", lambda self: lines(self)[::-1])
+    lines = priority.PriorityLevels.ready_lists
+    monkeypatch.setattr(priority.PriorityLevels, "lines", lambda self: lines(self)[::-1])
     assert "PRIO-08" in caught()
 
 
@@ -111,7 +111,7 @@ def test_finds_a_hold_that_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> N
     log_settled = Queue.log_settled
 
     def not_for_holds(self: Queue, messages: list[Message]) -> None:
-        if not isinstance(self, Hold):
+        if not isinstance(self, DelayQueue):
             log_settled(self, messages)
 
     monkeypatch.setattr(Queue, "log_settled", not_for_holds)
@@ -125,34 +125,34 @@ def test_finds_a_hold_that_lets_go_too_early(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_finds_a_tally_that_misses_what_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_back, came = Line.put_back, Tally.came
+    put_back, came = ReadyList.return_delivered, ReadyBytes.add
 
-    def uncounted(self: Line, messages: list[Message]) -> None:
-        monkeypatch.setattr(Tally, "came", lambda self, messages: None)
+    def uncounted(self: ReadyList, messages: list[Message]) -> None:
+        monkeypatch.setattr(ReadyBytes, "came", lambda self, messages: None)
         put_back(self, messages)
-        monkeypatch.setattr(Tally, "came", came)
+        monkeypatch.setattr(ReadyBytes, "came", came)
 
-    monkeypatch.setattr(Line, "put_back", uncounted)
+    monkeypatch.setattr(ReadyList, "put_back", uncounted)
     assert "LEN-01" in caught()
 
 
 def test_finds_a_limit_that_is_one_too_high(monkeypatch: pytest.MonkeyPatch) -> None:
-    excess = Limit._excess
+    excess = LengthLimit._excess
     monkeypatch.setattr(
-        Limit, "_excess", lambda self, line, most: max(0, excess(self, line, most) - 1)
+        LengthLimit, "_excess", lambda self, line, most: max(0, excess(self, line, most) - 1)
     )
     assert "more than" in caught()
 
 
 def test_finds_a_stuck_letter_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """DLX-09: after a restart it would be ready again."""
-    run = Stuck.keep
+    run = PendingDeadLetters.keep
 
-    def unnoted(self: Stuck, message: Message, one: Any) -> None:
+    def unnoted(self: PendingDeadLetters, message: Message, one: Any) -> None:
         self._tries[message[2]] = one
         run(self, message, one)
 
-    monkeypatch.setattr(Stuck, "keep", unnoted)
+    monkeypatch.setattr(PendingDeadLetters, "keep", unnoted)
     assert "known differently" in caught(MOST_SEEDS * 2)
 
 

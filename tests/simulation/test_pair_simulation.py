@@ -15,8 +15,8 @@ from tests.simulation import history
 from tests.simulation.pair_deeds import OPERATIONS, RING
 from tests.simulation.pair_plans import QUEUE_FACTORS, QUEUE_ROWS, rows_of
 from tests.simulation.pair_world import STRIDE, PairWorld
-from vouchmq.server.broker.features.length import Limit
-from vouchmq.server.broker.features.redelivery import Returns, note_key
+from vouchmq.server.broker.features.length import LengthLimit
+from vouchmq.server.broker.features.redelivery import Redelivery, note_key
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.classic import Queue
 from vouchmq.server.channel import consume
@@ -121,15 +121,15 @@ def test_finds_purged_messages_that_come_back(monkeypatch: pytest.MonkeyPatch) -
 
     def purge(self: Queue) -> int:
         self.take_in(at_once=True)
-        if self.care is not None:
-            self.care.tidy()
+        if self.hooks is not None:
+            self.hooks.run_outside_dispatch()
         count = self.ready_count
         for line in self.lines:
             for lsns in line.drop_all():
                 if self.holds_stored and lsns and line.store_id:
                     self._log.settle(line.store_id, lsns)
-        if self.care is not None:
-            self.care.purged()
+        if self.hooks is not None:
+            self.hooks.on_purged()
         self._forget_when_empty()
         return count
 
@@ -141,27 +141,27 @@ def test_finds_a_limit_that_drops_before_anybody_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """LEN-04, after the first message that had come back."""
-    run = Limit.run
+    run = LengthLimit.run
 
-    def never_reset(self: Limit, *, is_before: bool = False) -> bool:
+    def never_reset(self: LengthLimit, *, is_before: bool = False) -> bool:
         has_returned = self._has_returned
         is_done = run(self, is_before=is_before)
         self._has_returned = has_returned
         return is_done
 
-    monkeypatch.setattr(Limit, "run", never_reset)
+    monkeypatch.setattr(LengthLimit, "run", never_reset)
     assert "LEN-04" in caught()
 
 
 def test_finds_a_purge_that_forgets_what_is_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """REDELIVER-22."""
 
-    def purged(self: Returns) -> None:
+    def purged(self: Redelivery) -> None:
         for seq, counts in list(self._counts.items()):
             if not counts.is_out:
                 del self._counts[seq]
                 if seq & 1 and self._queue.stored:
                     self._log().unnote(self._queue.spec.queue_id, note_key(seq))
 
-    monkeypatch.setattr(Returns, "purged", purged)
+    monkeypatch.setattr(Redelivery, "purged", purged)
     assert caught()

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tests.simulation import history, world
-from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.broker.queues.settlement import Outcome
 from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.tx import Transaction
-from vouchmq.server.channel.unacked import Taken
+from vouchmq.server.channel.unacked import UnackedBatch
 from vouchmq.store.disk import Syncable
 from vouchmq.store.journal import journal, records, segments
 from vouchmq.store.recovery import recover
@@ -45,9 +45,9 @@ def test_finds_a_sync_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_finds_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each block is written when what stands before it has been synced, and then called synced."""
-    append, begin_sync = segments.Chain.append, journal.Journal.begin_sync
+    append, begin_sync = segments.SegmentChain.append, journal.Journal.begin_sync
 
-    def sync_then_append(self: segments.Chain, *block: Any) -> int:
+    def sync_then_append(self: segments.SegmentChain, *block: Any) -> int:
         if self.active.file is not None:
             self.active.file.sync()
         self.disk.directory.sync()
@@ -57,20 +57,20 @@ def test_finds_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
         ticket = begin_sync(self)
         return replace(ticket, scope=ticket.scope._replace(targets=()))
 
-    monkeypatch.setattr(segments.Chain, "append", sync_then_append)
+    monkeypatch.setattr(segments.SegmentChain, "append", sync_then_append)
     monkeypatch.setattr(journal.Journal, "begin_sync", nothing_left)
     assert "recovered is no state" in str(caught())
 
 
 def test_finds_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin_sync = segments.Chain.begin_sync
+    begin_sync = segments.SegmentChain.begin_sync
 
-    def files_only(self: segments.Chain) -> segments.SyncScope:
+    def files_only(self: segments.SegmentChain) -> segments.SyncScope:
         scope = begin_sync(self)
         targets = tuple(t for t in scope.targets if t is not self.disk.directory)
         return scope._replace(targets=targets)
 
-    monkeypatch.setattr(segments.Chain, "begin_sync", files_only)
+    monkeypatch.setattr(segments.SegmentChain, "begin_sync", files_only)
     caught()
 
 
@@ -103,20 +103,20 @@ def test_finds_a_confirm_by_the_wrong_lsn(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_finds_a_settle_that_is_lost_with_its_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments go before the settles that emptied them are durable."""
-    end_sync = segments.Chain.end_sync
+    end_sync = segments.SegmentChain.end_sync
 
-    def forgetful(self: segments.Chain, scope: segments.SyncScope) -> bool:
+    def forgetful(self: segments.SegmentChain, scope: segments.SyncScope) -> bool:
         for segment in self._segments:
             segment.dead_number = 0
         return end_sync(self, scope)
 
-    def at_once(self: segments.Chain) -> None:
+    def at_once(self: segments.SegmentChain) -> None:
         for segment, _ in self._retired:
             self.disk.unlink(segment.name)
         self._retired = []
 
-    monkeypatch.setattr(segments.Chain, "end_sync", forgetful)
-    monkeypatch.setattr(segments.Chain, "_remove_retired", at_once)
+    monkeypatch.setattr(segments.SegmentChain, "end_sync", forgetful)
+    monkeypatch.setattr(segments.SegmentChain, "_remove_retired", at_once)
     caught()
 
 
@@ -140,7 +140,7 @@ def test_finds_a_transaction_in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     def split(
         self: Transaction,
         store: Callable[..., int],
-        settle: Callable[[list[Taken], Fate], None],
+        settle: Callable[[list[UnackedBatch], Outcome], None],
     ) -> bool:
         def store_and_write(*arguments: object) -> int:
             lsn = store(*arguments)

@@ -26,7 +26,7 @@ from vouchmq.store.journal.segment import Segment
 from vouchmq.store.reading.block_contents import Run
 from vouchmq.store.recovery import recover, replay, scan
 from vouchmq.store.recovery.summary import Summary
-from vouchmq.store.recovery.summary_check import Survey
+from vouchmq.store.recovery.summary_check import SummaryCheck
 from vouchmq.store.sync import worker
 
 _sizes = st.lists(st.sampled_from((20, 60, 300, 1500)), min_size=1, max_size=5)
@@ -206,14 +206,14 @@ def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch
 
 
 def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    begin_sync = segments.Chain.begin_sync
+    begin_sync = segments.SegmentChain.begin_sync
 
-    def files_only(self: segments.Chain) -> segments.SyncScope:
+    def files_only(self: segments.SegmentChain) -> segments.SyncScope:
         scope = begin_sync(self)
         targets = tuple(t for t in scope.targets if t is not self.disk.directory)
         return scope._replace(targets=targets)
 
-    monkeypatch.setattr(segments.Chain, "begin_sync", files_only)
+    monkeypatch.setattr(segments.SegmentChain, "begin_sync", files_only)
     assert first_failing_seed() is not None
 
 
@@ -258,7 +258,9 @@ def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.Monkey
 
 def test_harness_catches_a_torn_tail_that_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recover, "_cut", lambda disk, last: None)
-    monkeypatch.setattr(segments.Chain, "begin", _begin_in_old_file(segments.Chain.begin))
+    monkeypatch.setattr(
+        segments.SegmentChain, "begin", _begin_in_old_file(segments.SegmentChain.begin)
+    )
     assert first_failing_seed() is not None
 
 
@@ -266,7 +268,14 @@ class Begin(Protocol):
     """`Chain.begin`."""
 
     def __call__(
-        self, of: segments.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
+        self,
+        of: segments.SegmentChain,
+        head: Sequence[bytes],
+        need: int,
+        lsn: int,
+        /,
+        *,
+        brings_new: bool,
     ) -> int:
         """Begin a segment."""
 
@@ -275,7 +284,13 @@ def _begin_in_old_file(begin: Begin) -> Begin:
     """Go on in the newest segment as if recovery had cut and kept it."""
 
     def resume(
-        self: segments.Chain, head: Sequence[bytes], need: int, lsn: int, /, *, brings_new: bool
+        self: segments.SegmentChain,
+        head: Sequence[bytes],
+        need: int,
+        lsn: int,
+        /,
+        *,
+        brings_new: bool,
     ) -> int:
         if self._active is None and self._segments:
             self._active = self._segments[-1]
@@ -307,33 +322,33 @@ def test_harness_catches_delivery_marks_lost_with_their_segment(
 def test_harness_catches_segments_removed_before_a_block_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    retire = segments.Chain._retire_segments
+    retire = segments.SegmentChain._retire_segments
 
-    def too_soon(self: segments.Chain) -> bool:
+    def too_soon(self: segments.SegmentChain) -> bool:
         has_retired = retire(self)
         self._retired = [(segment, 0) for segment, _ in self._retired]
         return has_retired
 
-    monkeypatch.setattr(segments.Chain, "_retire_segments", too_soon)
+    monkeypatch.setattr(segments.SegmentChain, "_retire_segments", too_soon)
     assert first_failing_seed() is not None
 
 
 def test_harness_catches_settles_that_free_a_segment_unsynced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    end_sync = segments.Chain.end_sync
+    end_sync = segments.SegmentChain.end_sync
 
-    def forgetful(self: segments.Chain, scope: segments.SyncScope) -> bool:
+    def forgetful(self: segments.SegmentChain, scope: segments.SyncScope) -> bool:
         for segment in self._segments:
             segment.dead_number = 0
         return end_sync(self, scope)
 
-    monkeypatch.setattr(segments.Chain, "end_sync", forgetful)
-    monkeypatch.setattr(segments.Chain, "_remove_retired", _remove_now)
+    monkeypatch.setattr(segments.SegmentChain, "end_sync", forgetful)
+    monkeypatch.setattr(segments.SegmentChain, "_remove_retired", _remove_now)
     assert first_failing_seed() is not None
 
 
-def _remove_now(self: segments.Chain) -> None:
+def _remove_now(self: segments.SegmentChain) -> None:
     for segment, _ in self._retired:
         self.disk.unlink(segment.name)
     self._retired = []
@@ -361,7 +376,7 @@ def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.Mon
 
 
 def test_harness_catches_a_seal_before_the_last_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments.Chain, "is_synced", True)
+    monkeypatch.setattr(segments.SegmentChain, "is_synced", True)
     assert first_failing_seed() is not None
 
 
@@ -453,13 +468,13 @@ def test_harness_catches_a_move_without_the_message(monkeypatch: pytest.MonkeyPa
 def test_harness_catches_a_segment_removed_before_its_moves_are_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    leave = segments.Chain._leave
+    leave = segments.SegmentChain._leave
 
-    def at_once(self: segments.Chain, segment: Segment, number: int) -> None:
+    def at_once(self: segments.SegmentChain, segment: Segment, number: int) -> None:
         leave(self, segment, number)
         self.disk.unlink(segment.name)
 
-    monkeypatch.setattr(segments.Chain, "_leave", at_once)
+    monkeypatch.setattr(segments.SegmentChain, "_leave", at_once)
     assert first_failing_seed() is not None
 
 
@@ -544,8 +559,8 @@ BELIEVING = range(6, 8000, 8)
 def test_harness_catches_a_summary_of_what_was_never_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Survey, "_unproven", lambda self: set())
-    monkeypatch.setattr(Survey, "_overlapping", lambda self: set())
+    monkeypatch.setattr(SummaryCheck, "_unproven", lambda self: set())
+    monkeypatch.setattr(SummaryCheck, "_overlapping", lambda self: set())
     assert first_failing_seed(BELIEVING) is not None
 
 

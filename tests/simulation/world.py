@@ -21,18 +21,18 @@ from tests.simulation.clients import Client
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MConsumer, Model
 from tests.simulation.sim_disk import SimDisk
-from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
 from vouchmq.server.edge.settings import Settings
-from vouchmq.server.runtime.runtime import DISK_FULL, Assembly
+from vouchmq.server.runtime.runtime import DISK_FULL, BrokerRuntime
 from vouchmq.store.errors import WriteFailed
 from vouchmq.store.sync.worker import Completion, SyncInline
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.runtime.context import Node
+    from vouchmq.server.runtime.context import BrokerContext
     from vouchmq.store.disk import Disk, Syncable
 
 SETTINGS = tuple(
@@ -250,7 +250,7 @@ class World:
         self.model = Model()
         self.loop = Loop()
         self.clients: dict[Client, FakeWire] = {}
-        self.assembly: Assembly
+        self.assembly: BrokerRuntime
         self.worker: SimWorker
         self.trace: Callable[[str], None] | None = None
         self.states = 0  # crash states that were recovered and judged
@@ -279,11 +279,11 @@ class World:
         self._watch_journal()
         self._watch_serving()
         self.disk.watcher = self._look
-        self.admission = Admission()
+        self.admission = ConnectionLimits()
 
-    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> Assembly:
+    def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
-        return Assembly(
+        return BrokerRuntime(
             self.settings,
             disk,
             worker,
@@ -318,9 +318,9 @@ class World:
             ledger.latest.begins_segment |= calls["create"] + calls["rename"] > files
             return lsn
 
-        storage, refused = self.assembly.storage, self.assembly.storage.refused
+        storage, refused = self.assembly.write_rejection, self.assembly.write_rejection.refused
 
-        def watched_refusal(node: Node, first_lsn: int, last_lsn: int) -> None:
+        def watched_refusal(node: BrokerContext, first_lsn: int, last_lsn: int) -> None:
             refused(node, first_lsn, last_lsn)
             for client, wire in list(self.clients.items()):
                 client.see_closes(wire.connection)

@@ -18,7 +18,7 @@ import aio_pika
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AMQPChannelError, AMQPError
 
 from vouchmq.kit.errors import ChannelLostError, RefusedError
-from vouchmq.kit.unsettled import Ledger
+from vouchmq.kit.unsettled import UnsettledDeliveries
 
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection
@@ -38,7 +38,7 @@ class Channel:
     """
 
     def __init__(self, outer: aio_pika.Channel, on_lost: Callable[[Channel], None]) -> None:
-        self.ledger: Ledger[Message] = Ledger()
+        self.ledger: UnsettledDeliveries[Message] = UnsettledDeliveries()
         # The highest tag that has arrived, handed out or not.
         self.newest_tag = 0
         self._outer = outer

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Ledger(Generic[Item]):
+class UnsettledDeliveries(Generic[Item]):
     """The deliveries that were handed out and are not settled, in the order of their tags.
 
     They are handed out in the order in which they came, so those with a smaller tag than the

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from vouchmq.server.broker.dead_letter.retry import Try
+    from vouchmq.server.broker.dead_letter.retry import Attempt
     from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ports import Pen
-    from vouchmq.server.broker.queues.settlement import Reason
+    from vouchmq.server.broker.queues.ports import QueueRecorder
+    from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 
 class Sent(NamedTuple):
@@ -25,10 +25,10 @@ class Sent(NamedTuple):
     raws: list[bytes]
     persistent: bool
     # What was known of a dead letter that its queue keeps until everybody has it.
-    one: Try | None = None
+    one: Attempt | None = None
 
 
-class Run:
+class Batch:
     """Dead letters that follow each other and go the same way."""
 
     __slots__ = ("messages", "persistent", "raws", "target")
@@ -50,8 +50,12 @@ class Run:
         self.raws += raws
 
 
-def write_deaths(
-    pen: Pen, messages: list[Message], lost: list[Message], reason: Reason, exchange: str
+def write_headers(
+    pen: QueueRecorder,
+    messages: list[Message],
+    lost: list[Message],
+    reason: DeadLetterReason,
+    exchange: str,
 ) -> None:
     """Write down which messages have become dead letters, and which of them led nowhere."""
     gone = {message[2] for message in lost}

@@ -35,7 +35,7 @@ from vouchmq.protocol.fields import (
 )
 from vouchmq.protocol.properties import Properties, with_headers, without_expiration
 from vouchmq.protocol.text import decode_text, encode_text
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
@@ -44,7 +44,7 @@ X_DEATH: Final = "x-death"
 FIRST: Final = "x-first-death-"
 LAST: Final = "x-last-death-"
 _MOST: Final = (1 << 63) - 1  # what a client says may be that much already
-_REASONS: Final = tuple(Reason)
+_REASONS: Final = tuple(DeadLetterReason)
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
@@ -55,7 +55,7 @@ class Death(NamedTuple):
     """
 
     queue: str
-    reason: Reason
+    reason: DeadLetterReason
     exchange: str
     routing_key: str | None
     time_s: int
@@ -122,11 +122,11 @@ def _history(notes: list[Note], death: Death) -> list[Note]:
 
 
 def _seen(history: list[Note], death: Death) -> frozenset[str]:
-    if death.reason is Reason.REJECTED:
+    if death.reason is DeadLetterReason.REJECTED:
         return _NOTHING
     seen: set[bytes] = set()
     for _, octets in history:
-        if _REASONS[octets[0]] is Reason.REJECTED:
+        if _REASONS[octets[0]] is DeadLetterReason.REJECTED:
             break
         seen.add(octets[1:])
     return frozenset(decode_text(name) for name in seen)

@@ -33,7 +33,7 @@ TELL_EVERY_S: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Pace:
+class DeadLetterPace:
     """Tells who may send dead letters now.
 
     Args:
@@ -82,7 +82,7 @@ class Pace:
         self.put_off_count = 0  # how often some had to wait for another turn
 
     @property
-    def is_held(self) -> bool:
+    def is_paused(self) -> bool:
         """True while none may be sent at all."""
         return self._is_held()
 

@@ -21,24 +21,24 @@ import structlog
 
 from vouchmq.protocol.contents import HAS_EXPIRATION, property_block
 from vouchmq.protocol.fields import encode_shortstr
-from vouchmq.server.broker.dead_letter.batch import Run, Sent, write_deaths
+from vouchmq.server.broker.dead_letter.batch import Batch, Sent, write_headers
 from vouchmq.server.broker.dead_letter.headers import Death, dead_letter, dead_letters
-from vouchmq.server.broker.dead_letter.pace import Pace
-from vouchmq.server.broker.dead_letter.retry import Try
+from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
+from vouchmq.server.broker.dead_letter.retry import Attempt
 from vouchmq.server.broker.delays.delay import held_for
-from vouchmq.server.broker.delays.undelayed import all_released
-from vouchmq.server.broker.enqueue import Storing, Target
+from vouchmq.server.broker.delays.undelayed import all_undelayed
+from vouchmq.server.broker.enqueue import Enqueuer, Target
 from vouchmq.server.broker.exchanges.exchange import READS_KEYS
-from vouchmq.server.broker.features.dedup import Passage
+from vouchmq.server.broker.features.dedup import ExchangeDedup
 from vouchmq.server.broker.message import lsn_of, runs_of_same
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.dead_letter.headers import DeadLetter
-    from vouchmq.server.broker.dead_letter.retry import Stuck
+    from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
     from vouchmq.server.broker.exchanges.exchange import Exchange
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
@@ -49,7 +49,7 @@ MOST_DEPTH: Final = 8
 log = structlog.get_logger(__name__)
 
 
-class Domain(Protocol):
+class VHostRouter(Protocol):
     """A virtual host, as far as dead letters walk through it."""
 
     exchanges: dict[str, Exchange]
@@ -60,7 +60,7 @@ class Domain(Protocol):
         exchange: Exchange,
         keys: Sequence[str],
         headers: Table | None,
-        passage: Passage | None = None,
+        passage: ExchangeDedup | None = None,
     ) -> tuple[Queue, ...]:
         """The queues that a message reaches, each once."""
 
@@ -72,7 +72,7 @@ class Refused(Protocol):
         """These copies are not gone after all."""
 
 
-class Letters:
+class DeadLetterConfig:
     """The dead letter settings of one queue.
 
     Args:
@@ -83,25 +83,25 @@ class Letters:
         is_safe: what dies from now on is kept so, too, and not only what had been before
     """
 
-    __slots__ = ("_is_safe", "_office", "exchange", "routing_key", "stuck", "told")
+    __slots__ = ("_is_safe", "_office", "exchange", "pending", "routing_key", "told")
 
     def __init__(
         self,
-        office: Office,
+        office: DeadLetterPublisher,
         exchange: str,
         routing_key: str | None,
-        stuck: Stuck | None = None,
+        stuck: PendingDeadLetters | None = None,
         *,
         is_safe: bool = False,
     ) -> None:
         self._office = office
         self._is_safe = is_safe
-        self.stuck = stuck
+        self.pending = stuck
         self.exchange = exchange
         self.routing_key = routing_key
-        self.told: set[tuple[str, Reason]] = set()  # what has been logged, once each
+        self.told: set[tuple[str, DeadLetterReason]] = set()  # what has been logged, once each
 
-    def send(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
+    def send(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         """Let messages go; they are in no line of their queue any more and not unacked."""
         if not self._is_safe:
             self._office.send(queue, self, messages, reason)
@@ -114,12 +114,12 @@ class Letters:
         return self._office.is_gathering
 
     @property
-    def is_deep(self) -> bool:
+    def is_nested(self) -> bool:
         """True when letters are being sent for the sake of letters for the sake of letters …"""
-        return self._office.is_deep
+        return self._office.is_nested
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> DeadLetterPace:
         """See `Office`."""
         return self._office.pace
 
@@ -128,7 +128,7 @@ class Letters:
         self._office.withdraw(queue, messages)
 
 
-class Office:
+class DeadLetterPublisher:
     """Sends the dead letters of all queues.
 
     Args:
@@ -144,12 +144,12 @@ class Office:
 
     def __init__(
         self,
-        domain: Callable[[str], Domain | None],
-        storing: Storing,
+        domain: Callable[[str], VHostRouter | None],
+        storing: Enqueuer,
         journal: Callable[[], Refused],
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
-        pace: Pace,
+        pace: DeadLetterPace,
         *,
         heeds_clients: bool = True,
         most_hops: int = 0,
@@ -166,8 +166,8 @@ class Office:
         self._kept: list[Sent] = []
         self._depth = 0
         self._refused: deque[tuple[Queue, Message]] = deque()
-        storing.refused = self.turned_away
-        storing.doubled = self.doubled
+        storing.refused = self.on_refused
+        storing.doubled = self.on_duplicate
         self.dropped_count = 0
         self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
         # Told of queues that get messages with a time to live of their own.
@@ -179,16 +179,22 @@ class Office:
         return self._storing.is_gathering
 
     @property
-    def is_deep(self) -> bool:
+    def is_nested(self) -> bool:
         """See `Letters`."""
         return self._depth > MOST_DEPTH
 
-    def send(self, queue: Queue, letters: Letters, messages: list[Message], reason: Reason) -> None:
+    def send(
+        self,
+        queue: Queue,
+        letters: DeadLetterConfig,
+        messages: list[Message],
+        reason: DeadLetterReason,
+    ) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
-        death = self._death(queue, letters, Try(reason, self._wall_ms() // 1000))
+        death = self._death(queue, letters, Attempt(reason, self._wall_ms() // 1000))
         lost: list[Message] = []
         with self._one_block():
-            run: Run | None = None
+            run: Batch | None = None
             pending = self._parted(queue, letters, messages)
             while pending:
                 some = pending.popleft()
@@ -205,7 +211,7 @@ class Office:
                     self._dropped(queue, letters, reason, why, len(some))
                     continue
                 tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
-                if any(each.gate is not None for each in open_to):
+                if any(each.publish_filter is not None for each in open_to):
                     # Asked one by one: what was taken before counts.
                     if len(some) > 1:
                         pending.extendleft([one] for one in reversed(some))
@@ -216,46 +222,48 @@ class Office:
                     open_to = admitted.queues
                     if not open_to:
                         lost += some
-                        if verdict.is_refused and not any(goes_on(each) for each in targets):
+                        if verdict.is_refused and not any(
+                            is_at_least_once(each) for each in targets
+                        ):
                             self._dropped(queue, letters, reason, "target full")
                         continue
                 if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
                     self._store(queue, run)
-                    run = Run(Target(tail, open_to), persistent=letter.persistent)
+                    run = Batch(Target(tail, open_to), persistent=letter.persistent)
                 run.add(some, raws)
                 if passage is not None:
                     passage.record(0, persistent=letter.persistent)
             self._store(queue, run)
-            if queue.pen is not None:
-                write_deaths(queue.pen, messages, lost, reason, letters.exchange)
+            if queue.recorder is not None:
+                write_headers(queue.recorder, messages, lost, reason, letters.exchange)
             queue.log_settled(messages)
         self.pace.sent(queue, len(messages), letters.exchange)
 
-    def send_safely(self, queue: Queue, messages: list[Message], reason: Reason) -> None:
+    def send_safely(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         """The same for a queue that keeps what is not taken everywhere (DLX-09)."""
         time_s = self._wall_ms() // 1000
         for message in messages:
-            self.try_again(queue, message, Try(reason, time_s))
+            self.try_again(queue, message, Attempt(reason, time_s))
 
-    def try_again(self, queue: Queue, message: Message, one: Try) -> None:
+    def try_again(self, queue: Queue, message: Message, one: Attempt) -> None:
         """Offer a dead letter to those who have not taken it; keep it until all have."""
-        letters = queue.care.letters if queue.care is not None else None
-        if letters is None or letters.stuck is None:
-            if queue.pen is not None:
-                queue.pen.dropped([message], one.reason.value)
+        letters = queue.hooks.dead_letters if queue.hooks is not None else None
+        if letters is None or letters.pending is None:
+            if queue.recorder is not None:
+                queue.recorder.dropped([message], one.reason.value)
             queue.drop([message])
             return
         with self._one_block():
             letter = dead_letter(message, self._death(queue, letters, one))
             if self._is_too_far(letter):
                 self._dropped(queue, letters, one.reason, "too many hops")
-                letters.stuck.done(message)
-                if queue.pen is not None:
-                    queue.pen.dropped([message], one.reason.value)
+                letters.pending.done(message)
+                if queue.recorder is not None:
+                    queue.recorder.dropped([message], one.reason.value)
                 queue.log_settled([message])
                 return
             # Its key has been looked at when it was tried first.
-            is_new = not letters.stuck.knows(message)
+            is_new = not letters.pending.knows(message)
             targets, passage = self._targets(queue, letters, letter, is_new=is_new)
             if targets and passage is not None:
                 passage.record(0, persistent=letter.persistent)
@@ -272,32 +280,32 @@ class Office:
             taken_by = one.taken_by | {each.spec.name for each in took}
             is_done = bool(wanted) and all(each.spec.name in taken_by for each in wanted)
             if admitted.queues:
-                run = Run(admitted, persistent=letter.persistent)
+                run = Batch(admitted, persistent=letter.persistent)
                 run.add([message], [letter.raw])
                 self._store(queue, run, one)
             if is_done:
-                letters.stuck.done(message)
-                if queue.pen is not None:
-                    queue.pen.died([message], one.reason.value, letters.exchange)
+                letters.pending.done(message)
+                if queue.recorder is not None:
+                    queue.recorder.died([message], one.reason.value, letters.exchange)
                 queue.log_settled([message])
             else:
-                letters.stuck.keep(message, one._replace(taken_by=taken_by))
+                letters.pending.keep(message, one._replace(taken_by=taken_by))
 
     def release(self, hold: Queue, exchange_name: str, messages: list[Message]) -> None:
         """Publish delayed messages whose time has come, as they leave their hold (DELAY-13)."""
         domain = self._domain(hold.spec.vhost)
         exchange = domain.exchanges.get(exchange_name) if domain is not None else None
         with self._one_block():
-            run: Run | None = None
+            run: Batch | None = None
             pending = deque(runs_of_same(messages))
             while pending:
                 some = pending.popleft()
                 tail = some[0][1]
-                due, raws = all_released(some)
+                due, raws = all_undelayed(some)
                 targets: tuple[Queue, ...] = ()
                 if domain is not None and exchange is not None:
                     targets = domain.route(exchange, due.keys, due.headers)
-                if any(each.gate is not None for each in targets):
+                if any(each.publish_filter is not None for each in targets):
                     if len(some) > 1:
                         pending.extendleft([one] for one in reversed(some))
                         continue
@@ -312,11 +320,11 @@ class Office:
                         self.expect_expirations(each)
                 if run is None or not run.takes(tail, targets, persistent=due.persistent):
                     self._store(hold, run, why="delayed")
-                    run = Run(Target(tail, targets), persistent=due.persistent)
+                    run = Batch(Target(tail, targets), persistent=due.persistent)
                 run.add(some, raws)
             self._store(hold, run, why="delayed")
-            if hold.pen is not None:
-                hold.pen.dropped(messages, "released")
+            if hold.recorder is not None:
+                hold.recorder.dropped(messages, "released")
             hold.log_settled(messages)
 
     def generation(self, queue: Queue) -> int:
@@ -325,7 +333,7 @@ class Office:
         return domain.generation if domain is not None else -1
 
     def _parted(
-        self, queue: Queue, letters: Letters, messages: list[Message]
+        self, queue: Queue, letters: DeadLetterConfig, messages: list[Message]
     ) -> deque[list[Message]]:
         """Messages that become the same letters; each alone where its key is looked at."""
         domain = self._domain(queue.spec.vhost)
@@ -337,7 +345,7 @@ class Office:
     def _is_too_far(self, letter: DeadLetter) -> bool:
         return 0 < self._most_hops < letter.hops
 
-    def _death(self, queue: Queue, letters: Letters, one: Try) -> Death:
+    def _death(self, queue: Queue, letters: DeadLetterConfig, one: Attempt) -> Death:
         return Death(
             queue.spec.name,
             one.reason,
@@ -348,8 +356,8 @@ class Office:
         )
 
     def _targets(
-        self, queue: Queue, letters: Letters, letter: DeadLetter, *, is_new: bool = True
-    ) -> tuple[tuple[Queue, ...], Passage | None]:
+        self, queue: Queue, letters: DeadLetterConfig, letter: DeadLetter, *, is_new: bool = True
+    ) -> tuple[tuple[Queue, ...], ExchangeDedup | None]:
         """Where a letter goes, and by which keys, if those are looked at."""
         domain = self._domain(queue.spec.vhost)
         exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
@@ -357,7 +365,7 @@ class Office:
             return (), None
         if not (exchange.reads & READS_KEYS and is_new):
             return domain.route(exchange, letter.keys, letter.headers), None
-        passage = Passage(property_block(letter.raw))
+        passage = ExchangeDedup(property_block(letter.raw))
         return domain.route(exchange, letter.keys, letter.headers, passage), passage
 
     @contextmanager
@@ -379,7 +387,7 @@ class Office:
         pace = self.pace
         while self._refused and not self._depth:
             if not pace.may_send(self._refused[0][0]):
-                if pace.is_held:
+                if pace.is_paused:
                     pace.wait(self._go_on_refused)
                 else:
                     self._go_on_refused()
@@ -388,49 +396,56 @@ class Office:
             # What comes of it goes before the others, so that they are never many.
             others, self._refused = self._refused, deque()
             try:
-                self.turned_away(target, message)
+                self.on_refused(target, message)
             finally:
                 self._refused.extend(others)
 
     def _go_on_refused(self) -> None:
         self.pace.later(self._send_refused)
 
-    def turned_away(self, queue: Queue, message: Message) -> None:
+    def on_refused(self, queue: Queue, message: Message) -> None:
         """A queue has refused a message, which may make it a dead letter (LEN-24).
 
         It is one of nobody's queue, so no queue keeps it if nobody takes it. While dead letters
         are being sent it waits for their end, so that queues full in a row never recurse.
         """
-        care = queue.care
-        if care is None or care.letters is None or not goes_on(queue):
+        care = queue.hooks
+        if care is None or care.dead_letters is None or not is_at_least_once(queue):
             return
         if self._depth:
             self._refused.append((queue, message))
         else:
             # Kept it is not: the queue never had it, and its publisher knows.
-            self.send(queue, care.letters, [message], Reason.MAXLEN)
+            self.send(queue, care.dead_letters, [message], DeadLetterReason.MAXLEN)
 
-    def doubled(self, queue: Queue, message: Message) -> None:
+    def on_duplicate(self, queue: Queue, message: Message) -> None:
         """A queue has dropped a duplicate, which may make it a dead letter (DUP-16)."""
-        care = queue.care
-        if care is None or care.letters is None or care.dedup is None:
+        care = queue.hooks
+        if care is None or care.dead_letters is None or care.dedup is None:
             return
         if care.dedup.sends_letters and not self._depth:
-            self.send(queue, care.letters, [message], Reason.REJECTED)
+            self.send(queue, care.dead_letters, [message], DeadLetterReason.REJECTED)
 
     def _store(
-        self, queue: Queue, run: Run | None, one: Try | None = None, why: str = "dead_letter"
+        self, queue: Queue, run: Batch | None, one: Attempt | None = None, why: str = "dead_letter"
     ) -> None:
         if run is None:
             return
         target, raws, persistent = run.target, run.raws, run.persistent
-        author = queue.pen.moves(run.messages, raws, why) if queue.pen is not None else None
+        author = (
+            queue.recorder.moves(run.messages, raws, why) if queue.recorder is not None else None
+        )
         largest = max(map(len, raws))
         if self._storing.store(target, raws, largest, persistent=persistent, author=author):
             self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, one))
 
     def _dropped(
-        self, queue: Queue, letters: Letters, reason: Reason, why: str, count: int = 1
+        self,
+        queue: Queue,
+        letters: DeadLetterConfig,
+        reason: DeadLetterReason,
+        why: str,
+        count: int = 1,
     ) -> None:
         self.dropped_count += count
         if (why, reason) not in letters.told:
@@ -459,15 +474,17 @@ class Office:
             target.leads_to(tuple(each for each in alive if persistent or each.keeps_all))
             is_held = held_for(queue.spec.name) is not None
             why = "delayed" if is_held else "dead_letter"
-            author = queue.pen.moves(messages, raws, why) if queue.pen is not None else None
+            author = (
+                queue.recorder.moves(messages, raws, why) if queue.recorder is not None else None
+            )
             largest = max(map(len, raws))
             if self._storing.store(target, raws, largest, persistent=persistent, author=author):
                 self._unwritten.append(sent)
             if not queue.is_deleted:
-                if queue.pen is not None and is_held:
-                    queue.pen.dropped(messages, "released")
-                elif queue.pen is not None:
-                    queue.pen.died(messages, "resent", "")
+                if queue.recorder is not None and is_held:
+                    queue.recorder.dropped(messages, "released")
+                elif queue.recorder is not None:
+                    queue.recorder.died(messages, "resent", "")
                 queue.keeps(messages)
                 queue.log_settled(messages)
         self._wake()
@@ -488,11 +505,17 @@ class Office:
             queue = sent.queue
             for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
                 self._journal().unsettle(store_id, lsns)
-            stuck = queue.care.letters.stuck if queue.care and queue.care.letters else None
+            stuck = (
+                queue.hooks.dead_letters.pending
+                if queue.hooks and queue.hooks.dead_letters
+                else None
+            )
             had = [each for each in sent.messages if not is_gone(each)]
-            if queue.pen is not None and not queue.is_deleted:
+            if queue.recorder is not None and not queue.is_deleted:
                 # What is stuck still is in the queue.
-                queue.pen.back([each for each in had if stuck is None or not stuck.knows(each)])
+                queue.recorder.back(
+                    [each for each in had if stuck is None or not stuck.knows(each)]
+                )
             if sent.one is None or stuck is None:
                 kept.append(sent)
             elif had:
@@ -524,6 +547,6 @@ class Office:
                 self._kept.append(sent._replace(messages=left, raws=raws))
 
 
-def goes_on(queue: Queue) -> bool:
+def is_at_least_once(queue: Queue) -> bool:
     """Whether what this queue refuses becomes a dead letter of its own (LEN-24)."""
-    return queue.care is not None and queue.care.sends_refused
+    return queue.hooks is not None and queue.hooks.dead_letters_refused

@@ -15,38 +15,38 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.fields import decode_shortstr, encode_shortstr
 from vouchmq.server.broker.message import lsn_of
-from vouchmq.server.broker.queues.parked import Aside
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.parked import ParkedMessages
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.dead_letter.publisher import Office
+    from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.queues.ports import NoteLog
     from vouchmq.server.broker.timers import Timers
 
 # The first octet of the keys of these notes; the LSN follows (see `care.py`).
-STUCK: Final = b"l"
+PENDING: Final = b"l"
 # Tried in one turn; the others follow in the next ones.
 TURN_TRIES: Final = 512
 # How often a change of the topology is looked for while something is stuck.
 LOOK_MS: Final = 200
 _LSN: Final = Struct(">Q")
 _HEAD: Final = Struct(">BQ")
-_REASONS: Final = tuple(Reason)
+_REASONS: Final = tuple(DeadLetterReason)
 
 
-class Try(NamedTuple):
+class Attempt(NamedTuple):
     """A dead letter on its way: why and when it died, and the queues that have taken it."""
 
-    reason: Reason
+    reason: DeadLetterReason
     time_s: int
     taken_by: frozenset[str] = frozenset()
 
 
-class Stuck:
+class PendingDeadLetters:
     """The dead letters that one queue keeps.
 
     Args:
@@ -72,7 +72,7 @@ class Stuck:
     def __init__(
         self,
         queue: Queue,
-        office: Office,
+        office: DeadLetterPublisher,
         timers: Timers,
         interval_ms: int,
         log: Callable[[], NoteLog],
@@ -82,8 +82,8 @@ class Stuck:
         self._timers = timers
         self._interval_ms = interval_ms
         self._log = log
-        self._tries: dict[int, Try] = {}
-        self._aside = Aside(timers, queue.wake)
+        self._tries: dict[int, Attempt] = {}
+        self._aside = ParkedMessages(timers, queue.wake)
         self._generation = -1
         self._is_looking = False
 
@@ -94,7 +94,7 @@ class Stuck:
         """What is kept."""
         return self._aside.messages()
 
-    def keep(self, message: Message, one: Try) -> None:
+    def keep(self, message: Message, one: Attempt) -> None:
         """A dead letter could not go everywhere."""
         if not self._tries:
             self._generation = self._office.generation(self._queue)
@@ -109,7 +109,7 @@ class Stuck:
         """Whether it has been tried before."""
         return message[2] in self._tries
 
-    def keep_again(self, message: Message, one: Try) -> None:
+    def keep_again(self, message: Message, one: Attempt) -> None:
         """The disk has refused what became of a try: it is as before, and tried again later."""
         self._tries.pop(message[2], None)
         self.keep(message, one)
@@ -126,8 +126,8 @@ class Stuck:
         for seq in gone:
             self._aside.forget(seq)
             del self._tries[seq]
-        if self._queue.pen is not None:
-            self._queue.pen.lost(sorted(map(lsn_of, gone)), "refused")
+        if self._queue.recorder is not None:
+            self._queue.recorder.lost(sorted(map(lsn_of, gone)), "refused")
 
     def run(self) -> None:
         """Try again what is due."""
@@ -185,7 +185,7 @@ class Stuck:
         kept = {
             _LSN.unpack(key[1:])[0]: unpacked(value)
             for key, value in notes.items()
-            if key[:1] == STUCK
+            if key[:1] == PENDING
         }
         for message in self._queue.extract(kept) if kept else ():
             self.keep(message, kept[lsn_of(message[2])])
@@ -194,16 +194,16 @@ class Stuck:
 
 def note_key(seq: int) -> bytes:
     """The key under which a kept dead letter is noted."""
-    return STUCK + _LSN.pack(lsn_of(seq))
+    return PENDING + _LSN.pack(lsn_of(seq))
 
 
-def packed(one: Try) -> bytes:
+def packed(one: Attempt) -> bytes:
     """The value of a note."""
     names = b"".join(encode_shortstr(name) for name in sorted(one.taken_by))
     return _HEAD.pack(_REASONS.index(one.reason), one.time_s) + names
 
 
-def unpacked(value: bytes) -> Try:
+def unpacked(value: bytes) -> Attempt:
     """What a note says."""
     reason, time_s = _HEAD.unpack_from(value)
     names: list[str] = []
@@ -211,4 +211,4 @@ def unpacked(value: bytes) -> Try:
     while at < len(value):
         name, at = decode_shortstr(value, at)
         names.append(name)
-    return Try(_REASONS[reason], time_s, frozenset(names))
+    return Attempt(_REASONS[reason], time_s, frozenset(names))

@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)(\.[0-9]*)?")
 _MOST_DIGITS: Final = 40
 
 
-def hold_name(exchange: str) -> str:
+def delay_queue_name(exchange: str) -> str:
     """The name of the queue that holds an exchange's delayed messages."""
     return HOLD_PREFIX + exchange
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.pager import Pager
-    from vouchmq.server.broker.queues.ports import CopyLog, Dispatcher
+    from vouchmq.server.broker.queues.ports import Dispatcher, SettlementLog
     from vouchmq.server.broker.queues.ready_list import RunSize
     from vouchmq.server.broker.queues.spec import QueueSpec
     from vouchmq.server.broker.timers import Timers
@@ -37,7 +37,7 @@ READ_MESSAGES: Final = 1024
 READ_OCTETS: Final = 4 * 1024 * 1024
 
 
-class Hold(Queue):
+class DelayQueue(Queue):
     """The delayed messages of one exchange.
 
     Args:
@@ -61,7 +61,7 @@ class Hold(Queue):
         self,
         spec: QueueSpec,
         turn: Dispatcher,
-        log: CopyLog,
+        log: SettlementLog,
         pager: Pager,
         unused: Callable[[Queue], None],
         *,
@@ -79,14 +79,14 @@ class Hold(Queue):
         self._memory_octets = 0
         self._armed_ms = 0
         if most:
-            self.gate = self
+            self.publish_filter = self
 
     @property
     def ready_count(self) -> int:
         """Messages that wait."""
         return len(self._heap)
 
-    def judge(self, raw: bytes) -> int:
+    def check(self, raw: bytes) -> int:
         """See `Gate` (DELAY-21)."""
         del raw
         return TAKES if self.has_room(1, 0) else REFUSES
@@ -169,8 +169,8 @@ class Hold(Queue):
     def forget_refused(self, first_lsn: int) -> None:
         """See `Queue`."""
         refused = {seq for _, seq in self._heap if seq & 1 and seq >= first_lsn * 2}
-        if self.pen is not None:
-            self.pen.lost(sorted(map(lsn_of, refused)), "refused")
+        if self.recorder is not None:
+            self.recorder.lost(sorted(map(lsn_of, refused)), "refused")
         if refused:
             self._heap = [entry for entry in self._heap if entry[1] not in refused]
             heapify(self._heap)
@@ -196,8 +196,8 @@ class Hold(Queue):
 
     def deleted(self) -> None:
         """The exchange is gone, and what it held with it (DELAY-19)."""
-        if self.pen is not None:
-            self.pen.deleted(self)
+        if self.recorder is not None:
+            self.recorder.deleted(self)
         self.is_deleted = True
         self._heap.clear()
         self._in_memory.clear()

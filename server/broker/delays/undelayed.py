@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
 
 
-class Released(NamedTuple):
+class Undelayed(NamedTuple):
     """Its content with the delay negated, the keys and headers it is routed by."""
 
     raw: bytes
@@ -33,16 +33,16 @@ class Released(NamedTuple):
     persistent: bool
 
 
-def all_released(same: list[Message]) -> tuple[Released, list[bytes]]:
+def all_undelayed(same: list[Message]) -> tuple[Undelayed, list[bytes]]:
     """The first of messages that are the same (`runs_of_same`) as it leaves, and all of them."""
-    due = released(same[0])
+    due = undelayed(same[0])
     raws = [due.raw]
     if len(same) > 1:
         raws += made_alike(same[0][0], due.raw, (message[0] for message in same[1:]))
     return due, raws
 
 
-def released(message: Message) -> Released:
+def undelayed(message: Message) -> Undelayed:
     """Make of a held message the one that leaves."""
     raw, tail, _, _ = message
     block = property_block(raw)
@@ -55,7 +55,7 @@ def released(message: Message) -> Released:
     items = copies.value if copies is not None and isinstance(copies.value, tuple) else ()
     texts = (as_text(item) for item in items if not isinstance(item, int))
     blind = tuple(decode_text(octets) for kind, octets in notes_of(raw) if kind == BLIND_COPY)
-    return Released(
+    return Undelayed(
         with_properties(raw, with_headers(block, {X_DELAY: done}, without=frozenset())),
         (routing_key, *(text for text in texts if text is not None), *blind),
         {**headers, X_DELAY: done},

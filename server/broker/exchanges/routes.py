@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from vouchmq.protocol.fields import Table
-from vouchmq.server.broker.delays.delay import delay_ms, hold_name, is_hidden
+from vouchmq.server.broker.delays.delay import delay_ms, delay_queue_name, is_hidden
 from vouchmq.server.broker.exchanges.bindings import Binding, Bindings
 from vouchmq.server.broker.exchanges.exchange import PREDECLARED, Exchange
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
@@ -75,15 +75,15 @@ class Routes:
         headers: Table | None,
         queues: Mapping[str, _Q],
         stops: Callable[[Exchange], bool] = never,
-    ) -> Walk[_Q]:
+    ) -> RouteWalk[_Q]:
         """The way of a message from `exchange`, to those of `queues` that it reaches.
 
         It goes no further at an exchange that `stops` it.
         """
-        return Walk(self.exchanges, exchange, keys, headers, queues, stops)
+        return RouteWalk(self.exchanges, exchange, keys, headers, queues, stops)
 
 
-class Walk(Generic[_Q]):
+class RouteWalk(Generic[_Q]):
     """The way of one message through the exchanges; it may be gone in several goes.
 
     Bindings between exchanges are followed, and the alternate exchange of every exchange whose own
@@ -171,7 +171,7 @@ def _leads_to_a_name(
         found.update((key, queues[key]) for key in keys if key in queues and not is_hidden(key))
         return True
     if exchange.delays and delay_ms(headers):
-        name = hold_name(exchange.name)
+        name = delay_queue_name(exchange.name)
         found[name] = queues[name]
         return True
     return False

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from vouchmq.server.broker.dead_letter.publisher import Letters
-from vouchmq.server.broker.dead_letter.retry import Stuck
+from vouchmq.server.broker.dead_letter.publisher import DeadLetterConfig
+from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
 from vouchmq.server.broker.features.arguments import QUORUM
-from vouchmq.server.broker.features.dedup import Dedup, Window
+from vouchmq.server.broker.features.dedup import Dedup, KeyWindow
 from vouchmq.server.broker.features.expiry import Expiry
-from vouchmq.server.broker.features.hooks import OWN_EXPIRATIONS, Care
-from vouchmq.server.broker.features.length import Limit
-from vouchmq.server.broker.features.publish_filter import Gates
-from vouchmq.server.broker.features.queue_expiry import Lease
-from vouchmq.server.broker.features.queue_seq import SEQUENCE_NOTES, Sequence
-from vouchmq.server.broker.features.redelivery import COUNTS, Returns
+from vouchmq.server.broker.features.hooks import OWN_EXPIRATIONS, FeatureHooks
+from vouchmq.server.broker.features.length import LengthLimit
+from vouchmq.server.broker.features.publish_filter import PublishFilters
+from vouchmq.server.broker.features.queue_expiry import QueueExpiry
+from vouchmq.server.broker.features.queue_seq import SEQUENCE_NOTES, QueueSequence
+from vouchmq.server.broker.features.redelivery import COUNTS, Redelivery
 from vouchmq.server.broker.message import lsn_of
-from vouchmq.server.broker.queues.priority import Levels
-from vouchmq.server.broker.queues.ready_bytes import Tally
+from vouchmq.server.broker.queues.priority import PriorityLevels
+from vouchmq.server.broker.queues.ready_bytes import ReadyBytes
 from vouchmq.server.broker.queues.single_active import SingleActive
 from vouchmq.server.broker.streams.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.dead_letter.publisher import Office
+    from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
     from vouchmq.server.broker.features.options import Features
-    from vouchmq.server.broker.features.publish_filter import Gate
+    from vouchmq.server.broker.features.publish_filter import PublishFilter
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock
     from vouchmq.server.broker.paging.pager import Pager
@@ -50,7 +50,7 @@ UNSTORED_IDS: Final = 1 << 60
 LETTERS_INTERVAL_MS: Final = 10_000
 
 
-class Equipment:
+class FeatureBuilder:
     """What the rooms of all queues need.
 
     Args:
@@ -65,7 +65,7 @@ class Equipment:
     def __init__(
         self,
         timers: Timers,
-        office: Office,
+        office: DeadLetterPublisher,
         pager: Pager,
         journal: Callable[[], NoteLog],
         clock: JournalClock,
@@ -91,15 +91,15 @@ class Equipment:
         """Where rooms note what must be known after a restart."""
         return self._journal()
 
-    def equip(self, queue: Queue, features: Features) -> None:
+    def apply_options(self, queue: Queue, features: Features) -> None:
         """Let the queue have these features from now on; what is in it stays."""
         queue.features = features
         if isinstance(queue, Stream):
             queue.keep(features)
             return
-        if features.is_plain and queue.care is None:
+        if features.is_plain and queue.hooks is None:
             return
-        care = self._care_of(queue)
+        care = self._hooks_of(queue)
         queue.keeps_all = features.type == QUORUM
         if features.highest_level and queue.levels is None:
             self._level(queue, features)
@@ -113,36 +113,36 @@ class Equipment:
             self._clear_out(queue, care)
         queue.wake()
 
-    def _care_of(self, queue: Queue) -> Care:
+    def _hooks_of(self, queue: Queue) -> FeatureHooks:
         """The queue's page of rooms, a new one if it has been a plain one."""
-        queue.care = queue.care or Care(queue, self.timers.now_ms)
-        return queue.care
+        queue.hooks = queue.hooks or FeatureHooks(queue, self.timers.now_ms)
+        return queue.hooks
 
-    def _clear_out(self, queue: Queue, care: Care) -> None:
+    def _clear_out(self, queue: Queue, care: FeatureHooks) -> None:
         """A queue that has lost its last feature is a plain one again, and pays for nothing."""
         if care.expiry is not None and not care.expiry.has_own:
             care.expiry = None
-        if care.returns is not None and care.returns.is_idle:
-            care.returns = None
+        if care.redelivery is not None and care.redelivery.is_idle:
+            care.redelivery = None
         if care.is_idle:
-            queue.care = None
+            queue.hooks = None
 
-    def _letters(self, queue: Queue, care: Care, features: Features) -> None:
+    def _letters(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
         exchange, stuck = features.dead_letter_exchange, None
-        if care.letters is not None:
-            stuck = care.letters.stuck
+        if care.dead_letters is not None:
+            stuck = care.dead_letters.pending
         if features.dead_letters_are_safe and stuck is None:
             interval_ms = self.letters_interval_ms
-            stuck = Stuck(queue, self.office, self.timers, interval_ms, self._journal)
+            stuck = PendingDeadLetters(queue, self.office, self.timers, interval_ms, self._journal)
         if exchange is None:
             if stuck is not None:
                 dropped = stuck.drop()
-                if queue.pen is not None:
-                    queue.pen.dropped(dropped, "dropped")
+                if queue.recorder is not None:
+                    queue.recorder.dropped(dropped, "dropped")
                 queue.drop(dropped)
-            care.letters = None
+            care.dead_letters = None
             return
-        care.letters = Letters(
+        care.dead_letters = DeadLetterConfig(
             self.office,
             exchange,
             features.dead_letter_routing_key,
@@ -150,27 +150,27 @@ class Equipment:
             is_safe=features.dead_letters_are_safe,
         )
 
-    def _expiry(self, queue: Queue, care: Care, features: Features) -> None:
+    def _expiry(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
         if features.message_ttl_ms is not None and care.expiry is None:
             care.expiry = Expiry(queue, self.timers, None)
         if care.expiry is not None:
             care.expiry.ttl_ms = features.message_ttl_ms
         if features.expires_ms is None:
-            care.lease = None
-        elif care.lease is None:
-            care.lease = Lease(queue, self.timers, features.expires_ms, self.expire)
+            care.queue_expiry = None
+        elif care.queue_expiry is None:
+            care.queue_expiry = QueueExpiry(queue, self.timers, features.expires_ms, self.expire)
         else:
-            care.lease.set(features.expires_ms)
+            care.queue_expiry.set(features.expires_ms)
 
-    def _returns(self, queue: Queue, care: Care, features: Features) -> None:
-        if care.returns is not None:
+    def _returns(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
+        if care.redelivery is not None:
             # What was counted or delayed so far stays so, even if nothing more is.
-            care.returns.set(features)
+            care.redelivery.set(features)
         elif features.counts_returns:
             self._count_returns(queue, care)
 
-    def _count_returns(self, queue: Queue, care: Care) -> None:
-        care.returns = Returns(
+    def _count_returns(self, queue: Queue, care: FeatureHooks) -> None:
+        care.redelivery = Redelivery(
             queue,
             self.timers,
             self._journal,
@@ -181,7 +181,7 @@ class Equipment:
 
     def _level(self, queue: Queue, features: Features) -> None:
         """Only a new queue: its one line becomes one of many, in which nothing is."""
-        queue.levels = Levels(
+        queue.levels = PriorityLevels(
             queue,
             self.pager,
             queue.spec.queue_id if queue.stored else 0,
@@ -189,33 +189,35 @@ class Equipment:
             default=features.default_level,
             returns_first=features.type == QUORUM,
         )
-        queue.lines = queue.levels.lines()
+        queue.lines = queue.levels.ready_lists()
 
-    def _limit(self, queue: Queue, care: Care, features: Features) -> None:
-        if features.max_length_octets is not None and queue.tally is None:
-            queue.tally = Tally()
+    def _limit(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
+        if features.max_length_octets is not None and queue.ready_bytes is None:
+            queue.ready_bytes = ReadyBytes()
             for line in queue.lines:
-                line.count_octets(queue.tally)
+                line.measure(queue.ready_bytes)
         if not features.is_limited:
             care.limit = None
         elif care.limit is None:
-            care.limit = Limit(queue, features, self.serve)
+            care.limit = LengthLimit(queue, features, self.serve)
         else:
             care.limit.set(features)
         if features.keys is not None and care.dedup is None:
             scope_id = queue.spec.queue_id if queue.stored else 0
-            window = Window(scope_id, features.keys, self.timers, self._journal, self._clock)
-            care.dedup = Dedup(queue, window, care.tidy)
-        gates: list[Gate] = [] if care.dedup is None else [care.dedup]
+            window = KeyWindow(scope_id, features.keys, self.timers, self._journal, self._clock)
+            care.dedup = Dedup(queue, window, care.run_outside_dispatch)
+        gates: list[PublishFilter] = [] if care.dedup is None else [care.dedup]
         if care.limit is not None and care.limit.rejects:
             gates.append(care.limit)
-        queue.gate = gates[0] if len(gates) == 1 else Gates(*gates) if gates else None
+        queue.publish_filter = (
+            gates[0] if len(gates) == 1 else PublishFilters(*gates) if gates else None
+        )
 
     def expect_expirations(self, queue: Queue) -> None:
         """From now on messages in this queue may have a time to live of their own (TTL-01)."""
         if isinstance(queue, Stream):
             return  # there they mean nothing (TTL-09)
-        care = self._care_of(queue)
+        care = self._hooks_of(queue)
         if care.expiry is None:
             care.expiry = Expiry(queue, self.timers, None)
         if not care.expiry.has_own:
@@ -223,15 +225,17 @@ class Equipment:
             if queue.stored:
                 self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
 
-    def number(self, queue: Queue) -> Sequence | Stream:
+    def number(self, queue: Queue) -> QueueSequence | Stream:
         """From now on every copy in this queue has a number (SEQ-01)."""
         if isinstance(queue, Stream):
             return queue
-        care = self._care_of(queue)
-        if care.sequence is None:
+        care = self._hooks_of(queue)
+        if care.queue_seq is None:
             log = self.log if queue.stored else None
-            care.sequence = Sequence(queue, queue.spec.queue_id or self.unstored_id(queue), log)
-        return care.sequence
+            care.queue_seq = QueueSequence(
+                queue, queue.spec.queue_id or self.unstored_id(queue), log
+            )
+        return care.queue_seq
 
     def unstored_id(self, queue: Queue) -> int:
         """A number for a queue without one: no other has had it, in no life of the broker."""
@@ -257,11 +261,11 @@ class Equipment:
             self.number(queue)
         if any(key[:1] == COUNTS for key in notes):
             # Whoever asked for it, e.g. a policy, may be gone: what was counted or delayed is not.
-            care = self._care_of(queue)
-            if care.returns is None:
+            care = self._hooks_of(queue)
+            if care.redelivery is None:
                 self._count_returns(queue, care)
-        if queue.care is not None:
-            queue.care.restore(notes)
+        if queue.hooks is not None:
+            queue.hooks.restore(notes)
             if queue.features.is_plain:
-                self._clear_out(queue, queue.care)
+                self._clear_out(queue, queue.hooks)
             queue.wake()

@@ -182,7 +182,7 @@ class KeyReader:
         self._ttl_ms = key.ttl_ms
 
 
-class Window:
+class KeyWindow:
     """Keys that have been seen.
 
     A key's entry is one number, its time and its message's seq together: millions of them must
@@ -345,7 +345,7 @@ class Dedup:
 
     __slots__ = ("_is_tidying", "_queue", "_tidy", "dropped_count", "window")
 
-    def __init__(self, queue: Queue, window: Window, tidy: Callable[[], None]) -> None:
+    def __init__(self, queue: Queue, window: KeyWindow, tidy: Callable[[], None]) -> None:
         self._queue = queue
         self._tidy = tidy
         self._is_tidying = False
@@ -357,7 +357,7 @@ class Dedup:
         """True when duplicates become dead letters (DUP-16)."""
         return self.window.keys.to_letters
 
-    def judge(self, raw: bytes) -> int:
+    def check(self, raw: bytes) -> int:
         """See `Gate`: a duplicate is dropped and confirmed (DUP-07)."""
         key = self.key_of(raw)
         if key is None or self._comes_back(raw):
@@ -383,14 +383,14 @@ class Dedup:
         del count, octets
         return True
 
-    def entering(self, messages: Iterable[Message]) -> None:
+    def on_enqueue(self, messages: Iterable[Message]) -> None:
         """These have been taken."""
         for message in messages:
             key = self.key_of(message[0])
             if key is not None:
                 self.window.record(key, message[2], persistent=bool(message[2] & 1))
 
-    def gone(self, messages: Iterable[Message]) -> None:
+    def on_removed(self, messages: Iterable[Message]) -> None:
         """These have left the queue for good."""
         if self.window.keys.follows_messages:
             for message in messages:
@@ -398,15 +398,15 @@ class Dedup:
                 if key is not None:
                     self.window.free(key, message[2])
 
-    def back(self, messages: Iterable[Message]) -> None:
+    def on_removal_undone(self, messages: Iterable[Message]) -> None:
         """These had gone, which was refused (TX-09)."""
         if self.window.keys.follows_messages:
             for message in messages:
                 key = self.key_of(message[0])
                 if key is not None and self.window.find(key) is None:
-                    self.entering([message])
+                    self.on_enqueue([message])
 
-    def purged(self) -> None:
+    def on_purged(self) -> None:
         """Nothing is ready any more (DUP-13)."""
         if self.window.keys.follows_messages:
             self.window.clear()
@@ -416,7 +416,7 @@ class Dedup:
         self.window.restore(notes)
         if self.window.keys.follows_messages:
             for line in self._queue.lines:
-                self.entering(line.restored())
+                self.on_enqueue(line.restored())
 
     def key_of(self, raw: bytes) -> Key | None:
         """The key of a content."""
@@ -428,7 +428,7 @@ class Dedup:
         return newest is not None and newest[1:] == encode_text(self._queue.spec.name)
 
 
-class Passage:
+class ExchangeDedup:
     """One message on its way through de-duplicating exchanges.
 
     Args:
@@ -439,11 +439,11 @@ class Passage:
 
     def __init__(self, block: bytes) -> None:
         self._block = block
-        self._passed: list[tuple[Window, Key]] = []
+        self._passed: list[tuple[KeyWindow, Key]] = []
         self.is_duplicate = False
         self.lsn = 0  # what the confirm of a duplicate waits for
 
-    def stops_at(self, window: Window) -> bool:
+    def stops_at(self, window: KeyWindow) -> bool:
         """Whether the message goes no further here."""
         key = key_in(self._block, window.keys.header)
         if key is None:

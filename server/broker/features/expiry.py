@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.contents import HAS_EXPIRATION, property_block, remembered
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import PROPERTIES_AT
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.broker.queues.ready_list import ReadyList
     from vouchmq.server.broker.timers import Timers
 
 # Messages that one queue lets go in one turn (DLX-12, LIMIT-23).
@@ -94,7 +94,7 @@ class Expiry:
         # One that stood behind others when its turn ended is as late as any.
         return at_once or deadline_ms > message[3] or self._is_old(message[2], message[3])
 
-    def came(self, messages: list[Message]) -> None:
+    def on_enqueue(self, messages: list[Message]) -> None:
         """A run is about to be appended."""
         self._came_seq = messages[-1][2]
 
@@ -128,19 +128,21 @@ class Expiry:
         """
         now_ms = self._timers.now_ms()
         left = TURN_EXPIRIES
-        care = self._queue.care
+        care = self._queue.hooks
         # Every level of a queue with priorities has a head of its own (TTL-03).
         for line in self._queue.lines:
             while left > 0:
-                most = min(left, BATCH_MESSAGES if care is None else care.few(BATCH_MESSAGES))
+                most = min(
+                    left, BATCH_MESSAGES if care is None else care.batch_limit(BATCH_MESSAGES)
+                )
                 count = self._expired_at_head(line, now_ms, most, at_once=at_once)
                 if not count:
                     break
                 left -= count
-                if care is None or care.may_let_die:
-                    self._queue.bury(line.take(count), Reason.EXPIRED)
-                elif care.lays_aside and self._queue.has_consumers:
-                    care.lay_aside(line.take(count), Reason.EXPIRED)
+                if care is None or care.may_dead_letter:
+                    self._queue.dead_letter(line.take(count), DeadLetterReason.EXPIRED)
+                elif care.can_park and self._queue.has_consumers:
+                    care.park(line.take(count), DeadLetterReason.EXPIRED)
                 else:
                     return False
         return left > 0
@@ -157,13 +159,13 @@ class Expiry:
         if due_ms is None:
             return
         now_ms = self._timers.now_ms()
-        if due_ms <= now_ms and self._queue.care is not None and self._queue.care.is_held:
-            self._queue.care.go_on_later()
+        if due_ms <= now_ms and self._queue.hooks is not None and self._queue.hooks.is_paused:
+            self._queue.hooks.continue_later()
             return
         if self._armed_ms <= now_ms or due_ms < self._armed_ms:
             self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._ring)
 
-    def _head_deadline_ms(self, line: Line) -> int | None:
+    def _head_deadline_ms(self, line: ReadyList) -> int | None:
         if not (line.ready or line.refill(at_once=True)):
             return None
         return self.deadline_ms(line.ready[0])
@@ -172,7 +174,7 @@ class Expiry:
         if not self._queue.is_deleted:
             self._queue.wake()
 
-    def _expired_at_head(self, line: Line, now_ms: int, most: int, *, at_once: bool) -> int:
+    def _expired_at_head(self, line: ReadyList, now_ms: int, most: int, *, at_once: bool) -> int:
         if not (line.ready or line.refill(at_once=True)):
             return 0
         heads = islice(line.ready, most)
@@ -200,6 +202,6 @@ class Expiry:
         dead = list(compress(messages, self._judged(messages, now_ms, at_once=at_once)))
         if not dead:
             return messages
-        self._queue.bury(dead, Reason.EXPIRED)
+        self._queue.dead_letter(dead, DeadLetterReason.EXPIRED)
         seqs = {message[2] for message in dead}
         return [message for message in messages if message[2] not in seqs]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.features.publish_filter import REFUSES, TAKES
-from vouchmq.server.broker.queues.settlement import Reason
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.features.options import Features
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.broker.queues.ready_list import ReadyList
 
 # Messages that one queue drops in one turn (LIMIT-23).
 TURN_DROPS: Final = 4096
@@ -36,7 +36,7 @@ REJECT: Final = "reject-publish"
 REJECT_TO_LETTERS: Final = "reject-publish-dlx"
 
 
-class Limit:
+class LengthLimit:
     """The limits of one queue.
 
     Args:
@@ -68,16 +68,16 @@ class Limit:
         return self.overflow in {REJECT, REJECT_TO_LETTERS}
 
     @property
-    def sends_letters(self) -> bool:
+    def dead_letters_refused(self) -> bool:
         """True when what is refused becomes a dead letter (LEN-24)."""
         return self.overflow == REJECT_TO_LETTERS
 
     # Refusing
 
-    def judge(self, raw: bytes) -> int:
+    def check(self, raw: bytes) -> int:
         """Whether the queue takes one more message (LEN-20 … LEN-22)."""
         octets = body_size(raw)
-        if self.has_room(1, octets) or (self._let_expired_go() and self.has_room(1, octets)):
+        if self.has_room(1, octets) or (self._drop_expired() and self.has_room(1, octets)):
             return TAKES
         if self.max_length != 0 and self._serve(self._queue) and self.has_room(1, octets):
             return TAKES
@@ -88,10 +88,10 @@ class Limit:
         octets = 0 if self.max_octets is None else sum(map(body_size, raws))
         return self.has_room(len(raws), octets)
 
-    def _let_expired_go(self) -> bool:
+    def _drop_expired(self) -> bool:
         """Have no publish refused for the sake of what nobody can have any more (TTL-06)."""
-        care = self._queue.care
-        if care is None or care.expiry is None or care.is_deep:
+        care = self._queue.hooks
+        if care is None or care.expiry is None or care.is_nested:
             return False
         care.expiry.run(at_once=not self._queue.is_head_wanted)
         return True
@@ -105,7 +105,7 @@ class Limit:
 
     # Dropping
 
-    def returned(self) -> None:
+    def on_requeue(self) -> None:
         """Messages come back: they count as entering, before anybody is served (LEN-06)."""
         self._has_returned = True
 
@@ -120,37 +120,39 @@ class Limit:
             line = self._victim()
             if line is None:
                 return True
-            care = self._queue.care
-            batch = BATCH_MESSAGES if care is None else care.few(BATCH_MESSAGES)
+            care = self._queue.hooks
+            batch = BATCH_MESSAGES if care is None else care.batch_limit(BATCH_MESSAGES)
             count = self._excess(line, min(left, batch))
             if not count:
                 return True
-            if care is not None and not care.may_let_die:
+            if care is not None and not care.may_dead_letter:
                 return False
             left -= count
-            self._bury(line.take(count))
+            self._dead_letter(line.take(count))
         return False
 
-    def _bury(self, dropped: list[Message]) -> None:
-        care = self._queue.care
+    def _dead_letter(self, dropped: list[Message]) -> None:
+        care = self._queue.hooks
         expiry = care.expiry if care is not None else None
         if expiry is None:
-            self._queue.bury(dropped, Reason.MAXLEN)
+            self._queue.dead_letter(dropped, DeadLetterReason.MAXLEN)
             return
         # Those that had expired behind others died of that, in their place among them (TTL-03).
         for is_late, run in groupby(dropped, expiry.is_late):
-            self._queue.bury(list(run), Reason.EXPIRED if is_late else Reason.MAXLEN)
+            self._queue.dead_letter(
+                list(run), DeadLetterReason.EXPIRED if is_late else DeadLetterReason.MAXLEN
+            )
 
-    def _victim(self) -> Line | None:
+    def _victim(self) -> ReadyList | None:
         """The line whose head is dropped: that of the next delivery (LEN-05)."""
         if self.overflow != DROP_LOWEST:
-            return self._queue.next_line(at_once=True)
+            return self._queue.next_ready(at_once=True)
         for line in reversed(self._queue.lines):
             if line.ready or line.refill(at_once=True):
                 return line
         return None
 
-    def _excess(self, line: Line, most: int) -> int:
+    def _excess(self, line: ReadyList, most: int) -> int:
         """How many heads of this line are too much."""
         queue = self._queue
         over = 0 if self.max_length is None else queue.held_count - self.max_length

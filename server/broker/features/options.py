@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.fields import as_integer, as_text
 from vouchmq.server.broker.features.arguments import QUORUM, levels_of, queue_type_of
 from vouchmq.server.broker.features.dedup import Keys, keys_of
-from vouchmq.server.broker.policy.keys import prevailing
+from vouchmq.server.broker.policy.keys import resolve
 from vouchmq.server.broker.policy.policies import NO_RULING
 from vouchmq.server.broker.streams.start import interval_ms
 
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Field, Table
-    from vouchmq.server.broker.policy.policies import Ruling
+    from vouchmq.server.broker.policy.policies import PolicyMatch
 
 QUORUM_DELIVERY_LIMIT: Final = 20
 AT_LEAST_ONCE: Final = "at-least-once"
@@ -83,7 +83,7 @@ def plain_of(queue_type: str) -> Features:
 PLAIN: Final = Features()
 
 
-class Given:
+class OptionSources:
     """What argument, policy and operator policy together say, key by key.
 
     Keys are those of policies; the argument `x-message-ttl` is the key `message-ttl`.
@@ -93,9 +93,9 @@ class Given:
 
     __slots__ = ("_arguments", "_operator", "_policy", "_type")
 
-    def __init__(self, arguments: Table, ruling: Ruling) -> None:
+    def __init__(self, arguments: Table, ruling: PolicyMatch) -> None:
         self._arguments = arguments
-        self._policy, self._operator = ruling.of_user, ruling.of_operator
+        self._policy, self._operator = ruling.policy_definition, ruling.operator_definition
         self._type = queue_type_of(arguments)
 
     def value(self, key: str) -> object:
@@ -104,7 +104,7 @@ class Given:
         policy, operator = self._policy.get(key), self._operator.get(key)
         if policy is None and operator is None:
             return argument
-        return prevailing(key, argument, policy, operator, self._type)
+        return resolve(key, argument, policy, operator, self._type)
 
     def number(self, key: str) -> int | None:
         """A value that is an integer."""
@@ -117,21 +117,21 @@ class Given:
         return value if isinstance(value, str) else None
 
 
-def features_of(arguments: Table, ruling: Ruling = NO_RULING) -> Features:
+def features_of(arguments: Table, ruling: PolicyMatch = NO_RULING) -> Features:
     """The features that arguments and policies ask for; all of them passed their checks."""
     # What most queues ask for is worked out once for all of them.
     return _without_arguments(ruling) if not arguments else _worked_out(arguments, ruling)
 
 
 @lru_cache(maxsize=64)
-def _without_arguments(ruling: Ruling) -> Features:
+def _without_arguments(ruling: PolicyMatch) -> Features:
     return _worked_out({}, ruling)
 
 
-def _worked_out(arguments: Table, ruling: Ruling) -> Features:
+def _worked_out(arguments: Table, ruling: PolicyMatch) -> Features:
     queue_type = queue_type_of(arguments)
     highest_level, default_level = levels_of(arguments)
-    given = Given(arguments, ruling)
+    given = OptionSources(arguments, ruling)
     return Features(
         type=queue_type,
         single_active=is_true(arguments.get("x-single-active-consumer")),
@@ -174,7 +174,7 @@ def is_true(field: Field | None) -> bool:
     return field is not None and field.value is True
 
 
-def limit_of(given: Given, queue_type: str) -> int | None:
+def limit_of(given: OptionSources, queue_type: str) -> int | None:
     """The delivery limit; quorum-type queues have one by default (REDELIVER-14)."""
     limit = given.number("delivery-limit")
     if limit is None and queue_type == QUORUM:

@@ -16,10 +16,10 @@ TAKES: Final = -1
 REFUSES: Final = -2
 
 
-class Gate(Protocol):
+class PublishFilter(Protocol):
     """Whether a queue takes a message."""
 
-    def judge(self, raw: bytes) -> int:
+    def check(self, raw: bytes) -> int:
         """TAKES, REFUSES, or the LSN that the confirm of a duplicate waits for."""
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
@@ -29,18 +29,18 @@ class Gate(Protocol):
         """Whether so many more messages with so many octets of bodies would all be taken."""
 
 
-class Gates:
+class PublishFilters:
     """Several gates as one: a message must pass all, in their order."""
 
     __slots__ = ("_gates",)
 
-    def __init__(self, *gates: Gate) -> None:
+    def __init__(self, *gates: PublishFilter) -> None:
         self._gates = gates
 
-    def judge(self, raw: bytes) -> int:
+    def check(self, raw: bytes) -> int:
         """See `Gate`."""
         for gate in self._gates:
-            word = gate.judge(raw)
+            word = gate.check(raw)
             if word != TAKES:
                 return word
         return TAKES

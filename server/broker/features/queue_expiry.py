@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.timers import Timers
 
 
-class Lease:
+class QueueExpiry:
     """The lease of one queue, which begins now.
 
     Args:
@@ -59,7 +59,7 @@ class Lease:
 
     def _ring(self) -> None:
         queue = self._queue
-        if queue.is_deleted or queue.care is None or queue.care.lease is not self:
+        if queue.is_deleted or queue.hooks is None or queue.hooks.queue_expiry is not self:
             return
         if queue.has_consumers:
             self._used_ms = self._timers.now_ms()

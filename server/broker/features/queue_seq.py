@@ -23,8 +23,8 @@ from vouchmq.server.broker.message import lsn_of, seq_of
 if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.ports import NoteLog
-    from vouchmq.server.broker.queues.priority import Levels
-    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.broker.queues.priority import PriorityLevels
+    from vouchmq.server.broker.queues.ready_list import ReadyList
 
 # Notes: a letter alone for where fresh copies begin, with an LSN behind it for a row.
 SEQUENCE_NOTES: Final = b"s"
@@ -36,8 +36,8 @@ _ROW: Final = Struct(">QQ")
 class Numbered(Protocol):
     """The queue, as it is concerned here."""
 
-    line: Line
-    levels: Levels | None
+    ready: ReadyList
+    levels: PriorityLevels | None
     came_count: int
     unacked_count: int
 
@@ -72,7 +72,7 @@ class Row:
         return _ROW.pack(self.number, self.is_alone)
 
 
-class Sequence:
+class QueueSequence:
     """The numbers of one queue, from when somebody first asked for them.
 
     Args:
@@ -93,7 +93,7 @@ class Sequence:
         self._rows: list[Row] = []
         self._dead: list[Row] = []
         self._newest: Row | None = None
-        self._mark = queue.line.mark
+        self._mark = queue.ready.mark
         # For copies of which nobody knows when they came: those that are out already.
         self._next = queue.came_count - queue.ready_count - queue.unacked_count + 1
         # Of the first copy above the mark, as far as that has been looked at.
@@ -102,7 +102,7 @@ class Sequence:
 
     # Coming and going
 
-    def leaving(self, batch: list[Message]) -> None:
+    def on_take(self, batch: list[Message]) -> None:
         """A batch was taken from the head."""
         queue = self._queue
         at = 0
@@ -125,7 +125,7 @@ class Sequence:
         if has_news:
             self._note_beginning()
 
-    def gone(self, messages: list[Message]) -> None:
+    def on_removed(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
         for message in messages:
             row = self._row_of(lsn_of(message[2]))
@@ -134,7 +134,7 @@ class Sequence:
                 if not row.live:
                     self._dead.append(row)
 
-    def back(self, messages: list[Message]) -> None:
+    def on_removal_undone(self, messages: list[Message]) -> None:
         """These had gone, which was refused (TX-09)."""
         for message in messages:
             row = self._row_of(lsn_of(message[2]))
@@ -150,13 +150,13 @@ class Sequence:
             elif not row.live:
                 self._forget(row)
 
-    def recount(self) -> None:
+    def on_write_refused(self) -> None:
         """A block was refused, and the notes in it."""
         self._note_beginning()
         for row in self._rows:
             self._note(row)
 
-    def purged(self) -> None:
+    def on_purged(self) -> None:
         """Nothing is ready any more."""
         if not self._queue.unacked_count:
             for row in list(self._rows):
@@ -245,7 +245,7 @@ class Sequence:
 
     def _fresh_count(self) -> int:
         """Copies that are ready and above the mark."""
-        line = self._queue.line
+        line = self._queue.ready
         olds = sum(1 for message in line.in_memory() if message[2] <= self._mark)
         if line.backlog is not None:
             olds += len(line.backlog.stored_up_to(lsn_of(self._mark)))

@@ -17,8 +17,8 @@ from vouchmq.protocol.contents import property_block, with_properties
 from vouchmq.protocol.fields import long_int
 from vouchmq.protocol.properties import with_headers
 from vouchmq.server.broker.message import lsn_of
-from vouchmq.server.broker.queues.parked import Aside
-from vouchmq.server.broker.queues.settlement import Fate, Reason
+from vouchmq.server.broker.queues.parked import ParkedMessages
+from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ COUNTS: Final = b"r"
 X_DELIVERY_COUNT: Final = "x-delivery-count"
 X_ACQUIRED_COUNT: Final = "x-acquired-count"
 # Those that count where only failures do (REDELIVER-11).
-FAILURES: Final = frozenset({Fate.REJECTED, Fate.LOST})
+FAILURES: Final = frozenset({Outcome.REJECTED, Outcome.LOST})
 # Messages that are let in again in one turn.
 TURN_RETURNS: Final = 4096
 _LSN: Final = Struct(">Q")
@@ -55,7 +55,7 @@ class Counts(NamedTuple):
     is_out: bool = False
 
 
-class Returns:
+class Redelivery:
     """The counts of one queue.
 
     Args:
@@ -75,7 +75,7 @@ class Returns:
         "_only_failures",
         "_queue",
         "_timers",
-        "aside",
+        "parked",
     )
 
     def __init__(
@@ -96,7 +96,7 @@ class Returns:
         self._only_failures = only_failures
         self._counts: dict[int, Counts] = {}
         self._gone: dict[int, Counts] = {}  # of what has left since the last write
-        self.aside = Aside(timers, queue.wake)
+        self.parked = ParkedMessages(timers, queue.wake)
 
     def set(self, features: Features) -> None:
         """Another limit, other delays from now on."""
@@ -105,11 +105,11 @@ class Returns:
     @property
     def is_idle(self) -> bool:
         """True when no message has come back that is still there."""
-        return not self._counts and not len(self.aside)
+        return not self._counts and not len(self.parked)
 
     # Coming back and going out
 
-    def returning(self, messages: list[Message], fate: Fate) -> list[Message]:
+    def on_requeue(self, messages: list[Message], fate: Outcome) -> list[Message]:
         """Count some returns; gives those that are ready at once."""
         counted = fate in FAILURES or not self._only_failures
         ready: list[Message] = []
@@ -124,23 +124,23 @@ class Returns:
             if delay_ms:
                 due_ms = self._timers.now_ms() + delay_ms
                 counts = counts._replace(due_ms=self._clock.now_ms() + delay_ms)
-                self.aside.put(message, due_ms)
+                self.parked.put(message, due_ms)
             else:
                 ready.append(message)
             self._count(message, counts)
         if dead:
-            self._queue.bury(dead, Reason.DELIVERY_LIMIT)
+            self._queue.dead_letter(dead, DeadLetterReason.DELIVERY_LIMIT)
         return ready
 
-    def let_in(self) -> None:
+    def release_due(self) -> None:
         """Those that have waited long enough are ready again, each at its place."""
-        back = self.aside.take_due(TURN_RETURNS)
+        back = self.parked.take_due(TURN_RETURNS)
         for message in back:
             self._count(message, self._counts[message[2]]._replace(due_ms=0))
         if back:
             self._queue.put_back(back)
 
-    def leaving(self, batch: list[Message]) -> list[Message]:
+    def on_take(self, batch: list[Message]) -> list[Message]:
         """Count who is handed out again; gives those that may be (after a restart not all may)."""
         if not self._counts:
             return batch
@@ -156,11 +156,11 @@ class Returns:
             self._count(message, counts._replace(acquired=acquired, is_out=True))
         if not dead:
             return batch
-        self._queue.bury(dead, Reason.DELIVERY_LIMIT)
+        self._queue.dead_letter(dead, DeadLetterReason.DELIVERY_LIMIT)
         gone = {message[2] for message in dead}
         return [message for message in batch if message[2] not in gone]
 
-    def gone(self, messages: list[Message]) -> None:
+    def on_removed(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
         if not self._counts:
             return
@@ -172,7 +172,7 @@ class Returns:
             if message[2] & 1 and self._queue.stored:
                 self._log().unnote(self._queue.spec.queue_id, note_key(message[2]))
 
-    def back(self, messages: list[Message]) -> None:
+    def on_removal_undone(self, messages: list[Message]) -> None:
         """These had gone, which was refused: no new lives for that (TX-09, REDELIVER-13)."""
         for message in messages if self._gone else ():
             counts = self._gone.pop(message[2], None)
@@ -185,22 +185,22 @@ class Returns:
 
     def forget_refused(self, first_lsn: int) -> None:
         """The disk took nothing from this LSN on (CONF-12)."""
-        gone = [m[2] for m in self.aside.messages() if m[2] & 1 and m[2] >= first_lsn * 2]
+        gone = [m[2] for m in self.parked.messages() if m[2] & 1 and m[2] >= first_lsn * 2]
         for seq in gone:
-            self.aside.forget(seq)
+            self.parked.forget(seq)
             self._counts.pop(seq, None)
-        if self._queue.pen is not None:
-            self._queue.pen.lost(sorted(map(lsn_of, gone)), "refused")
+        if self._queue.recorder is not None:
+            self._queue.recorder.lost(sorted(map(lsn_of, gone)), "refused")
 
-    def purged(self) -> None:
+    def on_purged(self) -> None:
         """Nothing is ready any more: what is not out and not aside is gone."""
         for seq, counts in list(self._counts.items()):
-            if not counts.is_out and seq not in self.aside:
+            if not counts.is_out and seq not in self.parked:
                 del self._counts[seq]
                 if seq & 1 and self._queue.stored:
                     self._log().unnote(self._queue.spec.queue_id, note_key(seq))
 
-    def shown(self, batch: list[Message]) -> list[Message] | None:
+    def as_delivered(self, batch: list[Message]) -> list[Message] | None:
         """The batch with its counts in the headers, None when there is none to show."""
         if not self._counts or self._features.delivery_limit is None:
             return None
@@ -235,7 +235,7 @@ class Returns:
         waiting = {lsn: each.due_ms for lsn, each in found.items() if each.due_ms and lsn in alive}
         for message in self._queue.extract(waiting) if waiting else ():
             due_ms = self._clock.to_come_ms(waiting[lsn_of(message[2])])
-            self.aside.put(message, due_ms)
+            self.parked.put(message, due_ms)
 
     # What the rules say
 

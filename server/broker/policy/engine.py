@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import structlog
 
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.delays.delay import hold_name, is_hidden
+from vouchmq.server.broker.delays.delay import delay_queue_name, is_hidden
 from vouchmq.server.broker.features.arguments import queue_type_of
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
-from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, Ruling
+from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueLike
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ Q = TypeVar("Q", bound=QueueLike)
 log = structlog.get_logger(__name__)
 
 
-def leave_alone(queue: object, ruling: Ruling) -> None:
+def keep_features(queue: object, ruling: PolicyMatch) -> None:
     """The callback where queues have no features."""
 
 
-class Government(Generic[Q]):
+class PolicyEngine(Generic[Q]):
     """The policies of one vhost, in force.
 
     Args:
@@ -51,7 +51,7 @@ class Government(Generic[Q]):
     def __init__(
         self,
         vhost: VHost[Q],
-        regulate: Callable[[Q, Ruling], None],
+        regulate: Callable[[Q, PolicyMatch], None],
         define: Callable[[d.Definition], int],
         hold_for: Callable[[Exchange], None],
     ) -> None:
@@ -61,7 +61,7 @@ class Government(Generic[Q]):
         self._hold_for = hold_for
         self.policies = Policies()
         # Of the queues that are governed at all; a vhost without policies keeps nothing here.
-        self._rulings: dict[str, Ruling] = {}
+        self._rulings: dict[str, PolicyMatch] = {}
 
     # What operators do
 
@@ -82,10 +82,10 @@ class Government(Generic[Q]):
         self.policies.put(policy)
         self.enforce()
         # First, so that after a restart no exchange delays that has not where to.
-        self._make_holds()
+        self._make_delay_queues()
         log.info("policy.set", vhost=self._vhost.name, policy=policy.name)
         lsn = self._define(d.of_policy(self._vhost.name, policy))
-        return max(lsn, self._end_holds())
+        return max(lsn, self._end_delay_queues())
 
     def delete_policy(self, name: str, *, is_operator: bool = False) -> int | None:
         """Delete a policy or operator policy; the LSN of the record, None when there was none.
@@ -97,19 +97,19 @@ class Government(Generic[Q]):
         self.enforce()
         log.info("policy.cleared", vhost=self._vhost.name, policy=name)
         lsn = self._define(d.PolicyCleared(self._vhost.name, name, is_operator))
-        return max(lsn, self._end_holds())
+        return max(lsn, self._end_delay_queues())
 
     # What governs whom
 
-    def ruling_of(self, queue: QueueLike) -> Ruling:
+    def policy_of_queue(self, queue: QueueLike) -> PolicyMatch:
         """The policies that govern a queue (POLICY-09)."""
         return self._rulings.get(queue.spec.name, NO_RULING)
 
-    def ruling_of_exchange(self, exchange: Exchange) -> Ruling:
+    def policy_of_exchange(self, exchange: Exchange) -> PolicyMatch:
         """The policy that governs an exchange (POLICY-09)."""
         return self.policies.of_exchange(exchange.name)
 
-    def see_queue(self, queue: Q) -> None:
+    def apply_to_queue(self, queue: Q) -> None:
         """A queue has been made, or the policies have changed."""
         spec = queue.spec
         if not (self.policies or self._rulings) or is_hidden(spec.name):
@@ -128,35 +128,35 @@ class Government(Generic[Q]):
         """A queue is gone."""
         self._rulings.pop(name, None)
 
-    def see_exchange(self, exchange: Exchange) -> None:
+    def apply_to_exchange(self, exchange: Exchange) -> None:
         """An exchange has been made, or the policies have changed."""
         if exchange.name != DEFAULT_EXCHANGE:
-            exchange.govern(self.policies.of_exchange(exchange.name).of_user)
+            exchange.govern(self.policies.of_exchange(exchange.name).policy_definition)
 
     def enforce(self) -> None:
         """See to it that everybody has what the policies say, logging nothing."""
         self._vhost.generation += 1
         for exchange in self._vhost.exchanges.values():
-            self.see_exchange(exchange)
+            self.apply_to_exchange(exchange)
         for queue in list(self._vhost.queues.values()):
-            self.see_queue(queue)
+            self.apply_to_queue(queue)
 
     # Exchanges that begin and cease to delay
 
-    def _make_holds(self) -> None:
+    def _make_delay_queues(self) -> None:
         queues = self._vhost.queues
         for exchange in list(self._vhost.exchanges.values()):
-            if exchange.delays and hold_name(exchange.name) not in queues:
+            if exchange.delays and delay_queue_name(exchange.name) not in queues:
                 self._hold_for(exchange)
 
-    def _end_holds(self) -> int:
+    def _end_delay_queues(self) -> int:
         """Remove the holds of exchanges that delay no more; what is held waits for its time."""
-        for hold in self._idle_holds():
+        for hold in self._idle_delay_queues():
             self._vhost.end_queue(hold)
         return self._vhost.defined_lsn
 
-    def _idle_holds(self) -> Iterable[Q]:
+    def _idle_delay_queues(self) -> Iterable[Q]:
         for exchange in list(self._vhost.exchanges.values()):
-            hold = self._vhost.queues.get(hold_name(exchange.name))
+            hold = self._vhost.queues.get(delay_queue_name(exchange.name))
             if hold is not None and not exchange.delays and not hold.ready_count:
                 yield hold

@@ -202,7 +202,7 @@ def term(value: Value) -> str:
     return "null" if value is None else str(value)
 
 
-def prevailing(
+def resolve(
     key: str,
     argument: Value | None,
     policy: Value | None,
@@ -238,7 +238,7 @@ def merged(
     result: dict[str, Value] = {}
     for key in dict.fromkeys([*policy, *operator]):
         if key in policy and key in operator:
-            result[key] = prevailing(key, None, policy[key], operator[key], queue_type)
+            result[key] = resolve(key, None, policy[key], operator[key], queue_type)
         else:
             result[key] = policy.get(key, operator.get(key))
     return result

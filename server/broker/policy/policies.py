@@ -92,28 +92,28 @@ class Policy:
         return some.get(self.apply_to, frozenset({self.apply_to}))
 
 
-class Ruling(NamedTuple):
+class PolicyMatch(NamedTuple):
     """What governs one object."""
 
     policy: Policy | None = None
     operator: Policy | None = None
 
     @property
-    def of_user(self) -> Mapping[str, Value]:
+    def policy_definition(self) -> Mapping[str, Value]:
         """The definition of the policy, empty when there is none."""
         return self.policy.definition if self.policy is not None else {}
 
     @property
-    def of_operator(self) -> Mapping[str, Value]:
+    def operator_definition(self) -> Mapping[str, Value]:
         """The definition of the operator policy, empty when there is none."""
         return self.operator.definition if self.operator is not None else {}
 
     def effective(self, queue_type: str = CLASSIC) -> dict[str, Value]:
         """Both together, without the object's arguments (POLICY-09)."""
-        return merged(self.of_user, self.of_operator, queue_type)
+        return merged(self.policy_definition, self.operator_definition, queue_type)
 
 
-NO_RULING: Final = Ruling()
+NO_RULING: Final = PolicyMatch()
 
 
 def compile_pattern(pattern: str) -> Pattern:
@@ -186,15 +186,15 @@ class Policies:
         """Forget one; False when there is none."""
         return self._lists[is_operator].pop(name, None) is not None
 
-    def of_queue(self, name: str, queue_type: str) -> Ruling:
+    def of_queue(self, name: str, queue_type: str) -> PolicyMatch:
         """What governs a queue of this name and type."""
         kind = QUEUE_KINDS[queue_type]
         policies, operator_policies = self._lists
-        return Ruling(_first(policies, kind, name), _first(operator_policies, kind, name))
+        return PolicyMatch(_first(policies, kind, name), _first(operator_policies, kind, name))
 
-    def of_exchange(self, name: str) -> Ruling:
+    def of_exchange(self, name: str) -> PolicyMatch:
         """What governs an exchange of this name; operator policies are for queues."""
-        return Ruling(_first(self._lists[0], EXCHANGES, name))
+        return PolicyMatch(_first(self._lists[0], EXCHANGES, name))
 
 
 def _first(ranked: Mapping[str, _Ranked], kind: str, name: str) -> Policy | None:

@@ -18,22 +18,27 @@ from vouchmq.protocol.errors import AccessRefused
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.features.options import PLAIN
 from vouchmq.server.broker.message import Message, lsn_of, lsns_of
-from vouchmq.server.broker.queues.consumers import Subscribers
+from vouchmq.server.broker.queues.consumers import QueueConsumers
 from vouchmq.server.broker.queues.dispatch import serve_group
-from vouchmq.server.broker.queues.ready_list import FEW_MESSAGES, Line
+from vouchmq.server.broker.queues.ready_list import FEW_MESSAGES, ReadyList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
-    from vouchmq.server.broker.features.dedup import Window
-    from vouchmq.server.broker.features.hooks import Care
-    from vouchmq.server.broker.features.publish_filter import Gate
+    from vouchmq.server.broker.features.dedup import KeyWindow
+    from vouchmq.server.broker.features.hooks import FeatureHooks
+    from vouchmq.server.broker.features.publish_filter import PublishFilter
     from vouchmq.server.broker.paging.pager import Pager
-    from vouchmq.server.broker.queues.ports import CopyLog, Dispatcher, Outlet, Pen
-    from vouchmq.server.broker.queues.priority import Levels
-    from vouchmq.server.broker.queues.ready_bytes import Tally
+    from vouchmq.server.broker.queues.ports import (
+        ConsumerPort,
+        Dispatcher,
+        QueueRecorder,
+        SettlementLog,
+    )
+    from vouchmq.server.broker.queues.priority import PriorityLevels
+    from vouchmq.server.broker.queues.ready_bytes import ReadyBytes
     from vouchmq.server.broker.queues.ready_list import RunSize
-    from vouchmq.server.broker.queues.settlement import Fate, Reason
+    from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
     from vouchmq.server.broker.queues.spec import QueueSpec
 
 # Messages that a queue hands out in one turn (LIMIT-23).
@@ -61,35 +66,43 @@ class Queue:
     """
 
     __slots__ = (
-        *("_log", "_pager", "_returned", "_turn", "_unused", "came_count", "care", "features"),
-        *("gate", "holds_stored", "returned_count"),
-        *("is_deleted", "is_dirty", "keeps_all", "largest_octets", "levels", "line", "lines"),
-        *("pen", "spec", "stored", "subscribers", "tally", "unacked_count", "unstored_id"),
+        *("_log", "_pager", "_returned", "_turn", "_unused", "came_count", "hooks", "features"),
+        *("publish_filter", "holds_stored", "returned_count"),
+        *("is_deleted", "is_dirty", "keeps_all", "largest_octets", "levels", "ready", "lines"),
+        *(
+            "recorder",
+            "spec",
+            "stored",
+            "subscribers",
+            "ready_bytes",
+            "unacked_count",
+            "unstored_id",
+        ),
     )
 
     def __init__(
         self,
         spec: QueueSpec,
         turn: Dispatcher,
-        log: CopyLog,
+        log: SettlementLog,
         pager: Pager,
         unused: Callable[[Queue], None],
     ) -> None:
         self.spec = spec
         self.stored = spec.stored
         self.keeps_all = False  # transient messages are stored, too
-        self.line = Line(self, pager, spec.queue_id)
-        self.lines: list[Line] = [self.line]
-        self.levels: Levels | None = None
-        self.tally: Tally | None = None
-        self.care: Care | None = None
+        self.ready = ReadyList(self, pager, spec.queue_id)
+        self.lines: list[ReadyList] = [self.ready]
+        self.levels: PriorityLevels | None = None
+        self.ready_bytes: ReadyBytes | None = None
+        self.hooks: FeatureHooks | None = None
         self.features = PLAIN
-        self.gate: Gate | None = None
-        self.pen: Pen | None = None  # while the ledger is on
+        self.publish_filter: PublishFilter | None = None
+        self.recorder: QueueRecorder | None = None  # while the ledger is on
         self.unstored_id = 0  # its number where it needs one and the journal gives none
         self.unacked_count = 0
         self.came_count = 0  # messages that ever came (SEQ-01)
-        self.subscribers = Subscribers()
+        self.subscribers = QueueConsumers()
         self.largest_octets = 0
         self.holds_stored = False
         self.is_deleted = False
@@ -99,19 +112,19 @@ class Queue:
         self._unused = unused
         self._pager = pager
         # What came back and is not yet at its place, and how many messages that are.
-        self._returned: deque[tuple[list[Message], Fate]] = deque()
+        self._returned: deque[tuple[list[Message], Outcome]] = deque()
         self.returned_count = 0
 
     @property
     def ready_count(self) -> int:
         """Messages waiting, not counting unacked ones (QUEUE-01)."""
         if self.levels is None:
-            return self.line.count + self.returned_count
+            return self.ready.count + self.returned_count
         return sum(line.count for line in self.lines) + self.returned_count
 
     def restore(self, store_id: int, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
         """Put recovered copies in place by their LSNs; the mark tells who was delivered."""
-        line = self.line if self.levels is None else self.levels.line_with(store_id)
+        line = self.ready if self.levels is None else self.levels.ready_with(store_id)
         line.restore(spans, delivered_lsn)
         self.came_count += sum(map(len, spans))
         self.holds_stored |= bool(spans)
@@ -120,19 +133,19 @@ class Queue:
         """Take restored messages out that are not to be ready."""
         return [message for line in self.lines for message in line.extract(lsns)]
 
-    def handed_before(self) -> list[int]:
+    def delivered_before(self) -> list[int]:
         """LSNs of restored messages that had been handed out before the restart."""
-        return [lsn for line in self.lines for lsn in line.handed_before()]
+        return [lsn for line in self.lines for lsn in line.delivered_before()]
 
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         """Append a run of messages; `stored`: the journal holds them."""
-        care = self.care
+        care = self.hooks
         if care is not None:
-            messages = care.entering(messages)
-            line = self.line if self.levels is None else self.levels.line_of(messages[0][0])
+            messages = care.on_enqueue(messages)
+            line = self.ready if self.levels is None else self.levels.ready_of(messages[0][0])
             line.append(messages, size)
         else:
-            self.line.append(messages, size)
+            self.ready.append(messages, size)
         self.came_count += size[0]
         if size[2] > self.largest_octets:
             self.largest_octets = size[2]
@@ -144,7 +157,7 @@ class Queue:
     def wake(self) -> None:
         """Ask for a dispatch in this turn."""
         if not self.is_dirty and (
-            self.care is not None or (self.subscribers.groups and self.ready_count)
+            self.hooks is not None or (self.subscribers.groups and self.ready_count)
         ):
             self._ask_for_dispatch()
 
@@ -153,26 +166,26 @@ class Queue:
             self.is_dirty = True
             self._turn.wants_dispatch(self)
 
-    def room_again(self, outlet: Outlet | None) -> None:
+    def credit_available(self, outlet: ConsumerPort | None) -> None:
         """A consumer may have room which it had not, or something else has changed: see `wake`."""
-        self.subscribers.room_again(outlet)
+        self.subscribers.credit_available(outlet)
         self.wake()
 
     @property
     def may_come_back(self) -> bool:
         """See `Owner`."""
-        return self.unacked_count > 0 or (self.care is not None and self.care.holds)
+        return self.unacked_count > 0 or (self.hooks is not None and self.hooks.has_held)
 
     @property
     def held_count(self) -> int:
         """Messages that count toward a length limit: ready ones, and those kept aside."""
-        care = self.care
+        care = self.hooks
         return self.ready_count + (care.held_count if care is not None else 0)
 
     @property
     def held_octets(self) -> int:
         """Octets of their bodies; only a queue with such a limit counts them."""
-        return self.tally.octets if self.tally is not None else 0
+        return self.ready_bytes.octets if self.ready_bytes is not None else 0
 
     @property
     def consumer_timeout_ms(self) -> int | None:
@@ -191,9 +204,9 @@ class Queue:
 
     def used(self) -> None:
         """It was declared, or somebody looks at what is in it (TTL-20)."""
-        if self.care is not None:
+        if self.hooks is not None:
             self.take_in(at_once=True)
-            self.care.used()
+            self.hooks.on_used()
 
     # Handing out
 
@@ -206,7 +219,7 @@ class Queue:
         if self.returned_count and not self.take_in():
             self._ask_for_dispatch()
             return
-        care = self.care
+        care = self.hooks
         if care is not None and not care.before_dispatch():
             care.dispatch_later()
             return
@@ -214,7 +227,7 @@ class Queue:
             self.subscribers.look_for_successor()
         left = TURN_MESSAGES
         for group in self.subscribers.groups:
-            if left <= 0 or self.next_line() is None:
+            if left <= 0 or self.next_ready() is None:
                 break
             left -= (
                 self._serve_one(group.oldest, left)
@@ -227,11 +240,11 @@ class Queue:
         if left <= 0:
             self.wake()
 
-    def next_line(self, *, at_once: bool = False) -> Line | None:
+    def next_ready(self, *, at_once: bool = False) -> ReadyList | None:
         """The line whose head is next, None when nothing is ready or can be read now."""
         if at_once and self.returned_count:
             self.take_in(at_once=True)
-        line = self.line
+        line = self.ready
         if self.levels is None:
             return line if line.ready or line.refill(at_once=at_once) else None
         for line in self.lines:
@@ -239,39 +252,41 @@ class Queue:
                 return line
         return None
 
-    def _serve_one(self, outlet: Outlet, limit: int) -> int:
+    def _serve_one(self, outlet: ConsumerPort, limit: int) -> int:
         served = 0
-        while served < limit and (line := self.next_line()) is not None:
-            room = min(outlet.room(line.ready[0]), limit - served, line.batch_limit)
+        while served < limit and (line := self.next_ready()) is not None:
+            room = min(outlet.capacity(line.ready[0]), limit - served, line.batch_limit)
             if room <= 0:
                 break
             room = min(room, len(line.ready))
             served += room
-            self.hand_out(outlet, line, self.take(line, room))
+            self.deliver(outlet, line, self.take(line, room))
         return served
 
-    def take(self, line: Line, count: int) -> list[Message]:
+    def take(self, line: ReadyList, count: int) -> list[Message]:
         """Take from the head of a line what may be handed out, at most so many."""
         # Counted as a whole, before any part of it can be settled by a no-ack consumer: the queue
         # must not look empty while the rest of a batch is still on its way.
         batch = line.take(count)
-        if self.care is not None:
-            batch = self.care.leaving(batch)
+        if self.hooks is not None:
+            batch = self.hooks.on_take(batch)
         self.unacked_count += len(batch)
         return batch
 
-    def hand_out(self, outlet: Outlet, line: Line, batch: list[Message], mark: int = -1) -> bool:
+    def deliver(
+        self, outlet: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
+    ) -> bool:
         """Give a batch to a consumer; False when there was nothing in it."""
         if not batch:
             return False
         if mark < 0:
             mark = line.mark
-        self._handed(line, batch[-1][2], no_ack=outlet.no_ack)
-        care = self.care
-        outlet.deliver(batch, mark, None if care is None else care.shown(batch))
+        self._on_delivered(line, batch[-1][2], no_ack=outlet.no_ack)
+        care = self.hooks
+        outlet.deliver(batch, mark, None if care is None else care.as_delivered(batch))
         return True
 
-    def _handed(self, line: Line, last_seq: int, *, no_ack: bool) -> None:
+    def _on_delivered(self, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
         if last_seq > line.mark:
             line.mark = last_seq
         # Not only when the mark grows: a no-ack consumer may have moved it, and its are not logged.
@@ -292,29 +307,31 @@ class Queue:
             the message, the same as it is to be shown, and whether it is a redelivery
         """
         self.used()
-        while (line := self.next_line(at_once=True)) is not None:
+        while (line := self.next_ready(at_once=True)) is not None:
             lsn = line.head_lsn
             if not may_leave(lsn):
                 break
-            line = self.next_line(at_once=True)
+            line = self.next_ready(at_once=True)
             if line is None or line.head_lsn != lsn:
                 continue  # the disk has refused it
             batch = self.take(line, 1)
             if batch:
                 message = batch[0]
                 redelivered = message[2] <= line.mark
-                self._handed(line, message[2], no_ack=no_ack)
-                care = self.care
+                self._on_delivered(line, message[2], no_ack=no_ack)
+                care = self.hooks
                 if care is not None:
-                    care.tidy()  # another message is the head: it may be its time (TTL-03)
+                    care.run_outside_dispatch()  # another message is the head: it may be its time (TTL-03)
                     self.wake()
-                shown = None if care is None else care.shown(batch)
+                shown = None if care is None else care.as_delivered(batch)
                 return message, shown[0] if shown else message, redelivered
         return None
 
     def can_take_now(self, message: Message) -> bool:
         """PUB-30: nothing is ready and a consumer has room for it at this moment."""
-        if self.gate is not None and not self.gate.has_room(1, body_size(message[0])):
+        if self.publish_filter is not None and not self.publish_filter.has_room(
+            1, body_size(message[0])
+        ):
             return False
         return not self.ready_count and self._is_wanted(message)
 
@@ -326,7 +343,7 @@ class Queue:
     @property
     def is_head_wanted(self) -> bool:
         """True when a consumer has room for the head: it is served in this turn (TTL-06)."""
-        line = self.next_line() if self.has_consumers else None
+        line = self.next_ready() if self.has_consumers else None
         return line is not None and self._is_wanted(line.ready[0])
 
     def _is_wanted(self, message: Message) -> bool:
@@ -341,15 +358,15 @@ class Queue:
             self.drop(messages)
             self._forget_when_empty()
 
-    def discard(self, messages: list[Message], reason: Reason) -> None:
+    def discard(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """These deliveries are refused: they become dead letters or nothing (ACK-06)."""
         self.unacked_count -= len(messages)
-        if self.is_deleted or (self.care is not None and self.care.put_off(messages, reason)):
+        if self.is_deleted or (self.hooks is not None and self.hooks.defer(messages, reason)):
             return
-        self.bury(messages, reason)
+        self.dead_letter(messages, reason)
         self._forget_when_empty()
 
-    def requeue(self, messages: list[Message], fate: Fate) -> None:
+    def requeue(self, messages: list[Message], fate: Outcome) -> None:
         """Put deliveries back at their original places (ACK-10).
 
         That is done in the turn, or when somebody looks; a few of a queue with features, whose
@@ -360,7 +377,7 @@ class Queue:
             return
         self._returned.append((messages, fate))
         self.returned_count += len(messages)
-        if self.care is not None and self.returned_count < FEW_MESSAGES:
+        if self.hooks is not None and self.returned_count < FEW_MESSAGES:
             self.take_in(at_once=True)
         else:
             self._ask_for_dispatch()
@@ -368,7 +385,7 @@ class Queue:
     def take_in(self, *, at_once: bool = False) -> bool:
         """Put what came back at its place; False when that is too much for one turn (LIMIT-23)."""
         pager = self._pager
-        care = self.care
+        care = self.hooks
         back: list[Message] = []
         count = 0
         while self._returned and (at_once or pager.reads_left > 0):
@@ -377,7 +394,7 @@ class Queue:
             pager.reads_left -= RETURN_READS + len(messages) // (
                 RETURNS_PER_READ if care is None else 1
             )
-            back += messages if care is None else care.returning(messages, fate)
+            back += messages if care is None else care.on_requeue(messages, fate)
         self.returned_count -= count
         if back:
             self.put_back(back)
@@ -389,25 +406,25 @@ class Queue:
     def put_back(self, messages: list[Message]) -> None:
         """Messages that had been taken out are ready again, each at its place."""
         if messages and self.levels is None:
-            self.line.put_back(messages)
+            self.ready.return_delivered(messages)
         elif messages and self.levels is not None:
-            self.levels.put_back(messages)
+            self.levels.return_delivered(messages)
         self.wake()
 
-    def bury(self, messages: list[Message], reason: Reason) -> None:
+    def dead_letter(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """Messages in no line any more and not unacked: dead letters, if the queue has them."""
-        if self.care is not None and self.care.letters is not None:
-            self.care.gone(messages)
-            self.care.letters.send(self, messages, reason)
+        if self.hooks is not None and self.hooks.dead_letters is not None:
+            self.hooks.on_removed(messages)
+            self.hooks.dead_letters.send(self, messages, reason)
         else:
-            if self.pen is not None:
-                self.pen.dropped(messages, reason.value)
+            if self.recorder is not None:
+                self.recorder.dropped(messages, reason.value)
             self.drop(messages)
 
     def drop(self, messages: list[Message]) -> None:
         """Messages in no line any more and not unacked: nothing is left of them."""
-        if self.care is not None:
-            self.care.gone(messages)
+        if self.hooks is not None:
+            self.hooks.on_removed(messages)
         self.log_settled(messages)
 
     def log_settled(self, messages: list[Message]) -> None:
@@ -422,7 +439,7 @@ class Queue:
             return []
         if self.levels is None:
             lsns = lsns_of(messages)
-            return [(self.line.store_id, lsns)] if lsns else []
+            return [(self.ready.store_id, lsns)] if lsns else []
         found = [(line.store_id, lsns_of(some)) for line, some in self.levels.sorted_out(messages)]
         return [(store_id, lsns) for store_id, lsns in found if lsns]
 
@@ -432,8 +449,8 @@ class Queue:
         if self.is_deleted:
             return
         self.keeps(messages)
-        if self.care is not None:
-            self.care.back(messages)
+        if self.hooks is not None:
+            self.hooks.on_removal_undone(messages)
 
     def keeps(self, messages: list[Message]) -> None:
         """These are in the queue again, somewhere."""
@@ -447,12 +464,12 @@ class Queue:
         """
         for line in self.lines:
             gone = line.forget_refused(first_lsn)
-            if self.pen is not None:
-                self.pen.lost(gone, "refused")
+            if self.recorder is not None:
+                self.recorder.lost(gone, "refused")
         if self.returned_count:
             self._forget_returned(first_lsn)
-        if self.care is not None:
-            self.care.recount(first_lsn)
+        if self.hooks is not None:
+            self.hooks.on_write_refused(first_lsn)
         self._forget_when_empty()
 
     def _forget_returned(self, first_lsn: int) -> None:
@@ -462,17 +479,17 @@ class Queue:
                 continue
             messages[:] = [m for m in messages if not m[2] & 1 or m[2] < first_lsn * 2]
             self.returned_count -= len(gone)
-            if self.pen is not None:
-                self.pen.lost(gone, "refused")
+            if self.recorder is not None:
+                self.recorder.lost(gone, "refused")
 
     def purge(self) -> int:
         """Drop what is ready; unacked messages stay with their consumers (QUEUE-60)."""
         self.take_in(at_once=True)
-        if self.care is not None:
-            self.care.tidy()
+        if self.hooks is not None:
+            self.hooks.run_outside_dispatch()
         count = self.ready_count
-        if self.pen is not None:
-            self.pen.purged(self)
+        if self.recorder is not None:
+            self.recorder.purged(self)
         for line in self.lines:
             if self.stored and not line.store_id:
                 # What came back lies before all levels, and is of any of them.
@@ -481,17 +498,17 @@ class Queue:
             for lsns in line.drop_all():
                 if self.holds_stored and lsns:
                     self._log.settle(line.store_id, lsns)
-        if self.care is not None:
-            self.care.purged()
+        if self.hooks is not None:
+            self.hooks.on_purged()
         self._forget_when_empty()
         return count
 
     def purge_some(self, most: int) -> int:
         """Drop a part of what is ready; 0 when `purge` is to do the rest at once (LIMIT-23)."""
-        if self.care is not None or self.pen is not None or self.levels is not None:
+        if self.hooks is not None or self.recorder is not None or self.levels is not None:
             return 0
         self.take_in(at_once=True)
-        batch = self.line.take(most) if len(self.line.ready) > most else []
+        batch = self.ready.take(most) if len(self.ready.ready) > most else []
         self.log_settled(batch)
         return len(batch)
 
@@ -502,20 +519,26 @@ class Queue:
 
     def held_lsns(self) -> list[int]:
         """LSNs of what is neither ready nor unacked."""
-        return [lsn_of(message[2]) for message in self.care.held()] if self.care is not None else []
+        return (
+            [lsn_of(message[2]) for message in self.hooks.held()] if self.hooks is not None else []
+        )
 
     def _forget_when_empty(self) -> None:
         """Never while a batch is on its way: what is in no line then may still be settled."""
-        if self.unacked_count or self.returned_count or (self.care is not None and self.care.holds):
+        if (
+            self.unacked_count
+            or self.returned_count
+            or (self.hooks is not None and self.hooks.has_held)
+        ):
             return
         if all(line.is_empty for line in self.lines):
             self.holds_stored = False
             self.largest_octets = 0
 
     @property
-    def window(self) -> Window | None:
+    def window(self) -> KeyWindow | None:
         """The keys that it remembers, None when it remembers none (DUP-04)."""
-        dedup = self.care.dedup if self.care is not None else None
+        dedup = self.hooks.dedup if self.hooks is not None else None
         return dedup.window if dedup is not None else None
 
     @property
@@ -526,23 +549,23 @@ class Queue:
 
     def deleted(self) -> None:
         """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""
-        if self.pen is not None:
-            self.pen.deleted(self)
+        if self.recorder is not None:
+            self.recorder.deleted(self)
         self.is_deleted = True
         self._returned.clear()
         self.returned_count = 0
         for line in self.lines:
             line.drop_all()
             line.forget()
-        if self.care is not None:
-            self.care.closed()
-            self.care = None
+        if self.hooks is not None:
+            self.hooks.on_deleted()
+            self.hooks = None
         for outlet in self.subscribers.clear():
             outlet.queue_deleted()
 
     # Consumers
 
-    def add_consumer(self, outlet: Outlet, *, exclusive: bool) -> None:
+    def add_consumer(self, outlet: ConsumerPort, *, exclusive: bool) -> None:
         """Register a consumer.
 
         Raises:
@@ -554,13 +577,13 @@ class Queue:
             raise AccessRefused(f"{self.spec.text} in exclusive use")
         self.wake()
 
-    def remove_consumer(self, outlet: Outlet) -> None:
+    def remove_consumer(self, outlet: ConsumerPort) -> None:
         """Take a consumer away; the last one's leaving may end an auto-delete queue."""
         if not self.subscribers.remove(outlet):
             return
         if self.subscribers.single_active is not None:
             self.wake()
         if not self.subscribers.count:
-            if self.care is not None:
-                self.care.unused()
+            if self.hooks is not None:
+                self.hooks.on_unused()
             self._unused(self)

@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vouchmq.server.broker.queues.dispatch import Group
+from vouchmq.server.broker.queues.dispatch import RoundRobin
 
 if TYPE_CHECKING:
-    from vouchmq.server.broker.queues.ports import Outlet
+    from vouchmq.server.broker.queues.ports import ConsumerPort
     from vouchmq.server.broker.queues.single_active import SingleActive
 
 
-class Subscribers:
+class QueueConsumers:
     """Consumers by priority, highest first."""
 
     __slots__ = ("_group_of", "count", "exclusive", "groups", "single_active")
 
     def __init__(self) -> None:
         self.count = 0
-        self.exclusive: Outlet | None = None
-        self.groups: list[Group] = []
-        self._group_of: dict[Outlet, Group] = {}
+        self.exclusive: ConsumerPort | None = None
+        self.groups: list[RoundRobin] = []
+        self._group_of: dict[ConsumerPort, RoundRobin] = {}
         self.single_active: SingleActive | None = None
 
-    def add(self, outlet: Outlet, *, exclusive: bool) -> bool:
+    def add(self, outlet: ConsumerPort, *, exclusive: bool) -> bool:
         """Enter a consumer; False when exclusiveness forbids it (CONS-05)."""
         if self.exclusive is not None:
             return False
@@ -38,11 +38,11 @@ class Subscribers:
         single = self.single_active
         if single is None or single.add(outlet):
             self._serve(outlet)
-        elif (active := single.steps_back()) is not None:
+        elif (active := single.yields()) is not None:
             self._serve_no_more(active)
         return True
 
-    def remove(self, outlet: Outlet) -> bool:
+    def remove(self, outlet: ConsumerPort) -> bool:
         """Take a consumer away; False when it was not there."""
         single = self.single_active
         waits = single is not None and outlet in single.everybody()
@@ -55,14 +55,14 @@ class Subscribers:
             self.exclusive = None
         return True
 
-    def clear(self) -> list[Outlet]:
+    def clear(self) -> list[ConsumerPort]:
         """Take all away; gives who they were."""
         outlets = self.everybody()
         self.groups, self.count, self.exclusive = [], 0, None
         self._group_of.clear()
         return outlets
 
-    def everybody(self) -> list[Outlet]:
+    def everybody(self) -> list[ConsumerPort]:
         """All consumers, those who are served first."""
         served = [outlet for group in self.groups for outlet in group]
         return served + (self.single_active.everybody() if self.single_active is not None else [])
@@ -73,23 +73,23 @@ class Subscribers:
         if successor is not None:
             self._serve(successor)
 
-    def room_again(self, outlet: Outlet | None) -> None:
+    def credit_available(self, outlet: ConsumerPort | None) -> None:
         """A consumer, if it is one that is served, may have room which it had not."""
         if outlet is not None and (group := self._group_of.get(outlet)) is not None:
-            group.room_again(outlet)
+            group.credit_available(outlet)
 
-    def _serve(self, outlet: Outlet) -> None:
+    def _serve(self, outlet: ConsumerPort) -> None:
         for group in self.groups:
             if group.priority == outlet.priority:
                 break
         else:
-            group = Group(outlet.priority)
+            group = RoundRobin(outlet.priority)
             self.groups.append(group)
             self.groups.sort(key=lambda each: -each.priority)
         group.add(outlet)
         self._group_of[outlet] = group
 
-    def _serve_no_more(self, outlet: Outlet) -> bool:
+    def _serve_no_more(self, outlet: ConsumerPort) -> bool:
         group = self._group_of.pop(outlet, None)
         if group is None:
             return False

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ports import Outlet
-    from vouchmq.server.broker.queues.ready_list import Line
+    from vouchmq.server.broker.queues.ports import ConsumerPort
+    from vouchmq.server.broker.queues.ready_list import ReadyList
 
 
-class Group:
+class RoundRobin:
     """Consumers of one priority, each with the time when it was served last.
 
     Args:
@@ -33,22 +33,22 @@ class Group:
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self._time = 0
-        self._last: dict[Outlet, int] = {}
+        self._last: dict[ConsumerPort, int] = {}
         # Those that may have room, by that time; entries whose time has passed are none.
-        self._idle: list[tuple[int, Outlet]] = []
-        self._full: set[Outlet] = set()
+        self._idle: list[tuple[int, ConsumerPort]] = []
+        self._full: set[ConsumerPort] = set()
         # Without room for the head, which the next head may change.
-        self._judging: list[Outlet] = []
+        self._judging: list[ConsumerPort] = []
 
     def __len__(self) -> int:
         return len(self._last)
 
-    def __iter__(self) -> Iterator[Outlet]:
+    def __iter__(self) -> Iterator[ConsumerPort]:
         """All of them, longest not served first."""
         return iter(sorted(self._last, key=self._last.__getitem__))
 
     @property
-    def oldest(self) -> Outlet:
+    def oldest(self) -> ConsumerPort:
         """The one that came first: of one, that one."""
         return next(iter(self._last))
 
@@ -57,11 +57,11 @@ class Group:
         """How many may have room, at most."""
         return len(self._idle) + len(self._judging)
 
-    def add(self, outlet: Outlet) -> None:
+    def add(self, outlet: ConsumerPort) -> None:
         """Enter a consumer: it comes last."""
         self.served(outlet)
 
-    def remove(self, outlet: Outlet) -> None:
+    def remove(self, outlet: ConsumerPort) -> None:
         """Take a consumer away."""
         del self._last[outlet]
         self._full.discard(outlet)
@@ -71,49 +71,49 @@ class Group:
             self._idle = [entry for entry in self._idle if self._last.get(entry[1]) == entry[0]]
             heapify(self._idle)
 
-    def served(self, outlet: Outlet) -> None:
+    def served(self, outlet: ConsumerPort) -> None:
         """It has got something: all others come first now."""
         self._time += 1
         self._last[outlet] = self._time
         heappush(self._idle, (self._time, outlet))
 
-    def all_served(self, able: list[Outlet]) -> None:
+    def all_served(self, able: list[ConsumerPort]) -> None:
         """All that have room, and no others, have got something, in this order."""
         times = range(self._time + 1, self._time + len(able) + 1)
         self._time += len(able)
         self._idle = list(zip(times, able, strict=True))
         self._last.update(zip(able, times, strict=True))
 
-    def room_again(self, outlet: Outlet) -> None:
+    def credit_available(self, outlet: ConsumerPort) -> None:
         """It may have room, which it had not."""
         if outlet in self._full:
             self._full.remove(outlet)
             heappush(self._idle, (self._last[outlet], outlet))
 
-    def first_able(self, head: Message) -> Outlet | None:
+    def first_able(self, head: Message) -> ConsumerPort | None:
         """Whose turn it is: the one longest not served that has room; None: nobody has."""
         self._judge_again()
         idle = self._idle
         while idle:
             time, outlet = idle[0]
             if self._last.get(outlet) == time:
-                if outlet.room(head) > 0:
+                if outlet.capacity(head) > 0:
                     return outlet
                 self._wait(outlet)
             heappop(idle)
         return None
 
-    def able(self, head: Message) -> tuple[list[Outlet], int]:
+    def able(self, head: Message) -> tuple[list[ConsumerPort], int]:
         """All that have room, longest not served first, and how much each of them has at least."""
         self._judge_again()
-        able: list[Outlet] = []
-        entries: list[tuple[int, Outlet]] = []
+        able: list[ConsumerPort] = []
+        entries: list[tuple[int, ConsumerPort]] = []
         least = 0
         for entry in sorted(self._idle):
             time, outlet = entry
             if self._last.get(outlet) != time:
                 continue
-            room = outlet.room(head)
+            room = outlet.capacity(head)
             if room > 0:
                 able.append(outlet)
                 entries.append(entry)
@@ -123,7 +123,7 @@ class Group:
         self._idle = entries
         return able, least
 
-    def _wait(self, outlet: Outlet) -> None:
+    def _wait(self, outlet: ConsumerPort) -> None:
         if outlet.judges_size:
             self._judging.append(outlet)
         else:
@@ -136,10 +136,10 @@ class Group:
                 heappush(self._idle, (self._last[outlet], outlet))
 
 
-def serve_group(queue: Queue, group: Group, limit: int) -> int:
+def serve_group(queue: Queue, group: RoundRobin, limit: int) -> int:
     """Give consumers of one priority what they have room for; gives how many messages that were."""
     served = 0
-    while served < limit and (line := queue.next_line()) is not None:
+    while served < limit and (line := queue.next_ready()) is not None:
         if len(line.ready) >= group.idle_count:
             able, least = group.able(line.ready[0])
             if not able:
@@ -153,13 +153,13 @@ def serve_group(queue: Queue, group: Group, limit: int) -> int:
         outlet = group.first_able(line.ready[0])
         if outlet is None:
             break
-        if queue.hand_out(outlet, line, queue.take(line, 1)):
+        if queue.deliver(outlet, line, queue.take(line, 1)):
             group.served(outlet)
         served += 1
     return served
 
 
-def _serve_singly(queue: Queue, group: Group, able: list[Outlet], limit: int) -> int:
+def _serve_singly(queue: Queue, group: RoundRobin, able: list[ConsumerPort], limit: int) -> int:
     """One message each to those who had room a moment ago.
 
     Room that is shared over a channel, or judged against the size of one head, can be
@@ -167,33 +167,35 @@ def _serve_singly(queue: Queue, group: Group, able: list[Outlet], limit: int) ->
     """
     served = 0
     for outlet in able:
-        line = queue.next_line()
+        line = queue.next_ready()
         if served >= limit or line is None:
             break
-        if outlet.room(line.ready[0]) > 0:
-            if queue.hand_out(outlet, line, queue.take(line, 1)):
+        if outlet.capacity(line.ready[0]) > 0:
+            if queue.deliver(outlet, line, queue.take(line, 1)):
                 group.served(outlet)
             served += 1
     return served
 
 
-def _rounds(line: Line, able: list[Outlet], limit: int) -> int:
+def _rounds(line: ReadyList, able: list[ConsumerPort], limit: int) -> int:
     """How many messages for each of them make a batch of a bounded size."""
     count = len(able)
     return min(len(line.ready) // count, limit // count + 1, max(1, line.batch_limit // count))
 
 
-def _deal(queue: Queue, group: Group, able: list[Outlet], line: Line, rounds: int) -> int:
+def _deal(
+    queue: Queue, group: RoundRobin, able: list[ConsumerPort], line: ReadyList, rounds: int
+) -> int:
     """Give each of `able` every n-th message of a batch, which is exact round robin."""
     count = rounds * len(able)
     batch = queue.take(line, count)
     mark = line.mark
-    pen = queue.pen
+    pen = queue.recorder
     if pen is not None:
         pen.dealing()
     group.all_served(able)
     for index, outlet in enumerate(able):
-        queue.hand_out(outlet, line, batch[index :: len(able)], mark)
+        queue.deliver(outlet, line, batch[index :: len(able)], mark)
     if pen is not None:
         pen.dealt()
     return count

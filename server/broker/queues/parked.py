@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.timers import Timers
 
 
-class Aside:
+class ParkedMessages:
     """Messages by their seq, each with the time at which it is due.
 
     Args:

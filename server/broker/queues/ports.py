@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.classic import Queue
 
 
-class Outlet(Protocol):
+class ConsumerPort(Protocol):
     """A consumer, seen from its queue."""
 
     priority: int
@@ -33,7 +33,7 @@ class Outlet(Protocol):
     def has_outstanding(self) -> bool:
         """True while deliveries to it are unsettled."""
 
-    def room(self, head: Message) -> int:
+    def capacity(self, head: Message) -> int:
         """How many messages it can take now, `head` being the first; 0 when it must wait.
 
         Its queue hears of it when that has changed, see `Queue.room_again`.
@@ -63,7 +63,7 @@ class Dispatcher(Protocol):
         """Wake this queue when the watermark moves, once: what came to it is not on disk yet."""
 
 
-class CopyLog(Protocol):
+class SettlementLog(Protocol):
     """Where the fate of stored copies is written down: the journal."""
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
@@ -86,7 +86,7 @@ class NoteLog(Protocol):
         """It need not be known any more."""
 
 
-class Pen(Protocol):
+class QueueRecorder(Protocol):
     """Where a queue writes what becomes of its copies while the ledger is on (`docs/ledger.md`)."""
 
     @property

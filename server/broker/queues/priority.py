@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.contents import HAS_PRIORITY, property_block, remembered
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import PROPERTIES_AT
-from vouchmq.server.broker.queues.ready_list import ALWAYS, Line
+from vouchmq.server.broker.queues.ready_list import ALWAYS, ReadyList
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
@@ -42,7 +42,7 @@ def priority_of(raw: bytes) -> int:
     return priority_in(property_block(raw))
 
 
-class Levels:
+class PriorityLevels:
     """The lines of one queue, highest level first.
 
     Args:
@@ -71,10 +71,10 @@ class Levels:
         self._store_id = store_id
         self._highest = highest
         self._default = default
-        self._by_level: dict[int, Line] = {}
-        self._returned: Line | None = None
+        self._by_level: dict[int, ReadyList] = {}
+        self._returned: ReadyList | None = None
         if returns_first:
-            self._returned = Line(owner, pager, 0)
+            self._returned = ReadyList(owner, pager, 0)
             self._returned.mark = ALWAYS
 
     def level_of(self, priority: int) -> int:
@@ -98,29 +98,29 @@ class Levels:
         """Under which the journal keeps copies of this priority."""
         return self._store_id + self.level_of(priority) if self._store_id else 0
 
-    def line_of(self, raw: bytes) -> Line:
+    def ready_of(self, raw: bytes) -> ReadyList:
         """The line of a content."""
         return self._line(self.level_of(priority_of(raw)))
 
-    def line_with(self, store_id: int) -> Line:
+    def ready_with(self, store_id: int) -> ReadyList:
         """The line that the journal keeps under this id."""
         return self._line(store_id - self._store_id)
 
-    def lines(self) -> list[Line]:
+    def ready_lists(self) -> list[ReadyList]:
         """All lines, in the order of delivery."""
         levels = sorted(self._by_level.items(), reverse=True)
         first = [] if self._returned is None else [self._returned]
         return first + [line for _, line in levels]
 
-    def put_back(self, messages: list[Message]) -> None:
+    def return_delivered(self, messages: list[Message]) -> None:
         """Messages return to their places (PRIO-04)."""
         if self._returned is not None:
-            self._returned.put_behind(messages)
+            self._returned.append_paged(messages)
             return
         for line, some in self.sorted_out(messages):
-            line.put_back(some)
+            line.return_delivered(some)
 
-    def sorted_out(self, messages: list[Message]) -> list[tuple[Line, list[Message]]]:
+    def sorted_out(self, messages: list[Message]) -> list[tuple[ReadyList, list[Message]]]:
         """Messages by the lines they belong to."""
         by_level: dict[int, list[Message]] = defaultdict(list)
         block: bytes | None = None
@@ -133,11 +133,11 @@ class Levels:
             some.append(message)
         return [(self._line(level), some) for level, some in by_level.items()]
 
-    def _line(self, level: int) -> Line:
+    def _line(self, level: int) -> ReadyList:
         line = self._by_level.get(level)
         if line is None:
             store_id = self._store_id + level if self._store_id else 0
-            line = self._by_level[level] = Line(self._owner, self._pager, store_id)
-            line.tally = self._owner.tally
-            self._owner.lines = self.lines()
+            line = self._by_level[level] = ReadyList(self._owner, self._pager, store_id)
+            line.ready_bytes = self._owner.ready_bytes
+            self._owner.lines = self.ready_lists()
         return line

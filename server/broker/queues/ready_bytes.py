@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
 
 
-class Tally:
+class ReadyBytes:
     """Counts for all lines of one queue."""
 
     __slots__ = ("octets",)
@@ -20,10 +20,10 @@ class Tally:
     def __init__(self) -> None:
         self.octets = 0
 
-    def came(self, messages: Iterable[Message]) -> None:
+    def add(self, messages: Iterable[Message]) -> None:
         """These are in a line now."""
         self.octets += sum(body_size(message[0]) for message in messages)
 
-    def went(self, messages: Iterable[Message]) -> None:
+    def remove(self, messages: Iterable[Message]) -> None:
         """These are in no line any more."""
         self.octets -= sum(body_size(message[0]) for message in messages)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
     from vouchmq.server.broker.paging.pager import Pager
-    from vouchmq.server.broker.queues.ready_bytes import Tally
+    from vouchmq.server.broker.queues.ready_bytes import ReadyBytes
 
 # A run's messages, about their octets in memory together, and the octets of the largest.
 RunSize = tuple[int, int, int]
@@ -48,7 +48,7 @@ PIECE_MESSAGES: Final = 1024
 RAW_OF: Final = itemgetter(0)
 
 
-class Pile:
+class LsnSnapshot:
     """LSNs of messages at one moment, looked at when they are asked for."""
 
     __slots__ = ("_messages",)
@@ -70,8 +70,8 @@ class Owner(Protocol):
     """The queue of a line."""
 
     largest_octets: int
-    lines: list[Line]
-    tally: Tally | None
+    lines: list[ReadyList]
+    ready_bytes: ReadyBytes | None
 
     @property
     def may_come_back(self) -> bool:
@@ -81,7 +81,7 @@ class Owner(Protocol):
         """There may be something to dispatch again."""
 
 
-class Line:
+class ReadyList:
     """Messages of one queue, or of one level of it.
 
     Args:
@@ -92,7 +92,7 @@ class Line:
 
     __slots__ = (
         *("_owner", "_pager", "backlog", "mark", "octets", "ready", "requeued", "store_id"),
-        "tally",
+        "ready_bytes",
     )
 
     def __init__(self, owner: Owner, pager: Pager, store_id: int) -> None:
@@ -104,7 +104,9 @@ class Line:
         self.octets = 0  # of what is in memory, ready or in the backlog's tail; an estimate
         self.backlog: Backlog | None = None
         self.mark = 0
-        self.tally: Tally | None = None  # counts octets of bodies where there is a limit of them
+        self.ready_bytes: ReadyBytes | None = (
+            None  # counts octets of bodies where there is a limit of them
+        )
 
     @property
     def count(self) -> int:
@@ -157,13 +159,13 @@ class Line:
         if spans:
             self.backlog = Backlog(self._pager.store)
             self.backlog.restore(spans)
-            if self.tally is not None:
-                self.tally.octets += self.backlog.body_octets()
+            if self.ready_bytes is not None:
+                self.ready_bytes.octets += self.backlog.body_octets()
 
-    def count_octets(self, tally: Tally) -> None:
+    def measure(self, tally: ReadyBytes) -> None:
         """From now on count the octets of bodies, beginning with what is there."""
-        self.tally = tally
-        tally.came(self.in_memory())
+        self.ready_bytes = tally
+        tally.add(self.in_memory())
         if self.backlog is not None:
             tally.octets += self.backlog.body_octets()
 
@@ -171,9 +173,9 @@ class Line:
         """Add a run behind everything else."""
         count, octets, _ = size
         self.octets += octets
-        if self.tally is not None:
+        if self.ready_bytes is not None:
             messages = list(messages)
-            self.tally.came(messages)
+            self.ready_bytes.add(messages)
         if self.backlog is None:
             self._newest.extend(messages)
         else:
@@ -183,25 +185,25 @@ class Line:
     def take(self, count: int) -> list[Message]:
         """Take messages from the head, not more than are in memory."""
         ready = self.ready
-        self._leave_memory(count)
+        self._discard_memory(count)
         if count >= len(ready):
             batch = list(ready)
             ready.clear()
         else:
             popleft = ready.popleft
             batch = [popleft() for _ in range(count)]
-        if self.tally is not None:
-            self.tally.went(batch)
+        if self.ready_bytes is not None:
+            self.ready_bytes.remove(batch)
         return batch
 
-    def put_back(self, messages: list[Message]) -> None:
+    def return_delivered(self, messages: list[Message]) -> None:
         """Put messages back at their original places (ACK-10)."""
         ready = self.ready
         octets = sum(map(len, map(RAW_OF, messages))) + len(messages) * MESSAGE_OVERHEAD_OCTETS
         self.octets += octets
         self._pager.charge(self, octets, is_new=False)
-        if self.tally is not None:
-            self.tally.came(messages)
+        if self.ready_bytes is not None:
+            self.ready_bytes.add(messages)
         back = sorted(messages, key=seq_of)
         last_seq = back[-1][2]
         if not ready and self.requeued is None:
@@ -227,25 +229,25 @@ class Line:
         taken = self.backlog.extract(lsns)
         if not self.backlog.count:
             self.backlog = None
-        if self.tally is not None:
-            self.tally.went(taken)
+        if self.ready_bytes is not None:
+            self.ready_bytes.remove(taken)
         return taken
 
     def restored(self) -> Iterator[Message]:
         """Everything that has just been restored, read without being taken."""
         return self.backlog.contents() if self.backlog is not None else iter(())
 
-    def handed_before(self) -> list[int]:
+    def delivered_before(self) -> list[int]:
         """LSNs of restored messages that had been handed out before the restart."""
         return self.backlog.stored_up_to(self.mark >> 1) if self.backlog is not None else []
 
-    def put_behind(self, messages: list[Message]) -> None:
+    def append_paged(self, messages: list[Message]) -> None:
         """Put messages behind everything else, whatever their seq; nothing of it is ever paged."""
         octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
         self.octets += octets
         self._pager.charge(self, octets, is_new=False)
-        if self.tally is not None:
-            self.tally.came(messages)
+        if self.ready_bytes is not None:
+            self.ready_bytes.add(messages)
         self.ready.extend(messages)
 
     def drop_all(self) -> list[Sequence[int]]:
@@ -261,7 +263,7 @@ class Line:
 
     def held_spans(self) -> list[Collection[int]]:
         """LSNs of what is in it now, ascending, as they are kept; nothing is read for it."""
-        ready: Collection[int] = Pile(self.in_memory())
+        ready: Collection[int] = LsnSnapshot(self.in_memory())
         if self.mark == ALWAYS:
             ready = sorted(ready)
         behind = self.backlog.held_spans() if self.backlog is not None else []
@@ -277,8 +279,8 @@ class Line:
         """
         backlog = self.backlog
         gone = sorted(lsn_of(message[2]) for message in self._refused(first_lsn))
-        if self.tally is not None:
-            self.tally.went(self._refused(first_lsn))
+        if self.ready_bytes is not None:
+            self.ready_bytes.remove(self._refused(first_lsn))
         if backlog is not None:
             self._uncharge(backlog.forget_refused(first_lsn))
             if not backlog.count:
@@ -392,7 +394,7 @@ class Line:
     def _merge(self, requeued: Requeued) -> bool:
         """Have the next of what came back ready; when no more is left, all is as it was before."""
         if requeued.count:
-            self.ready.extend(requeued.take(PIECE_MESSAGES))
+            self.ready.extend(requeued.take_due(PIECE_MESSAGES))
         if not requeued.count:
             requeued.newest.extendleft(reversed(self.ready))
             self.ready, self.requeued = requeued.newest, None
@@ -402,7 +404,7 @@ class Line:
         self.octets -= octets
         self._pager.refund(octets)
 
-    def _leave_memory(self, count: int) -> None:
+    def _discard_memory(self, count: int) -> None:
         """Count out messages that are taken, by their share."""
         held = self._memory_count
         backlog = self.backlog

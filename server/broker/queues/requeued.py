@@ -56,7 +56,7 @@ class Requeued:
         run.reverse()
         heappush(self._heap, (run[-1][2], run))
 
-    def take(self, limit: int) -> list[Message]:
+    def take_due(self, limit: int) -> list[Message]:
         """Take the next messages, about so many at most and one at least, while there are runs."""
         heap = self._heap
         piece: list[Message] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Fate(Enum):
+class Outcome(Enum):
     """How a delivery ended. All but the first two put the message back (REDELIVER-11)."""
 
     ACKED = "acked"
@@ -17,12 +17,12 @@ class Fate(Enum):
     TIMED_OUT = "timed out"
 
     @property
-    def goes_back(self) -> bool:
+    def is_requeue(self) -> bool:
         """True when the message returns to its queue."""
-        return self not in {Fate.ACKED, Fate.DISCARDED}
+        return self not in {Outcome.ACKED, Outcome.DISCARDED}
 
 
-class Reason(Enum):
+class DeadLetterReason(Enum):
     """Why a message is dead (DLX-01 … DLX-04); the value is what `x-death` says."""
 
     EXPIRED = "expired"

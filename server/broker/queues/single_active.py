@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vouchmq.server.broker.queues.ports import Outlet
+    from vouchmq.server.broker.queues.ports import ConsumerPort
 
 
 class SingleActive:
@@ -26,11 +26,11 @@ class SingleActive:
 
     def __init__(self, *, displaces: bool) -> None:
         self._displaces = displaces
-        self._leaving: Outlet | None = None
-        self.active: Outlet | None = None
-        self.waiting: list[Outlet] = []
+        self._leaving: ConsumerPort | None = None
+        self.active: ConsumerPort | None = None
+        self.waiting: list[ConsumerPort] = []
 
-    def add(self, outlet: Outlet) -> bool:
+    def add(self, outlet: ConsumerPort) -> bool:
         """Enter a consumer; True when it is the active one now."""
         if self.active is None and self._leaving is None:
             self.active = outlet
@@ -38,7 +38,7 @@ class SingleActive:
         self.waiting.append(outlet)
         return False
 
-    def steps_back(self) -> Outlet | None:
+    def yields(self) -> ConsumerPort | None:
         """The active consumer, if one of higher priority waits: it is served no more (CONS-32)."""
         active = self.active
         if not self._displaces or active is None:
@@ -48,7 +48,7 @@ class SingleActive:
         self.active, self._leaving = None, active
         return active
 
-    def remove(self, outlet: Outlet) -> None:
+    def remove(self, outlet: ConsumerPort) -> None:
         """A consumer is gone."""
         if outlet is self.active:
             self.active = None
@@ -57,7 +57,7 @@ class SingleActive:
         elif outlet in self.waiting:
             self.waiting.remove(outlet)
 
-    def successor(self) -> Outlet | None:
+    def successor(self) -> ConsumerPort | None:
         """Who becomes active now, if the place is free."""
         leaving = self._leaving
         if leaving is not None and not leaving.has_outstanding:
@@ -70,6 +70,6 @@ class SingleActive:
         self.waiting.remove(self.active)
         return self.active
 
-    def everybody(self) -> list[Outlet]:
+    def everybody(self) -> list[ConsumerPort]:
         """Those who are not being served."""
         return self.waiting + ([] if self._leaving is None else [self._leaving])

@@ -13,7 +13,7 @@ from vouchmq.protocol.errors import ResourceLocked
 from vouchmq.protocol.fields import Table
 from vouchmq.server.broker.equivalence import require_same_flag
 from vouchmq.server.broker.features.arguments import levels_of
-from vouchmq.server.broker.features.dedup import Window
+from vouchmq.server.broker.features.dedup import KeyWindow
 from vouchmq.server.broker.names import queue_text
 
 
@@ -99,7 +99,7 @@ class QueueLike(Protocol):
         """All consumers, whether they can take a message or not."""
 
     @property
-    def window(self) -> Window | None:
+    def window(self) -> KeyWindow | None:
         """The keys that it remembers, None when it remembers none (DUP-04)."""
 
     @property

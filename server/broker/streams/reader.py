@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.pager import Backlog, Pager
-    from vouchmq.server.broker.queues.ports import Outlet
+    from vouchmq.server.broker.queues.ports import ConsumerPort
     from vouchmq.server.broker.streams.start import Start
 
 # Of its newest messages a stream keeps no more in memory, however far its consumers are.
@@ -171,7 +171,7 @@ class Reader:
     )
 
     def __init__(
-        self, outlet: Outlet, start: Start, pager: Pager, wake: Callable[[], None]
+        self, outlet: ConsumerPort, start: Start, pager: Pager, wake: Callable[[], None]
     ) -> None:
         self.outlet = outlet
         self.since_ms: int | None = None

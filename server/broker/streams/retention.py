@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from vouchmq.server.broker.queues.ports import CopyLog, NoteLog, Pen
+from vouchmq.server.broker.queues.ports import NoteLog, QueueRecorder, SettlementLog
 from vouchmq.server.broker.streams.index import (
     SEGMENT_OCTETS,
     Chunk,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 TURN_SETTLES: Final = 65536
 
 
-class StreamLog(CopyLog, NoteLog, Protocol):
+class StreamLog(SettlementLog, NoteLog, Protocol):
     """The journal, as a stream needs it."""
 
     def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
@@ -119,7 +119,7 @@ class Retention:
 
     # Letting go
 
-    def run(self, pen: Pen | None = None) -> bool:
+    def run(self, pen: QueueRecorder | None = None) -> bool:
         """Let go what is too much or too old; False when there is more to do in another turn."""
         index = self._index
         while index.segment_count > 1 and self._may_be_over():
@@ -157,7 +157,7 @@ class Retention:
         """LSNs of what is let go, and not settled yet."""
         return [HeldRows(chunk.rows) for chunk in self._doomed]
 
-    def _settle(self, pen: Pen | None) -> bool:
+    def _settle(self, pen: QueueRecorder | None) -> bool:
         left = TURN_SETTLES
         while self._doomed and left > 0:
             chunk = self._doomed.popleft()

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.features.options import Features
     from vouchmq.server.broker.paging.pager import Pager
-    from vouchmq.server.broker.queues.ports import Dispatcher, Outlet
+    from vouchmq.server.broker.queues.ports import ConsumerPort, Dispatcher
     from vouchmq.server.broker.queues.ready_list import RunSize
-    from vouchmq.server.broker.queues.settlement import Fate, Reason
+    from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
     from vouchmq.server.broker.queues.spec import QueueSpec
     from vouchmq.server.broker.streams.index import Chunk, Split
     from vouchmq.server.broker.streams.retention import StreamClock, StreamLog
@@ -100,7 +100,7 @@ class Stream(Queue):
         self._clock = clock
         self._pager = pager
         self._recent = Recent(pager, self.wake)
-        self._readers: dict[Outlet, Reader] = {}
+        self._readers: dict[ConsumerPort, Reader] = {}
         self._first_reader = 0
         self._end = 0  # messages from this offset on are not on disk yet
         self._journal = log
@@ -148,8 +148,8 @@ class Stream(Queue):
 
     def forget_refused(self, first_lsn: int) -> None:
         """The journal could not store what it was given from this LSN on (CONF-12)."""
-        if self.pen is not None:
-            self.pen.lost_ranges(self.index.ranges(first_lsn), "refused")
+        if self.recorder is not None:
+            self.recorder.lost_ranges(self.index.ranges(first_lsn), "refused")
         self.index.forget_from(first_lsn)
         self._recent.forget_from(first_lsn)
         for reader in self._readers.values():
@@ -161,7 +161,7 @@ class Stream(Queue):
 
     # Consumers
 
-    def read(self, outlet: Outlet, start: Start) -> None:
+    def read(self, outlet: ConsumerPort, start: Start) -> None:
         """Let a consumer read from there on (STREAM-20)."""
         reader = Reader(outlet, start, self._pager, self.wake)
         index = self.index
@@ -187,12 +187,12 @@ class Stream(Queue):
         since_ms = self._clock.to_come_ms(start.wall_ms)
         return since_ms if since_ms <= now_ms else None
 
-    def add_consumer(self, outlet: Outlet, *, exclusive: bool) -> None:
+    def add_consumer(self, outlet: ConsumerPort, *, exclusive: bool) -> None:
         """Let a consumer read what comes next; being exclusive means nothing (STREAM-12)."""
         del exclusive
         self.read(outlet, Start())
 
-    def remove_consumer(self, outlet: Outlet) -> None:
+    def remove_consumer(self, outlet: ConsumerPort) -> None:
         """Take a consumer away."""
         reader = self._readers.pop(outlet, None)
         if reader is None:
@@ -203,7 +203,7 @@ class Stream(Queue):
         if not self._readers:
             self._recent.clear()
 
-    def outlets(self) -> list[Outlet]:
+    def outlets(self) -> list[ConsumerPort]:
         """All consumers."""
         return list(self._readers)
 
@@ -240,7 +240,7 @@ class Stream(Queue):
             return
         if self._has_unmeasured:
             self._measure()
-        if not self._retention.run(self.pen):
+        if not self._retention.run(self.recorder):
             self._look()
         readers = list(self._readers.values())
         if not readers:
@@ -276,7 +276,7 @@ class Stream(Queue):
         index = self.index
         if reader.position < index.first_offset:
             reader.jump(index.first_offset)
-        if reader.position >= self._end or outlet.room(ANY) <= 0:
+        if reader.position >= self._end or outlet.capacity(ANY) <= 0:
             return 0
         messages = self._next(reader, limit)
         if not messages:
@@ -288,7 +288,7 @@ class Stream(Queue):
         if not wanted:
             reader.moved(len(messages))
             return len(messages)
-        room = min(outlet.room(wanted[0]), self._batch_limit(wanted))
+        room = min(outlet.capacity(wanted[0]), self._batch_limit(wanted))
         if room <= 0:
             return 0
         moved = len(messages)
@@ -314,7 +314,7 @@ class Stream(Queue):
         self.largest_octets = max(sizes[:count])
         return count
 
-    def _deliver(self, outlet: Outlet, messages: list[Message], offset: int) -> None:
+    def _deliver(self, outlet: ConsumerPort, messages: list[Message], offset: int) -> None:
         """Hand out messages; `offset` is that of the first when they follow each other, else -1."""
         on = self._stamp.on
         offset_of = self.index.offset_of
@@ -388,12 +388,12 @@ class Stream(Queue):
         """These deliveries are acked: their consumers have room again."""
         self.unacked_count -= len(messages)
 
-    def discard(self, messages: list[Message], reason: Reason) -> None:
+    def discard(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """As `settle`; who refuses deliveries of a stream is refused before (STREAM-13)."""
         del reason
         self.settle(messages)
 
-    def requeue(self, messages: list[Message], fate: Fate) -> None:
+    def requeue(self, messages: list[Message], fate: Outcome) -> None:
         """As `settle`: the channel of these has gone, and with it the place of its consumers."""
         del fate
         self.settle(messages)
@@ -429,8 +429,8 @@ class Stream(Queue):
 
     def deleted(self) -> None:
         """See `Queue`: drop everything, tell the consumers (CONS-40)."""
-        if self.pen is not None:
-            self.pen.deleted(self)
+        if self.recorder is not None:
+            self.recorder.deleted(self)
         self.is_deleted = True
         readers, self._readers = self._readers, {}
         self._recent.clear()

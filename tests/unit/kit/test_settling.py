@@ -13,7 +13,7 @@ from vouchmq.kit.message import Message
 from vouchmq.kit.modes import Mode, Options
 from vouchmq.kit.retry import Retries
 from vouchmq.kit.settling import Settling
-from vouchmq.kit.unsettled import Ledger
+from vouchmq.kit.unsettled import UnsettledDeliveries
 
 
 class FakeChannel:
@@ -22,7 +22,7 @@ class FakeChannel:
     is_open = True
 
     def __init__(self) -> None:
-        self.ledger: Ledger[object] = Ledger()
+        self.ledger: UnsettledDeliveries[object] = UnsettledDeliveries()
         self.newest_tag = 0
         self.calls: list[str] = []
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vouchmq.kit.unsettled import Ledger
+from vouchmq.kit.unsettled import UnsettledDeliveries
 
 
-def ledger_of(count: int) -> Ledger[str]:
+def ledger_of(count: int) -> UnsettledDeliveries[str]:
     """A ledger whose first `count` deliveries are handed out."""
-    made: Ledger[str] = Ledger()
+    made: UnsettledDeliveries[str] = UnsettledDeliveries()
     for tag in range(1, count + 1):
         made.hand_out(tag, f"m{tag}")
     return made

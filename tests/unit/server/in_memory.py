@@ -12,27 +12,27 @@ from pamqp import base, commands
 from tests import wire
 from tests.unit.server.broker.paging.paged_worlds import unpaged
 from vouchmq.protocol.fields import Field, Table, boolean, encode_table
-from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.broker.broker import Broker
-from vouchmq.server.broker.dead_letter.pace import Pace
-from vouchmq.server.broker.dead_letter.publisher import Office
+from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
+from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
 from vouchmq.server.broker.delays.delay import held_for
-from vouchmq.server.broker.delays.delay_queue import Hold
-from vouchmq.server.broker.enqueue import Storing
-from vouchmq.server.broker.features.apply import Equipment
+from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.enqueue import Enqueuer
+from vouchmq.server.broker.features.apply import FeatureBuilder
 from vouchmq.server.broker.features.options import features_of
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.paging.paged_store import JournalClock
 from vouchmq.server.broker.paging.pager import Pager
-from vouchmq.server.broker.policy.policies import Ruling
+from vouchmq.server.broker.policy.policies import PolicyMatch
 from vouchmq.server.broker.queues.classic import Queue
 from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.broker.timers import Timers
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
 from vouchmq.server.edge.accounts import UserAccount
-from vouchmq.server.runtime.context import Limits, Node
+from vouchmq.server.runtime.context import BrokerContext, Limits
 from vouchmq.server.runtime.turn import Turn
 
 HEADER = b"AMQP\x00\x00\x09\x01"
@@ -143,21 +143,21 @@ class World:
         now_ms = lambda: int(self.now * 1000)  # noqa: E731
         self.alarms: list[Timer] = []
         self.timers = Timers(now_ms, self.call_later)
-        self.storing = Storing(lambda: self.journal, now_ms)
-        self.office = Office(
+        self.storing = Enqueuer(lambda: self.journal, now_ms)
+        self.office = DeadLetterPublisher(
             lambda name: self.broker.vhosts.get(name),
             self.storing,
             lambda: self.journal,
             lambda: 1_600_000_000_000 + int(self.now * 1000),
             self.turn.wake,
-            Pace(
+            DeadLetterPace(
                 lambda: self.pace_clock(),
                 lambda: self.turn.count,
                 lambda: self.node.alarms.is_disk_low,
                 self.turn.later,
             ),
         )
-        self.equipment = Equipment(
+        self.equipment = FeatureBuilder(
             self.timers,
             self.office,
             self.pager,
@@ -174,7 +174,7 @@ class World:
             regulate=self._regulate,
         )
         self._numbers = count(1)
-        self.node = Node(
+        self.node = BrokerContext(
             self.broker,
             self.journal,
             self.turn,
@@ -188,19 +188,21 @@ class World:
         self.vhost, _ = self.broker.create_vhost("/")
         self.offer = offer or Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
         self.auth = Authenticator(ACCOUNTS, (), bytes)
-        self.admission = Admission()
+        self.admission = ConnectionLimits()
         self.sync()
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
         if held_for(spec.name) is not None:
             around = (self.turn, self.journal, unpaged(), self._unused)
-            return Hold(spec, *around, timers=self.timers, release=self.office.release, most=0)
+            return DelayQueue(
+                spec, *around, timers=self.timers, release=self.office.release, most=0
+            )
         queue = Queue(spec, self.turn, self.journal, unpaged(), self._unused)
-        self.equipment.equip(queue, features_of(spec.arguments))
+        self.equipment.apply_options(queue, features_of(spec.arguments))
         return queue
 
-    def _regulate(self, queue: Queue, ruling: Ruling) -> None:
-        self.equipment.equip(queue, features_of(queue.spec.arguments, ruling))
+    def _regulate(self, queue: Queue, ruling: PolicyMatch) -> None:
+        self.equipment.apply_options(queue, features_of(queue.spec.arguments, ruling))
 
     def _serve(self, queue: Queue) -> bool:
         if queue.has_consumers and not self.storing.is_gathering:

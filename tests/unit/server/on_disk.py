@@ -6,11 +6,11 @@ from itertools import count
 
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.in_memory import ACCOUNTS, World
-from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.handshake import Offer
 from vouchmq.server.edge.settings import Settings
-from vouchmq.server.runtime.runtime import Assembly
+from vouchmq.server.runtime.runtime import BrokerRuntime
 from vouchmq.store.sync.worker import SyncInline
 
 SETTINGS = Settings(segment_size_bytes=65536, disk_free_limit="0")
@@ -39,7 +39,7 @@ class DiskWorld(World):
         self.bugs = []
         self.fatal: list[str] = []
         self._numbers = count(1)
-        self.assembly = Assembly(
+        self.assembly = BrokerRuntime(
             settings,
             self.disk,
             SyncInline(),
@@ -56,7 +56,7 @@ class DiskWorld(World):
         self.vhost, _ = self.broker.create_vhost("/")
         self.offer = Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
         self.auth = Authenticator(ACCOUNTS, (), bytes)
-        self.admission = Admission()
+        self.admission = ConnectionLimits()
         self.sync()
 
     def sync(self) -> None:

@@ -45,7 +45,7 @@ class FakeOutlet:
     def judges_size(self) -> bool:
         return False
 
-    def room(self, head: Message) -> int:
+    def capacity(self, head: Message) -> int:
         rooms = [self.left, self.shared.left if self.shared is not None else None]
         return min((room for room in rooms if room is not None), default=1 << 30)
 
@@ -57,7 +57,7 @@ class FakeOutlet:
         self, messages: list[Message], mark: int, shown: list[Message] | None = None
     ) -> None:
         assert messages
-        assert len(messages) <= self.room(messages[0])
+        assert len(messages) <= self.capacity(messages[0])
         if self.left is not None:
             self.left -= len(messages)
         if self.shared is not None and self.shared.left is not None:
@@ -75,7 +75,7 @@ class FakeOutlet:
         """It has so much room now."""
         self.left = left
         assert self.queue is not None
-        self.queue.room_again(self)
+        self.queue.credit_available(self)
 
     def queue_deleted(self) -> None:
         self.is_told_of_deletion = True
@@ -160,4 +160,4 @@ class Stage:
     def ready_seqs(self) -> list[int]:
         """Ready messages in memory, in order, when what came back is at its place."""
         self.queue.take_in(at_once=True)
-        return [message[2] for message in self.queue.line.in_memory()]
+        return [message[2] for message in self.queue.ready.in_memory()]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.unit.server.edge.test_tls_protocol import Echo, Loop, Socket
-from vouchmq.server.edge.listener import TURN_ENDS, Door, Edge
+from vouchmq.server.edge.listener import TURN_ENDS, Listener, SocketProtocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,18 +23,18 @@ class Sockets:
 
     def __init__(self, count: int) -> None:
         self.loop = Loop()
-        self.door = Door(
+        self.door = Listener(
             cast("asyncio.AbstractEventLoop", self.loop),
             lambda edge, _: cast("Connection", Echo(edge)),
             65536,
             10_000,
         )
         self.sockets = [Socket() for _ in range(count)]
-        self.edges = [Edge(self.door) for _ in range(count)]
+        self.edges = [SocketProtocol(self.door) for _ in range(count)]
         for edge, socket in zip(self.edges, self.sockets, strict=True):
             edge.connection_made(cast("asyncio.Transport", socket))
 
-    def hang_up(self, edge: Edge, socket: Socket) -> None:
+    def hang_up(self, edge: SocketProtocol, socket: Socket) -> None:
         """The client of one sends no more: as asyncio, close it unless it is to stay."""
         if not edge.eof_received():
             socket.close()

@@ -64,7 +64,7 @@ class Parts:
     letters: DataFrame
 
 
-class Desk:
+class TableCache:
     """Where frames are written down, to be read several times."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
@@ -138,7 +138,7 @@ def _run(spark: SparkSession, job: Job) -> Result:
     found = lines.find(job.paths)
     tune(spark, sum(path.stat().st_size for path in (*found.closed, *found.open)))
     shutil.rmtree(job.internal, ignore_errors=True)
-    desk = Desk(spark, job.internal / "full")
+    desk = TableCache(spark, job.internal / "full")
     staged, torn = lines.stage_open(found.open, job.internal / "open")
     facts = Facts(torn=torn)
     with ThreadPoolExecutor(1) as beside:
@@ -197,7 +197,7 @@ def tune(spark: SparkSession, size_bytes: int) -> None:
         spark.conf.set(name, value)
 
 
-def write_lines(spark: SparkSession, files: Sequence[Path], desk: Desk) -> DataFrame:
+def write_lines(spark: SparkSession, files: Sequence[Path], desk: TableCache) -> DataFrame:
     """Read ledger files and write their lines down.
 
     Raises:
@@ -226,7 +226,7 @@ def note_broken(bronze: DataFrame, facts: Facts) -> None:
     facts.broken += lines.name_broken(found)
 
 
-def parts_of(folded: Folded, batch: Batch, desk: Desk) -> Parts:
+def parts_of(folded: Folded, batch: Batch, desk: TableCache) -> Parts:
     """What a step adds to the tables."""
     rows = folded.state.copies
     if rows is None:
@@ -241,7 +241,7 @@ def parts_of(folded: Folded, batch: Batch, desk: Desk) -> Parts:
 
 
 def write_tables(
-    spark: SparkSession, job: Job, state: State, parts: Parts, found: Seals, desk: Desk
+    spark: SparkSession, job: Job, state: State, parts: Parts, found: Seals, desk: TableCache
 ) -> dict[str, DataFrame]:
     """Write all tables; returns those that the summary wants."""
     facts, scope = state.facts, job.scope

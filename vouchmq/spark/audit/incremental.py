@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.spark.audit import audit, lines, seals
 from vouchmq.spark.audit import copies as c
-from vouchmq.spark.audit.audit import Desk, Job, Parts, Result, apart, write_json
+from vouchmq.spark.audit.audit import Job, Parts, Result, TableCache, apart, write_json
 from vouchmq.spark.audit.collect import Batch, gather
 from vouchmq.spark.audit.facts import Facts
 from vouchmq.spark.audit.lines import LedgerError
@@ -60,7 +60,7 @@ class Step:
     has_positions: bool
 
 
-class Shelf:
+class StepStore:
     """Where steps keep what they make, below the output directory."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
@@ -100,7 +100,7 @@ class Shelf:
 
     def put(self, part: str, number: int, frame: DataFrame) -> DataFrame:
         """Keep a part of a step for good; returns it, read from there."""
-        return Desk(self._spark, self.directory / part).keep(f"step={number}", frame)
+        return TableCache(self._spark, self.directory / part).keep(f"step={number}", frame)
 
     def part(self, name: str, schema: Any, base: int, until: int) -> DataFrame:
         """A part of the steps from `base` to before `until`, with the column `step`."""
@@ -109,9 +109,9 @@ class Shelf:
         told = self._spark.read.schema(_with_step(schema)).parquet(str(path))
         return told.where(f"step >= {base} AND step < {until}")
 
-    def state(self, number: int) -> Desk:
+    def state(self, number: int) -> TableCache:
         """Where the state after a step is."""
-        return Desk(self._spark, self.directory / "state" / f"{number:08d}")
+        return TableCache(self._spark, self.directory / "state" / f"{number:08d}")
 
     def load(self, step: Step) -> State:
         """The state after a step."""
@@ -144,7 +144,7 @@ def run(spark: SparkSession, job: Job) -> Result:
 def _run(spark: SparkSession, job: Job) -> Result:
     began = time.monotonic()
     _check(job)
-    shelf = Shelf(spark, job.internal)
+    shelf = StepStore(spark, job.internal)
     stream = (
         spark.readStream.schema(lines.reading_schema())
         .option("columnNameOfCorruptRecord", lines.BROKEN_TEXT)
@@ -210,11 +210,11 @@ def _glob(paths: tuple[str, ...]) -> str:
 def take(frame: DataFrame, number: int, job: Job) -> None:
     """Fold the lines of a step; called again with the same ones if it was cut short."""
     spark = frame.sparkSession
-    shelf = Shelf(spark, job.internal)
+    shelf = StepStore(spark, job.internal)
     last = shelf.note(number - 1)
     size = sum(Path(path).stat().st_size for path in lines.find(job.paths).closed)
     audit.tune(spark, size)
-    scratch = Desk(spark, job.internal / "scratch")
+    scratch = TableCache(spark, job.internal / "scratch")
     bronze = scratch.keep("lines", lines.shape_streamed(frame))
     facts = Facts() if last is None else shelf.load(last).facts
     base = 0 if last is None else last.base
@@ -239,7 +239,7 @@ def take(frame: DataFrame, number: int, job: Job) -> None:
     shelf.leave_note(Step(number, base, facts, has_positions))
 
 
-def told(shelf: Shelf, like: DataFrame, base: int, until: int) -> DataFrame:
+def told(shelf: StepStore, like: DataFrame, base: int, until: int) -> DataFrame:
     """Lines of earlier steps, each once, with `bk` and `line`."""
     from pyspark.sql.types import IntegerType, LongType, StructType
 
@@ -248,21 +248,21 @@ def told(shelf: Shelf, like: DataFrame, base: int, until: int) -> DataFrame:
     return shelf.part(TOLD, schema, base, until).drop("step")
 
 
-def _closed(shelf: Shelf, base: int, until: int) -> Callable[[DataFrame], DataFrame]:
+def _closed(shelf: StepStore, base: int, until: int) -> Callable[[DataFrame], DataFrame]:
     """Looks up copies that were over; notes that they no longer are."""
 
     def look_up(keys: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
         found = over(shelf, base, until).join(f.broadcast(keys), [*c.KEY], "left_semi")
-        kept = Desk(keys.sparkSession, shelf.directory / "scratch").keep("found", found)
+        kept = TableCache(keys.sparkSession, shelf.directory / "scratch").keep("found", found)
         shelf.put(REOPENED, until, kept.select(*c.KEY))
         return kept
 
     return look_up
 
 
-def over(shelf: Shelf, base: int, until: int) -> DataFrame:
+def over(shelf: StepStore, base: int, until: int) -> DataFrame:
     """Rows of copies that are over, without those that were taken up again."""
     from pyspark.sql import functions as f
 
@@ -274,7 +274,7 @@ def over(shelf: Shelf, base: int, until: int) -> DataFrame:
     return rows.join(newest, [*c.KEY], "left").where("later IS NULL OR later <= step")
 
 
-def _keep(shelf: Shelf, number: int, folded: Folded, batch: Batch, scratch: Desk) -> None:
+def _keep(shelf: StepStore, number: int, folded: Folded, batch: Batch, scratch: TableCache) -> None:
     state = folded.state
     parts = audit.parts_of(folded, batch, scratch)
     if not (shelf.directory / REOPENED / f"step={number}").exists() and state.copies is not None:
@@ -338,7 +338,7 @@ def _still_open(publishes: DataFrame, state: State) -> DataFrame:
     )
 
 
-def tell(spark: SparkSession, job: Job, shelf: Shelf, began: float) -> Result:
+def tell(spark: SparkSession, job: Job, shelf: StepStore, began: float) -> Result:
     """Write the tables of all steps."""
     last = shelf.last()
     if last is None:
@@ -356,7 +356,7 @@ def tell(spark: SparkSession, job: Job, shelf: Shelf, began: float) -> Result:
 
     rows = rows.unionByName(state.copies.select(*c.COLUMNS))
     parts = Parts(rows, *(part(name) for name in (FINDINGS, HOURS, RATES, LETTERS)))
-    desk = Desk(spark, job.internal / "scratch")
+    desk = TableCache(spark, job.internal / "scratch")
     looks = look(job)
     found = seals.judge(looks, audit.ended(state.facts))
     written = audit.write_tables(spark, job, state, parts, found, desk)

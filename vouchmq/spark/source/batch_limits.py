@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from vouchmq.spark.options import SourceOptions
-    from vouchmq.spark.source.consumer import Feed
+    from vouchmq.spark.source.consumer import QueueConsumer
     from vouchmq.spark.source.queue_channel import Portion
 
 # A queue from which nothing comes for so long is empty, as far as AvailableNow is concerned ...
@@ -34,7 +34,10 @@ class Intake:
     """Takes batches from a feed, within the limits of the options and of the trigger."""
 
     def __init__(
-        self, options: SourceOptions, feed: Feed, clock: Callable[[], float] = time.monotonic
+        self,
+        options: SourceOptions,
+        feed: QueueConsumer,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._feed = feed

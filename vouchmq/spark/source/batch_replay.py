@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from vouchmq.spark.source.consumer import FeedError
-from vouchmq.spark.source.dedupe import Handed
+from vouchmq.spark.source.dedupe import DeliveredSet
 from vouchmq.spark.source.offsets import Place, Places
 from vouchmq.spark.source.places import places_of
 from vouchmq.spark.source.queue_channel import Portion
@@ -21,7 +21,7 @@ from vouchmq.spark.source.queue_channel import Portion
 if TYPE_CHECKING:
     from vouchmq.spark.options import SourceOptions
     from vouchmq.spark.rows import Delivery
-    from vouchmq.spark.source.consumer import Feed
+    from vouchmq.spark.source.consumer import QueueConsumer
 
 _ALL = 1 << 40
 
@@ -38,7 +38,9 @@ class Replay:
         wanted: the places of the batch
     """
 
-    def __init__(self, options: SourceOptions, feed: Feed, handed: Handed, wanted: Places) -> None:
+    def __init__(
+        self, options: SourceOptions, feed: QueueConsumer, handed: DeliveredSet, wanted: Places
+    ) -> None:
         self._options = options
         self._feed = feed
         self._handed = handed

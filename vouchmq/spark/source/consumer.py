@@ -26,7 +26,7 @@ from vouchmq.kit import bulk
 from vouchmq.spark.options import SourceOptions, refuse
 from vouchmq.spark.source.data_directory import DirectoryGuard, ForeignDirectoryError, Seen
 from vouchmq.spark.source.places import SEQUENCE
-from vouchmq.spark.source.queue_channel import Lane, Portion
+from vouchmq.spark.source.queue_channel import Portion, QueueChannel
 
 # What a broker that numbers deliveries says of itself.
 CAPABILITY: Final = "queue_sequence"
@@ -53,7 +53,7 @@ class _CancelledError(Exception):
     """The broker has cancelled the consumer of a queue."""
 
 
-class Fence:
+class Barrier:
     """Whether everything that was sent before it has certainly arrived at the broker."""
 
     def __init__(self, generation: int) -> None:
@@ -61,7 +61,7 @@ class Fence:
         self.is_passed = False
 
 
-class Feed:
+class QueueConsumer:
     """Consumers of some queues.
 
     Args:
@@ -74,7 +74,7 @@ class Feed:
     ) -> None:
         self._options = options
         self._open = connect
-        self.lanes = [Lane(queue) for queue in options.queues]
+        self.lanes = [QueueChannel(queue) for queue in options.queues]
         self._guard = DirectoryGuard(asks_aside=True)
         # The thread that connects, and the trigger that asks.
         self._guard_lock = threading.Lock()
@@ -92,7 +92,7 @@ class Feed:
         self._failure: Exception | None = None
         self._news = threading.Condition()
         # Fences to be asked for by the thread: whoever waits for one holds up a trigger.
-        self._fences: deque[Fence] = deque()
+        self._fences: deque[Barrier] = deque()
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_unlimited = False
@@ -215,9 +215,9 @@ class Feed:
             return False
         return True
 
-    def fence(self) -> Fence:
+    def fence(self) -> Barrier:
         """Ask for a sign that the acks so far have arrived; without waiting for it."""
-        fence = Fence(self.generation)
+        fence = Barrier(self.generation)
         self._fences.append(fence)
         return fence
 
@@ -338,7 +338,7 @@ class Feed:
         with self._news:
             self._news.notify_all()
 
-    def _pass(self, fence: Fence) -> None:
+    def _pass(self, fence: Barrier) -> None:
         if fence.generation == self.generation:
             for lane in self.lanes:
                 lane.channel.fence()

@@ -20,7 +20,7 @@ from vouchmq.spark.source.offsets import Place, Places
 KEPT_RANGES: Final = 64
 
 
-class Handed:
+class DeliveredSet:
     """Places that a query has handed out: those of finished batches, and of the one under way.
 
     A place is finished when Spark says so by starting behind it. What comes again of the finished

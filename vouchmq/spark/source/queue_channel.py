@@ -17,7 +17,7 @@ from vouchmq.spark.source.offsets import Ranges
 STREAM_HEADER: Final = b"\x0fx-stream-offset"
 
 
-class Lane:
+class QueueChannel:
     """A queue and the channel that consumes from it."""
 
     __slots__ = ("_aside", "_aside_bytes", "_settled", "_through", "channel", "is_known", "queue")
@@ -119,7 +119,7 @@ class Portion:
 
     __slots__ = ("deliveries", "generation", "lane")
 
-    def __init__(self, lane: Lane, generation: int, deliveries: list[Delivery]) -> None:
+    def __init__(self, lane: QueueChannel, generation: int, deliveries: list[Delivery]) -> None:
         self.lane = lane
         self.generation = generation
         self.deliveries = deliveries

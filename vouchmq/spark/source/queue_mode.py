@@ -28,8 +28,8 @@ from vouchmq.spark.options import SPOOL, SourceOptions
 from vouchmq.spark.rows import arrow_schema
 from vouchmq.spark.source.batch_limits import Intake
 from vouchmq.spark.source.batch_replay import Replay
-from vouchmq.spark.source.consumer import Feed, FeedError, Fence
-from vouchmq.spark.source.dedupe import Handed
+from vouchmq.spark.source.consumer import Barrier, FeedError, QueueConsumer
+from vouchmq.spark.source.dedupe import DeliveredSet
 from vouchmq.spark.source.offsets import OffsetError, Place, Places, QueueOffset
 from vouchmq.spark.source.places import places_of
 from vouchmq.spark.source.queue_channel import Portion
@@ -71,7 +71,7 @@ class QueueReader(QueryReader["QueueDriver"]):
 
     def new_driver(self) -> QueueDriver:
         """See `QueryReader`."""
-        return QueueDriver(self._options, self._columns, Feed(self._options))
+        return QueueDriver(self._options, self._columns, QueueConsumer(self._options))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Nothing handed out yet."""
@@ -111,7 +111,7 @@ class QueueDriver:
         self,
         options: SourceOptions,
         columns: tuple[str, ...],
-        feed: Feed,
+        feed: QueueConsumer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.epoch = secrets.token_hex(EPOCH_BYTES)
@@ -121,12 +121,12 @@ class QueueDriver:
         self._clock = clock
         self._intake = Intake(options, feed)
         self._handed_out = 0
-        self._handed = Handed()
+        self._handed = DeliveredSet()
         self._has_begun = False
         self._batch: _Batch | None = None
         # A replay was not complete: the next offset must say so, also if there is nothing else.
         self._must_tell = False
-        self._fences: deque[tuple[Fence, Places]] = deque()
+        self._fences: deque[tuple[Barrier, Places]] = deque()
         self.broken_count = 0
         self.dropped_count = 0
 

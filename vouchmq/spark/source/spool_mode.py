@@ -24,7 +24,7 @@ from vouchmq.spark.options import SourceOptions
 from vouchmq.spark.rows import arrow_schema
 from vouchmq.spark.source import spool
 from vouchmq.spark.source.batch_limits import Intake
-from vouchmq.spark.source.consumer import Feed, Fence
+from vouchmq.spark.source.consumer import Barrier, QueueConsumer
 from vouchmq.spark.source.data_directory import Seen
 from vouchmq.spark.source.dedupe import Keys
 from vouchmq.spark.source.offsets import Place, Places, SpoolOffset
@@ -66,7 +66,7 @@ class SpoolReader(QueryReader["SpoolDriver"]):
     def new_driver(self) -> SpoolDriver:
         """See `QueryReader`."""
         directory = spool.Spool(self._directory)
-        return SpoolDriver(self._options, self._columns, Feed(self._options), directory)
+        return SpoolDriver(self._options, self._columns, QueueConsumer(self._options), directory)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """No file yet."""
@@ -103,7 +103,7 @@ class SpoolDriver:
         self,
         options: SourceOptions,
         columns: tuple[str, ...],
-        feed: Feed,
+        feed: QueueConsumer,
         directory: spool.Spool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -123,7 +123,7 @@ class SpoolDriver:
         self._keys = Keys(kind) if kind not in ("none", "seq") else None
         # Up to which file the acks have certainly arrived; the others' are asked for.
         self._certain = 0
-        self._fences: deque[tuple[Fence, int]] = deque()
+        self._fences: deque[tuple[Barrier, int]] = deque()
         self.broken_count = 0
         self.dropped_count = 0
 

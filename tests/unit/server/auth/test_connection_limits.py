@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from vouchmq.protocol.errors import NotAllowed
-from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.connection_limits import ConnectionLimits
 
 
 def test_without_limits_everybody_is_welcome() -> None:
-    admission = Admission()
+    admission = ConnectionLimits()
     for _ in range(100):
         admission.check_node()
         admission.check_vhost("/", "guest")
@@ -19,7 +19,7 @@ def test_without_limits_everybody_is_welcome() -> None:
 
 
 def test_zero_allows_none() -> None:
-    admission = Admission(0, {"/": 0})
+    admission = ConnectionLimits(0, {"/": 0})
     with pytest.raises(NotAllowed):
         admission.check_node()
     with pytest.raises(NotAllowed):
@@ -29,7 +29,7 @@ def test_zero_allows_none() -> None:
 
 
 def test_places_are_counted_apart() -> None:
-    admission = Admission(vhost_limits={"a": 1})
+    admission = ConnectionLimits(vhost_limits={"a": 1})
     admission.enter("a", "x")
     admission.check_vhost("b", "x")
     admission.check_user("y", 1)
@@ -40,7 +40,7 @@ def test_places_are_counted_apart() -> None:
 
 
 def test_a_place_becomes_free_and_names_are_forgotten() -> None:
-    admission = Admission(1)
+    admission = ConnectionLimits(1)
     admission.enter("a", "x")
     admission.leave("a", "x")
     admission.check_node()

@@ -10,7 +10,7 @@ import pytest
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.classic import Queue
 from vouchmq.server.channel.consumer import Consumer
-from vouchmq.server.channel.unacked import RUN_MESSAGES, Taken, Unacked
+from vouchmq.server.channel.unacked import RUN_MESSAGES, Unacked, UnackedBatch
 
 QUEUE = cast("Queue", SimpleNamespace(name="q"))
 ALICE = cast("Consumer", SimpleNamespace(name="alice"))
@@ -22,7 +22,7 @@ def messages(first: int, count: int) -> list[Message]:
     return [(b"raw", b"tail", tag, 0) for tag in range(first, first + count)]
 
 
-def tags(taken: list[Taken] | None) -> list[int]:
+def tags(taken: list[UnackedBatch] | None) -> list[int]:
     """Tags taken out; each stands beside its own message."""
     assert taken is not None
     for entry in taken:
@@ -106,7 +106,7 @@ def test_put_back_under_the_old_tags(unacked: Unacked) -> None:
     whole, _ = unacked.take_range(6, 8)
     hole, _ = unacked.take_range(3, 3)
     front, _ = unacked.take_range(1, 1)
-    unacked.put_back([*front, *whole, *hole])
+    unacked.restore([*front, *whole, *hole])
     assert unacked.count == 12
     found = unacked.live()
     assert tags(found) == list(range(1, 13))
@@ -143,7 +143,7 @@ def test_what_was_written_at_another_time_stands_by_itself() -> None:
     assert held.times() == [(ALICE, QUEUE, 100), (ALICE, QUEUE, 180)]
     taken = held.take_up_to(3)
     assert held.times() == [(ALICE, QUEUE, 180)]
-    held.put_back(taken or [])
+    held.restore(taken or [])
     assert held.times() == [(ALICE, QUEUE, 100), (ALICE, QUEUE, 180), (ALICE, QUEUE, 180)]
 
 
@@ -152,6 +152,6 @@ def test_what_is_put_back_stands_in_runs_again() -> None:
     held = Unacked()
     held.add(1, messages(1, RUN_MESSAGES), ALICE, QUEUE)
     taken = [entry for tag in range(1, RUN_MESSAGES + 1) for entry in held.take_range(tag, tag)[0]]
-    held.put_back(taken)
+    held.restore(taken)
     assert len(held.times()) == 1
     assert tags(held.take_all()) == list(range(1, RUN_MESSAGES + 1))

@@ -24,7 +24,7 @@ from vouchmq.protocol.fields import (
     longstr,
 )
 from vouchmq.protocol.states import ConnectionState
-from vouchmq.server.auth.connection_limits import Admission
+from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.broker.queues.classic import Queue
 from vouchmq.server.broker.vhost import VHost
@@ -83,7 +83,7 @@ def make_vhost(name: str) -> VHost[Queue]:
 def make(
     offer: Offer = OFFER,
     *,
-    admission: Admission | None = None,
+    admission: ConnectionLimits | None = None,
     is_loopback: bool = True,
     mechanisms: Mapping[str, Callable[[], sasl.Mechanism]] = sasl.MECHANISMS,
 ) -> Handshake:
@@ -93,7 +93,7 @@ def make(
         offer,
         Authenticator(ACCOUNTS, ("guest",), lambda count: bytes(count)),
         vhosts.get,
-        admission or Admission(),
+        admission or ConnectionLimits(),
         peer="127.0.0.1:1 -> 127.0.0.1:5672",
         is_loopback=is_loopback,
         mechanisms=mechanisms,
@@ -477,7 +477,7 @@ def test_no_limit_is_taken_where_none_was_offered() -> None:
 
 
 def test_open_enters_the_vhost() -> None:
-    admission = Admission()
+    admission = ConnectionLimits()
     handshake = tuned(make(admission=admission))
     _, _, method = pamqp_frame.unmarshal(handshake.handle(open_vhost()))
     assert isinstance(method, commands.Connection.OpenOk)
@@ -490,7 +490,7 @@ def test_open_enters_the_vhost() -> None:
 
 
 def test_leaving_before_open_takes_nobody_elses_place() -> None:
-    admission = Admission()
+    admission = ConnectionLimits()
     admission.enter("/", "guest")
     tuned(make(admission=admission)).leave()
     assert admission.connection_count == 1
@@ -508,14 +508,14 @@ def test_a_vhost_without_any_permission() -> None:
 
 
 def test_the_limit_of_the_node() -> None:
-    error = refused(tuned(make(admission=Admission(0))), open_vhost("nowhere"))
+    error = refused(tuned(make(admission=ConnectionLimits(0))), open_vhost("nowhere"))
     assert error.reply_text == (
         "NOT_ALLOWED - connection refused: node connection limit (0) is reached"
     )
 
 
 def test_the_limit_of_the_vhost() -> None:
-    admission = Admission(vhost_limits={"shop": 1})
+    admission = ConnectionLimits(vhost_limits={"shop": 1})
     admission.enter("shop", "other")
     # Guest may not enter shop at all: the limit is looked at first (CONN-42 before CONN-44).
     error = refused(tuned(make(admission=admission)), open_vhost("shop"))
@@ -528,7 +528,7 @@ def test_the_limit_of_the_vhost() -> None:
 
 
 def test_the_limit_of_the_user() -> None:
-    admission = Admission(2)
+    admission = ConnectionLimits(2)
     first = tuned(make(admission=admission), b"\x00shop\x00s")
     first.handle(open_vhost("shop"))
     second = tuned(make(admission=admission), b"\x00shop\x00s")

@@ -21,7 +21,7 @@ from vouchmq.server.broker.queues.spec import QueueLike
 from vouchmq.server.definitions.entry import DefinitionsError
 from vouchmq.server.definitions.export import exported
 from vouchmq.server.definitions.file import Content, read_content, reading
-from vouchmq.server.definitions.importer import Importer, empty_sketch, sketch_of
+from vouchmq.server.definitions.importer import Importer, dry_run_of, empty_dry_run
 
 EXCHANGE = {"vhost": "/", "name": "x", "type": "topic", "durable": True, "arguments": {}}
 
@@ -361,13 +361,13 @@ class TestExport:
     def test_from_records(self, world: World) -> None:
         """A data directory without a broker."""
         load(world, queues=[QUEUE], policies=[POLICY])
-        sketch: Broker[QueueLike] = empty_sketch()
+        sketch: Broker[QueueLike] = empty_dry_run()
         sketch.restore(world.journal.records)
         assert exported(sketch)[0] == exported(world.broker)[0]
 
 
 def test_a_sketch_refuses_nothing_that_a_queue_would_take() -> None:
-    vhost, _ = empty_sketch().create_vhost("/")
+    vhost, _ = empty_dry_run().create_vhost("/")
     queue, _ = vhost.declare_queue(
         "q", durable=True, exclusive_owner=None, auto_delete=False, arguments={}
     )
@@ -452,7 +452,7 @@ class TestUnchanged:
 
     def test_the_rehearsal_copies_no_queue(self, world: World) -> None:
         load(world, **self.FILE)
-        sketch = sketch_of(world.broker, Content())
+        sketch = dry_run_of(world.broker, Content())
         assert sketch.vhosts["/"].queues["q7"] is world.vhost.queues["q7"]
 
     def test_a_file_is_read_entry_by_entry(self) -> None:

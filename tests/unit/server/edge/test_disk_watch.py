@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from vouchmq.server.edge.disk_watch import HANGS_S, SAME_SIGNAL_S, DiskWatch, Watchman
+from vouchmq.server.edge.disk_watch import HANGS_S, SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Stage:
         self.stops: list[str] = []
         self.ends = 0
         self.watch = DiskWatch(lambda: self.now)
-        self.man = Watchman(
+        self.man = DiskWatchThread(
             self.watch,
             clients=lambda: [self.peer],
             stop=lambda name: self.stops.append(name),

@@ -17,12 +17,12 @@ from vouchmq.server.edge.listener import (
     LINGER_OCTETS,
     LINGER_S,
     RECEIVE_OCTETS,
-    Door,
-    Edge,
+    Listener,
+    SocketProtocol,
 )
 from vouchmq.server.edge.settings import Settings
 from vouchmq.server.edge.tls import server_context, user_name
-from vouchmq.server.edge.tls_protocol import HANDSHAKE_S, TlsDoor, Tunnel
+from vouchmq.server.edge.tls_protocol import HANDSHAKE_S, TlsListener, TlsProtocol
 
 
 class Timer:
@@ -101,7 +101,7 @@ class Socket:
 class Echo:
     """A connection that says what it hears, and keeps it."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: SocketProtocol) -> None:
         self.edge = edge
         self.heard = bytearray()
         self.lost_by: list[str] = []
@@ -130,7 +130,7 @@ class Wire:
         self.piece_octets = piece_octets
         self.loop = Loop()
         self.connections: list[Echo] = []
-        self.door = Door(
+        self.door = Listener(
             cast("asyncio.AbstractEventLoop", self.loop), self._connect, 65536, descriptors
         )
         settings = Settings(
@@ -141,7 +141,7 @@ class Wire:
             tls_verify="verify_peer",
             tls_fail_if_no_peer_cert=is_needed,
         )
-        self.tls = TlsDoor(
+        self.tls = TlsListener(
             self.door,
             server_context(settings),
             lambda certificate: user_name(certificate, "distinguished_name"),
@@ -156,14 +156,14 @@ class Wire:
 
     def dial(self) -> None:
         """A new socket with a tunnel at its end."""
-        self.socket, self.tunnel = Socket(), Tunnel(self.tls)
+        self.socket, self.tunnel = Socket(), TlsProtocol(self.tls)
         self.tunnel.connection_made(cast("asyncio.Transport", self.socket))
         self._to_client, self._from_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = self._context.wrap_bio(
             self._to_client, self._from_client, server_hostname="localhost"
         )
 
-    def _connect(self, edge: Edge, peer: str) -> Connection:
+    def _connect(self, edge: SocketProtocol, peer: str) -> Connection:
         assert peer == "10.0.0.9"
         self.connections.append(Echo(edge))
         return cast("Connection", self.connections[-1])
@@ -365,7 +365,7 @@ def test_too_many_connections_are_turned_away_at_once(certificates: Path) -> Non
     assert wire.tunnel in wire.door.greeted
     second = Socket()
     with capture_logs() as captured:
-        Tunnel(wire.tls).connection_made(cast("asyncio.Transport", second))
+        TlsProtocol(wire.tls).connection_made(cast("asyncio.Transport", second))
     assert second.is_aborted
     assert captured[0]["event"] == "connection.refused"
 

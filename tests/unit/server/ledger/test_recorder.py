@@ -17,7 +17,7 @@ from vouchmq.server.broker.queues.classic import Queue
 from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.ledger import inventory
 from vouchmq.server.ledger.channel_recorder import id_text
-from vouchmq.server.ledger.ledger import Before, Habits, Ledger
+from vouchmq.server.ledger.ledger import Before, Ledger, LedgerConfig
 
 HEADER = "x-deduplication-header"
 
@@ -60,7 +60,7 @@ class LedgerWorld(World):
     def __init__(self, *, tells_ids: bool = False) -> None:
         super().__init__()
         self.shelf = Shelf()
-        habits = Habits("b", tells_ids=tells_ids, rotate_s=60, inventory_s=3600)
+        habits = LedgerConfig("b", tells_ids=tells_ids, rotate_s=60, inventory_s=3600)
         clock_us = lambda: int(self.now * 1e6)  # noqa: E731
         self.ledger = Ledger(habits, self.shelf, self.node, clock_us, self.office.kept_of)
         self.ledger.switch_on()
@@ -378,7 +378,7 @@ def test_dead_letters_into_levels_keep_their_sources(world: LedgerWorld, client:
     for number, body in enumerate(bodies):
         publish(client, "q", body, priority=number % 3)
     client.hear()
-    lsns = [message[2] >> 1 for message in world.vhost.queues["q"].line.ready]
+    lsns = [message[2] >> 1 for message in world.vhost.queues["q"].ready.ready]
     sources = {lsn: wire.bodies(1, body, ()) for lsn, body in zip(lsns, bodies, strict=True)}
     client.qos(50)
     client.consume("q", "c")
@@ -492,7 +492,9 @@ def test_switched_off_nobody_has_a_pen(world: LedgerWorld, client: Client) -> No
     channel = next(iter(world.node.connections)).channels[1]
     assert channel.confirms is not None
     pens = (channel.pen, channel.confirms.pen, channel.consumers["c"].pen)
-    assert (*pens, world.vhost.queues["q"].pen, world.node.ledger, world.turn.ledger) == (None,) * 6
+    assert (*pens, world.vhost.queues["q"].recorder, world.node.ledger, world.turn.ledger) == (
+        None,
+    ) * 6
     before = world.shelf.data
     publish(client, "q", b"a")
     client.send(wire.ack(1, 1))

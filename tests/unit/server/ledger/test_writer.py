@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vouchmq.server.ledger.text import file_name_part, lsns_text, pairs_text, ranges_in, ranges_text
-from vouchmq.server.ledger.writer import RETRY_US, Book
+from vouchmq.server.ledger.writer import RETRY_US, LedgerWriter
 
 LIMIT = 300_000
 
@@ -42,7 +42,7 @@ class Desk:
     def __init__(self) -> None:
         self.now_us = 1_000_000
         self.sink = Sink()
-        self.book = Book("b@h", 3, self.sink, lambda: self.now_us, LIMIT)
+        self.book = LedgerWriter("b@h", 3, self.sink, lambda: self.now_us, LIMIT)
 
     def put(self, count: int, size: int = 100) -> None:
         for _ in range(count):

@@ -19,7 +19,7 @@ class Peer:
         self.unblocked = 0
         self.pressed: list[tuple[bool, bool]] = []
 
-    def press(self, *, is_tight: bool, is_low: bool) -> None:
+    def block_publishing(self, *, is_tight: bool, is_low: bool) -> None:
         self.pressed.append((is_tight, is_low))
 
     def unblock(self) -> None:

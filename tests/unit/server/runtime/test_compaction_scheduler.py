@@ -16,7 +16,7 @@ from vouchmq.server.runtime.compaction_scheduler import (
     LONGEST_PAUSE_S,
     LONGEST_STEP_S,
     ROOM_SHARE,
-    Upkeep,
+    CompactionScheduler,
 )
 
 SEGMENT_OCTETS = 64 * 1024 * 1024
@@ -41,7 +41,7 @@ class Stage:
         self._next: Callable[[], None] | None = None
         self.alarms = Alarms(0, 0, lambda job: job())
         self.alarms.read(0, 10 * SEGMENT_OCTETS)
-        self.upkeep = Upkeep(
+        self.upkeep = CompactionScheduler(
             self,
             self,
             self.alarms,

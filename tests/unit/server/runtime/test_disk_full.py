@@ -20,7 +20,7 @@ from tests.unit.store.journals import segments_on, spoil
 from vouchmq.server.broker.policy.policies import Policy
 from vouchmq.server.connection.blocked import BLOCKED
 from vouchmq.server.connection.connection import STALLED
-from vouchmq.server.runtime.compaction_scheduler import Upkeep
+from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
 from vouchmq.store.sync.group_commit import GroupCommit
 
 HEARING = (*NOTIFIED, "connection.blocked")
@@ -332,7 +332,7 @@ class TestRecovery:
         world.disk.create("7.spare", spares.size_bytes).close()
         spares._names.append("7.spare")
         with monkeypatch.context() as patch:
-            patch.setattr(Upkeep, "is_at_work", True)
+            patch.setattr(CompactionScheduler, "is_at_work", True)
             world.check()
             assert world.node.alarms.is_storage_failing
         world.check()

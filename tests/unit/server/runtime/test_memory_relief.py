@@ -8,7 +8,7 @@ from pamqp import commands
 from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, Client, World, closes_connection
 from tests.unit.server.queues import Stage
-from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.broker.queues.settlement import Outcome
 from vouchmq.server.connection.blocked import BLOCKED
 from vouchmq.server.connection.connection import BESIDE_MESSAGE_OCTETS, TIGHT_PART
 from vouchmq.server.runtime.context import Limits
@@ -18,7 +18,7 @@ from vouchmq.server.runtime.memory_relief import (
     MARGIN_OCTETS,
     PAUSE_S,
     REFUSING_S,
-    Relief,
+    MemoryRelief,
 )
 
 MIB = 1024 * 1024
@@ -39,9 +39,9 @@ def world() -> World:
 
 
 @pytest.fixture
-def relief(world: World) -> Relief:
+def relief(world: World) -> MemoryRelief:
     """Its relief."""
-    return Relief(world.node.alarms, lambda: list(world.node.connections), lambda: world.now)
+    return MemoryRelief(world.node.alarms, lambda: list(world.node.connections), lambda: world.now)
 
 
 def opened(world: World, channels: int = 1, *, transactional: bool = False) -> Client:
@@ -204,14 +204,16 @@ class TestAlarm:
 class TestRelief:
     """LIMIT-28."""
 
-    def look(self, world: World, relief: Relief, used: int) -> bool:
+    def look(self, world: World, relief: MemoryRelief, used: int) -> bool:
         world.node.alarms.read(used, PLENTY)
         return relief.look()
 
-    def refuses(self, relief: Relief) -> bool:
+    def refuses(self, relief: MemoryRelief) -> bool:
         return relief.is_refusing
 
-    def test_nobody_is_closed_while_memory_is_not_low(self, world: World, relief: Relief) -> None:
+    def test_nobody_is_closed_while_memory_is_not_low(
+        self, world: World, relief: MemoryRelief
+    ) -> None:
         client = opened(world)
         client.send(but_the_end(1))
         for _ in range(3):
@@ -220,7 +222,7 @@ class TestRelief:
         assert closes(client) == []
 
     def test_far_above_the_largest_go_at_once_and_no_more_than_it_takes(
-        self, world: World, relief: Relief
+        self, world: World, relief: MemoryRelief
     ) -> None:
         world.node.limits = Limits()
         sizes = (1 * MIB, 20 * MIB, 5 * MIB, 25 * MIB)
@@ -244,7 +246,7 @@ class TestRelief:
         assert not self.look(world, relief, LIMIT + MARGIN_OCTETS + 1)
 
     def test_closer_above_there_is_time_as_long_as_it_gets_less(
-        self, world: World, relief: Relief
+        self, world: World, relief: MemoryRelief
     ) -> None:
         world.node.limits = Limits()
         client = opened(world, 6)
@@ -260,7 +262,7 @@ class TestRelief:
         assert self.look(world, relief, used)
         assert closes(client) == [506]
 
-    def test_nobody_is_closed_in_vain(self, world: World, relief: Relief) -> None:
+    def test_nobody_is_closed_in_vain(self, world: World, relief: MemoryRelief) -> None:
         client = opened(world)
         client.send(but_the_end(1))
         assert client.connection.stuck_octets > LEAST_OCTETS
@@ -270,7 +272,7 @@ class TestRelief:
         assert closes(client) == []
 
     def test_much_unacked_gets_no_more_until_it_is_acked(
-        self, world: World, relief: Relief
+        self, world: World, relief: MemoryRelief
     ) -> None:
         world.node.alarms.memory_limit_octets = limit = 1_000_000
         client = opened(world)
@@ -287,7 +289,7 @@ class TestRelief:
         self.look(world, relief, limit + 1)
         assert len(client.deliveries()) == 2
 
-    def test_who_does_not_hear_is_cut_off(self, world: World, relief: Relief) -> None:
+    def test_who_does_not_hear_is_cut_off(self, world: World, relief: MemoryRelief) -> None:
         client = opened(world)
         client.send(but_the_end(1))
         client.unsent_octets = MIB
@@ -308,14 +310,14 @@ class TestPaging:
         back = [*alice.held]
         stage.queue.remove_consumer(alice)
         bob.left = 0
-        stage.queue.requeue(back, Fate.LOST)
+        stage.queue.requeue(back, Outcome.LOST)
         stage.pager.run()
         # Bob's may still come back, in front of what would be on disk.
-        assert stage.queue.line.backlog is None
+        assert stage.queue.ready.backlog is None
         stage.queue.remove_consumer(bob)
-        stage.queue.requeue([*bob.held], Fate.LOST)
+        stage.queue.requeue([*bob.held], Outcome.LOST)
         stage.pager.run()
-        assert stage.queue.line.octets < 64 * 1024
+        assert stage.queue.ready.octets < 64 * 1024
         assert stage.queue.ready_count == 500
         carol = stage.consume("carol")
         stage.turn.run()

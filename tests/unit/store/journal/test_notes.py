@@ -15,7 +15,7 @@ from vouchmq.store.inspection import Inspector
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.journal.records import NOTE_SIZE
 from vouchmq.store.journal.segment import segment_name
-from vouchmq.store.journal.segments import Chain
+from vouchmq.store.journal.segments import SegmentChain
 
 
 def fill(journal: Journal, segments: int = 1) -> None:
@@ -151,13 +151,13 @@ def test_notes_are_carried_on_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch)
         journal.note(n % 7, b"%d" % n, b"v")
     sync(journal)
     sizes: list[int] = []
-    append = Chain.append
+    append = SegmentChain.append
 
-    def watched(self: Chain, payload: Sequence[bytes], length: int, *rest: int) -> int:
+    def watched(self: SegmentChain, payload: Sequence[bytes], length: int, *rest: int) -> int:
         sizes.append(length)
         return append(self, payload, length, *rest)
 
-    monkeypatch.setattr(Chain, "append", watched)
+    monkeypatch.setattr(SegmentChain, "append", watched)
     while segment_name(1) in disk.listdir():
         journal.settle(9, publish(journal, 9, b"x" * 4000))
         journal.write()

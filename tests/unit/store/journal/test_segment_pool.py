@@ -10,7 +10,7 @@ from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import lsns_of, open_on, segments_on, sync
 from vouchmq.store.disk import Disk, DiskFile
 from vouchmq.store.errors import WriteFailed
-from vouchmq.store.journal.segment_pool import PREPARED_NAME, RESERVE_NAME, Spares
+from vouchmq.store.journal.segment_pool import PREPARED_NAME, RESERVE_NAME, SegmentPool
 from vouchmq.store.recovery.recover import open_journal
 
 SIZE = 64 * 1024
@@ -40,7 +40,7 @@ class FullDisk(SimDisk):
 
 def test_a_file_is_ordered_when_half_of_one_is_used() -> None:
     disk: Disk = SimDisk()
-    spares = Spares(disk, SIZE)
+    spares = SegmentPool(disk, SIZE)
     spares.look_after(SIZE // 2)
     assert spares.take_chores() == []
     for _ in range(2):
@@ -54,7 +54,7 @@ def test_a_file_is_ordered_when_half_of_one_is_used() -> None:
 
 def test_files_grow_with_what_they_begin_with() -> None:
     disk = SimDisk()
-    spares = Spares(disk, SIZE)
+    spares = SegmentPool(disk, SIZE)
     spares.fit(SIZE // 4)
     assert spares.size_bytes == SIZE
     disk.prepare(PREPARED_NAME, SIZE)
@@ -69,7 +69,7 @@ def test_files_grow_with_what_they_begin_with() -> None:
 
 def test_a_file_of_another_size_is_not_kept() -> None:
     disk = SimDisk()
-    spares = Spares(disk, SIZE)
+    spares = SegmentPool(disk, SIZE)
     disk.create("small", SIZE // 2)
     assert not spares.keep("small", 1, SIZE // 2)
     assert spares.take_chores() == [("unlink", "small", 0)]
@@ -81,7 +81,7 @@ def test_a_file_of_another_size_is_not_kept() -> None:
 
 def test_a_full_disk_gives_what_it_has_and_then_the_reserve() -> None:
     disk = FullDisk(SIZE)
-    spares = Spares(disk, SIZE)
+    spares = SegmentPool(disk, SIZE)
     spares.hold_back(100)
     assert RESERVE_NAME in disk.listdir()
     with pytest.raises(OSError, match="No space"):

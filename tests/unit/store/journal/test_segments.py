@@ -9,11 +9,11 @@ import pytest
 from tests.simulation.sim_disk import SimDisk
 from vouchmq.store.journal.segment import segment_name
 from vouchmq.store.journal.segment_pool import RESERVE_NAME
-from vouchmq.store.journal.segments import Chain, ChainState
+from vouchmq.store.journal.segments import ChainState, SegmentChain
 
 
-def chain_on(disk: SimDisk, segments: int = 1) -> Chain:
-    chain = Chain(disk, 1000, ChainState())
+def chain_on(disk: SimDisk, segments: int = 1) -> SegmentChain:
+    chain = SegmentChain(disk, 1000, ChainState())
     for n in range(segments):
         chain.begin([b"head"], 100, first_lsn=10 * n + 1)
         chain.append([b"block"], 5, 10 * n + 1, 10 * n + 11)
@@ -21,21 +21,21 @@ def chain_on(disk: SimDisk, segments: int = 1) -> Chain:
     return chain
 
 
-def sync(chain: Chain) -> bool:
+def sync(chain: SegmentChain) -> bool:
     scope = chain.begin_sync()
     for target in scope.targets:
         target.sync()
     return chain.end_sync(scope)
 
 
-def settle(chain: Chain, first: int, count: int) -> None:
+def settle(chain: SegmentChain, first: int, count: int) -> None:
     chain.append([b"gone"], 4, 99, 99)
     chain.settle_copies(1, range(first, first + count))
 
 
 def test_a_chain_without_a_segment_takes_no_block() -> None:
     with pytest.raises(ValueError, match="no segment yet"):
-        Chain(SimDisk(), 1000, ChainState()).append([], 0, 1, 1)
+        SegmentChain(SimDisk(), 1000, ChainState()).append([], 0, 1, 1)
 
 
 def test_a_dead_segment_goes_in_two_synced_steps() -> None:
@@ -131,5 +131,5 @@ def test_a_failed_block_is_wiped_before_its_number_is_used_again() -> None:
         with pytest.raises(OSError, match="Input/output"):
             chain.append([b"some payload"], 12, 11, 12)
         assert chain.active.offset == at
-        chain.scrub()
+        chain.wipe_header()
         assert not any(disk.visible[segment_name(1)].visible[at : at + 80])

@@ -115,7 +115,7 @@ class TestNumbers:
         declare(client, "q")
         count = 5 * FIRST_REFILL_MESSAGES
         put(client, "q", *(b"%d" % number for number in range(count)))
-        client.world.vhost.queues["q"].line.page_out(0)
+        client.world.vhost.queues["q"].ready.page_out(0)
         ask(client, "q")
         assert numbers(client) == {b"%d" % number: number + 1 for number in range(count)}
 
@@ -293,10 +293,10 @@ class TestStay:
             put(client, "other", b"x")
             client.send(wire.ack(1, number + 1))
             assert list(numbers(client).values()) == [number + 1]
-        care = client.world.vhost.queues["q"].care
+        care = client.world.vhost.queues["q"].hooks
         assert care is not None
-        assert care.sequence is not None
-        assert len(care.sequence._rows) <= 2
+        assert care.queue_seq is not None
+        assert len(care.queue_seq._rows) <= 2
 
 
 class TestOthers:

@@ -53,10 +53,10 @@ def test_a_queue_reads_more_each_time_that_was_not_enough() -> None:
     restored(stage, range(1, 10_001))
     alice = stage.consume("alice", 1)
     sizes = []
-    while stage.queue.line.backlog is not None:
+    while stage.queue.ready.backlog is not None:
         stage.pager.run()
         before = len(stage.store.fetched)
-        alice.left = len(stage.queue.line.ready) + 1
+        alice.left = len(stage.queue.ready.ready) + 1
         stage.queue.wake()
         stage.turn.run()
         sizes.append(len(stage.store.fetched) - before)
@@ -114,14 +114,14 @@ def test_less_is_read_back_at_a_time_when_memory_is_short() -> None:
     restored(stage, range(1, 100), size=10_000)
     stage.consume("alice", 0)
     stage.turn.run()
-    assert len(stage.queue.line.ready) == 2
+    assert len(stage.queue.ready.ready) == 2
 
 
 @pytest.mark.parametrize(("size", "most"), [(100, 512), (PAGE_OCTETS // 4, 5), (PAGE_OCTETS, 2)])
 def test_a_scratch_page_is_bounded_in_messages_and_octets(size: int, most: int) -> None:
     stage = Stage()
     seqs = stage.enqueue(600 if size == 100 else 20, size=size)
-    stage.queue.line.page_out(0)
+    stage.queue.ready.page_out(0)
     pages = list(stage.store.pages.values())
     assert max(map(len, pages)) == min(most, len(seqs) - 1)
     assert [message[2] for page in pages for message in page] == seqs[1:]
@@ -317,7 +317,7 @@ class TestCopiesThatTheJournalHoldsForOthers:
             client.send(wire.publish(1, "t", body, properties, exchange="amq.fanout"))
         client.world.sync()
         for queue in client.world.vhost.queues.values():
-            queue.line.page_out(1)
+            queue.ready.page_out(1)
         return bodies
 
     def forget(self, client: Client) -> None:

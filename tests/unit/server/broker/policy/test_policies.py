@@ -12,7 +12,7 @@ from tests.unit.server.amqp_client import bodies, declare, got, publish, reject
 from tests.unit.server.broker.features.test_length import confirms
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
-from vouchmq.server.broker.delays.delay import hold_name
+from vouchmq.server.broker.delays.delay import delay_queue_name
 from vouchmq.server.broker.policy.keys import InvalidPolicy
 from vouchmq.server.broker.policy.policies import Policy
 
@@ -56,7 +56,7 @@ def lift(world: World, name: str = "p", *, is_operator: bool = False) -> None:
 def rooms(world: World) -> tuple[bool, bool]:
     """Whether the queue `q` has any, and whether it has a gate."""
     queue = world.vhost.queues["q"]
-    return queue.care is not None, queue.gate is not None
+    return queue.hooks is not None, queue.publish_filter is not None
 
 
 def declare_exchange(client: Client, name: str, kind: str = "fanout", **more: Any) -> None:
@@ -154,9 +154,9 @@ class TestLife:
         lay_down(world, max_length=1)
         declare(client, "q")
         queue = world.vhost.queues["q"]
-        assert world.vhost.government.ruling_of(queue).policy is not None
+        assert world.vhost.government.policy_of_queue(queue).policy is not None
         client.ask(1, commands.Queue.Delete(queue="q"))
-        assert world.vhost.government.ruling_of(queue).policy is None
+        assert world.vhost.government.policy_of_queue(queue).policy is None
 
 
 class TestLength:
@@ -390,10 +390,10 @@ class TestExchanges:
         assert bodies(client, "behind") == [b"not delayed"]
         world.pass_time(1.1)
         assert bodies(client, "behind") == [b"delayed"]
-        assert hold_name("qx") in world.vhost.queues
+        assert delay_queue_name("qx") in world.vhost.queues
         # The next change finds the hold empty.
         lay_down(world, "another", "nothing", max_length=1)
-        assert hold_name("qx") not in world.vhost.queues
+        assert delay_queue_name("qx") not in world.vhost.queues
 
     def test_a_new_exchange_delays_at_once(self, world: World, client: Client) -> None:
         lay_down(world, delayed_message=True)
@@ -415,7 +415,7 @@ class TestExchanges:
         client.ask(1, commands.Queue.Bind(queue="behind", exchange="x"))
         for body in (b"a", b"b"):
             to(client, "x", body, headers={"x-delay": 1000})
-        assert world.vhost.queues[hold_name("x")].ready_count == 2
+        assert world.vhost.queues[delay_queue_name("x")].ready_count == 2
 
 
 class TestRestart:
@@ -437,9 +437,9 @@ class TestRestart:
         assert {each.name for each in government.policies} == {"p", "o"}
         features = again.vhost.queues["q"].features
         assert (features.max_length, features.message_ttl_ms) == (2, 60_000)
-        assert again.vhost.queues["q"].gate is not None
+        assert again.vhost.queues["q"].publish_filter is not None
         assert again.vhost.exchanges["qx"].delays
-        assert hold_name("qx") in again.vhost.queues
+        assert delay_queue_name("qx") in again.vhost.queues
 
     def test_a_restart_counts_one_return_of_before_the_delivery_limit(self) -> None:
         """REDELIVER-13: nobody had counted, but that they have been out is known."""

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.server.broker.stand_ins import integer
 from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.features.options import features_of
-from vouchmq.server.broker.policy.keys import KEYS, OPERATOR_KEYS, InvalidPolicy, merged, prevailing
-from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, Ruling
+from vouchmq.server.broker.policy.keys import KEYS, OPERATOR_KEYS, InvalidPolicy, merged, resolve
+from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, PolicyMatch
 
 
 def policy(name: str = "p", pattern: str = ".*", **more: object) -> Policy:
@@ -199,12 +199,12 @@ class TestPrecedence:
 
     @pytest.mark.parametrize("key", ["message-ttl", "expires", "max-length", "max-length-bytes"])
     def test_smallest(self, key: str) -> None:
-        assert prevailing(key, 3, 2, 1) == 1
-        assert prevailing(key, 1, 2, 3) == 1
-        assert prevailing(key, 3, 2, None) == 2
-        assert prevailing(key, None, None, 3) == 3
-        assert prevailing(key, 0, 2, 3) == 0
-        assert prevailing(key, None, None, None) is None
+        assert resolve(key, 3, 2, 1) == 1
+        assert resolve(key, 1, 2, 3) == 1
+        assert resolve(key, 3, 2, None) == 2
+        assert resolve(key, None, None, 3) == 3
+        assert resolve(key, 0, 2, 3) == 0
+        assert resolve(key, None, None, None) is None
 
     @pytest.mark.parametrize(
         ("given", "counts"),
@@ -219,36 +219,36 @@ class TestPrecedence:
         ],
     )
     def test_delivery_limit(self, given: tuple[object, object, object], counts: object) -> None:
-        assert prevailing("delivery-limit", *given) == counts
+        assert resolve("delivery-limit", *given) == counts
 
     def test_overflow(self) -> None:
-        assert prevailing("overflow", "a", "p", "o") == "o"
-        assert prevailing("overflow", "a", "p", None) == "a"
-        assert prevailing("overflow", None, "p", None) == "p"
-        assert prevailing("overflow", "a", "p", None, "quorum") == "p"
-        assert prevailing("overflow", "a", None, None, "quorum") == "a"
-        assert prevailing("overflow", "a", "p", "o", "quorum") == "o"
+        assert resolve("overflow", "a", "p", "o") == "o"
+        assert resolve("overflow", "a", "p", None) == "a"
+        assert resolve("overflow", None, "p", None) == "p"
+        assert resolve("overflow", "a", "p", None, "quorum") == "p"
+        assert resolve("overflow", "a", None, None, "quorum") == "a"
+        assert resolve("overflow", "a", "p", "o", "quorum") == "o"
 
     @pytest.mark.parametrize(
         "key", ["dead-letter-exchange", "delayed-retry-min", "alternate-exchange"]
     )
     def test_argument_beats_policy(self, key: str) -> None:
-        assert prevailing(key, "a", "p", None) == "a"
-        assert prevailing(key, None, "p", None) == "p"
+        assert resolve(key, "a", "p", None) == "a"
+        assert resolve(key, None, "p", None) == "p"
 
     @pytest.mark.parametrize(
         "key", ["max-age", "max-length-bytes", "stream-max-segment-size-bytes"]
     )
     def test_in_streams_arguments_count_least(self, key: str) -> None:
-        assert prevailing(key, 1, 2, 3, "stream") == 3
-        assert prevailing(key, 1, 2, None, "stream") == 2
-        assert prevailing(key, 1, None, None, "stream") == 1
+        assert resolve(key, 1, 2, 3, "stream") == 3
+        assert resolve(key, 1, 2, None, "stream") == 2
+        assert resolve(key, 1, None, None, "stream") == 1
 
     def test_merged_keys_of_both_policies(self) -> None:
         """POLICY-03, POLICY-09."""
         user = {"max-length": 3, "dead-letter-exchange": "x", "overflow": "drop-head"}
         by_operator = {"max-length": 2, "expires": 9, "overflow": "reject-publish"}
-        ruling = Ruling(policy(definition=user), operator(definition=by_operator))
+        ruling = PolicyMatch(policy(definition=user), operator(definition=by_operator))
         assert ruling.effective() == {
             "max-length": 2,
             "dead-letter-exchange": "x",
@@ -263,7 +263,7 @@ class TestFeatures:
 
     def test_each_key_by_itself(self) -> None:
         """POLICY-06."""
-        ruling = Ruling(
+        ruling = PolicyMatch(
             policy(definition={"dead-letter-routing-key": "k", "dead-letter-exchange": "p"})
         )
         features = features_of({"x-dead-letter-exchange": longstr("a")}, ruling)
@@ -286,7 +286,7 @@ class TestFeatures:
             "delayed-retry-backoff": "exponential",
             "delayed-retry-multiplier": 1.5,
         }
-        features = features_of({}, Ruling(policy(definition=definition)))
+        features = features_of({}, PolicyMatch(policy(definition=definition)))
         assert (features.message_ttl_ms, features.expires_ms) == (1, 2)
         assert (features.max_length, features.max_length_octets) == (3, 4)
         assert (features.overflow, features.dead_letter_exchange) == ("reject-publish", "x")
@@ -298,7 +298,7 @@ class TestFeatures:
     def test_streams(self) -> None:
         arguments = {"x-queue-type": longstr("stream"), "x-max-length-bytes": integer(1)}
         definition = {"max-age": "1h", "max-length-bytes": 7, "stream-max-segment-size-bytes": 9}
-        features = features_of(arguments, Ruling(policy(definition=definition)))
+        features = features_of(arguments, PolicyMatch(policy(definition=definition)))
         assert (features.max_age_ms, features.max_length_octets) == (3_600_000, 7)
         assert features.segment_octets == 9
 
@@ -306,7 +306,7 @@ class TestFeatures:
         """REDELIVER-14: who names a limit, even a higher one, has it."""
         arguments = {"x-queue-type": longstr("quorum")}
         assert features_of(arguments).delivery_limit == 20
-        ruling = Ruling(policy(definition={"delivery-limit": 30}))
+        ruling = PolicyMatch(policy(definition={"delivery-limit": 30}))
         assert features_of(arguments, ruling).delivery_limit == 30
 
     def test_without_policies_arguments_are_all(self) -> None:

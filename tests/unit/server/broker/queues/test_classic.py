@@ -13,7 +13,7 @@ from vouchmq.server.broker.paging.pager import TURN_READS
 from vouchmq.server.broker.queues.classic import RETURNS_PER_READ, TURN_MESSAGES
 from vouchmq.server.broker.queues.ready_list import BATCH_OCTETS
 from vouchmq.server.broker.queues.requeued import Requeued
-from vouchmq.server.broker.queues.settlement import Fate
+from vouchmq.server.broker.queues.settlement import Outcome
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ class TestDispatch:
         """Who has no room is not asked each time, and who has is not asked before its turn."""
         outlets = [stage.consume(str(number), left) for number in range(200)]
         asked: list[FakeOutlet] = []
-        room = FakeOutlet.room
+        room = FakeOutlet.capacity
 
         def counted(self: FakeOutlet, head: Message) -> int:
             asked.append(self)
@@ -168,7 +168,7 @@ class TestRedelivery:
         stage.turn.run()
         first, second, third = alice.held
         for message in (first, third, second):
-            stage.queue.requeue([message], Fate.NACKED)
+            stage.queue.requeue([message], Outcome.NACKED)
         alice.give(5)
         stage.turn.run()
         assert alice.served[3:] == [
@@ -180,8 +180,8 @@ class TestRedelivery:
         seqs = stage.enqueue(6)
         got = [stage.queue.get(no_ack=False) for _ in range(5)]
         messages = [each[0] for each in got if each is not None]
-        stage.queue.requeue([messages[3], messages[0]], Fate.NACKED)
-        stage.queue.requeue([messages[4], messages[2], messages[1]], Fate.NACKED)
+        stage.queue.requeue([messages[3], messages[0]], Outcome.NACKED)
+        stage.queue.requeue([messages[4], messages[2], messages[1]], Outcome.NACKED)
         assert stage.ready_seqs() == seqs
 
     @pytest.mark.parametrize("count", [10, 200])
@@ -189,8 +189,8 @@ class TestRedelivery:
         seqs = stage.enqueue(3 * count)
         got = [stage.queue.get(no_ack=False) for _ in range(2 * count)]
         messages = [each[0] for each in got if each is not None]
-        stage.queue.requeue(messages[0::2], Fate.NACKED)
-        stage.queue.requeue(messages[1::2], Fate.NACKED)
+        stage.queue.requeue(messages[0::2], Outcome.NACKED)
+        stage.queue.requeue(messages[1::2], Outcome.NACKED)
         assert stage.ready_seqs() == seqs
 
     def test_long_backlog_given_back_one_by_one_takes_no_second(self, stage: Stage) -> None:
@@ -200,7 +200,7 @@ class TestRedelivery:
         messages = [each[0] for each in got if each is not None]
         begun = time.process_time()
         for message in messages:
-            stage.queue.requeue([message], Fate.NACKED)
+            stage.queue.requeue([message], Outcome.NACKED)
         # Walking over the ones before each took 3.5 s.
         assert time.process_time() - begun < 1.0
         assert stage.ready_seqs() == seqs
@@ -211,7 +211,7 @@ class TestRedelivery:
         """What they had interleaves to the message; it is merged once, not once for each run."""
         count, consumers = 80 * 512, 40
         seqs = stage.enqueue(count, stored=True)
-        messages = stage.queue.take(stage.queue.line, count)
+        messages = stage.queue.take(stage.queue.ready, count)
         moved: list[int] = []
         give_back = Requeued._give_back
 
@@ -223,7 +223,7 @@ class TestRedelivery:
         for consumer in range(consumers):
             mine = messages[consumer::consumers]
             for at in range(0, len(mine), 512):
-                stage.queue.requeue(mine[at : at + 512], Fate.LOST)
+                stage.queue.requeue(mine[at : at + 512], Outcome.LOST)
         more = stage.enqueue(10)
         alice = stage.consume("alice")
         while stage.queue.ready_count:
@@ -237,19 +237,19 @@ class TestRedelivery:
         """LIMIT-23; nobody is served before all of it is at its place."""
         count = 5 * TURN_READS * RETURNS_PER_READ // 2
         seqs = stage.enqueue(count)
-        messages = stage.queue.take(stage.queue.line, count)
+        messages = stage.queue.take(stage.queue.ready, count)
         alice = stage.consume("alice", left=10)
         for at in reversed(range(0, count, 4096)):
-            stage.queue.requeue(messages[at : at + 4096], Fate.LOST)
+            stage.queue.requeue(messages[at : at + 4096], Outcome.LOST)
         placed: list[int] = []
         while not alice.served:
             assert stage.queue.ready_count == count
-            before = stage.queue.line.count
+            before = stage.queue.ready.count
             assert stage.turn.asked == [stage.queue]
             stage.turn.asked.clear()
             stage.queue.dispatch()
             stage.pager.run()
-            placed.append(stage.queue.line.count + len(alice.served) - before)
+            placed.append(stage.queue.ready.count + len(alice.served) - before)
         assert sum(placed) == count
         assert len(placed) == 3
         assert max(placed) <= TURN_READS * RETURNS_PER_READ + 4096
@@ -258,21 +258,21 @@ class TestRedelivery:
     def test_a_large_return_is_seen_at_once_by_who_looks(self, stage: Stage) -> None:
         count = 2 * TURN_READS * RETURNS_PER_READ
         seqs = stage.enqueue(count, stored=True)
-        messages = stage.queue.take(stage.queue.line, count)
+        messages = stage.queue.take(stage.queue.ready, count)
         for at in reversed(range(0, count, 4096)):
-            stage.queue.requeue(messages[at : at + 4096], Fate.LOST)
+            stage.queue.requeue(messages[at : at + 4096], Outcome.LOST)
         stage.queue.dispatch()
         found = stage.queue.get(no_ack=True)
         assert found is not None
         assert found[0][2] == seqs[0]
         stage.queue.settle([found[0]])
-        stage.queue.requeue(stage.queue.take(stage.queue.line, 1), Fate.LOST)
+        stage.queue.requeue(stage.queue.take(stage.queue.ready, 1), Outcome.LOST)
         assert stage.queue.purge() == count - 1
         assert sorted(stage.log.settled) == [seq >> 1 for seq in seqs]
 
     def test_deleted_with_what_has_just_come_back(self, stage: Stage) -> None:
         stage.enqueue(9)
-        stage.queue.requeue(stage.queue.take(stage.queue.line, 9), Fate.LOST)
+        stage.queue.requeue(stage.queue.take(stage.queue.ready, 9), Outcome.LOST)
         stage.queue.deleted()
         assert stage.queue.ready_count == 0
         assert stage.pager.total == 0
@@ -285,7 +285,7 @@ class TestRedelivery:
         message, _, redelivered = found
         assert not redelivered
         assert stage.queue.unacked_count == 1
-        stage.queue.requeue([message], Fate.NACKED)
+        stage.queue.requeue([message], Outcome.NACKED)
         assert stage.queue.get(no_ack=False) == (message, message, True)
         second = stage.queue.get(no_ack=False)
         assert second is not None
@@ -409,7 +409,7 @@ class TestConsumers:
         assert alice.is_told_of_deletion
         assert stage.queue.ready_count == stage.queue.consumer_count == 0
         stage.queue.settle(alice.held)
-        stage.queue.requeue(alice.held, Fate.NACKED)
+        stage.queue.requeue(alice.held, Outcome.NACKED)
         stage.turn.run()
         assert stage.log.settled == []
         assert stage.queue.ready_count == 0
