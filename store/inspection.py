@@ -214,7 +214,7 @@ class Inspector:
                         is_snapshot = True
                     definitions += texts_of(block, window, records.DEFINITIONS)
                     learn_routes(block, window, routes)
-                    self._learn_fates(settles_of(block, window), drops_of(block, window))
+                    self._learn_outcomes(settles_of(block, window), drops_of(block, window))
                     for queue_id, lsn in marks_of(block, window):
                         self.result.marks[queue_id] = max(lsn, self.result.marks.get(queue_id, 0))
                     for scope_id, key, value in notes_of(block, window):
@@ -229,7 +229,7 @@ class Inspector:
                 self._count(segment, run)
         return definitions, is_snapshot, {q for ids, _ in routes.values() for q in ids}
 
-    def _learn_fates(
+    def _learn_outcomes(
         self, settles: Iterator[tuple[int, Sequence[int]]], drops: Sequence[int]
     ) -> None:
         for queue_id, lsns in settles:

@@ -155,7 +155,7 @@ class Audit:
 
     def __init__(self, lines: list[Line]) -> None:
         self.faults: list[str] = []
-        self.fates: dict[Copy, Fate] = {}
+        self.outcomes: dict[Copy, Fate] = {}
         self.queues: dict[int, Line] = {}
         self.held: dict[int, set[int]] = defaultdict(set)
         self.kinds: Counter[str] = Counter(line["e"] for line in lines)
@@ -235,10 +235,10 @@ class Audit:
         self._is_dark = bool(line["dark"]) or line["w"] == "on"
         self._ended = False
         self._in_boot = line["w"] != "on"
-        for fate in self.fates.values():
-            fate.out_to = None
+        for outcome in self.outcomes.values():
+            outcome.out_to = None
             if line["w"] == "crash":
-                fate.deliveries = 0  # the mark may have been lost with the power
+                outcome.deliveries = 0  # the mark may have been lost with the power
 
     def _end(self, line: Line) -> None:
         self._ended = True
@@ -259,11 +259,11 @@ class Audit:
         copies = []
         for lsn in lsns:
             for qid in line["to"]:
-                if (qid, lsn) in self.fates:
+                if (qid, lsn) in self.outcomes:
                     self.fault(line, f"an LSN twice {qid, lsn}")
                 kind = self.queues[qid]["d"]
                 stored = kind == 2 or (kind == 1 and line["p"] == 1)
-                self.fates[qid, lsn] = Fate(line["p"] == 1, stored)
+                self.outcomes[qid, lsn] = Fate(line["p"] == 1, stored)
                 self.held[qid].add(lsn)
                 copies.append((qid, lsn))
         return copies
@@ -291,7 +291,7 @@ class Audit:
             key = (line["o"], *channel, number)
             self._numbers[key] = self._new(line, [lsn])
             for copy in self._numbers[key]:
-                self.fates[copy].number = key
+                self.outcomes[copy].number = key
             if channel in self._owed:
                 self._owed[channel][number] = lsn
 
@@ -299,7 +299,7 @@ class Audit:
         first, last = line["lsn"]
         new = self._new(line, range(first, last + 1))
         for copy in new:
-            self.fates[copy].moved = (line["o"], copy[1])
+            self.outcomes[copy].moved = (line["o"], copy[1])
         if line["src"]:
             sources = list(expand(line["si"]))
             assert len(sources) == last - first + 1, line
@@ -314,7 +314,9 @@ class Audit:
         """Whether a full disk has refused to move it before, and its queue has gone since."""
         if self.queues[source[0]]["w"] != "deleted":
             return False
-        return any(self.fates[copy].ends == ["dropped refused"] for copy in self._moved_to[source])
+        return any(
+            self.outcomes[copy].ends == ["dropped refused"] for copy in self._moved_to[source]
+        )
 
     def _sel(self, line: Line) -> None:
         channel = (line["c"], line["h"])
@@ -350,19 +352,23 @@ class Audit:
             if key in self._returned:
                 self.fault(line, f"no return for {number}")
             for copy in copies:
-                fate = self.fates[copy]
+                outcome = self.outcomes[copy]
                 if line["ok"]:
                     self.confirmed_count += 1
-                    fate.is_confirmed = True
-                    if fate.stored and copy[1] > min(line["wm"], self._watermark):
+                    outcome.is_confirmed = True
+                    if outcome.stored and copy[1] > min(line["wm"], self._watermark):
                         self.fault(line, f"confirmed too early: {copy}")
 
     def _syn(self, line: Line) -> None:
         assert line["wm"] >= self._watermark
         self._watermark = line["wm"]
-        for copy, fate in self.fates.items():
-            if fate.moved is not None and fate.moved[0] == line["o"] and copy[1] <= line["wm"]:
-                fate.is_confirmed = True
+        for copy, outcome in self.outcomes.items():
+            if (
+                outcome.moved is not None
+                and outcome.moved[0] == line["o"]
+                and copy[1] <= line["wm"]
+            ):
+                outcome.is_confirmed = True
 
     def _is_stream(self, qid: int) -> bool:
         return bool(self.queues[qid]["ty"] == "stream")
@@ -374,22 +380,22 @@ class Audit:
         if "s" in line:
             assert len(list(expand(line["s"]))) == len(list(expand(line["i"])))
         for lsn in expand(line["i"]):
-            fate = self.fates.get((qid, lsn))
-            if lsn not in self.held[qid] or fate is None:
+            outcome = self.outcomes.get((qid, lsn))
+            if lsn not in self.held[qid] or outcome is None:
                 if not self._is_dark:
                     self.fault(line, f"delivered what is not there: {lsn}")
                 continue
             if self._is_stream(qid):
                 continue
-            if fate.deliveries and not line["r"]:
+            if outcome.deliveries and not line["r"]:
                 self.fault(line, f"delivered again, not marked: {lsn}")
-            if not fate.deliveries and not line["r"] and not self.queues[qid]["pri"]:
+            if not outcome.deliveries and not line["r"] and not self.queues[qid]["pri"]:
                 step = int(line["deal"] if "deal" in line else line["n"])
                 self._first_deliveries[qid].append((line["o"], step, lsn))
-            if fate.out_to is not None and line["tag"] and not line["r"]:
+            if outcome.out_to is not None and line["tag"] and not line["r"]:
                 self.fault(line, f"delivered while it was out: {lsn}")
-            fate.deliveries += 1
-            fate.out_to = cid
+            outcome.deliveries += 1
+            outcome.out_to = cid
             if line["na"]:
                 self._ends(line, qid, lsn, "no_ack")
 
@@ -398,28 +404,28 @@ class Audit:
             self.fault(line, f"ended what is not there: {lsn}")
             return
         self.held[qid].discard(lsn)
-        fate = self.fates.get((qid, lsn))
-        if fate is not None:
-            fate.ends.append(how)
-            fate.was_out_to, fate.out_to = fate.out_to, None
+        outcome = self.outcomes.get((qid, lsn))
+        if outcome is not None:
+            outcome.ends.append(how)
+            outcome.was_out_to, outcome.out_to = outcome.out_to, None
 
     def _ack(self, line: Line) -> None:
         qid = line["qid"]
         for lsn in expand(line["i"]):
             if self._is_stream(qid):
                 continue
-            fate = self.fates.get((qid, lsn))
-            if fate is not None and fate.out_to != line["cid"] and not self._is_dark:
+            outcome = self.outcomes.get((qid, lsn))
+            if outcome is not None and outcome.out_to != line["cid"] and not self._is_dark:
                 self.fault(line, f"acked by another than got it: {lsn}")
             self._ends(line, qid, lsn, "acked")
 
     def _req(self, line: Line) -> None:
         for lsn in expand(line["i"]):
-            fate = self.fates.get((line["qid"], lsn))
-            if fate is not None and not self._is_stream(line["qid"]):
-                if fate.out_to != line["cid"] and not self._is_dark:
+            outcome = self.outcomes.get((line["qid"], lsn))
+            if outcome is not None and not self._is_stream(line["qid"]):
+                if outcome.out_to != line["cid"] and not self._is_dark:
                     self.fault(line, f"given back by another than got it: {lsn}")
-                fate.out_to = None
+                outcome.out_to = None
 
     def _dle(self, line: Line) -> None:
         for lsn in expand(line["i"]):
@@ -431,13 +437,13 @@ class Audit:
 
     def _uns(self, line: Line) -> None:
         for lsn in expand(line["i"]):
-            fate = self.fates.get((line["qid"], lsn))
+            outcome = self.outcomes.get((line["qid"], lsn))
             if lsn in self.held[line["qid"]]:
                 self.fault(line, f"back, and was never gone: {lsn}")
             self.held[line["qid"]].add(lsn)
-            if fate is not None and fate.ends:
-                fate.ends.pop()
-                fate.out_to = fate.was_out_to
+            if outcome is not None and outcome.ends:
+                outcome.ends.pop()
+                outcome.out_to = outcome.was_out_to
 
     def _gap(self, line: Line) -> None:
         assert line["lost"] > 0
@@ -453,19 +459,24 @@ class Audit:
             self.held[qid] = there
             return
         for lsn in held - there:
-            fate = self.fates.get((qid, lsn))
-            if fate is not None and fate.stored and fate.is_confirmed and not self._is_dark:
+            outcome = self.outcomes.get((qid, lsn))
+            if (
+                outcome is not None
+                and outcome.stored
+                and outcome.is_confirmed
+                and not self._is_dark
+            ):
                 self.lost.append((qid, lsn))
-            elif fate is not None:
-                fate.ends.append("gone")
+            elif outcome is not None:
+                outcome.ends.append("gone")
         for lsn in there - held:
-            fate = self.fates.get((qid, lsn))
-            if fate is None:
-                self.fates[qid, lsn] = Fate(True, True)
+            outcome = self.outcomes.get((qid, lsn))
+            if outcome is None:
+                self.outcomes[qid, lsn] = Fate(True, True)
                 if not self._is_dark and qid in self.queues and self._epoch > 1:
                     self.fault(line, f"from nowhere: {lsn}")
             else:
-                fate.ends.clear()
+                outcome.ends.clear()
                 self.resurrected += 1
         self.held[qid] = there
 
@@ -484,10 +495,14 @@ class Audit:
         return found
 
     def double_ends(self) -> list[tuple[Copy, list[str]]]:
-        return [(copy, fate.ends) for copy, fate in self.fates.items() if len(fate.ends) > 1]
+        return [
+            (copy, outcome.ends) for copy, outcome in self.outcomes.items() if len(outcome.ends) > 1
+        ]
 
     def summary(self) -> dict[str, int]:
         counts: Counter[str] = Counter()
-        for (qid, lsn), fate in self.fates.items():
-            counts[fate.ends[-1] if fate.ends else "held" if lsn in self.held[qid] else "?"] += 1
+        for (qid, lsn), outcome in self.outcomes.items():
+            counts[
+                outcome.ends[-1] if outcome.ends else "held" if lsn in self.held[qid] else "?"
+            ] += 1
         return dict(counts)

@@ -21,7 +21,7 @@ def definitions_of(vhost: VHost[QueueLike]) -> list[bytes]:
     """The records from which `apply_definition` makes everything durable here again."""
     records: list[d.Definition] = [d.VHostCreated(vhost.name)]
     # Before those whom they govern: nobody is equipped twice.
-    records += (d.of_policy(vhost.name, each) for each in vhost.government.policies)
+    records += (d.of_policy(vhost.name, each) for each in vhost.policy_engine.policies)
     records += (
         d.of_exchange(each)
         for each in vhost.exchanges.values()
@@ -61,7 +61,7 @@ def _apply_exchange(
             vhost.routes.remove(vhost.routes.bindings_of(existing))
     elif existing is None:
         exchange = vhost.exchanges[definition.name] = d.to_exchange(definition)
-        vhost.government.apply_to_exchange(exchange)
+        vhost.policy_engine.apply_to_exchange(exchange)
 
 
 def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueDeleted) -> None:
@@ -69,22 +69,22 @@ def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueD
     if isinstance(definition, d.QueueDeleted):
         if existing is not None:
             del vhost.queues[definition.name]
-            vhost.government.forget_queue(definition.name)
+            vhost.policy_engine.forget_queue(definition.name)
             vhost.routes.remove(vhost.bindings.to_destination("queue", definition.name))
     elif existing is None:
         vhost.register_queue(d.to_spec(definition))
 
 
 def _apply_policy(vhost: VHost[QueueLike], definition: d.PolicySet | d.PolicyCleared) -> None:
-    government = vhost.government
+    policy_engine = vhost.policy_engine
     if isinstance(definition, d.PolicyCleared):
-        government.policies.remove(definition.name, is_operator=definition.is_operator)
+        policy_engine.policies.remove(definition.name, is_operator=definition.is_operator)
     else:
         try:
-            government.policies.put(d.to_policy(definition))
+            policy_engine.policies.put(d.to_policy(definition))
         except InvalidPolicy as error:
             raise d.BadDefinition(f"policy {definition.name!r}: {error}") from error
-    government.enforce()
+    policy_engine.enforce()
 
 
 def _apply_binding(vhost: VHost[QueueLike], definition: d.Bound | d.Unbound) -> None:

@@ -54,7 +54,7 @@ def permit_all(target: str) -> None:
     """The permission check where no user is at work."""
 
 
-def tell_nobody(ready_count: int, lsn: int) -> None:
+def ignore_change(ready_count: int, lsn: int) -> None:
     """Stand-in for the answer to a deletion that nobody asked for."""
 
 
@@ -106,8 +106,10 @@ class VHost(Generic[Q_co]):
         self._random_name = random_name
         self._relaxed_redeclare = relaxed_redeclare
         self._owned: dict[object, dict[str, None]] = {}
-        hold_for = lambda each: self._hidden_queue(delay_queue_name(each.name), each, {})  # noqa: E731
-        self.government: PolicyEngine[Q_co] = PolicyEngine(self, regulate, self._log, hold_for)
+        delay_queue_for = lambda each: self._hidden_queue(delay_queue_name(each.name), each, {})  # noqa: E731
+        self.policy_engine: PolicyEngine[Q_co] = PolicyEngine(
+            self, regulate, self._log, delay_queue_for
+        )
 
     # Exchanges
 
@@ -163,7 +165,7 @@ class VHost(Generic[Q_co]):
                 f"{self.exchange_limit} is reached"
             )
         self.exchanges[name] = declared
-        self.government.apply_to_exchange(declared)
+        self.policy_engine.apply_to_exchange(declared)
         self.generation += 1
         if declared.delays:
             self._hidden_queue(delay_queue_name(name), declared, {})
@@ -357,7 +359,7 @@ class VHost(Generic[Q_co]):
         *,
         if_unused: bool = False,
         if_empty: bool = False,
-        before_cancel: Callable[[int, int], None] = tell_nobody,
+        before_cancel: Callable[[int, int], None] = ignore_change,
     ) -> tuple[int, int]:
         """Delete the queue; gives its number of ready messages and the LSN; missing is fine.
 
@@ -453,7 +455,7 @@ class VHost(Generic[Q_co]):
         queue = self.queues[spec.name] = self._new_queue(spec)
         if spec.exclusive_owner is not None:
             self._owned.setdefault(spec.exclusive_owner, {})[spec.name] = None
-        self.government.apply_to_queue(queue)
+        self.policy_engine.apply_to_queue(queue)
         self.generation += 1
         return queue
 
@@ -461,7 +463,7 @@ class VHost(Generic[Q_co]):
         """Take a queue and its bindings out of the vhost and log it; the queue is told later."""
         spec = queue.spec
         del self.queues[spec.name]
-        self.government.forget_queue(spec.name)
+        self.policy_engine.forget_queue(spec.name)
         self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)
         self.generation += 1
         log.debug("queue.deleted", vhost=self.name, queue=spec.name)

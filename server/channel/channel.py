@@ -70,7 +70,7 @@ class Channel:
 
     def __init__(self, connection: Connection, number: int) -> None:
         self.connection = connection
-        self.node: BrokerContext = connection.node
+        self.context: BrokerContext = connection.context
         self.number: int = number
         self.octets = number.to_bytes(2, "big")
         self.vhost: VHost[Queue] = connection.vhost
@@ -86,7 +86,7 @@ class Channel:
         self.unacked = Unacked()
         self.timeouts = Timeouts()
         self.credit = Credit()
-        self.consumer_credit: tuple[int, int] = (self.node.limits.default_consumer_prefetch, 0)
+        self.consumer_credit: tuple[int, int] = (self.context.limits.default_consumer_prefetch, 0)
         self.consumers: dict[str, Consumer] = {}
         self.reply_consumer: ReplyConsumer | None = None
         self.confirms: Confirms | None = None
@@ -95,8 +95,10 @@ class Channel:
         self._committing: list[HeldSettlement] = []
         self.stored_lsn = 0  # of the last publish that nobody waits for
         self._publisher = Publisher(self)
-        ledger = self.node.ledger
-        self.pen: ChannelEventRecorder | None = ledger.opened(self) if ledger is not None else None
+        ledger = self.context.ledger
+        self.recorder: ChannelEventRecorder | None = (
+            ledger.opened(self) if ledger is not None else None
+        )
 
     @property
     def owner(self) -> object:
@@ -106,16 +108,16 @@ class Channel:
     @property
     def reply_names(self) -> ReplyNames:
         """The live names of direct reply-to (CONS-64)."""
-        return self.node.replies
+        return self.context.replies
 
     @property
     def data_directory(self) -> DataDirectory:
         """Where the broker keeps everything (DURABLE-26)."""
-        return self.node.broker.data_directory
+        return self.context.broker.data_directory
 
     def barrier(self) -> int:
         """An LSN that is on disk once everything decided so far is."""
-        return self.node.journal.barrier()
+        return self.context.journal.barrier()
 
     def handle(self, command: Command) -> None:
         """Do what a method asks for.
@@ -139,7 +141,7 @@ class Channel:
         self.barrier_lsn = max(self.barrier_lsn, lsn)
         if not frame:
             return
-        if self.barrier_lsn > self.node.watermark:
+        if self.barrier_lsn > self.context.watermark:
             self.connection.hold_reply(frame, self.barrier_lsn)
         else:
             self.outbox.send(frame)
@@ -162,24 +164,24 @@ class Channel:
         if confirms is None:
             self.stored_lsn = lsn or self.stored_lsn
             return
-        if lsn <= self.node.watermark:
+        if lsn <= self.context.watermark:
             lsn = 0  # the original of a duplicate, safe already: the watermark need not move
         confirms.published(count, max(lsn, self.barrier_lsn) if self.is_barred else lsn)
         if confirms.waits:
-            self.node.waits(self)
+            self.context.waits(self)
         if not lsn:
-            self.node.turn.wants_release(self)
+            self.context.turn.wants_release(self)
 
     def refuse(self) -> None:
         """A queue refuses the last publish: nack it, if somebody listens (CONF-07, LEN-20)."""
         if self.confirms is not None:
             self.confirms.refused()
-            self.node.turn.wants_release(self)
+            self.context.turn.wants_release(self)
 
     @property
     def is_barred(self) -> bool:
         """True while something declared on this channel is not yet on disk."""
-        return self.barrier_lsn > self.node.watermark
+        return self.barrier_lsn > self.context.watermark
 
     def reply_name(self) -> str:
         """The generated name for a publish with reply-to (CONS-62)."""
@@ -198,7 +200,7 @@ class Channel:
 
     def refuse_immediate_if_configured(self) -> None:
         """`compat.reject_immediate` gives RabbitMQ's answer."""
-        if self.node.limits.reject_immediate:
+        if self.context.limits.reject_immediate:
             raise NotImplementedByBroker("immediate=true", ids=(60, 40))
 
     # Settling
@@ -226,13 +228,15 @@ class Channel:
             if unknown or not first:
                 raise unknown_tag(unknown, (60, 90))
 
-    def settle_tag(self, tag: int, fate: Outcome, ids: tuple[int, int], *, multiple: bool) -> None:
+    def settle_tag(
+        self, tag: int, outcome: Outcome, ids: tuple[int, int], *, multiple: bool
+    ) -> None:
         """basic.ack, nack or reject of one tag, or of all up to it (ACK-03…06)."""
         if not multiple:
             taken, unknown = self.unacked.take_range(tag, tag)
             if unknown or not tag:
                 raise unknown_tag(tag, ids)
-        elif self.unacked.count > PIECE_MESSAGES and self._settle_in_pieces(tag, fate):
+        elif self.unacked.count > PIECE_MESSAGES and self._settle_in_pieces(tag, outcome):
             return
         elif tag:
             found = self.unacked.take_up_to(tag)
@@ -241,11 +245,11 @@ class Channel:
             taken = found
         else:
             taken = self.unacked.take_all()
-        if fate is not Outcome.ACKED:
+        if outcome is not Outcome.ACKED:
             refuse_nack(self, taken, ids)
-        self._settle_or_hold(taken, fate)
+        self._settle_or_hold(taken, outcome)
 
-    def _settle_in_pieces(self, tag: int, fate: Outcome) -> bool:
+    def _settle_in_pieces(self, tag: int, outcome: Outcome) -> bool:
         """Settle all up to a tag, 0: all, in as many turns as that takes (LIMIT-23).
 
         Returns:
@@ -253,14 +257,14 @@ class Channel:
         """
         unacked = self.unacked
         last = tag or unacked.last_tag
-        may_refuse = fate is not Outcome.ACKED and holds_of_streams(self)
-        if may_refuse or not unacked.holds(last):
+        may_refuse = outcome is not Outcome.ACKED and holds_of_streams(self)
+        if may_refuse or not unacked.delay_queues(last):
             return False
 
         def step() -> bool:
             taken = unacked.take_first(last, PIECE_MESSAGES)
             if taken:
-                self._settle_or_hold(taken, fate)
+                self._settle_or_hold(taken, outcome)
             return not taken
 
         self.in_slices(step)
@@ -285,33 +289,33 @@ class Channel:
         What a step leaves must be fit to be seen, and to be the end: the channel may be closed, or
         its connection lost, before the next one (LIMIT-23).
         """
-        is_over = self.node.budget.is_over
+        is_over = self.context.budget.is_over
         while not step():
             if is_over():
                 self.connection.go_on_later(self.number, partial(self.in_slices, step))
                 return
 
-    def _settle_or_hold(self, taken: list[UnackedBatch], fate: Outcome) -> None:
+    def _settle_or_hold(self, taken: list[UnackedBatch], outcome: Outcome) -> None:
         if self.transaction is not None:
-            self.transaction.settle(taken, fate)
+            self.transaction.settle(taken, outcome)
         else:
-            self.settle(taken, fate)
+            self.settle(taken, outcome)
 
-    def settle(self, taken: list[UnackedBatch], fate: Outcome) -> None:
+    def settle(self, taken: list[UnackedBatch], outcome: Outcome) -> None:
         """Give credit back and let the queues know."""
-        pen = self.pen
+        recorder = self.recorder
         for entry in taken:
-            if pen is not None:
-                pen.settled(entry, fate)
+            if recorder is not None:
+                recorder.settled(entry, outcome)
             if entry.consumer is not None:
                 entry.consumer.credit.give_back(entry.messages)
                 self.credit.give_back(entry.messages)
-            if fate is Outcome.ACKED:
+            if outcome is Outcome.ACKED:
                 entry.queue.settle(entry.messages)
-            elif fate is Outcome.DISCARDED:
+            elif outcome is Outcome.DISCARDED:
                 entry.queue.discard(entry.messages, DeadLetterReason.REJECTED)
             else:
-                entry.queue.requeue(entry.messages, fate)
+                entry.queue.requeue(entry.messages, outcome)
         if self.credit.limit or self.credit.limit_octets:
             # First, for the queues are served in the order in which they are woken.
             self.wake_consumers()
@@ -340,8 +344,8 @@ class Channel:
         if self.is_committing and self._commit_lsn <= watermark:
             self.is_committing = False
             self._committing = []
-            if self.pen is not None:
-                self.pen.commit_answered(watermark, is_ok=True)
+            if self.recorder is not None:
+                self.recorder.commit_answered(watermark, is_ok=True)
             self.outbox.send(tx_commit_ok(self.number))
         return not self.is_committing
 
@@ -350,10 +354,10 @@ class Channel:
         if self.is_closing:
             return
         if self.confirms is not None:
-            self.outbox.send(self.confirms.refuse(0, self.node.watermark))
+            self.outbox.send(self.confirms.refuse(0, self.context.watermark))
         elif self.is_committing:
-            if self.pen is not None:
-                self.pen.commit_answered(self.node.watermark, is_ok=False)
+            if self.recorder is not None:
+                self.recorder.commit_answered(self.context.watermark, is_ok=False)
             self.connection.fail_channel(self.number, refused_commit())
 
     def storage_refused(self, first_lsn: int) -> bool:
@@ -366,19 +370,19 @@ class Channel:
         if self.is_closing:
             return False
         if self.confirms is not None:
-            self.outbox.send(self.confirms.refuse(first_lsn, self.node.watermark))
+            self.outbox.send(self.confirms.refuse(first_lsn, self.context.watermark))
         elif self.is_committing and self._commit_lsn >= first_lsn:
             self.is_committing = False
-            if self.pen is not None:
-                self.pen.commit_answered(self.node.watermark, is_ok=False)
+            if self.recorder is not None:
+                self.recorder.commit_answered(self.context.watermark, is_ok=False)
             for settlement in self._committing:
-                if not settlement.fate.is_requeue:
+                if not settlement.outcome.is_requeue:
                     for entry in settlement.entries:
                         if entry.queue.recorder is not None and not entry.queue.is_deleted:
-                            entry.queue.recorder.back(self.node.equipment.gone_of(entry))
+                            entry.queue.recorder.back(self.context.feature_builder.gone_of(entry))
                         entry.queue.unsettle(entry.messages)
                         for copies in entry.queue.stored_copies(entry.messages):
-                            self.node.unsettle(*copies)
+                            self.context.unsettle(*copies)
                     self.unacked.restore(settlement.entries)
             self.connection.fail_channel(self.number, refused_commit())
         return self.stored_lsn >= first_lsn
@@ -387,28 +391,28 @@ class Channel:
         """tx.commit: apply, then wait for the disk where anything durable changed (TX-08)."""
         transaction = self._needs_transaction()
         settlements = transaction.settlements
-        storing = self.node.storing
-        if storing.refuses_any(map(self._publisher.target_of, transaction.publishes)):
+        enqueuer = self.context.enqueuer
+        if enqueuer.refuses_any(map(self._publisher.target_of, transaction.publishes)):
             raise refused_commit()
-        storing.is_gathering = True
-        pen = self.pen
-        numbered = pen.last if pen is not None else 0
+        enqueuer.is_gathering = True
+        recorder = self.recorder
+        numbered = recorder.last if recorder is not None else 0
         try:
             durable = transaction.commit(self._publisher.settle_routes, self.settle)
         finally:
-            storing.is_gathering = False
-        if pen is not None:
-            pen.commits(numbered)
+            enqueuer.is_gathering = False
+        if recorder is not None:
+            recorder.commits(numbered)
         if not durable and not self.is_barred:
-            if pen is not None:
-                pen.commit_answered(self.node.watermark, is_ok=True)
+            if recorder is not None:
+                recorder.commit_answered(self.context.watermark, is_ok=True)
             self.outbox.send(tx_commit_ok(self.number))
             return
-        self._commit_lsn = self.node.journal.barrier()
+        self._commit_lsn = self.context.journal.barrier()
         self.is_committing = True
         self._committing = settlements
-        self.node.turn.wake()
-        self.node.waits(self)
+        self.context.turn.wake()
+        self.context.waits(self)
 
     def rollback(self) -> None:
         """tx.rollback (TX-10)."""
@@ -426,8 +430,8 @@ class Channel:
         queue = self.vhost.queues.get(queue_name)
         if queue is None or not queue.owes:
             return True
-        self.node.equipment.serve(queue)
-        return not self.is_closing and not self.node.has_failed
+        self.context.feature_builder.serve(queue)
+        return not self.is_closing and not self.context.has_failed
 
     def _needs_transaction(self) -> Transaction:
         if self.transaction is None:
@@ -459,8 +463,8 @@ class Channel:
         waiting for the disk, and this waits behind it.
         """
         self.consumers.pop(consumer.tag, None)
-        if self.node.ledger is not None:
-            self.node.ledger.consumes_no_more(consumer)
+        if self.context.ledger is not None:
+            self.context.ledger.consumes_no_more(consumer)
         if not self.is_closing and self.connection.has_capability("consumer_cancel_notify"):
             self.connection.send_behind_replies(cancel(self.number, consumer.tag))
 
@@ -470,10 +474,10 @@ class Channel:
         `why` is for the ledger: it or its connection was closed.
         """
         self.is_closing = True
-        self.node.forget(self)
-        self.node.channel_closed(self.user)
+        self.context.forget(self)
+        self.context.channel_closed(self.user)
         if self.reply_consumer is not None:
-            self.node.replies.close(self.reply_consumer)
+            self.context.replies.close(self.reply_consumer)
             self.reply_consumer = None
         # Consumers go before the requeue, or they would be given their own messages back.
         consumers, self.consumers = self.consumers, {}
@@ -482,16 +486,16 @@ class Channel:
             outstanding += self.transaction.rollback()
         for consumer in consumers.values():
             consumer.is_active = False
-            if self.node.ledger is not None:
-                self.node.ledger.consumes_no_more(consumer)
+            if self.context.ledger is not None:
+                self.context.ledger.consumes_no_more(consumer)
         for entry in outstanding:
-            if self.pen is not None:
-                self.pen.settled(entry, Outcome.LOST, why)
+            if self.recorder is not None:
+                self.recorder.settled(entry, Outcome.LOST, why)
             entry.queue.requeue(entry.messages, Outcome.LOST)
         for consumer in consumers.values():
             consumer.queue.remove_consumer(consumer)
-        if self.pen is not None:
-            self.pen.close()
+        if self.recorder is not None:
+            self.recorder.close()
         # It refers back; without the ring all of this goes at once (see `Connection.lost`).
         del self._publisher
 
@@ -515,15 +519,15 @@ def ack(channel: Channel, method: commands.Basic.Ack, _arguments: Table) -> None
 def nack(channel: Channel, method: commands.Basic.Nack, _arguments: Table) -> None:
     """basic.nack."""
     tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    fate = Outcome.NACKED if method.requeue else Outcome.DISCARDED
-    channel.settle_tag(tag, fate, (60, 120), multiple=multiple)
+    outcome = Outcome.NACKED if method.requeue else Outcome.DISCARDED
+    channel.settle_tag(tag, outcome, (60, 120), multiple=multiple)
 
 
 def reject(channel: Channel, method: commands.Basic.Reject, _arguments: Table) -> None:
     """basic.reject."""
     tag = method.delivery_tag or 0
-    fate = Outcome.REJECTED if method.requeue else Outcome.DISCARDED
-    channel.settle_tag(tag, fate, (60, 90), multiple=False)
+    outcome = Outcome.REJECTED if method.requeue else Outcome.DISCARDED
+    channel.settle_tag(tag, outcome, (60, 90), multiple=False)
 
 
 def select_confirms(channel: Channel, method: commands.Confirm.Select, _arguments: Table) -> None:
@@ -532,9 +536,9 @@ def select_confirms(channel: Channel, method: commands.Confirm.Select, _argument
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     if channel.confirms is None:
         channel.confirms = Confirms(channel.number)
-        channel.confirms.pen = channel.pen
-        if channel.pen is not None:
-            channel.pen.selected()
+        channel.confirms.recorder = channel.recorder
+        if channel.recorder is not None:
+            channel.recorder.selected()
     if not method.nowait:
         channel.reply(confirm_select_ok(channel.number))
 
@@ -544,15 +548,15 @@ def select_transactions(channel: Channel, _method: commands.Tx.Select, _argument
     if channel.confirms is not None:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        channel.transaction = Transaction(channel.node.limits.tx_max_bytes, channel.connection)
-        if channel.pen is not None:
-            channel.pen.tells_answers("tx")
+        channel.transaction = Transaction(channel.context.limits.tx_max_bytes, channel.connection)
+        if channel.recorder is not None:
+            channel.recorder.tells_answers("tx")
     channel.reply(tx_select_ok(channel.number))
 
 
 def set_flow(channel: Channel, method: commands.Channel.Flow, _arguments: Table) -> None:
     """channel.flow from the client (CHAN-20)."""
-    if channel.node.limits.reject_flow and not method.active:
+    if channel.context.limits.reject_flow and not method.active:
         raise NotImplementedByBroker("active=false")
     channel.flow_active = bool(method.active)
     channel.reply(flow_ok(channel.number, channel.flow_active))

@@ -24,7 +24,7 @@ class Confirms:
         channel: its number, for the frames
     """
 
-    __slots__ = ("_channel", "_due", "_refused", "_settled", "_waiting", "last", "pen")
+    __slots__ = ("_channel", "_due", "_refused", "_settled", "_waiting", "last", "recorder")
 
     def __init__(self, channel: int) -> None:
         self._channel = channel
@@ -33,7 +33,7 @@ class Confirms:
         self._waiting: deque[tuple[int, int, int]] = deque()  # (first, last, lsn)
         self._due: list[tuple[int, int]] = []
         self._refused: list[int] = []
-        self.pen: ChannelEventRecorder | None = None  # while the ledger is on
+        self.recorder: ChannelEventRecorder | None = None  # while the ledger is on
 
     @property
     def waits(self) -> bool:
@@ -80,7 +80,7 @@ class Confirms:
             return b""
         due = sorted(released + self._due)
         self._due.clear()
-        if self.pen is not None:
+        if self.recorder is not None:
             self._tell(due, watermark)
         below = waiting[0][0] if waiting else self.last + 1
         frames: list[bytes] = []
@@ -103,12 +103,12 @@ class Confirms:
 
     def _tell(self, due: list[tuple[int, int]], watermark: int) -> None:
         """Have the ledger know what is said now."""
-        pen = self.pen
-        if pen is not None and self._refused:
+        recorder = self.recorder
+        if recorder is not None and self._refused:
             refused = [(number, number) for number in self._refused]
-            pen.confirmed(refused, watermark, is_ok=False)
-        if pen is not None and due:
-            pen.confirmed(due, watermark, is_ok=True)
+            recorder.confirmed(refused, watermark, is_ok=False)
+        if recorder is not None and due:
+            recorder.confirmed(due, watermark, is_ok=True)
 
     def refuse(self, first_lsn: int = 0, watermark: int = 0) -> bytes:
         """Nack what waits for this LSN or a later one: storing has failed (CONF-07, CONF-12)."""
@@ -116,9 +116,9 @@ class Confirms:
         if not refused:
             return b""
         self._waiting = deque(entry for entry in self._waiting if entry[2] < first_lsn)
-        if self.pen is not None:
+        if self.recorder is not None:
             ranges = [(first, last) for first, last, _ in refused]
-            self.pen.confirmed(ranges, watermark, is_ok=False)
+            self.recorder.confirmed(ranges, watermark, is_ok=False)
         if not self._waiting and not self._due and not self._refused:
             newest = refused[-1][1]
             multiple = newest != refused[0][0]

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 def qos(channel: Channel, method: commands.Basic.Qos, _arguments: Table) -> None:
     """basic.qos (QOS-01…07, QOS-20)."""
     count, octets = method.prefetch_count, method.prefetch_size
-    if octets and channel.node.limits.reject_prefetch_size:
+    if octets and channel.context.limits.reject_prefetch_size:
         raise NotImplementedByBroker(f"prefetch_size!=0 ({octets})")
     if method.global_:
         set_limits(channel, channel.credit, count, octets, None)
     else:
         channel.consumer_credit = (count, octets)
-        if channel.node.limits.qos_apply_to_existing_consumers:
+        if channel.context.limits.qos_apply_to_existing_consumers:
             for consumer in channel.consumers.values():
                 set_limits(channel, consumer.credit, count, octets, consumer)
     channel.reply(qos_ok(channel.number))
@@ -52,8 +52,8 @@ def set_limits(
 ) -> None:
     """Change a running limit; octets outstanding are counted only from a size limit on."""
     credit.limit, credit.limit_octets = count, octets
-    if consumer is not None and channel.node.ledger is not None:
-        channel.node.ledger.limited(consumer)
+    if consumer is not None and channel.context.ledger is not None:
+        channel.context.ledger.limited(consumer)
     if octets:
         held = [held for held in (channel.transaction,) if held is not None]
         entries = channel.unacked.live() + [
@@ -69,11 +69,11 @@ def set_limits(
 
 def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) -> None:
     """basic.consume (CONS-01…07, CONS-60)."""
-    tag = method.consumer_tag or "amq.ctag-" + channel.node.random_token()
+    tag = method.consumer_tag or "amq.ctag-" + channel.context.random_token()
     reply_tag = channel.reply_consumer.tag if channel.reply_consumer is not None else None
     if tag in channel.consumers or tag == reply_tag:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
-    limit = channel.node.limits.consumer_max_per_channel
+    limit = channel.context.limits.consumer_max_per_channel
     if limit and len(channel.consumers) + (reply_tag is not None) >= limit:
         raise NotAllowed(f"reached maximum ({limit}) of consumers per channel")
     if method.queue == DIRECT_REPLY_TO:
@@ -94,7 +94,7 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
             timeout_ms=consumer_timeout(queue, arguments),
         )
         if isinstance(consumer, NumberedConsumer):
-            consumer.number_by(channel.node.equipment.number(queue))
+            consumer.number_by(channel.context.feature_builder.number(queue))
         # The queue asks for its dispatch in the turn, so consume-ok leaves before deliveries.
         begin(
             queue,
@@ -103,8 +103,8 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
             exclusive=bool(method.exclusive) and queue.features.type != QUORUM,
         )
         channel.consumers[tag] = consumer
-        if channel.node.ledger is not None:
-            channel.node.ledger.consumes(consumer)
+        if channel.context.ledger is not None:
+            channel.context.ledger.consumes(consumer)
     if not method.nowait:
         channel.reply(consume_ok(channel.number, tag))
 
@@ -115,7 +115,7 @@ def consume_replies(channel: Channel, tag: str, *, no_ack: bool) -> None:
         raise PreconditionFailed("reply consumer cannot acknowledge")
     if channel.reply_consumer is not None:
         raise PreconditionFailed("reply consumer already set")
-    channel.reply_consumer = channel.node.replies.open(channel, tag)
+    channel.reply_consumer = channel.context.replies.open(channel, tag)
 
 
 def wanted_queue(channel: Channel, name: str) -> Queue:
@@ -162,13 +162,13 @@ def cancel_consumer(channel: Channel, method: commands.Basic.Cancel, _arguments:
     tag = method.consumer_tag or ""
     reply_consumer = channel.reply_consumer
     if reply_consumer is not None and reply_consumer.tag == tag:
-        channel.node.replies.close(reply_consumer)
+        channel.context.replies.close(reply_consumer)
         channel.reply_consumer = None
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
         consumer.is_active = False
-        if channel.node.ledger is not None:
-            channel.node.ledger.consumes_no_more(consumer)
+        if channel.context.ledger is not None:
+            channel.context.ledger.consumes_no_more(consumer)
         consumer.queue.remove_consumer(consumer)
     if not method.nowait:
         channel.reply(cancel_ok(channel.number, tag))
@@ -193,18 +193,18 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     def may_leave(lsn: int) -> bool:
         # A message that the disk refuses must have gone to nobody (CONF-12). By that refusal
         # whoever asks may not be there any more, or nothing be handed out any more.
-        channel.node.hand_over(lsn)
-        return not channel.is_closing and not channel.node.has_failed
+        channel.context.hand_over(lsn)
+        return not channel.is_closing and not channel.context.has_failed
 
     found = queue.get(no_ack=no_ack, may_leave=may_leave)
     if found is None:
-        if not channel.is_closing and not channel.node.has_failed:
+        if not channel.is_closing and not channel.context.has_failed:
             channel.reply(get_empty(channel.number))
         return
     message, shown, redelivered = found
     if not redelivered:
         # That it was delivered is known to the system before the client knows (DURABLE-12).
-        channel.node.turn.write_first()
+        channel.context.turn.write_first()
     tag = channel.next_tag
     channel.next_tag = tag + 1
     exchange, at = decode_shortstr(shown[1], 0)
@@ -215,8 +215,8 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
         channel.reply(b"".join((head, *content)))
     else:
         channel.outbox.add_content([head, *content])
-    if channel.pen is not None:
-        channel.pen.got(queue, message, tag, is_again=redelivered, no_ack=no_ack)
+    if channel.recorder is not None:
+        channel.recorder.got(queue, message, tag, is_again=redelivered, no_ack=no_ack)
     if no_ack:
         queue.settle([message])
     else:
@@ -241,7 +241,7 @@ def recover_async(channel: Channel, method: commands.Basic.RecoverAsync, _argume
 
 def refuse_recover_if_configured(channel: Channel, *, requeue: bool) -> None:
     """`compat.reject_recover` gives RabbitMQ's answer."""
-    if channel.node.limits.reject_recover and not requeue:
+    if channel.context.limits.reject_recover and not requeue:
         raise NotImplementedByBroker("requeue=false")
 
 

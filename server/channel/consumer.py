@@ -81,9 +81,9 @@ class Consumer:
         "credit",
         "is_active",
         "no_ack",
-        "pen",
         "priority",
         "queue",
+        "recorder",
         "tag",
         "timeout_ms",
     )
@@ -107,7 +107,7 @@ class Consumer:
         self.priority = priority
         self.credit = credit
         self.is_active = True
-        self.pen: ConsumerEventRecorder | None = None  # while the ledger is on
+        self.recorder: ConsumerEventRecorder | None = None  # while the ledger is on
         self._shortstr = encode_shortstr(tag)
 
     @property
@@ -156,8 +156,10 @@ class Consumer:
         channel.outbox.add(parts, octets * count)
         if octets > UNJOINED_OCTETS:
             channel.outbox.has_large = True
-        pen = self.pen
-        is_dense = pen is not None and pen.delivered(messages, first, mark, no_ack=self.no_ack)
+        recorder = self.recorder
+        is_dense = recorder is not None and recorder.delivered(
+            messages, first, mark, no_ack=self.no_ack
+        )
         if channel.credit.limit:
             channel.served(self)
         if self.no_ack:
@@ -171,8 +173,8 @@ class Consumer:
     def deliver_again(self, entry: UnackedBatch) -> None:
         """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
         channel = self.channel
-        if self.pen is not None and entry.messages:
-            self.pen.delivered(entry.messages, entry.tags[0], AGAIN, no_ack=False)
+        if self.recorder is not None and entry.messages:
+            self.recorder.delivered(entry.messages, entry.tags[0], AGAIN, no_ack=False)
         for tag, message in zip(entry.tags, self.shown_again(entry), strict=True):
             limits = (channel.frame_max, message[2])
             parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)

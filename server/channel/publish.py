@@ -71,9 +71,9 @@ class Route(Target):
     """What a `basic.publish` frame means, as long as the topology stays as it is."""
 
     __slots__ = (
-        "care",
         "exchange",
         "generation",
+        "hooks",
         "immediate",
         "is_careful",
         "is_refused",
@@ -98,7 +98,7 @@ class Route(Target):
         self.way: tuple[Exchange, tuple[str, ...], Table] | None = None
         # Of the exchange, when nothing else on the way reads more than routing keys.
         self.window: KeyWindow | None = None
-        self.care = CARE
+        self.hooks = CARE
         self.generation = -1
 
 
@@ -143,8 +143,8 @@ class Publisher:
                 self._put_off(key, raws, mode, largest)
                 return
         channel = self._channel
-        if route.is_careful or mode & route.care or channel.transaction is not None:
-            left = self._publish_with_care(route, raws, mode)
+        if route.is_careful or mode & route.hooks or channel.transaction is not None:
+            left = self._publish_checked(route, raws, mode)
             if left:
                 self._put_off(key, left, mode, largest)
             return
@@ -159,7 +159,7 @@ class Publisher:
 
     def check_size(self, key: bytes, body_octets: int) -> None:
         """Refuse a message too large, known from its header (FRAME-38)."""
-        largest = self._channel.node.limits.max_message_size_bytes
+        largest = self._channel.context.limits.max_message_size_bytes
         raise PreconditionFailed(
             f"message size {body_octets} is larger than configured max size {largest}",
             ids=PUBLISH_IDS,
@@ -167,11 +167,13 @@ class Publisher:
 
     def store(self, route: Route, raws: list[bytes], mode: int, largest: int) -> int:
         """Give a run to the queues of its route; the LSN to wait for, 0 for none (CONF-06)."""
-        pen = self._channel.pen
-        if pen is not None:
-            pen.route = route
-        storing = self._channel.node.storing
-        return storing.store(route, raws, largest, persistent=bool(mode & PERSISTENT), author=pen)
+        recorder = self._channel.recorder
+        if recorder is not None:
+            recorder.route = route
+        enqueuer = self._channel.context.enqueuer
+        return enqueuer.store(
+            route, raws, largest, persistent=bool(mode & PERSISTENT), author=recorder
+        )
 
     def store_now(self, route: Route, raw: bytes, mode: int) -> int:
         """Store and deliver an immediate message where somebody can take it at once (PUB-31).
@@ -179,7 +181,7 @@ class Publisher:
         Returns:
             the LSN to wait for, 0 for none, -1 when nobody could take it
         """
-        head: Message = (raw, route.tail, 0, self._channel.node.storing.now_ms())
+        head: Message = (raw, route.tail, 0, self._channel.context.enqueuer.now_ms())
         takers = tuple(queue for queue in route.queues if queue.can_take_now(head))
         if not takers:
             return -1
@@ -189,7 +191,7 @@ class Publisher:
         channel = self._channel
         lsn = self.store(only, [raw], mode, len(raw))
         # A commit is one block: what it stores is delivered behind it, in the turn (TX-08).
-        if channel.transaction is None and channel.node.hand_over(lsn):
+        if channel.transaction is None and channel.context.hand_over(lsn):
             for queue in takers:
                 queue.dispatch()
         return lsn
@@ -200,8 +202,8 @@ class Publisher:
         head = basic_return(channel.number, *reason, route.exchange, route.routing_key)
         content = content_pieces(raw, channel.octets, channel.frame_max)
         channel.outbox.add_content([head, *content])
-        if channel.pen is not None:
-            channel.pen.returned(reason[0])
+        if channel.recorder is not None:
+            channel.recorder.returned(reason[0])
 
     def _resolve(self, key: bytes) -> Route:
         """Decode a `basic.publish` frame, check it and route it (PUB-01)."""
@@ -231,7 +233,7 @@ class Publisher:
         route.is_careful = route.immediate or is_reply
         reads = exchange.reads | self._read_onward()
         if reads & READS_HEADERS:
-            route.care = CARE | HEADERS
+            route.hooks = CARE | HEADERS
         route.reads_keys = bool(reads & READS_KEYS)
         if not self._onward and not exchange.reads_beyond_keys:
             route.window = vhost.window_of(exchange)
@@ -288,24 +290,24 @@ class Publisher:
         else:
             # Who keeps changing bindings must not keep others from publishing.
             return vhost.route(exchange, keys, headers)
-        queues = walk.go(self._channel.node.budget.is_over)
+        queues = walk.go(self._channel.context.budget.is_over)
         if queues is None:
             self._walk = LongWalk(raw, exchange, vhost.generation, walk)
             raise OutOfTimeError
         return queues
 
-    def _publish_with_care(self, route: Route, raws: list[bytes], mode: int) -> list[bytes]:
+    def _publish_checked(self, route: Route, raws: list[bytes], mode: int) -> list[bytes]:
         """Properties checked, routed anew if they matter; together what is alike.
 
         Returns:
             those there was no time for
         """
-        if not (mode & route.care or route.reads_properties or route.is_refused):
+        if not (mode & route.hooks or route.reads_properties or route.is_refused):
             self._publish_examined(route, raws, mode)
             return []
         if route.window is not None and not mode & CARE and self._publish_new(route, raws, mode):
             return []
-        is_over, done = self._channel.node.budget.is_over, 0
+        is_over, done = self._channel.context.budget.is_over, 0
         try:
             for alike in runs_of_alike(raws):
                 if done and is_over():
@@ -338,7 +340,7 @@ class Publisher:
         self._expect_expirations(route, raws[0])
         lsn = self.store(route, raws, mode, max(map(len, raws)))
         channel.confirm(len(raws), lsn)
-        if channel.node.was_refused(lsn):
+        if channel.context.was_refused(lsn):
             channel.connection.storage_refused(lsn)
 
     def _publish_new(self, route: Route, raws: list[bytes], mode: int) -> bool:
@@ -354,7 +356,7 @@ class Publisher:
         seq = (lsn - len(raws) + 1) * 2 + 1 if lsn else 0
         window.record_run(keys, seq, persistent=bool(mode & PERSISTENT))
         channel.confirm(len(raws), lsn)
-        if channel.node.was_refused(lsn):
+        if channel.context.was_refused(lsn):
             channel.connection.storage_refused(lsn)
         return True
 
@@ -368,7 +370,7 @@ class Publisher:
     def _expect_expirations(self, route: Route, raw: bytes) -> None:
         if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
             for queue in route.queues:
-                self._channel.node.equipment.expect_expirations(queue)
+                self._channel.context.feature_builder.expect_expirations(queue)
 
     def _publish_singly(self, route: Route, raw: bytes, mode: int) -> None:
         """One message by itself, after its properties have been checked."""
@@ -381,7 +383,7 @@ class Publisher:
             channel.refuse()
             return
         channel.confirm(1, lsn)
-        if channel.node.was_refused(lsn):
+        if channel.context.was_refused(lsn):
             channel.connection.storage_refused(lsn)
 
     def settle_routes(self, route: Route, raws: list[bytes], mode: int) -> int:
@@ -398,7 +400,7 @@ class Publisher:
             the LSN to wait for, 0 for none, REFUSES when some queue refused it (CONF-07)
         """
         if not route.exchange and route.routing_key.startswith(PREFIX):
-            consumer = self._channel.node.replies.find(route.routing_key)
+            consumer = self._channel.context.replies.find(route.routing_key)
             if consumer is not None and consumer.deliver((raw, route.tail, 2, 0)):
                 self._went_nowhere(route, raw, mode, is_owed=False)
                 return 0
@@ -417,15 +419,15 @@ class Publisher:
         self._expect_expirations(route, raw)
         if not route.is_gated:
             return self.store(route, [raw], mode, len(raw))
-        storing = self._channel.node.storing
-        target, verdict = storing.admit(route, raw)
-        pen = self._channel.pen
-        if pen is not None:
-            pen.judged(route, is_refused=verdict.is_refused)
+        enqueuer = self._channel.context.enqueuer
+        target, verdict = enqueuer.admit(route, raw)
+        recorder = self._channel.recorder
+        if recorder is not None:
+            recorder.judged(route, is_refused=verdict.is_refused)
         lsn = 0
         if target.queues:
             persistent = bool(mode & PERSISTENT)
-            lsn = storing.store(target, [raw], len(raw), persistent=persistent, author=pen)
+            lsn = enqueuer.store(target, [raw], len(raw), persistent=persistent, author=recorder)
         else:
             # A duplicate is where it is, as far as its publisher is concerned.
             self._went_nowhere(route, raw, mode, is_owed=verdict.is_refused or not route.queues)
@@ -445,9 +447,9 @@ class Publisher:
 
     def _went_nowhere(self, route: Route, raw: bytes, mode: int, *, is_owed: bool = True) -> None:
         """Tell the ledger of a publish that no queue got; `is_owed`: a mandatory one came back."""
-        pen = self._channel.pen
-        if pen is not None:
-            pen.nowhere(route, raw, persistent=bool(mode & PERSISTENT), is_owed=is_owed)
+        recorder = self._channel.recorder
+        if recorder is not None:
+            recorder.nowhere(route, raw, persistent=bool(mode & PERSISTENT), is_owed=is_owed)
 
     def _passage(self, route: Route, raw: bytes) -> ExchangeDedup | None:
         """Lead a route to where its message would go now; None: as it was routed (TX-04)."""
@@ -491,7 +493,7 @@ class Publisher:
         if block != original:
             raw = with_properties(raw, block)
         raw = with_blind_copies(raw, copies(headers, "BCC"))
-        if len(keys) == 1 and not route.care & HEADERS and not route.reads_properties:
+        if len(keys) == 1 and not route.hooks & HEADERS and not route.reads_properties:
             return route, raw
         exact = Route(route.exchange, route.routing_key, route.tail)
         exact.mandatory, exact.immediate = route.mandatory, route.immediate

@@ -66,8 +66,8 @@ class NumberedConsumer(Consumer):
     ) -> None:
         """See `Outlet`."""
         stamped = self._stamped(messages, shown or messages)
-        if self.pen is not None:
-            self.pen.places = self._numbering.numbers_of(messages)
+        if self.recorder is not None:
+            self.recorder.places = self._numbering.numbers_of(messages)
         super().deliver(messages, mark, stamped)
 
     def shown_again(self, entry: UnackedBatch) -> list[Message]:

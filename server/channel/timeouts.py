@@ -46,7 +46,7 @@ class Timeouts:
             return 0
         self._interval_ms = min(self._interval_ms, max(1, timeout_ms // 2))
         self._arm(channel)
-        return channel.node.timers.now_ms()
+        return channel.context.timers.now_ms()
 
     def watch_again(self, channel: Channel, entries: list[UnackedBatch]) -> None:
         """Deliveries are outstanding again, since when they were written."""
@@ -56,14 +56,14 @@ class Timeouts:
     def _arm(self, channel: Channel) -> None:
         if not self._is_armed:
             self._is_armed = True
-            timers = channel.node.timers
+            timers = channel.context.timers
             timers.at(timers.now_ms() + self._interval_ms, partial(self._look, channel))
 
     def _look(self, channel: Channel) -> None:
         self._is_armed = False
         if channel.is_closing:
             return
-        now_ms = channel.node.timers.now_ms()
+        now_ms = channel.context.timers.now_ms()
         is_timed = False
         for consumer, queue, since_ms in channel.unacked.times():
             timeout_ms = effective_ms(channel, consumer, queue)
@@ -84,7 +84,7 @@ def effective_ms(channel: Channel, consumer: Consumer | None, queue: Queue) -> i
         return consumer.timeout_ms
     if queue.consumer_timeout_ms is not None:
         return queue.consumer_timeout_ms
-    return channel.node.limits.consumer_timeout_ms
+    return channel.context.limits.consumer_timeout_ms
 
 
 def cancel(channel: Channel, consumer: Consumer) -> None:

@@ -34,7 +34,7 @@ class HeldSettlement(NamedTuple):
     """Deliveries whose tags have left the outstanding set, settled at commit (TX-06)."""
 
     entries: list[UnackedBatch]
-    fate: Outcome
+    outcome: Outcome
 
 
 class Holder(Protocol):
@@ -77,9 +77,9 @@ class Transaction:
         else:
             self.publishes.append(HeldPublish(route, [raw], mode))
 
-    def settle(self, entries: list[UnackedBatch], fate: Outcome) -> None:
+    def settle(self, entries: list[UnackedBatch], outcome: Outcome) -> None:
         """Hold a settlement."""
-        self.settlements.append(HeldSettlement(entries, fate))
+        self.settlements.append(HeldSettlement(entries, outcome))
 
     def commit(
         self,
@@ -103,7 +103,7 @@ class Transaction:
             durable |= store(held.route, held.raws, held.mode) > 0
         for settlement in settlements:
             durable |= any(entry.queue.holds_stored for entry in settlement.entries)
-            settle(settlement.entries, settlement.fate)
+            settle(settlement.entries, settlement.outcome)
         return durable
 
     def rollback(self) -> list[UnackedBatch]:

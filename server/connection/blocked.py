@@ -34,16 +34,16 @@ class PublisherBlock:
         intake: stopped while they may not pass
     """
 
-    __slots__ = ("_blocked_at", "_connection", "_intake", "_timer", "is_blocking")
+    __slots__ = ("_blocked_at", "_connection", "_inbound", "_timer", "is_blocking")
 
-    def __init__(self, connection: Connection, intake: InboundQueue) -> None:
+    def __init__(self, connection: Connection, inbound: InboundQueue) -> None:
         self._connection = connection
-        self._intake = intake
+        self._inbound = inbound
         self._timer: Timer | None = None
         self._blocked_at = 0.0
         # Set by the alarms; the only thing that is looked at per run of publishes.
         self.is_blocking = False
-        connection.node.alarms.enter(self)
+        connection.context.alarms.enter(self)
 
     def block(self, event: Event | None = None) -> None:
         """The connection publishes while an alarm is up: it is not read any further.
@@ -52,16 +52,16 @@ class PublisherBlock:
             event: what must not be done before the alarms clear
         """
         connection = self._connection
-        node = connection.node
+        context = connection.context
         if event is None:
-            self._intake.pause(BLOCKED)
+            self._inbound.pause(BLOCKED)
         else:
-            self._intake.pause_before(event, BLOCKED)
-        node.alarms.block(self)
-        self._blocked_at = node.clock()
+            self._inbound.pause_before(event, BLOCKED)
+        context.alarms.block(self)
+        self._blocked_at = context.clock()
         if connection.has_capability("connection.blocked"):
-            connection.outbox.send(connection_blocked(node.alarms.reason))
-        self._timer = connection.wire.call_later(node.limits.blocked_log_after_s, self._tell)
+            connection.outbox.send(connection_blocked(context.alarms.reason))
+        self._timer = connection.wire.call_later(context.limits.blocked_log_after_s, self._tell)
 
     def block_publishing(self, *, is_tight: bool, is_low: bool) -> None:
         """See `alarms.Publishing`: less is kept for the client, nothing more of a content read."""
@@ -76,18 +76,18 @@ class PublisherBlock:
         self._cancel_timer()
         if connection.has_capability("connection.blocked"):
             connection.outbox.send(connection_unblocked())
-        self._intake.resume(BLOCKED)
-        connection.node.turn.wake()
+        self._inbound.resume(BLOCKED)
+        connection.context.turn.wake()
 
     def open(self) -> None:
         """The connection ends by our close: read on, its answer lies behind what it published."""
         self.leave()
-        self._intake.resume(BLOCKED)
+        self._inbound.resume(BLOCKED)
 
     def leave(self) -> None:
         """The connection is gone, or will publish nothing any more."""
         self.is_blocking = False
-        self._connection.node.alarms.leave(self)
+        self._connection.context.alarms.leave(self)
         self._cancel_timer()
 
     def _cancel_timer(self) -> None:
@@ -96,12 +96,12 @@ class PublisherBlock:
             self._timer = None
 
     def _tell(self) -> None:
-        node = self._connection.node
+        context = self._connection.context
         log.warning(
             "connection.blocked",
             connection=self._connection.wire.name,
             client_name=self._connection.client_name,
             user=self._connection.user.name,
-            reason=node.alarms.reason,
-            duration_ms=int((node.clock() - self._blocked_at) * 1000),
+            reason=context.alarms.reason,
+            duration_ms=int((context.clock() - self._blocked_at) * 1000),
         )

@@ -51,7 +51,7 @@ class ChannelTable:
             ChannelError: 504, unless it is a settlement that crossed the close (CHAN-02, CHAN-12)
         """
         if ids in LATE_IDS and number in self._closed:
-            if self._connection.node.clock() - self._closed[number] < LATE_SETTLEMENT_S:
+            if self._connection.context.clock() - self._closed[number] < LATE_SETTLEMENT_S:
                 return
             del self._closed[number]
         raise ChannelError("expected 'channel.open'")
@@ -103,7 +103,7 @@ class ChannelTable:
                 f"({channel_max})",
                 ids=(0, 0),
             )
-        self._connection.node.channel_opened(self._connection.user)
+        self._connection.context.channel_opened(self._connection.user)
         self.channels[number] = Channel(self._connection, number)
         self._closed.pop(number, None)
         self._connection.outbox.send(channel_open_ok(number))
@@ -111,4 +111,4 @@ class ChannelTable:
     def _forget(self, number: int) -> None:
         del self.channels[number]
         self._reader.forget_channel(number)
-        self._closed[number] = self._connection.node.clock()
+        self._closed[number] = self._connection.context.clock()

@@ -105,43 +105,45 @@ class Connection:
         handshake: the state machine up to connection.open
     """
 
-    def __init__(self, node: BrokerContext, wire: Wire, handshake: Handshake) -> None:
-        self.node = node
+    def __init__(self, context: BrokerContext, wire: Wire, handshake: Handshake) -> None:
+        self.context = context
         self.wire = wire
         self.state = ConnectionState.STARTING
         self.outbox = Outbox(
-            node.turn, self._write, node.limits.deliver_high_water_bytes, self._drained
+            context.turn, self._write, context.limits.deliver_high_water_bytes, self._drained
         )
         self.vhost: VHost[Queue]
         self.user: User
         self.frame_max = 0
-        self.opened_at = node.clock()
+        self.opened_at = context.clock()
         self.uncommitted_bytes = 0  # see `Transaction`
         # For the ledger: its epoch, our number in it, the last publish number by channel.
         self.publish_numbers: tuple[int, int, dict[int, int]] = (0, 0, {})
         self._handshake = handshake
         self._header: bytes | None = b""
-        self._reader = Reader(node.limits.initial_frame_max, node.limits.max_message_size_bytes)
+        self._reader = Reader(
+            context.limits.initial_frame_max, context.limits.max_message_size_bytes
+        )
         self._table = ChannelTable(self, self._reader)
-        self._intake = InboundQueue(
+        self._inbound = InboundQueue(
             self._reader,
             wire,
             self._take,
             lambda error: self._fail(error, deaf=True),
-            node.budget,
+            context.budget,
         )
-        self._gate = PublisherBlock(self, self._intake)
+        self._publisher_block = PublisherBlock(self, self._inbound)
         self._held: list[bytes] = []
         self._held_until = 0
         self._ids = (0, 0)
         self._has_published = False
         self._is_flooded = False
         self._heartbeat = Heartbeat(
-            node.clock, wire.call_later, self._write, self._silent, self._is_deaf
+            context.clock, wire.call_later, self._write, self._silent, self._is_deaf
         )
         self._timers: dict[str, Timer] = {}
-        self._set_timer("handshake", node.limits.handshake_timeout_s, self._handshake_timeout)
-        node.connections[self] = None
+        self._set_timer("handshake", context.limits.handshake_timeout_s, self._handshake_timeout)
+        context.connections[self] = None
 
     @property
     def channels(self) -> dict[int, Channel]:
@@ -161,14 +163,14 @@ class Connection:
 
     def receive(self, data: bytes) -> None:
         """Take received octets."""
-        self._heartbeat.heard_at = self.node.clock()
+        self._heartbeat.heard_at = self.context.clock()
         if self._header is not None:
             data = self._greet(self._header + data)
         if not data or self.state is ConnectionState.CLOSED:
             return
-        self._intake.feed(data)
+        self._inbound.feed(data)
         # Whatever these octets did to the journal is written in this turn.
-        self.node.turn.wake()
+        self.context.turn.wake()
         if self._has_published:
             self._check_flood()
             self._check_held()
@@ -211,8 +213,8 @@ class Connection:
             self._ids = (60, 40)
             channel = self._open_channel(number)
             if channel is not None:
-                if self._gate.is_blocking:
-                    self._gate.block(event)
+                if self._publisher_block.is_blocking:
+                    self._publisher_block.block(event)
                     return
                 self._has_published = True
                 _, _, key, raws, mode, largest = event  # type: ignore[misc]
@@ -227,8 +229,8 @@ class Connection:
             self._method(number, event[2])  # type: ignore[misc, arg-type]
         elif kind == PUBLISH_BEGUN:
             self._ids = (60, 40)
-            if self._open_channel(number) is not None and self._gate.is_blocking:
-                self._gate.block()
+            if self._open_channel(number) is not None and self._publisher_block.is_blocking:
+                self._publisher_block.block()
             self._has_published = True
         elif kind != HEARTBEAT_EVENT:
             self._dispatch_rare(event)
@@ -269,8 +271,8 @@ class Connection:
 
     def _method(self, number: int, payload: bytes) -> None:
         self._ids = (0, 0)
-        if number and self._gate.is_blocking and len(payload) > LARGE_METHOD_OCTETS:
-            self._gate.block((METHOD, number, payload))
+        if number and self._publisher_block.is_blocking and len(payload) > LARGE_METHOD_OCTETS:
+            self._publisher_block.block((METHOD, number, payload))
             return
         if number and self.state is not ConnectionState.RUNNING:
             self._check_running(number)
@@ -281,7 +283,7 @@ class Connection:
             if ids in KNOWN_METHODS and not is_expected(self.state, ids):
                 return
         elif self.outbox.blocked and method_ids(payload) not in SETTLES_OR_ENDS:
-            self._intake.pause_before((METHOD, number, payload), UNSENT)
+            self._inbound.pause_before((METHOD, number, payload), UNSENT)
             return
         command = decode_method(payload)
         self._ids = command.ids
@@ -338,10 +340,10 @@ class Connection:
     def hold_reply(self, frame: bytes, lsn: int) -> None:
         """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
         self._held.append(frame)
-        self._intake.pause(STALLED)
+        self._inbound.pause(STALLED)
         self._held_until = max(self._held_until, lsn)
-        self.node.turn.wake()
-        self.node.waits(self)
+        self.context.turn.wake()
+        self.context.waits(self)
 
     def send_behind_replies(self, *pieces: Piece) -> None:
         """Send at once, but not before a reply that is being held."""
@@ -359,7 +361,7 @@ class Connection:
             held, self._held = self._held, []
             for frame in held:
                 self.outbox.send(frame)
-            self._intake.resume(STALLED)
+            self._inbound.resume(STALLED)
             if not self._held_until:
                 self._drained()
         return not self._held_until and not self._is_flooded
@@ -381,12 +383,12 @@ class Connection:
 
     def _check_flood(self) -> None:
         """Stop reading a publisher while too much waits for the disk (LIMIT-20)."""
-        unsynced = self.node.journal.unsynced_bytes
-        limit = self.node.limits.unsynced_limit_bytes
+        unsynced = self.context.journal.unsynced_bytes
+        limit = self.context.limits.unsynced_limit_bytes
         if not self._is_flooded and unsynced > limit:
             self._is_flooded = True
             self.wire.pause(FLOODED)
-            self.node.waits(self)
+            self.context.waits(self)
         elif self._is_flooded and unsynced <= limit // 2:
             self._is_flooded = False
             self.wire.resume(FLOODED)
@@ -407,7 +409,7 @@ class Connection:
     def stuck_octets(self) -> int:
         """See `relief.Holder`."""
         out = self.outbox.size + self.wire.unsent_octets
-        return self._intake.held_octets + self.uncommitted_bytes + out
+        return self._inbound.held_octets + self.uncommitted_bytes + out
 
     @property
     def unacked_octets(self) -> int:
@@ -416,7 +418,7 @@ class Connection:
 
     def limit_unsent(self, *, is_tight: bool) -> None:
         """What may wait for the client: less while memory is tight."""
-        octets = self.node.limits.deliver_high_water_bytes
+        octets = self.context.limits.deliver_high_water_bytes
         if is_tight:
             octets = max(LEAST_UNSENT_OCTETS, octets // TIGHT_PART)
         self.outbox.limit(octets)
@@ -437,7 +439,7 @@ class Connection:
     def _check_held(self) -> None:
         """Refuse to hold more of what is not finished than one connection may (LIMIT-27)."""
         held = self._reader.unfinished_octets + self.uncommitted_bytes
-        limits = self.node.limits
+        limits = self.context.limits
         most = limits.connection_memory_bytes
         if held > most and held > limits.max_message_size_bytes + BESIDE_MESSAGE_OCTETS:
             self._fail(
@@ -449,26 +451,26 @@ class Connection:
     # Octets out
 
     def _write(self, data: bytes | memoryview) -> None:
-        self._heartbeat.said_at = self.node.clock()
+        self._heartbeat.said_at = self.context.clock()
         self.wire.write(data)
 
     def _drained(self) -> None:
         for channel in self.channels.values():
             channel.wake_consumers()
-        if self._intake.stops & UNSENT:
-            self.node.budget.put_off(self._go_on_sent)
+        if self._inbound.stops & UNSENT:
+            self.context.budget.put_off(self._go_on_sent)
 
     def _go_on_sent(self) -> None:
         if not self.outbox.blocked:
-            self._intake.resume(UNSENT)
+            self._inbound.resume(UNSENT)
 
     def put_off(self, event: Event) -> None:
         """Take this event, or what is left of one, in a later turn, and nothing before (GEN-08)."""
-        self._intake.put_off(event)
+        self._inbound.put_off(event)
 
     def go_on_later(self, number: int, job: Callable[[], None]) -> None:
         """Do the rest of a method in a later turn, unless its channel is closed by then."""
-        self._intake.put_off(cast("Event", (GOES_ON, number, job)))
+        self._inbound.put_off(cast("Event", (GOES_ON, number, job)))
 
     # Time
 
@@ -536,15 +538,15 @@ class Connection:
             return
         self._set_timer("close", limit, self._end)
         # Whatever kept the connection from being read: close-ok lies behind it.
-        self._gate.open()
+        self._publisher_block.open()
         if self._is_flooded:
             self._is_flooded = False
             self.wire.resume(FLOODED)
-        self._intake.resume(STALLED)
+        self._inbound.resume(STALLED)
 
     def _close_limit(self, error: AmqpError) -> float:
         if isinstance(error, LoginFailure):
-            return self.node.limits.auth_failure_delay_s
+            return self.context.limits.auth_failure_delay_s
         interval = self._handshake.heartbeat_s
         return min(CLOSE_OK_LIMIT_S, interval) if interval else CLOSE_OK_LIMIT_S
 
@@ -568,7 +570,7 @@ class Connection:
     def _end(self, *, is_orderly: bool = False) -> None:
         """Nothing more to say: let the last octets reach the client, then close (CONN-07)."""
         self._cancel_timers()
-        self.node.turn.write_owed()
+        self.context.turn.write_owed()
         self.outbox.flush()
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         self.outbox.close()
@@ -579,9 +581,9 @@ class Connection:
 
         When many are lost at once, some of them are cleaned up in later turns (LIMIT-23).
         """
-        self._intake.end()
+        self._inbound.end()
         self.outbox.close()
-        self.node.budget.soon(partial(self._tear_down, reason))
+        self.context.budget.soon(partial(self._tear_down, reason))
 
     def _tear_down(self, reason: str) -> None:
         self._cancel_timers()
@@ -598,11 +600,11 @@ class Connection:
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         # These refer back to us. Without the ring everything goes at once, and the garbage
         # collector need not look at all that a thousand short connections have left.
-        del self._table, self._gate, self._intake, self._heartbeat
+        del self._table, self._publisher_block, self._inbound, self._heartbeat
 
     def _cancel_timers(self) -> None:
         """Nothing more is done, neither by the clock nor with what was read."""
-        self._intake.end()
+        self._inbound.end()
         self._heartbeat.stop()
         for timer in self._timers.values():
             timer.cancel()
@@ -612,13 +614,13 @@ class Connection:
         self._timers[name] = self.wire.call_later(delay_s, callback)
 
     def _clean_up(self) -> None:
-        self.node.forget(self)
-        self._gate.leave()
+        self.context.forget(self)
+        self._publisher_block.leave()
         self._table.close_all()
-        self.node.connections.pop(self, None)
+        self.context.connections.pop(self, None)
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
         self._handshake.leave()
 
     def _age_ms(self) -> int:
-        return int((self.node.clock() - self.opened_at) * 1000)
+        return int((self.context.clock() - self.opened_at) * 1000)

@@ -212,7 +212,7 @@ class Handshake:
         offer: Offer,
         auth: Authenticator,
         find_vhost: Callable[[str], VHost[Queue] | None],
-        admission: ConnectionLimits,
+        connection_limits: ConnectionLimits,
         *,
         peer: str,
         is_loopback: bool,
@@ -230,7 +230,7 @@ class Handshake:
         self._offer = offer
         self._auth = auth
         self._find_vhost = find_vhost
-        self._admission = admission
+        self._connection_limits = connection_limits
         self._peer = peer
         self._is_loopback = is_loopback
         self._address = address
@@ -280,7 +280,7 @@ class Handshake:
         """The connection has ended: it no longer counts. May be called more than once."""
         if self._has_entered:
             self._has_entered = False
-            self._admission.leave(self.vhost.name, self.user.name)
+            self._connection_limits.leave(self.vhost.name, self.user.name)
 
     def _start_ok(self, command: Command) -> bytes:
         self.client_properties = command.arguments
@@ -350,15 +350,15 @@ class Handshake:
         """Checks in the order of CONN-40…44; no virtual host is ever down here (CONN-45)."""
         name: str = _attribute(command.method, "virtual_host")
         user = self.user
-        self._admission.check_node()
+        self._connection_limits.check_node()
         vhost = self._find_vhost(name)
         if vhost is None:
             raise NotAllowed(f"vhost {name} not found")
-        self._admission.check_vhost(name, user.name)
-        self._admission.check_user(user.name, user.max_connections)
+        self._connection_limits.check_vhost(name, user.name)
+        self._connection_limits.check_user(user.name, user.max_connections)
         if not user.may_enter(name):
             raise NotAllowed(f"access to vhost '{name}' refused for user '{user.name}'")
-        self._admission.enter(name, user.name)
+        self._connection_limits.enter(name, user.name)
         self._has_entered = True
         self.vhost = vhost
         self._advance(ConnectionEvent.OPENED)

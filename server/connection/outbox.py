@@ -130,7 +130,7 @@ class Outbox:
         if small:
             self._write(b"".join(small))
 
-    def hold(self) -> None:
+    def delay_queue(self) -> None:
         """The socket's own buffer is above its high mark: deliveries wait."""
         self._is_held = self.blocked = True
 

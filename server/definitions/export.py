@@ -68,7 +68,7 @@ def _is_json(row: Row) -> bool:
 
 
 def _sorted_policies(vhost: VHost[QueueLike]) -> list[Policy]:
-    return sorted(vhost.government.policies, key=lambda each: each.name)
+    return sorted(vhost.policy_engine.policies, key=lambda each: each.name)
 
 
 def _policy(vhost: str, policy: Policy) -> Row:

@@ -91,10 +91,10 @@ def dry_run_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
 
     What the content changes nothing of is not copied: a broker may have very many queues.
     """
-    sketch: Broker[QueueLike] = empty_dry_run()
+    dry_run: Broker[QueueLike] = empty_dry_run()
     sources = {(binding.vhost, binding.source) for binding in content.bindings}
     for vhost in broker.vhosts.values():
-        copy, _ = sketch.create_vhost(vhost.name)
+        copy, _ = dry_run.create_vhost(vhost.name)
         copy.queue_limit, copy.exchange_limit = vhost.queue_limit, vhost.exchange_limit
         for each in vhost.exchanges.values():
             if (vhost.name, each.name) not in sources:
@@ -105,7 +105,7 @@ def dry_run_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
                 each.name, each.vhost, each.type, *flags, each.arguments
             )
         copy.queues.update(vhost.queues)
-    return sketch
+    return dry_run
 
 
 class Importer:
@@ -118,11 +118,11 @@ class Importer:
     """
 
     def __init__(
-        self, broker: Broker[Queue], auth: Authenticator, admission: ConnectionLimits
+        self, broker: Broker[Queue], auth: Authenticator, connection_limits: ConnectionLimits
     ) -> None:
         self._broker = broker
         self._auth = auth
-        self._admission = admission
+        self._connection_limits = connection_limits
 
     def leave_out(self, content: Content) -> Iterator[None]:
         """Take what is there already out of the content, step by step (LIMIT-23).
@@ -192,7 +192,7 @@ class Importer:
     def _limit(self, entry: LimitsEntry) -> None:
         _limit_queues(self._broker, entry)
         if "max-connections" in entry.limits:
-            self._admission.limit_vhost(entry.vhost, entry.limits["max-connections"])
+            self._connection_limits.limit_vhost(entry.vhost, entry.limits["max-connections"])
 
 
 def _has_exchange(vhost: VHost[QueueLike] | None, entry: ExchangeEntry) -> bool:
@@ -230,26 +230,26 @@ def _limit_queues(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
         vhost.exchange_limit = most if most >= 0 else None
 
 
-def validate(content: Content, sketch: Broker[QueueLike]) -> None:
+def validate(content: Content, dry_run: Broker[QueueLike]) -> None:
     """Find the first entry that a broker like this one would refuse.
 
     Raises:
         DefinitionsError: with its place
     """
-    _make_vhosts(sketch, content)
+    _make_vhosts(dry_run, content)
     grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
     for permission in grants:
-        _vhost_of(sketch, permission.where, permission.vhost)
+        _vhost_of(dry_run, permission.where, permission.vhost)
     for limits in content.limits:
-        _vhost_of(sketch, limits.where, limits.vhost)
-        _limit_queues(sketch, limits)
+        _vhost_of(dry_run, limits.where, limits.vhost)
+        _limit_queues(dry_run, limits)
     for each in content.policies:
-        _vhost_of(sketch, each.where, each.vhost)
+        _vhost_of(dry_run, each.where, each.vhost)
         try:
             each.policy.require_valid()
         except InvalidPolicy as error:
             raise DefinitionsError(f"{each.where}: {error}") from None
-    _declare(sketch, content)
+    _declare(dry_run, content)
 
 
 def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
@@ -261,7 +261,7 @@ def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
 
 def _set_policies(broker: Broker[QueueLike], content: Content) -> None:
     for each in content.policies:
-        broker.vhosts[each.vhost].government.set_policy(each.policy)
+        broker.vhosts[each.vhost].policy_engine.set_policy(each.policy)
     _drop_old_policies(broker, content)
 
 
@@ -269,9 +269,9 @@ def _drop_old_policies(broker: Broker[QueueLike], content: Content) -> None:
     """Policies that came from a file which does not hold them any more."""
     held = {(each.vhost, *_key(each.policy)) for each in content.policies}
     for vhost in broker.vhosts.values():
-        for policy in list(vhost.government.policies):
+        for policy in list(vhost.policy_engine.policies):
             if policy.comes_from_file and (vhost.name, *_key(policy)) not in held:
-                vhost.government.delete_policy(policy.name, is_operator=policy.is_operator)
+                vhost.policy_engine.delete_policy(policy.name, is_operator=policy.is_operator)
 
 
 def _key(policy: Policy) -> tuple[str, bool]:

@@ -117,7 +117,7 @@ def run(settings: Settings) -> int:
             try:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                     return runner.run(Server(settings, worker).serve())
-            except SpoiltSegmentError as error:
+            except DamagedSegmentError as error:
                 if not left:
                     raise
                 log.warning("journal.reopened", reason=str(error))
@@ -125,7 +125,7 @@ def run(settings: Settings) -> int:
         worker.close()
 
 
-class SpoiltSegmentError(StartupError):
+class DamagedSegmentError(StartupError):
     """A segment that was believed unread is not what was written; the next start reads it."""
 
 
@@ -212,7 +212,7 @@ class Server:
                 if is_off
             ),
         )
-        self._admission = ConnectionLimits(
+        self._connection_limits = ConnectionLimits(
             settings.connection_max,
             {account.name: account.max_connections for account in settings.all_vhosts()},
         )
@@ -231,7 +231,7 @@ class Server:
         self._ledger_files = self._new_ledger_files()
         self._gave_back_at = 0.0
         self._watchman: DiskWatchThread | None = None
-        self._assembly: BrokerRuntime
+        self._runtime: BrokerRuntime
         self._importer: Importer
 
     async def serve(self) -> int:
@@ -242,13 +242,13 @@ class Server:
         for number in IGNORED_SIGNALS:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
-        self._assembly = assembly = self._open(loop)
-        self._offer = self._offer.on(assembly.broker.data_directory)
-        loop.add_reader(assembly.commit.fileno, assembly.commit.on_readable)
+        self._runtime = runtime = self._open(loop)
+        self._offer = self._offer.on(runtime.broker.data_directory)
+        loop.add_reader(runtime.commit.fileno, runtime.commit.on_readable)
         # With this sync those segments go of which nothing is left: starts without any traffic
         # must not pile up files.
-        assembly.commit.request()
-        self._importer = Importer(assembly.broker, self._auth, self._admission)
+        runtime.commit.request()
+        self._importer = Importer(runtime.broker, self._auth, self._connection_limits)
         await self._load_at_start()
         door = Listener(
             loop,
@@ -257,14 +257,14 @@ class Server:
             raise_descriptor_limit(),
         )
         door.look = lambda: self._look(loop)
-        door.is_short = lambda: assembly.relief.is_refusing
+        door.is_short = lambda: runtime.memory_relief.is_refusing
         servers, port = await self._listen(self._settings.port, lambda: SocketProtocol(door))
         tls_port = 0
         if self._tls_context is not None:
             tls = self._tls = TlsListener(door, self._tls_context, self._name_of)
             others, tls_port = await self._listen(self._settings.tls_port, lambda: TlsProtocol(tls))
             servers += others
-        desk = await self._open_desk(loop)
+        commands = await self._open_control_commands(loop)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
@@ -286,9 +286,9 @@ class Server:
             server.close()
         await self._drain(door)
         await self._seal()
-        loop.remove_reader(assembly.commit.fileno)
-        if desk is not None:
-            desk.close()
+        loop.remove_reader(runtime.commit.fileno)
+        if commands is not None:
+            commands.close()
         self._close()
         if self._watchman is not None:
             self._watchman.end()
@@ -299,7 +299,7 @@ class Server:
         """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
         steps: tuple[Callable[[], object], ...] = (
             lambda: self._remove(control.remove, self._settings.data_dir),
-            self._assembly.close,
+            self._runtime.close,
             self._clerk.shutdown,
             self._ledger_files.close,
         )
@@ -433,7 +433,7 @@ class Server:
                     meaning="others may look into it, or a group may remove files: chmod 700",
                 )
             self._ledger_files.open(makes=settings.ledger_enabled)
-            assembly = BrokerRuntime(
+            runtime = BrokerRuntime(
                 settings,
                 disk,
                 self._worker,
@@ -450,7 +450,7 @@ class Server:
         except ReadFailed as error:
             self._ledger_files.close()
             disk.close()
-            raise SpoiltSegmentError(str(error)) from error
+            raise DamagedSegmentError(str(error)) from error
         except StoreError as error:
             raise StartupError(str(error)) from error
         except OSError as error:
@@ -459,7 +459,7 @@ class Server:
             ) from error
         finally:
             progress.close()
-        report = assembly.report
+        report = runtime.report
         log.info(
             "journal.recovered",
             segments=report.segments,
@@ -474,7 +474,7 @@ class Server:
             )
         for damage in report.damaged:
             log.error("journal.damaged", damage=str(damage))
-        return assembly
+        return runtime
 
     def _new_ledger_files(self) -> LedgerFiles:
         settings = self._settings
@@ -489,10 +489,12 @@ class Server:
             calls=self._watch,
         )
 
-    async def _open_desk(self, loop: asyncio.AbstractEventLoop) -> asyncio.Server | None:
+    async def _open_control_commands(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Server | None:
         """Let who owns the data directory switch the ledger, if there can be sockets in it."""
         directory = self._settings.data_dir
-        desk = LedgerCommands(self._assembly, loop.call_soon_threadsafe)
+        commands = LedgerCommands(self._runtime, loop.call_soon_threadsafe)
         try:
             listener = control.listening_socket(directory)
         except OSError as error:
@@ -500,15 +502,15 @@ class Server:
                 "control.unavailable", path=str(directory / control.NAME), reason=str(error)
             )
             return None
-        return await loop.create_unix_server(lambda: control.Peer(desk.verbs), sock=listener)
+        return await loop.create_unix_server(lambda: control.Peer(commands.verbs), sock=listener)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the gauges for the alarms, and once more in a while."""
-        assembly = self._assembly
+        runtime = self._runtime
         if self._stopping.is_set():
             return
-        self._trim_after(loop, has_freed=assembly.check(self._memory.used_octets()))
-        alarms = assembly.alarms
+        self._trim_after(loop, has_freed=runtime.check(self._memory.used_octets()))
+        alarms = runtime.alarms
         if alarms.is_memory_low and loop.time() - self._gave_back_at >= GIVE_BACK_S:
             self._gave_back_at = loop.time()
             give_back_memory()
@@ -519,7 +521,7 @@ class Server:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Much has come in or gone out since memory was looked at."""
         if not self._stopping.is_set():
-            has_freed = self._assembly.check_memory(self._memory.used_octets_quickly())
+            has_freed = self._runtime.check_memory(self._memory.used_octets_quickly())
             self._trim_after(loop, has_freed=has_freed)
 
     def _trim_after(self, loop: asyncio.AbstractEventLoop, *, has_freed: bool) -> None:
@@ -559,8 +561,8 @@ class Server:
         handshake = Handshake(
             self._offer,
             self._auth,
-            self._assembly.broker.vhosts.get,
-            self._admission,
+            self._runtime.broker.vhosts.get,
+            self._connection_limits,
             peer=edge.name,
             is_loopback=is_loopback(peer),
             address=peer,
@@ -568,7 +570,7 @@ class Server:
                 self._mechanisms, edge.certified if self._allows_external else None
             ),
         )
-        return Connection(self._assembly.node, edge, handshake)
+        return Connection(self._runtime.context, edge, handshake)
 
     def _stop(self, signal_name: str) -> None:
         now = time.monotonic()
@@ -590,40 +592,40 @@ class Server:
 
     async def _drain(self, door: Listener) -> None:
         """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
-        assembly = self._assembly
+        runtime = self._runtime
         self._remove_ready_file()
         timeout_s = self._settings.shutdown_timeout_s
         deadline = time.monotonic() + timeout_s
         # Nothing new is read, so that what has been published can be synced and confirmed.
         for edge in list(door.edges):
             edge.pause(STOPPING)
-        assembly.turn.run()
-        is_quiet = lambda: assembly.node.has_failed or assembly.commit.is_idle  # noqa: E731
+        runtime.turn.run()
+        is_quiet = lambda: runtime.context.has_failed or runtime.commit.is_idle  # noqa: E731
         await until(is_quiet, time.monotonic() + timeout_s / 2)
         for edge in list(door.edges):
             connection = edge.connection
             if connection is not None:
                 connection.shut_down("broker forced connection closure with reason 'shutdown'")
             edge.resume(STOPPING)
-        assembly.turn.run()
-        is_left = lambda: not door.edges and assembly.node.budget.is_idle  # noqa: E731
+        runtime.turn.run()
+        is_left = lambda: not door.edges and runtime.context.budget.is_idle  # noqa: E731
         await until(is_left, deadline)
         for edge in list(door.edges):
             edge.abort()
         await until(lambda: not door.edges, time.monotonic() + LAST_WORDS_S)
-        assembly.turn.run()
+        runtime.turn.run()
 
     async def _seal(self) -> None:
         """Have the journal say where it ends; what differs at the next start is damage.
 
         A disk that takes longer than clients may is not waited for. Spec: DURABLE-22
         """
-        assembly = self._assembly
+        runtime = self._runtime
         deadline = time.monotonic() + max(LAST_WORDS_S, self._settings.shutdown_timeout_s)
         for _ in range(SEAL_SYNCS):
-            if assembly.seal() or time.monotonic() >= deadline:
+            if runtime.seal() or time.monotonic() >= deadline:
                 return
-            await until(lambda: assembly.node.has_failed or assembly.commit.is_idle, deadline)
+            await until(lambda: runtime.context.has_failed or runtime.commit.is_idle, deadline)
 
 
 async def in_slices(steps: Iterator[None]) -> None:

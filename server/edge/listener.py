@@ -125,19 +125,19 @@ class Listener:
             return False
         return now - self._turn_began > READ_BUDGET_S
 
-    def wait_for_turn(self, edge: SocketProtocol) -> None:
+    def wait_for_turn(self, protocol: SocketProtocol) -> None:
         """Read this one again in the next loop turn."""
-        edge.pause(OUT_OF_BUDGET)
-        self._waiting.append(edge)
+        protocol.pause(OUT_OF_BUDGET)
+        self._waiting.append(protocol)
 
-    def ends(self, edge: Ends) -> bool:
+    def ends(self, protocol: Ends) -> bool:
         """Its client will send no more: False when it may end now, else it will in a later turn."""
         if self._may_end == TURN_ENDS:
             self.loop.call_soon(self._end_some)
         if self._may_end and not self._ending:
             self._may_end -= 1
             return False
-        self._ending[edge] = None
+        self._ending[protocol] = None
         return True
 
     def _end_some(self) -> None:
@@ -145,28 +145,28 @@ class Listener:
         self._may_end = TURN_ENDS
         if self._ending:
             self._may_end = 0
-            for edge in list(islice(self._ending, TURN_ENDS)):
-                del self._ending[edge]
-                edge.end()
+            for protocol in list(islice(self._ending, TURN_ENDS)):
+                del self._ending[protocol]
+                protocol.end()
             self.loop.call_soon(self._end_some)
 
     def _end_turn(self) -> None:
         self._turn_began = 0.0
         waiting, self._waiting = self._waiting, []
-        for edge in waiting:
-            edge.resume(OUT_OF_BUDGET)
+        for protocol in waiting:
+            protocol.resume(OUT_OF_BUDGET)
 
 
 class SocketProtocol(asyncio.BufferedProtocol):
     """One socket. It is the connection's `Wire`."""
 
     def __init__(
-        self, door: Listener, certified: str | None = None, *, is_plain: bool = True
+        self, listener: Listener, certified: str | None = None, *, is_plain: bool = True
     ) -> None:
         """`certified`: the user name in the client's certificate, "" if it holds none, None when
         there is no valid certificate (TLS-20); `is_plain`: what is written here is what is sent.
         """
-        self._door = door
+        self._listener = listener
         self._is_plain = is_plain
         self.certified = certified
         self._transport: asyncio.Transport | None = None
@@ -188,24 +188,24 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """Begin: name the connection and make it."""
         # uvloop's transports are no subclasses of asyncio's, only shaped like them.
         self._transport = socket_transport = cast("asyncio.Transport", transport)
-        high = self._door.high_octets
+        high = self._listener.high_octets
         socket_transport.set_write_buffer_limits(high=high, low=high // 4)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{shown(peer)} -> {shown(here)}"
-        if self._door.is_full():
+        if self._listener.is_full():
             self._transport.abort()
             return
-        self._door.edges.add(self)
-        self._connection = self._door.new_connection(self, str(peer[0]) if peer else "")
+        self._listener.edges.add(self)
+        self._connection = self._listener.new_connection(self, str(peer[0]) if peer else "")
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """The shared buffer."""
-        return self._door.buffer
+        return self._listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Octets have come."""
         if not self.is_swallowing(nbytes):
-            self.receive(bytes(self._door.buffer[:nbytes]), is_full=nbytes == RECEIVE_OCTETS)
+            self.receive(bytes(self._listener.buffer[:nbytes]), is_full=nbytes == RECEIVE_OCTETS)
 
     def is_swallowing(self, octets: int) -> bool:
         """True when all has been said: what still comes is counted, and not read."""
@@ -218,15 +218,15 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def receive(self, data: bytes, *, is_full: bool) -> None:
         """Give octets to the connection; `is_full` when more are likely to wait in the socket."""
         if self._connection is not None:
-            self._door.count(len(data))
-            over = self._door.over_budget()
+            self._listener.count(len(data))
+            over = self._listener.over_budget()
             self._connection.receive(data)
             if over and is_full:
-                self._door.wait_for_turn(self)
+                self._listener.wait_for_turn(self)
 
     def eof_received(self) -> bool:
         """The client will send no more: that is the end, in a later turn when many end at once."""
-        return self._door.ends(self)
+        return self._listener.ends(self)
 
     def end(self) -> None:
         """See `Ends`."""
@@ -235,7 +235,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self._door.edges.discard(self)
+        self._listener.edges.discard(self)
         self._transport = None
         if self._lingering is not None:
             self._lingering.cancel()
@@ -248,7 +248,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """The write buffer is above its mark."""
         self._is_held = True
         if self._connection is not None:
-            self._connection.outbox.hold()
+            self._connection.outbox.delay_queue()
 
     def resume_writing(self) -> None:
         """The write buffer has drained."""
@@ -268,7 +268,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """Send octets."""
         if self._transport is None or self._is_finishing:
             return
-        self._door.count(len(data))
+        self._listener.count(len(data))
         self._transport.write(data)
         # Deliveries stop at the high mark; answers do not. A client that asks on and on and
         # never reads is no longer listened to.
@@ -312,8 +312,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
             transport.resume_reading()
         if transport.can_write_eof():
             transport.write_eof()
-        self._linger_until = self._door.loop.time() + LAST_WORDS_LIMIT_S
-        self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
+        self._linger_until = self._listener.loop.time() + LAST_WORDS_LIMIT_S
+        self._lingering = self._listener.loop.call_later(LINGER_S, self._linger)
 
     def _linger(self) -> None:
         """The end, unless a slow client has not yet been given everything, or one that said its
@@ -324,8 +324,8 @@ class SocketProtocol(asyncio.BufferedProtocol):
         is_sending = self._is_orderly and self._swallowed_octets > self._looked_octets
         self._looked_octets = self._swallowed_octets
         is_busy = is_sending or transport.get_write_buffer_size()
-        if is_busy and self._door.loop.time() < self._linger_until:
-            self._lingering = self._door.loop.call_later(LINGER_S, self._linger)
+        if is_busy and self._listener.loop.time() < self._linger_until:
+            self._lingering = self._listener.loop.call_later(LINGER_S, self._linger)
         else:
             self.abort()
 
@@ -368,7 +368,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Run a callable after a delay."""
-        return self._door.loop.call_later(delay_s, callback)
+        return self._listener.loop.call_later(delay_s, callback)
 
 
 def shown(address: tuple[object, ...] | str | None) -> str:

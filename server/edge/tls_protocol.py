@@ -54,9 +54,9 @@ class TlsListener:
     """
 
     def __init__(
-        self, door: Listener, context: ssl.SSLContext, name_of: Callable[[Certificate], str]
+        self, listener: Listener, context: ssl.SSLContext, name_of: Callable[[Certificate], str]
     ) -> None:
-        self.door = door
+        self.listener = listener
         self.context = context
         self.name_of = name_of
 
@@ -66,12 +66,12 @@ class TlsProtocol(asyncio.BufferedProtocol):
 
     def __init__(self, tls: TlsListener) -> None:
         self._tls = tls
-        self._door = tls.door
+        self._listener = tls.listener
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tunnel = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._tls_protocol = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._socket: asyncio.Transport
         self._timer: asyncio.TimerHandle | None = None
-        self._edge: SocketProtocol | None = None
+        self._protocol: SocketProtocol | None = None
         self._has_spoken = False
         self._is_refused = False
         self._refused_octets = 0
@@ -82,15 +82,15 @@ class TlsProtocol(asyncio.BufferedProtocol):
         """Wait for the client to begin, but not for long."""
         # As in Edge: uvloop's are only shaped like these.
         self._socket = cast("asyncio.Transport", transport)
-        if self._door.is_full():
+        if self._listener.is_full():
             self._socket.abort()
             return
-        self._door.greeted.add(self)
-        self._timer = self._door.loop.call_later(HANDSHAKE_S, self._timeout)
+        self._listener.greeted.add(self)
+        self._timer = self._listener.loop.call_later(HANDSHAKE_S, self._timeout)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """The buffer that all share."""
-        return self._door.buffer
+        return self._listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Octets have come."""
@@ -99,23 +99,23 @@ class TlsProtocol(asyncio.BufferedProtocol):
             if self._refused_octets > LINGER_OCTETS:
                 self._socket.abort()
             return
-        edge = self._edge
-        if edge is not None and edge.is_swallowing(nbytes):
+        protocol = self._protocol
+        if protocol is not None and protocol.is_swallowing(nbytes):
             return
         if not self._has_spoken:
             self._has_spoken = True
-            if self._door.buffer[0] != HANDSHAKE_RECORD:
-                self._refuse(_mistake(bytes(self._door.buffer[:nbytes])))
+            if self._listener.buffer[0] != HANDSHAKE_RECORD:
+                self._refuse(_mistake(bytes(self._listener.buffer[:nbytes])))
                 return
-        self._incoming.write(self._door.buffer[:nbytes])
-        if edge is None:
-            edge = self._shake_hands()
-        if edge is not None:
-            self._read(edge, is_full=nbytes == RECEIVE_OCTETS)
+        self._incoming.write(self._listener.buffer[:nbytes])
+        if protocol is None:
+            protocol = self._shake_hands()
+        if protocol is not None:
+            self._read(protocol, is_full=nbytes == RECEIVE_OCTETS)
 
     def eof_received(self) -> bool:
         """The client will send no more: that is the end, in a later turn when many end at once."""
-        return self._door.ends(self)
+        return self._listener.ends(self)
 
     def end(self) -> None:
         """See `transport.Ends`."""
@@ -123,30 +123,30 @@ class TlsProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self._door.greeted.discard(self)
+        self._listener.greeted.discard(self)
         self._cancel_timer()
-        edge, self._edge = self._edge, None
-        if edge is not None:
-            edge.connection_lost(exc)
+        protocol, self._protocol = self._protocol, None
+        if protocol is not None:
+            protocol.connection_lost(exc)
         elif self._has_spoken and not self._is_refused:
             self._tell("the client hung up")
 
     def pause_writing(self) -> None:
         """The socket's buffer is above its mark."""
-        if self._edge is not None:
-            self._edge.pause_writing()
+        if self._protocol is not None:
+            self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
         """The socket's buffer has drained."""
-        if self._edge is not None:
-            self._edge.resume_writing()
+        if self._protocol is not None:
+            self._protocol.resume_writing()
 
     # TLS
 
     def _shake_hands(self) -> SocketProtocol | None:
         """Go on with the handshake; returns the edge when it is done."""
         try:
-            self._tunnel.do_handshake()
+            self._tls_protocol.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
             return None
@@ -155,28 +155,28 @@ class TlsProtocol(asyncio.BufferedProtocol):
             return None
         self._cancel_timer()
         self._flush()
-        self._door.greeted.discard(self)
-        edge = SocketProtocol(self._door, self._certified(), is_plain=False)
+        self._listener.greeted.discard(self)
+        protocol = SocketProtocol(self._listener, self._certified(), is_plain=False)
         # Our methods are those that an edge calls.
-        edge.connection_made(cast("asyncio.Transport", self))
-        self._edge = edge
-        return edge
+        protocol.connection_made(cast("asyncio.Transport", self))
+        self._protocol = protocol
+        return protocol
 
     def _certified(self) -> str | None:
         """The name in the client's certificate; None without a valid one."""
         try:
-            certificate = self._tunnel.getpeercert()
+            certificate = self._tls_protocol.getpeercert()
         except (ValueError, ssl.SSLError):
             # A name in it is no text, or not what it says it is.
             return ""
         return self._tls.name_of(certificate) if certificate else None
 
-    def _read(self, edge: SocketProtocol, *, is_full: bool) -> None:
+    def _read(self, protocol: SocketProtocol, *, is_full: bool) -> None:
         """Give to the edge what the records hold that have come."""
         pieces: list[bytes] = []
         is_over = False
         try:
-            while piece := self._tunnel.read(RECORD_OCTETS):
+            while piece := self._tls_protocol.read(RECORD_OCTETS):
                 pieces.append(piece)
             is_over = True
         except ssl.SSLWantReadError:
@@ -186,9 +186,9 @@ class TlsProtocol(asyncio.BufferedProtocol):
             is_over = True
         self._flush()
         if pieces:
-            edge.receive(b"".join(pieces), is_full=is_full)
+            protocol.receive(b"".join(pieces), is_full=is_full)
         # A connection that has said its last words ends by itself.
-        if is_over and not edge.is_swallowing(0):
+        if is_over and not protocol.is_swallowing(0):
             self._send_end()
             self._socket.close()
 
@@ -199,7 +199,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
     def _send_end(self) -> None:
         """close-notify, without waiting for the client's."""
         with suppress(ssl.SSLError):
-            self._tunnel.unwrap()
+            self._tls_protocol.unwrap()
         self._flush()
 
     # The ends of a handshake
@@ -220,7 +220,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         self._flush()
         self._socket.write_eof()
         self._cancel_timer()
-        self._timer = self._door.loop.call_later(LINGER_S, self._timeout)
+        self._timer = self._listener.loop.call_later(LINGER_S, self._timeout)
 
     def _tell(self, reason: str) -> None:
         peer = shown(self._socket.get_extra_info("peername"))
@@ -241,7 +241,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         view = memoryview(data)
         try:
             while view:
-                view = view[self._tunnel.write(view) :]
+                view = view[self._tls_protocol.write(view) :]
         except ssl.SSLError as error:
             # A turn writes for many connections: it must not end because of one.
             self._tell(_reason(error))

@@ -80,20 +80,20 @@ class ChannelEventRecorder:
     """
 
     __slots__ = (
-        *("_book", "_channel", "_is_refused", "_names", "_numbers", "_returns", "_routes"),
+        *("_writer", "_channel", "_is_refused", "_names", "_numbers", "_returns", "_routes"),
         *("_run", "_vhost", "_where", "committed", "confirms_from", "connection", "last", "route"),
     )
 
     def __init__(
         self,
-        book: LedgerWriter,
+        writer: LedgerWriter,
         names: Names,
         vhost: str,
         connection: int,
         channel: int,
         numbers: dict[int, int],
     ) -> None:
-        self._book = book
+        self._writer = writer
         self._names = names
         self._vhost = vhost
         self._numbers = numbers
@@ -115,7 +115,7 @@ class ChannelEventRecorder:
         self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
     ) -> None:
         """See `Author`."""
-        route, book = self.route, self._book
+        route, writer = self.route, self._writer
         if route is None:
             return
         count, queues = len(raws), target.queues
@@ -125,32 +125,32 @@ class ChannelEventRecorder:
         octets -= count * (len(raws[0]) - body_size(raws[0]))
         run, is_plain = self._run, not (self._is_refused or self._returns)
         if (
-            book.growing is self
+            writer.growing is self
             and first_lsn == run.next_lsn
             and run.is_for(route, queues, persistent=persistent)
             and is_plain
         ):
             run.next_lsn += count
             run.octets += octets
-            book.highest_lsn = run.next_lsn - 1
+            writer.highest_lsn = run.next_lsn - 1
             return
         known = self._routes.get(route)
         if known is None or known[1] is not queues or known[0] < self._names.oldest_route:
             known = self._know(route, queues, mandatory=route.mandatory)
         if is_plain and queues and not self._names.tells_ids:
             # What comes next may be more of it.
-            book.begin(self)
+            writer.begin(self)
             self._run = Run(route, known, first, first_lsn, persistent=persistent)
             self._run.next_lsn += count
             self._run.octets = octets
-            book.highest_lsn = first_lsn + count - 1
+            writer.highest_lsn = first_lsn + count - 1
             return
         lsns = "null"
         if queues:
-            book.highest_lsn = last_lsn = first_lsn + count - 1
+            writer.highest_lsn = last_lsn = first_lsn + count - 1
             lsns = f"[{first_lsn},{last_lsn}]"
         more = self._more(raws)
-        book.put(
+        writer.put(
             f'pub","rt":{known[0]},{self._where},"s":[{first},{self.last}],"p":{persistent:d},'
             f'"z":{octets},"lsn":{lsns},"to":{known[2]}{more}'
         )
@@ -173,7 +173,7 @@ class ChannelEventRecorder:
         rt = self._route_number(route, mandatory=mandatory)
         self.last += 1
         more = self._more([raw])
-        self._book.put(
+        self._writer.put(
             f'pub","rt":{rt},{self._where},"s":[{self.last},{self.last}],"p":{persistent:d},'
             f'"z":{body_size(raw)},"lsn":null,"to":[]{more}'
         )
@@ -214,7 +214,7 @@ class ChannelEventRecorder:
         codes, self._returns = self._returns, []
         for code, some in groupby(enumerate(codes, first), lambda pair: pair[1]):
             text = ranges_text([number for number, _ in some])
-            self._book.put(f'ret",{self._where},"i":{text},"w":{code}')
+            self._writer.put(f'ret",{self._where},"i":{text},"w":{code}')
 
     # Confirms
 
@@ -225,14 +225,14 @@ class ChannelEventRecorder:
 
     def tells_answers(self, mode: str) -> None:
         """Write down that each publish from here on is owed an answer."""
-        self._book.put(f'sel",{self._where},"w":"{mode}"')
+        self._writer.put(f'sel",{self._where},"w":"{mode}"')
 
     def confirmed(self, ranges: list[tuple[int, int]], watermark: int, *, is_ok: bool) -> None:
         """Confirm numbers have been said to be safe, or refused."""
         start = self.confirms_from
         if len(ranges) == 1:
             first, last = ranges[0]
-            self._book.put(
+            self._writer.put(
                 f'cnf",{self._where},"i":[[{first + start},{last + start}]],"ok":{is_ok:d},'
                 f'"wm":{watermark}'
             )
@@ -244,7 +244,7 @@ class ChannelEventRecorder:
             else:
                 pairs.append((first + start, last + start))
         for text in in_lines(pairs):
-            self._book.put(f'cnf",{self._where},"i":{text},"ok":{is_ok:d},"wm":{watermark}')
+            self._writer.put(f'cnf",{self._where},"i":{text},"ok":{is_ok:d},"wm":{watermark}')
 
     def commits(self, last_before: int) -> None:
         """What was published since is one transaction."""
@@ -254,7 +254,7 @@ class ChannelEventRecorder:
         """A commit is safe, or was refused."""
         first, last = self.committed
         if first <= last:
-            self._book.put(
+            self._writer.put(
                 f'cnf",{self._where},"i":[[{first},{last}]],"ok":{is_ok:d},"wm":{watermark}'
             )
 
@@ -266,27 +266,27 @@ class ChannelEventRecorder:
         """basic.get."""
         if queue.recorder is not None:
             lsn = message[2] >> 1
-            self._book.put(
+            self._writer.put(
                 f'dlv","qid":{queue.recorder.qid},"cid":0,"i":[[{lsn},{lsn}]],"tag":{tag},'
                 f'"r":{is_again:d},"na":{no_ack:d}'
             )
 
-    def settled(self, entry: UnackedBatch, fate: Outcome, why: str = "") -> None:
+    def settled(self, entry: UnackedBatch, outcome: Outcome, why: str = "") -> None:
         """Deliveries are acked or go back; of what is refused its queue tells the end."""
         queue = entry.queue
-        messages, queue_pen, consumer = entry.messages, queue.recorder, entry.consumer
-        if queue_pen is None or fate is DISCARDED or queue.is_deleted or not messages:
+        messages, queue_recorder, consumer = entry.messages, queue.recorder, entry.consumer
+        if queue_recorder is None or outcome is DISCARDED or queue.is_deleted or not messages:
             return
-        pen = consumer.pen if consumer is not None else None
-        where = f'"qid":{queue_pen.qid},"cid":{pen.cid if pen is not None else 0}'
+        recorder = consumer.recorder if consumer is not None else None
+        where = f'"qid":{queue_recorder.qid},"cid":{recorder.cid if recorder is not None else 0}'
         if entry.is_dense:
             text = f"[[{messages[0][2] >> 1},{messages[-1][2] >> 1}]]"
         else:
             text = lsns_text(messages)
-        if fate is ACKED:
-            self._book.put(f'ack",{where},"i":{text}')
+        if outcome is ACKED:
+            self._writer.put(f'ack",{where},"i":{text}')
         else:
-            self._book.put(f'req",{where},"i":{text},"w":"{why or RETURNED[fate]}"')
+            self._writer.put(f'req",{where},"i":{text},"w":"{why or RETURNED[outcome]}"')
 
     def close(self) -> None:
         """The channel is gone; one of its number goes on counting."""

@@ -89,8 +89,8 @@ class InventoryJob:
         kept: dead letters of a queue that a full disk has sent back
     """
 
-    def __init__(self, node: BrokerContext, kept: Callable[[Queue], list[int]]) -> None:
-        self._node = node
+    def __init__(self, context: BrokerContext, kept: Callable[[Queue], list[int]]) -> None:
+        self._context = context
         self._kept = kept
         self._jobs: deque[tuple[Iterator[None], Callable[[], None]]] = deque()
 
@@ -101,7 +101,7 @@ class InventoryJob:
 
     def begin(
         self,
-        book: LedgerWriter,
+        writer: LedgerWriter,
         why: str,
         done: Callable[[], None],
         before: Callable[[Queue], None] | None = None,
@@ -111,23 +111,27 @@ class InventoryJob:
         `before` is called with each queue before its lines.
         """
         queues = [
-            queue for vhost in self._node.broker.vhosts.values() for queue in vhost.queues.values()
+            queue
+            for vhost in self._context.broker.vhosts.values()
+            for queue in vhost.queues.values()
         ]
-        self._jobs.append((self._take(book, queues, why, before), done))
-        self._node.turn.later(self.step)
+        self._jobs.append((self._take(writer, queues, why, before), done))
+        self._context.turn.later(self.step)
 
-    def begin_at_once(self, book: LedgerWriter, why: str, done: Callable[[], None]) -> None:
+    def begin_at_once(self, writer: LedgerWriter, why: str, done: Callable[[], None]) -> None:
         """The same, of this very moment: nothing that happens from now on is in it."""
         queues = [
-            queue for vhost in self._node.broker.vhosts.values() for queue in vhost.queues.values()
+            queue
+            for vhost in self._context.broker.vhosts.values()
+            for queue in vhost.queues.values()
         ]
-        holdings = self._holdings(queues, book.number)
-        self._jobs.append((self._write_all(book, holdings, why), done))
-        self._node.turn.later(self.step)
+        holdings = self._holdings(queues, writer.number)
+        self._jobs.append((self._write_all(writer, holdings, why), done))
+        self._context.turn.later(self.step)
 
     def step(self) -> None:
         """Go on for a while."""
-        clock = self._node.clock
+        clock = self._context.clock
         end = clock() + TURN_S
         while self._jobs and clock() < end:
             job, done = self._jobs[0]
@@ -135,7 +139,7 @@ class InventoryJob:
                 self._jobs.popleft()
                 done()
         if self._jobs:
-            self._node.turn.later(self.step)
+            self._context.turn.later(self.step)
 
     def finish(self) -> None:
         """Take all that was begun to its end, now."""
@@ -159,7 +163,7 @@ class InventoryJob:
 
     def _take(
         self,
-        book: LedgerWriter,
+        writer: LedgerWriter,
         queues: list[Queue],
         why: str,
         before: Callable[[Queue], None] | None,
@@ -169,16 +173,16 @@ class InventoryJob:
             some = [queue for queue in some if not queue.is_deleted]
             for queue in some if before is not None else ():
                 before(queue)  # type: ignore[misc]
-            yield from self._write_all(book, self._holdings(some, book.number), why)
+            yield from self._write_all(writer, self._holdings(some, writer.number), why)
             yield None
 
-    def _write_all(self, book: LedgerWriter, holdings: list[Holding], why: str) -> Iterator[None]:
+    def _write_all(self, writer: LedgerWriter, holdings: list[Holding], why: str) -> Iterator[None]:
         for count, holding in enumerate(holdings, 1):
-            yield from self._write(book, holding, why)
+            yield from self._write(writer, holding, why)
             if count % BATCH_QUEUES == 0:
                 yield None
 
-    def _write(self, book: LedgerWriter, holding: Holding, why: str) -> Iterator[None]:
+    def _write(self, writer: LedgerWriter, holding: Holding, why: str) -> Iterator[None]:
         is_large = holding.size > FEW
         count = 0
         for count, _ in enumerate(holding.ranges(), 1):
@@ -189,14 +193,14 @@ class InventoryJob:
         qid = holding.queue.recorder.qid if holding.queue.recorder is not None else 0
         for part in range(1, parts + 1):
             pairs = list(islice(ranges, LINE_RANGES))
-            book.put(
+            writer.put(
                 f'inv","qid":{qid},"i":{pairs_text(pairs)},"full":1,"w":"{why}","part":{part},'
                 f'"parts":{parts},"at":{holding.at}'
             )
             if is_large:
                 yield None
-            if book.octets > WAITING_OCTETS:
-                book.flush()
+            if writer.octets > WAITING_OCTETS:
+                writer.flush()
 
     def _holdings(self, queues: list[Queue], at: int) -> list[Holding]:
         found = [Holding(queue, at, queue.held_lsns(), queue.held_spans()) for queue in queues]
@@ -205,7 +209,7 @@ class InventoryJob:
             for holding in found
             if holding.queue.unacked_count and not isinstance(holding.queue, Stream)
         }
-        for connection in self._node.connections if outstanding else ():
+        for connection in self._context.connections if outstanding else ():
             for channel in connection.channels.values():
                 for entry in channel.outstanding():
                     lsns = outstanding.get(entry.queue)

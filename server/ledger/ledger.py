@@ -112,36 +112,36 @@ class Ledger:
 
     def __init__(
         self,
-        habits: LedgerConfig,
+        ledger_config: LedgerConfig,
         files: Files,
-        node: BrokerContext,
+        context: BrokerContext,
         clock_us: Callable[[], int],
         kept: Callable[[Queue], list[int]],
     ) -> None:
-        self._habits = habits
+        self._config = ledger_config
         self._files = files
-        self._node = node
+        self._context = context
         self._clock_us = clock_us
-        self._stocktaking = InventoryJob(node, kept)
+        self._inventory_job = InventoryJob(context, kept)
         self._epoch = files.before.epoch
         self._before = files.before
         self._connection_count = self._unstored_count = 0
         self._opened_at = self._counted_at = 0.0
-        self._book: LedgerWriter | None = None
+        self._writer: LedgerWriter | None = None
         self._names: Names
         self._lost_count = 0
 
     @property
     def is_on(self) -> bool:
         """Whether events are written down."""
-        return self._book is not None
+        return self._writer is not None
 
     def status(self) -> dict[str, object]:
         """What there is to say of it."""
-        book = self._book
-        found: dict[str, object] = {"on": book is not None, "broker": self._habits.broker}
-        if book is not None:
-            found |= {"epoch": book.epoch, "lines": book.number, "lost": book.lost_count}
+        writer = self._writer
+        found: dict[str, object] = {"on": writer is not None, "broker": self._config.broker}
+        if writer is not None:
+            found |= {"epoch": writer.epoch, "lines": writer.number, "lost": writer.lost_count}
         if self._files.seal:
             # Whoever notes it elsewhere can tell later that nothing before it was rewritten.
             found["seal"] = self._files.seal
@@ -159,77 +159,77 @@ class Ledger:
         Raises:
             OSError: its first file cannot be made; nothing has changed
         """
-        if self._book is not None:
+        if self._writer is not None:
             return
-        habits, before, node = self._habits, self._before, self._node
+        ledger_config, before, context = self._config, self._before, self._context
         self._files.begin(self._epoch + 1)
         self._epoch += 1
-        book = LedgerWriter(
-            habits.broker,
+        writer = LedgerWriter(
+            ledger_config.broker,
             self._epoch,
             self._files,
             self._clock_us,
-            habits.buffer_octets,
-            lambda: node.turn.later(self._after_gap),
+            ledger_config.buffer_octets,
+            lambda: context.turn.later(self._after_gap),
         )
-        self._book = book
-        self._names = Names(book, self._queue_id, self, tells_ids=habits.tells_ids)
-        book.highest_lsn = before.lsn
+        self._writer = writer
+        self._names = Names(writer, self._queue_id, self, tells_ids=ledger_config.tells_ids)
+        writer.highest_lsn = before.lsn
         is_first = not before.epoch
         how = ("clean" if before.is_clean else "crash") if at_start else "on"
-        sync = "group" if habits.is_synced else "off"
+        sync = "group" if ledger_config.is_synced else "off"
         is_dark = not is_first and (before.is_dark or not at_start)
         previous = ("null",) * 3 if is_first else (before.epoch, before.number, before.lsn)
-        book.name(
-            f'boot","fmt":{FORMAT},"ver":"{habits.version}","w":"{how}",'
-            f'"wm":{node.watermark},'
-            f'"msg":{node.watermark if message_lsn is None else message_lsn},'
+        writer.name(
+            f'boot","fmt":{FORMAT},"ver":"{ledger_config.version}","w":"{how}",'
+            f'"wm":{context.watermark},'
+            f'"msg":{context.watermark if message_lsn is None else message_lsn},'
             f'"prev_o":{previous[0]},"prev_n":{previous[1]},'
             f'"prev_lsn":{previous[2]},"sync":"{sync}","dark":{is_dark:d}'
         )
-        self._opened_at = self._counted_at = node.clock()
-        node.ledger = self
-        node.turn.ledger = book
-        for vhost in node.broker.vhosts.values():
+        self._opened_at = self._counted_at = context.clock()
+        context.ledger = self
+        context.turn.ledger = writer
+        for vhost in context.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.recorder = self._names.queue(queue, "recovered" if at_start else "known")
-        for connection in node.connections:
+        for connection in context.connections:
             for channel in connection.channels.values():
                 self._equip(channel)
-        self._stocktaking.begin_at_once(book, "boot" if at_start else "on", self._nothing)
+        self._inventory_job.begin_at_once(writer, "boot" if at_start else "on", self._nothing)
         self.flush()
-        log.info("ledger.on", epoch=book.epoch)
+        log.info("ledger.on", epoch=writer.epoch)
 
     def switch_off(self, why: str = "off", done: Callable[[str], None] | None = None) -> None:
         """End the epoch, with inventories; `done` is told the path of its last file."""
-        book, node = self._book, self._node
-        if book is None:
+        writer, context = self._writer, self._context
+        if writer is None:
             return
-        self._stocktaking.finish()
-        self._stocktaking.begin(book, "stop", self._nothing)
-        self._stocktaking.finish()
-        book.name(f'end","w":"{why}"')
-        book.close()
-        self._book = node.ledger = node.turn.ledger = None
-        for vhost in node.broker.vhosts.values():
+        self._inventory_job.finish()
+        self._inventory_job.begin(writer, "stop", self._nothing)
+        self._inventory_job.finish()
+        writer.name(f'end","w":"{why}"')
+        writer.close()
+        self._writer = context.ledger = context.turn.ledger = None
+        for vhost in context.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.recorder = None
-        for connection in node.connections:
+        for connection in context.connections:
             connection.publish_numbers = (0, 0, {})
             for channel in connection.channels.values():
-                channel.pen = None
+                channel.recorder = None
                 if channel.confirms is not None:
-                    channel.confirms.pen = None
+                    channel.confirms.recorder = None
                 for consumer in channel.consumers.values():
-                    consumer.pen = None
-        self._before = Before(book.epoch, book.number - 1, book.highest_lsn, is_dark=True)
-        self._files.end(book.highest_lsn, done, goes_dark=why != "stop")
-        log.info("ledger.off", epoch=book.epoch)
+                    consumer.recorder = None
+        self._before = Before(writer.epoch, writer.number - 1, writer.highest_lsn, is_dark=True)
+        self._files.end(writer.highest_lsn, done, goes_dark=why != "stop")
+        log.info("ledger.off", epoch=writer.epoch)
 
     def close(self) -> None:
         """The broker ends; after a failure of the store nobody can say what it holds."""
-        if self._book is not None and self._node.has_failed:
-            self._book.close()
+        if self._writer is not None and self._context.has_failed:
+            self._writer.close()
         else:
             self.switch_off("stop")
 
@@ -240,51 +240,53 @@ class Ledger:
 
     def flush(self) -> None:
         """Hand what was written down to the operating system."""
-        if self._book is not None:
-            self._book.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def synced(self, watermark: int, duration_ms: float) -> None:
         """Everything up to this LSN is on disk."""
-        if self._book is not None:
-            self._book.put(f'syn","wm":{watermark},"us":{int(duration_ms * 1000)}')
+        if self._writer is not None:
+            self._writer.put(f'syn","wm":{watermark},"us":{int(duration_ms * 1000)}')
 
     def look(self) -> None:
         """About once a second: is it time for another file, or for inventories?"""
-        book, now, habits = self._book, self._node.clock(), self._habits
-        if book is None:
+        writer, now, ledger_config = self._writer, self._context.clock(), self._config
+        if writer is None:
             return
-        book.flush()
-        is_old = now - self._opened_at >= habits.rotate_s
-        if is_old or self._files.octets >= habits.file_octets:
+        writer.flush()
+        is_old = now - self._opened_at >= ledger_config.rotate_s
+        if is_old or self._files.octets >= ledger_config.file_octets:
             self._opened_at = now
-            self._files.rotate(book.highest_lsn)
-        if habits.inventory_s and now - self._counted_at >= habits.inventory_s:
+            self._files.rotate(writer.highest_lsn)
+        if ledger_config.inventory_s and now - self._counted_at >= ledger_config.inventory_s:
             self._take_inventory("periodic", self._nothing)
 
     def rotate(self, done: Callable[[str], None]) -> None:
         """Give what was written until now up for reading."""
-        if self._book is not None:
-            self._book.flush()
-            self._opened_at = self._node.clock()
-            self._files.rotate(self._book.highest_lsn, done)
+        if self._writer is not None:
+            self._writer.flush()
+            self._opened_at = self._context.clock()
+            self._files.rotate(self._writer.highest_lsn, done)
 
     def take_inventory(self, done: Callable[[str], None]) -> None:
         """Take inventories of all queues; `done` is told the path of the file they end in."""
         self._take_inventory("request", lambda: self.rotate(done))
 
     def _take_inventory(self, why: str, done: Callable[[], None]) -> None:
-        book = self._book
-        if book is None:
+        writer = self._writer
+        if writer is None:
             return
-        self._counted_at = self._node.clock()
+        self._counted_at = self._context.clock()
         names = self._names
         # Earlier files may be gone by their age, so what lines refer to is said again.
         names.routes_again()
-        for connection in self._node.connections:
+        for connection in self._context.connections:
             for channel in connection.channels.values():
                 for consumer in channel.consumers.values():
                     self._say(consumer, "known")
-        self._stocktaking.begin(book, why, done, lambda queue: names.queue_again(queue, "known"))
+        self._inventory_job.begin(
+            writer, why, done, lambda queue: names.queue_again(queue, "known")
+        )
 
     def _after_gap(self) -> None:
         """Names may have been dropped, too, and only an inventory tells what is there now."""
@@ -294,37 +296,37 @@ class Ledger:
 
     def declared(self, queue: Queue) -> None:
         """There is a new queue."""
-        if self._book is not None:
+        if self._writer is not None:
             queue.recorder = self._names.queue(queue, "declared")
 
     def changed(self, queue: Queue) -> None:
         """A queue has other features."""
-        if self._book is not None:
+        if self._writer is not None:
             self._names.queue_changed(queue)
 
     def purged(self, queue: Queue) -> None:
         """See `Watch`."""
-        book, pen = self._book, queue.recorder
-        if book is not None and pen is not None:
-            pen.lost_ranges(self._stocktaking.ready(queue, book.number).ranges(), "purged")
+        writer, recorder = self._writer, queue.recorder
+        if writer is not None and recorder is not None:
+            recorder.lost_ranges(self._inventory_job.ready(queue, writer.number).ranges(), "purged")
             self._names.queue_again(queue, "purged")
 
     def deleted(self, queue: Queue) -> None:
         """See `Watch`."""
-        book, pen = self._book, queue.recorder
-        if book is not None and pen is not None:
-            holding = self._stocktaking.holding(queue, book.number)
-            pen.lost_ranges(holding.ranges(), "deleted")
+        writer, recorder = self._writer, queue.recorder
+        if writer is not None and recorder is not None:
+            holding = self._inventory_job.holding(queue, writer.number)
+            recorder.lost_ranges(holding.ranges(), "deleted")
             self._names.queue_again(queue, "deleted")
 
     def opened(self, channel: Channel) -> ChannelEventRecorder | None:
         """A pen for a new channel."""
-        if self._book is None:
+        if self._writer is None:
             return None
         connection = channel.connection
         number, numbers = self._numbers_of(connection)
         return ChannelEventRecorder(
-            self._book, self._names, channel.vhost.name, number, channel.number, numbers
+            self._writer, self._names, channel.vhost.name, number, channel.number, numbers
         )
 
     def _numbers_of(self, connection: Connection) -> tuple[int, dict[int, int]]:
@@ -339,7 +341,7 @@ class Ledger:
     def consumes(self, consumer: Consumer) -> None:
         """A consumer has come."""
         number, _ = self._numbers_of(consumer.channel.connection)
-        consumer.pen = self._names.consumer(consumer, number, "start")
+        consumer.recorder = self._names.consumer(consumer, number, "start")
 
     def consumes_no_more(self, consumer: Consumer) -> None:
         """A consumer has gone."""
@@ -347,30 +349,30 @@ class Ledger:
 
     def limited(self, consumer: Consumer) -> None:
         """A consumer has another prefetch limit."""
-        pen = consumer.pen
-        if isinstance(pen, ConsumerEventRecorder) and not consumer.no_ack:
-            pen.limit = consumer.credit.limit
+        recorder = consumer.recorder
+        if isinstance(recorder, ConsumerEventRecorder) and not consumer.no_ack:
+            recorder.limit = consumer.credit.limit
             self._say(consumer, "limit")
 
     def _say(self, consumer: Consumer, why: str) -> None:
-        pen = consumer.pen
-        if self._book is not None and isinstance(pen, ConsumerEventRecorder):
+        recorder = consumer.recorder
+        if self._writer is not None and isinstance(recorder, ConsumerEventRecorder):
             number, _ = self._numbers_of(consumer.channel.connection)
-            self._names.say_consumer(consumer, pen, number, why)
+            self._names.say_consumer(consumer, recorder, number, why)
 
     def _equip(self, channel: Channel) -> None:
         """Give pens to a channel that was there before."""
-        pen = channel.pen = self.opened(channel)
-        if pen is not None and channel.confirms is not None:
-            pen.last = channel.confirms.last
-            pen.confirms_from = 0
-            pen.tells_answers("confirm")
-            channel.confirms.pen = pen
-        elif pen is not None and channel.transaction is not None:
-            pen.tells_answers("tx")
+        recorder = channel.recorder = self.opened(channel)
+        if recorder is not None and channel.confirms is not None:
+            recorder.last = channel.confirms.last
+            recorder.confirms_from = 0
+            recorder.tells_answers("confirm")
+            channel.confirms.recorder = recorder
+        elif recorder is not None and channel.transaction is not None:
+            recorder.tells_answers("tx")
         for consumer in channel.consumers.values():
             number, _ = self._numbers_of(channel.connection)
-            consumer.pen = self._names.consumer(consumer, number, "known")
+            consumer.recorder = self._names.consumer(consumer, number, "known")
 
     def _queue_id(self, queue: Queue) -> int:
         if queue.stored:

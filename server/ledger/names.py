@@ -34,9 +34,14 @@ class Names:
     """
 
     def __init__(
-        self, book: LedgerWriter, queue_id: Callable[[Queue], int], watch: Watch, *, tells_ids: bool
+        self,
+        writer: LedgerWriter,
+        queue_id: Callable[[Queue], int],
+        watch: Watch,
+        *,
+        tells_ids: bool,
     ) -> None:
-        self._book = book
+        self._writer = writer
         self._queue_id = queue_id
         self._watch = watch
         self._routes: dict[tuple[str, str, str, bool], int] = {}
@@ -47,27 +52,29 @@ class Names:
 
     def queue(self, queue: Queue, why: str) -> QueueEventRecorder:
         """Say what a queue is; gives its pen."""
-        pen = QueueEventRecorder(self._book, self._queue_id(queue), look_of(queue), self._watch)
-        self._say(queue, pen, why)
-        return pen
+        recorder = QueueEventRecorder(
+            self._writer, self._queue_id(queue), look_of(queue), self._watch
+        )
+        self._say(queue, recorder, why)
+        return recorder
 
     def queue_again(self, queue: Queue, why: str) -> None:
         """Say it again."""
-        pen = queue.recorder
-        if isinstance(pen, QueueEventRecorder):
-            pen.look = look_of(queue)
-            self._say(queue, pen, why)
+        recorder = queue.recorder
+        if isinstance(recorder, QueueEventRecorder):
+            recorder.look = look_of(queue)
+            self._say(queue, recorder, why)
 
     def queue_changed(self, queue: Queue) -> None:
         """Say it again if it is no longer what was said."""
         if isinstance(queue.recorder, QueueEventRecorder) and queue.recorder.look != look_of(queue):
             self.queue_again(queue, "changed")
 
-    def _say(self, queue: Queue, pen: QueueEventRecorder, why: str) -> None:
+    def _say(self, queue: Queue, recorder: QueueEventRecorder, why: str) -> None:
         spec = queue.spec
-        self._book.name(
-            f'que","qid":{pen.qid},"v":{quoted(spec.vhost)},"k":{quoted(spec.name)},'
-            f'{pen.look},"w":"{why}"'
+        self._writer.name(
+            f'que","qid":{recorder.qid},"v":{quoted(spec.vhost)},"k":{quoted(spec.name)},'
+            f'{recorder.look},"w":"{why}"'
         )
 
     def route(self, vhost: str, exchange: str, key: str, *, mandatory: bool) -> int:
@@ -79,7 +86,7 @@ class Names:
                 self._routes.clear()
             self._route_count += 1
             number = self._routes[name] = self._route_count
-            self._book.name(
+            self._writer.name(
                 f'rte","id":{number},"v":{quoted(vhost)},"x":{quoted(exchange)},'
                 f'"k":{quoted(key)},"m":{mandatory:d}'
             )
@@ -94,24 +101,26 @@ class Names:
         self, consumer: Consumer, connection: int, why: str
     ) -> ConsumerEventRecorder | None:
         """Say who consumes; gives the consumer's pen."""
-        queue_pen = consumer.queue.recorder
-        if queue_pen is None:
+        queue_recorder = consumer.queue.recorder
+        if queue_recorder is None:
             return None
         self._consumer_count += 1
         limit = 0 if consumer.no_ack else consumer.credit.limit
-        pen = ConsumerEventRecorder(self._book, queue_pen.qid, self._consumer_count, limit)
-        self.say_consumer(consumer, pen, connection, why)
-        return pen
+        recorder = ConsumerEventRecorder(
+            self._writer, queue_recorder.qid, self._consumer_count, limit
+        )
+        self.say_consumer(consumer, recorder, connection, why)
+        return recorder
 
     def say_consumer(
-        self, consumer: Consumer, pen: ConsumerEventRecorder, connection: int, why: str
+        self, consumer: Consumer, recorder: ConsumerEventRecorder, connection: int, why: str
     ) -> None:
         """Say who it is, that it has gone, or has another limit."""
-        queue_pen = consumer.queue.recorder
-        qid = queue_pen.qid if queue_pen is not None else 0
-        self._book.name(
-            f'con","id":{pen.cid},"qid":{qid},"c":{connection},"h":{consumer.channel.number},'
-            f'"g":{quoted(consumer.tag)},"pf":{pen.limit},"na":{consumer.no_ack:d},"w":"{why}"'
+        queue_recorder = consumer.queue.recorder
+        qid = queue_recorder.qid if queue_recorder is not None else 0
+        self._writer.name(
+            f'con","id":{recorder.cid},"qid":{qid},"c":{connection},"h":{consumer.channel.number},'
+            f'"g":{quoted(consumer.tag)},"pf":{recorder.limit},"na":{consumer.no_ack:d},"w":"{why}"'
         )
 
 

@@ -63,10 +63,10 @@ class QueueEventRecorder:
         watch: told of what concerns a whole queue
     """
 
-    __slots__ = ("_book", "_watch", "look", "qid")
+    __slots__ = ("_watch", "_writer", "look", "qid")
 
-    def __init__(self, book: LedgerWriter, qid: int, look: str, watch: Watch) -> None:
-        self._book = book
+    def __init__(self, writer: LedgerWriter, qid: int, look: str, watch: Watch) -> None:
+        self._writer = writer
         self._watch = watch
         self.qid = qid
         self.look = look  # what the last line about the queue itself says of it
@@ -75,20 +75,20 @@ class QueueEventRecorder:
         """These copies are gone, and nothing is left of them."""
         if messages and messages[0][2]:
             text = lsns_text(messages)
-            self._book.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
+            self._writer.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
 
     def died(self, messages: Sequence[Message], why: str, exchange: str) -> None:
         """These copies are gone as dead letters."""
         if messages and messages[0][2]:
             text = lsns_text(messages)
-            self._book.put(f'dle","qid":{self.qid},"i":{text},"w":"{why}","x":{quoted(exchange)}')
+            self._writer.put(f'dle","qid":{self.qid},"i":{text},"w":"{why}","x":{quoted(exchange)}')
 
     def back(self, messages: Sequence[Message]) -> None:
         """Their end was refused by the disk: they are in the queue again."""
         # A message that was refused at the door of its queue has no LSN, and is a copy of none.
         copies = [message for message in messages if message[2]]
         if copies:
-            self._book.put(f'uns","qid":{self.qid},"i":{lsns_text(copies)}')
+            self._writer.put(f'uns","qid":{self.qid},"i":{lsns_text(copies)}')
 
     def lost(self, lsns: Iterable[int], why: str) -> None:
         """Copies are gone, by their LSNs."""
@@ -99,11 +99,11 @@ class QueueEventRecorder:
     def lost_ranges(self, ranges: Iterable[tuple[int, int]], why: str) -> None:
         """Copies are gone, by ranges of their LSNs."""
         for text in in_lines(ranges):
-            self._book.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
+            self._writer.put(f'drp","qid":{self.qid},"i":{text},"w":"{why}"')
 
     def moves(self, messages: Sequence[Message], raws: Sequence[bytes], why: str) -> MoveRecorder:
         """Copies that leave for other queues; `raws` is what of each of them arrives there."""
-        return MoveRecorder(self._book, self.qid, messages, raws, why)
+        return MoveRecorder(self._writer, self.qid, messages, raws, why)
 
     def purged(self, queue: Queue) -> None:
         """See `Pen`."""
@@ -115,27 +115,27 @@ class QueueEventRecorder:
 
     def dealing(self) -> None:
         """A batch is dealt to several consumers from here on …"""
-        self._book.deal = self._book.number
+        self._writer.deal = self._writer.number
 
     def dealt(self) -> None:
         """… to here: what they have is one step in the order of the queue."""
-        self._book.deal = -1
+        self._writer.deal = -1
 
 
 class MoveRecorder:
     """Writes where messages that the broker publishes itself have gone."""
 
-    __slots__ = ("_book", "_messages", "_qid", "_raws", "_why")
+    __slots__ = ("_messages", "_qid", "_raws", "_why", "_writer")
 
     def __init__(
         self,
-        book: LedgerWriter,
+        writer: LedgerWriter,
         qid: int,
         messages: Sequence[Message],
         raws: Sequence[bytes],
         why: str,
     ) -> None:
-        self._book = book
+        self._writer = writer
         self._qid = qid
         self._messages = messages
         self._raws = raws
@@ -153,8 +153,8 @@ class MoveRecorder:
         if not sources[0]:
             qid, text = 0, "[]"  # refused at the door of a queue: a copy of none
         last_lsn = first_lsn + len(raws) - 1
-        self._book.highest_lsn = last_lsn
-        self._book.put(
+        self._writer.highest_lsn = last_lsn
+        self._writer.put(
             f'mov","w":"{self._why}","src":{qid},"si":{text},"lsn":[{first_lsn},{last_lsn}],'
             f'"to":{qids_text(target.queues)},"p":{persistent:d}'
         )
@@ -188,10 +188,10 @@ def qids_text(queues: Sequence[Queue]) -> str:
 class ConsumerEventRecorder:
     """Writes what is delivered to one consumer."""
 
-    __slots__ = ("_book", "_qid", "cid", "limit", "places")
+    __slots__ = ("_qid", "_writer", "cid", "limit", "places")
 
-    def __init__(self, book: LedgerWriter, qid: int, cid: int, limit: int) -> None:
-        self._book = book
+    def __init__(self, writer: LedgerWriter, qid: int, cid: int, limit: int) -> None:
+        self._writer = writer
         self._qid = qid
         self.cid = cid
         self.limit = limit
@@ -212,9 +212,9 @@ class ConsumerEventRecorder:
         if mark < ALWAYS and (first > mark or last <= mark):
             is_dense = (last >> 1) - (first >> 1) == len(messages) - 1
             text = f"[[{first >> 1},{last >> 1}]]" if is_dense else lsns_text(messages)
-            book = self._book
-            if places is None and book.deal < 0:
-                book.put(
+            writer = self._writer
+            if places is None and writer.deal < 0:
+                writer.put(
                     f'dlv","qid":{self._qid},"cid":{self.cid},"i":{text},"tag":{first_tag},'
                     f'"r":{first <= mark:d},"na":{no_ack:d}'
                 )
@@ -235,11 +235,11 @@ class ConsumerEventRecorder:
     def _put(
         self, text: str, tag: int, is_again: bool, no_ack: bool, places: list[int] | None
     ) -> None:
-        book = self._book
+        writer = self._writer
         more = "" if places is None else f',"s":{ranges_text(places)}'
-        if 0 <= book.deal < book.number:
-            more += f',"deal":{book.deal}'
-        book.put(
+        if 0 <= writer.deal < writer.number:
+            more += f',"deal":{writer.deal}'
+        writer.put(
             f'dlv","qid":{self._qid},"cid":{self.cid},"i":{text},"tag":{tag},'
             f'"r":{is_again:d},"na":{no_ack:d}{more}'
         )

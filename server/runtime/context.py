@@ -103,8 +103,8 @@ class BrokerContext:
         turn: Turn,
         limits: Limits,
         *,
-        storing: Enqueuer,
-        equipment: FeatureBuilder,
+        enqueuer: Enqueuer,
+        feature_builder: FeatureBuilder,
         clock: Callable[[], float],
         random_token: Callable[[], str],
         name: str = "",
@@ -118,9 +118,9 @@ class BrokerContext:
         self.budget = WorkBudget(clock, turn.later)
         self.random_token = random_token
         self.replies = ReplyNames(random_token)
-        self.storing = storing
-        self.timers = equipment.timers
-        self.equipment = equipment
+        self.enqueuer = enqueuer
+        self.timers = feature_builder.timers
+        self.feature_builder = feature_builder
         # Has the block with this LSN written now, and tells whether it was; see `storage.py`.
         self.hand_over: Callable[[int], bool] = lambda _lsn: True
         # Takes settles of a queue's copies back that were refused.

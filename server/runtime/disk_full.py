@@ -121,7 +121,7 @@ class WriteRejection:
         self._has_new = False
         self._unwritten.clear()
 
-    def refused(self, node: BrokerContext, first_lsn: int, last_lsn: int) -> None:
+    def refused(self, context: BrokerContext, first_lsn: int, last_lsn: int) -> None:
         """The disk took nothing of what was buffered under these LSNs, both included."""
         journal = self._journal()
         # First, so that nobody publishes because of what follows.
@@ -133,7 +133,7 @@ class WriteRejection:
             self._resubmit()
             given_lsn = journal.next_lsn
             if not self._has_only_probe:
-                node.storage_refused(first_lsn, last_lsn)
+                context.storage_refused(first_lsn, last_lsn)
             # What was let go may have died meanwhile: its dead letters go with the next probe.
             self._has_new = journal.next_lsn > given_lsn
         self.stuck_lsn = journal.next_lsn

@@ -169,9 +169,9 @@ class BrokerRuntime:
             has_room=lambda: self._has_room(settings.segment_size_bytes),
         )
         self.timers = Timers(now_ms, call_later or never)
-        self.storing = Enqueuer(lambda: self.journal, now_ms)
-        self.office = self._new_office(settings, wall_ms)
-        self.equipment = self._new_equipment(settings)
+        self.enqueuer = Enqueuer(lambda: self.journal, now_ms)
+        self.dead_letter_publisher = self._new_dead_letter_publisher(settings, wall_ms)
+        self.feature_builder = self._new_feature_builder(settings)
         self._stored: dict[int, Queue] = {}
         self.broker = self._new_broker(settings, random_token)
         self.journal, recovered = self._open_journal(settings, progress)
@@ -187,10 +187,12 @@ class BrokerRuntime:
             on_failed=self._sync_failed,
             clock=clock,
         )
-        self.upkeep = self._new_upkeep(settings, call_later)
+        self.compaction_scheduler = self._new_compaction_scheduler(settings, call_later)
         self._restore(recovered, settings, lambda: self._begin(recovered_lsn, random_token))
-        self.node = self._new_node(settings, random_token, recovered_lsn)
-        self.relief = MemoryRelief(self.alarms, lambda: list(self.node.connections), clock)
+        self.context = self._new_context(settings, random_token, recovered_lsn)
+        self.memory_relief = MemoryRelief(
+            self.alarms, lambda: list(self.context.connections), clock
+        )
         if ledger_files is not None:
             self._open_ledger(settings, ledger_files, wall_ms)
         self.turn.wake()
@@ -215,7 +217,7 @@ class BrokerRuntime:
                 if isinstance(queue, Stream) and copies.positions is not None:
                     queue.restore_offsets(copies.positions.split)
         for queue_id, queue in queues.items():
-            self.equipment.restore(queue, recovered.notes.get(queue_id, {}))
+            self.feature_builder.restore(queue, recovered.notes.get(queue_id, {}))
         for account in settings.all_vhosts():
             vhost, _ = self.broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
@@ -236,12 +238,12 @@ class BrokerRuntime:
         self.ledger = Ledger(
             ledger_config_of(settings),
             files,
-            self.node,
+            self.context,
             lambda: since_us + int(clock() * 1_000_000),
-            self.office.kept_of,
+            self.dead_letter_publisher.kept_of,
         )
         if settings.ledger_sync == "group":
-            self.commit.companions = files
+            self.commit.extra_targets = files
         if settings.ledger_enabled:
             try:
                 self.ledger.switch_on(at_start=True, message_lsn=self.report.message_lsn)
@@ -259,16 +261,16 @@ class BrokerRuntime:
             return False
         self.write_rejection.probe()
         self._tell_of_pager()
-        self.upkeep.look()
+        self.compaction_scheduler.look()
         if self.ledger is not None:
             self.ledger.look()
-        self.office.pace.look()
-        return self.relief.look()
+        self.dead_letter_publisher.pace.look()
+        return self.memory_relief.look()
 
     def check_memory(self, memory_octets: int) -> bool:
         """The same of memory alone."""
         self.alarms.read(memory_octets, self.alarms.disk_free_octets)
-        return self.relief.look()
+        return self.memory_relief.look()
 
     def _has_its_files(self) -> bool:
         """Whether the journal's files are where they were; if not, no word of ours counts.
@@ -287,8 +289,8 @@ class BrokerRuntime:
 
     def _has_room(self, octets: int) -> bool:
         # A file that waits is room as well, but compaction's first: it makes more of it.
-        self.upkeep.look()
-        spare_octets = 0 if self.upkeep.is_at_work else self.journal.chain.spare_bytes
+        self.compaction_scheduler.look()
+        spare_octets = 0 if self.compaction_scheduler.is_at_work else self.journal.chain.spare_bytes
         return self.alarms.disk_free_octets + spare_octets >= octets
 
     def seal(self) -> bool:
@@ -300,7 +302,7 @@ class BrokerRuntime:
         if not self._is_closed:
             self._write_journal()
             self._is_closed = True
-        if self.node.has_failed or self.journal.seal():
+        if self.context.has_failed or self.journal.seal():
             return True
         self.commit.request()
         return False
@@ -341,10 +343,12 @@ class BrokerRuntime:
             progress=progress,
         )
 
-    def _new_office(self, settings: Settings, wall_ms: Callable[[], int]) -> DeadLetterPublisher:
+    def _new_dead_letter_publisher(
+        self, settings: Settings, wall_ms: Callable[[], int]
+    ) -> DeadLetterPublisher:
         return DeadLetterPublisher(
             lambda name: self.broker.vhosts.get(name),
-            self.storing,
+            self.enqueuer,
             lambda: self.journal,
             wall_ms,
             self.turn.wake,
@@ -353,18 +357,18 @@ class BrokerRuntime:
                 lambda: self.turn.count,
                 lambda: self.alarms.is_disk_low or self.alarms.is_storage_failing,
                 self.turn.later,
-                self._source_of_letters,
+                self._dead_letter_source,
             ),
             heeds_clients=settings.compat_client_x_death,
             most_hops=settings.dlx_max_hops,
         )
 
-    def _source_of_letters(self, queue: Queue) -> str:
+    def _dead_letter_source(self, queue: Queue) -> str:
         """What gives a queue its dead letter exchange (DLX-23)."""
         if X_DEAD_LETTER_EXCHANGE in queue.spec.arguments:
             return f"argument {X_DEAD_LETTER_EXCHANGE}"
         vhost = self.broker.vhosts.get(queue.spec.vhost)
-        policy = vhost.government.policy_of_queue(queue).policy if vhost is not None else None
+        policy = vhost.policy_engine.policy_of_queue(queue).policy if vhost is not None else None
         return f"policy {policy.name}" if policy is not None else ""
 
     def _new_alarms(self, settings: Settings, memory_octets: int) -> Alarms:
@@ -374,40 +378,40 @@ class BrokerRuntime:
             self.turn.later,
         )
 
-    def _new_equipment(self, settings: Settings) -> FeatureBuilder:
-        equipment = FeatureBuilder(
+    def _new_feature_builder(self, settings: Settings) -> FeatureBuilder:
+        feature_builder = FeatureBuilder(
             self.timers,
-            self.office,
+            self.dead_letter_publisher,
             self.pager,
             lambda: self.journal,
             self.journal_clock,
             only_failures=settings.delivery_count_mode == "failures",
         )
-        equipment.letters_interval_ms = settings.dlx_retry_interval_ms
-        equipment.serve = self._serve
-        equipment.expire = self._expire
-        return equipment
+        feature_builder.letters_interval_ms = settings.dlx_retry_interval_ms
+        feature_builder.serve = self._serve
+        feature_builder.expire = self._expire
+        return feature_builder
 
-    def _new_node(
+    def _new_context(
         self, settings: Settings, random_token: Callable[[], str], recovered_lsn: int
     ) -> BrokerContext:
-        node = BrokerContext(
+        context = BrokerContext(
             self.broker,
             self.journal,
             self.turn,
             limits_of(settings),
-            storing=self.storing,
-            equipment=self.equipment,
+            enqueuer=self.enqueuer,
+            feature_builder=self.feature_builder,
             clock=self._clock,
             random_token=random_token,
             name=settings.node,
             alarms=self.alarms,
         )
-        node.hand_over = self.write_rejection.flush_through
-        node.unsettle = self.journal.unsettle
+        context.hand_over = self.write_rejection.flush_through
+        context.unsettle = self.journal.unsettle
         # Whatever recovery has found is on disk: who waits for it waits no longer.
-        node.watermark = self.turn.watermark = recovered_lsn
-        return node
+        context.watermark = self.turn.watermark = recovered_lsn
+        return context
 
     def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
         return Broker(
@@ -419,13 +423,13 @@ class BrokerRuntime:
             regulate=self._regulate,
         )
 
-    def _new_upkeep(
+    def _new_compaction_scheduler(
         self,
         settings: Settings,
         call_later: Callable[[float, Callable[[], None]], object] | None,
     ) -> CompactionScheduler:
         return CompactionScheduler(
-            Compactor(self.journal, self._spoiled, self._clock),
+            Compactor(self.journal, self._segment_corrupt, self._clock),
             self.journal.chain,
             self.alarms,
             self.turn,
@@ -445,13 +449,13 @@ class BrokerRuntime:
         features = features_of(spec.arguments)
         queue: Queue
         if held_for(spec.name) is not None:
-            queue = self._new_hold(spec)
+            queue = self._new_delay_queue(spec)
         elif features.type == STREAM:
             around = (self.turn, self.journal, self.pager, self.timers)
             queue = Stream(spec, *around, self.journal_clock)
         else:
             queue = Queue(spec, self.turn, self.journal, self.pager, self._unused)
-        self.equipment.apply_options(queue, features)
+        self.feature_builder.apply_options(queue, features)
         if spec.stored:
             self._stored[spec.queue_id] = queue
         if self.ledger is not None:
@@ -463,13 +467,13 @@ class BrokerRuntime:
         self.turn.wake()
         return self.write_rejection.define(record)
 
-    def _regulate(self, queue: Queue, ruling: PolicyMatch) -> None:
+    def _regulate(self, queue: Queue, policy_match: PolicyMatch) -> None:
         """Policies have changed what a queue is to have (POLICY-04)."""
-        self.equipment.apply_options(queue, features_of(queue.spec.arguments, ruling))
+        self.feature_builder.apply_options(queue, features_of(queue.spec.arguments, policy_match))
         if self.ledger is not None:
             self.ledger.changed(queue)
 
-    def _new_hold(self, spec: QueueSpec) -> DelayQueue:
+    def _new_delay_queue(self, spec: QueueSpec) -> DelayQueue:
         return DelayQueue(
             spec,
             self.turn,
@@ -477,16 +481,16 @@ class BrokerRuntime:
             self.pager,
             self._unused,
             timers=self.timers,
-            release=self.office.release,
+            release=self.dead_letter_publisher.release,
             most=self._delayed_most,
         )
 
     def _serve(self, queue: Queue) -> bool:
         """Let waiting consumers have what is there before somebody looks at what is left."""
-        if not queue.has_consumers or self.storing.is_gathering:
+        if not queue.has_consumers or self.enqueuer.is_gathering:
             return False
         self.write_rejection.flush_through(self.journal.next_lsn - 1)
-        if self.node.has_failed:
+        if self.context.has_failed:
             return False
         queue.dispatch()
         self.turn.write_first()
@@ -522,7 +526,7 @@ class BrokerRuntime:
     def _write_journal(self) -> None:
         if self.turn.ledger is not None:
             self.turn.ledger.flush()  # first: no settle may be on disk whose event is not
-        if self.node.has_failed or self._is_closed:
+        if self.context.has_failed or self._is_closed:
             return
         if self.journal.next_lsn != self.write_rejection.stuck_lsn:
             self._hand_to_disk()
@@ -537,8 +541,8 @@ class BrokerRuntime:
             if error.errno not in DISK_FULL:
                 self._storage_failed(str(error))
                 return
-            self.office.refused(error.first_lsn)
-            self.write_rejection.refused(self.node, error.first_lsn, error.last_lsn)
+            self.dead_letter_publisher.refused(error.first_lsn)
+            self.write_rejection.refused(self.context, error.first_lsn, error.last_lsn)
         except Exception as error:
             # Nobody can say what the journal holds after a bug in it: no word of ours would count.
             log.exception("journal.bug")
@@ -546,11 +550,11 @@ class BrokerRuntime:
             return
         else:
             self.write_rejection.written()
-            self.office.written()
-            self.upkeep.written()
+            self.dead_letter_publisher.written()
+            self.compaction_scheduler.written()
         # What compaction has moved, and settles, ask for no sync; after so much of it one is made
         # all the same. Who is not read until less is unsynced may be the last to ask for anything.
-        most = min(SYNC_OCTETS, self.node.limits.unsynced_limit_bytes // 2)
+        most = min(SYNC_OCTETS, self.context.limits.unsynced_limit_bytes // 2)
         if self.journal.wants_sync or self.journal.unsynced_bytes > most:
             self.commit.request()
 
@@ -560,9 +564,9 @@ class BrokerRuntime:
         if self.ledger is not None:
             # As group commit has it, not as it is told: a confirm may not be its own evidence.
             self.ledger.synced(self.commit.watermark, self.commit.counters.last_sync_ms)
-        self.node.synced(watermark)
+        self.context.synced(watermark)
         self.write_rejection.synced(watermark)
-        self.office.pace.look()
+        self.dead_letter_publisher.pace.look()
 
     def _sync_failed(self, error: int) -> None:
         if error == errno.ESRCH:
@@ -573,12 +577,12 @@ class BrokerRuntime:
     def _storage_failed(self, reason: str) -> None:
         """A failed write or sync is final: no page can be trusted after it (DURABLE-21)."""
         # What cannot be read while there is no node yet ends the start.
-        node: BrokerContext | None = getattr(self, "node", None)
-        if node is not None and not node.has_failed:
-            node.storage_failed()
+        context: BrokerContext | None = getattr(self, "context", None)
+        if context is not None and not context.has_failed:
+            context.storage_failed()
             self._fatal(reason)
 
-    def _spoiled(self, name: str, reason: str) -> None:
+    def _segment_corrupt(self, name: str, reason: str) -> None:
         meaning = "it is not compacted; see vouchmq store check"
         log.error("store.spoiled", segment=name, reason=reason, meaning=meaning)
 

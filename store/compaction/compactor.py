@@ -114,7 +114,7 @@ class Compactor:
         self._on_spoiled = on_spoiled
         self._round: _Round | None = None
         self._work: Iterator[int] = iter(())
-        self._choice = VictimSelector(journal.chain)
+        self._victims = VictimSelector(journal.chain)
 
     @property
     def passed_bytes(self) -> int:
@@ -130,7 +130,7 @@ class Compactor:
         """Choose a segment if one is worth it; return whether there are steps to take."""
         if self._round is not None:
             return True
-        segment = self._choice.choose()
+        segment = self._victims.choose()
         if segment is None:
             # Notes are gone through with every write, if only somebody writes.
             return self._journal.notes.is_busy
@@ -187,7 +187,7 @@ class Compactor:
             yield from self._survey(current)
         else:
             yield from self._survey_outer(current, segment.outer)
-        if not self._choice.is_worth_it(segment, current.live_bytes, current.kept_bytes):
+        if not self._victims.is_worth_it(segment, current.live_bytes, current.kept_bytes):
             return
         self.counters.rounds += 1
         # Nothing is carried on under a route that no checksum has vouched for.
@@ -237,9 +237,9 @@ class Compactor:
                     yield cost
                     cost = 0
             current.live_bytes += live_bytes
-            has_fates = not current.is_oldest and _has_fates(block)
+            has_fates = not current.is_oldest and _has_outcomes(block)
             if has_fates:
-                cost += yield from self._survey_fates(current, block, window)
+                cost += yield from self._survey_outcomes(current, block, window)
             is_needed = live_bytes or has_fates
             if is_needed or records.ROUTES in block.sections:
                 current.plan.append((offset, block.end))
@@ -263,12 +263,12 @@ class Compactor:
                 ahead = _read_ahead(current.file, offset, segment.offset)
             window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
             block = _block_at(window, segment, offset)
-            cost = yield from self._survey_fates(current, block, window)
+            cost = yield from self._survey_outcomes(current, block, window)
             current.plan.append((offset, block.end))
             yield cost + _BLOCK_COST
         self.counters.passed_bytes += segment.offset
 
-    def _survey_fates(
+    def _survey_outcomes(
         self, current: _Round, block: Block, window: Window
     ) -> Generator[int, None, int]:
         """Count what of a block's settles is needed; return the cost that was not yielded."""
@@ -394,7 +394,7 @@ class Compactor:
         resting = self._journal.chain.resting
         if any(older.is_needed for older in resting[: resting.index(segment)]):
             self._journal.retire(segment)
-            self._choice.rule_out(segment)
+            self._victims.rule_out(segment)
 
     def _end(self) -> None:
         if self._round is not None:
@@ -405,7 +405,7 @@ class Compactor:
 
     def _mark_corrupt(self, segment: Segment, reason: str) -> None:
         self._end()
-        self._choice.rule_out(segment)
+        self._victims.rule_out(segment)
         self._journal.distrust(segment.generation)
         self._on_spoiled(segment.name, reason)
 
@@ -468,7 +468,7 @@ def _read_ahead(file: DiskFile, offset: int, end: int) -> int:
     return offset + _AHEAD_BYTES
 
 
-def _has_fates(block: Block) -> bool:
+def _has_outcomes(block: Block) -> bool:
     """Whether a block tells that copies, queues or notes are gone."""
     kinds = (
         *(records.SETTLED_RANGES, records.SETTLED_LISTS),

@@ -522,9 +522,9 @@ class Journal:
         lsn = self.written_lsn + 1
         self.unsynced_bytes += self._chain.append((), 0, lsn, lsn)
 
-    def take_chores(self) -> list[FileTask]:
+    def take_file_tasks(self) -> list[FileTask]:
         """Return file work for somebody who may block; none of it is needed for safety."""
-        return self._chain.take_chores()
+        return self._chain.take_file_tasks()
 
     def set_aside(self, segment: Segment) -> None:
         """Leave out a damaged segment whose live copies were moved and synced."""

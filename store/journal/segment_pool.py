@@ -46,7 +46,7 @@ class SegmentPool:
         self._least_bytes = segment_size_bytes
         self._disk = disk
         self._names: list[str] = []
-        self._chores: list[FileTask] = []
+        self._file_tasks: list[FileTask] = []
         self._has_ordered = False
         self._reserve_bytes = 0
 
@@ -62,7 +62,9 @@ class SegmentPool:
             size *= 2
         if size != self.size_bytes:
             self.size_bytes = size
-            self._chores += [FileTask("unlink", name, 0) for name in (*self._names, PREPARED_NAME)]
+            self._file_tasks += [
+                FileTask("unlink", name, 0) for name in (*self._names, PREPARED_NAME)
+            ]
             self._names = []
             self._has_ordered = False
 
@@ -102,7 +104,7 @@ class SegmentPool:
         """Order a file in good time: when half of the active segment is used."""
         if used_bytes * 2 > self.size_bytes and not (self._has_ordered or self._names):
             self._has_ordered = True
-            self._chores.append(FileTask("prepare", PREPARED_NAME, self.size_bytes))
+            self._file_tasks.append(FileTask("prepare", PREPARED_NAME, self.size_bytes))
 
     def take(self, name: str, size: int) -> DiskFile:
         """Return an open file of zeros, or of old blocks, under a new name.
@@ -156,13 +158,13 @@ class SegmentPool:
 
     def drop(self, name: str) -> None:
         """Have a file removed."""
-        self._chores.append(FileTask("unlink", name, 0))
+        self._file_tasks.append(FileTask("unlink", name, 0))
 
     def remove(self, name: str) -> None:
         """Have a file removed, some time."""
-        self._chores.append(FileTask("unlink", name, 0))
+        self._file_tasks.append(FileTask("unlink", name, 0))
 
-    def take_chores(self) -> list[FileTask]:
+    def take_file_tasks(self) -> list[FileTask]:
         """Return file work for somebody who may block; none of it is needed for safety."""
-        chores, self._chores = self._chores, []
-        return chores
+        file_tasks, self._file_tasks = self._file_tasks, []
+        return file_tasks

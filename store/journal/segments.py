@@ -79,8 +79,8 @@ class SegmentChain:
         self.emptying: Segment | None = None
         self._segments = state.segments
         self._generation = state.generation
-        self._homes: SegmentMap[Segment] = SegmentMap()
-        self._homes.restore([(s.first_lsn, s) for s in state.segments], state.moved)
+        self._segment_map: SegmentMap[Segment] = SegmentMap()
+        self._segment_map.restore([(s.first_lsn, s) for s in state.segments], state.moved)
         self._vacated = state.vacated
         # Of the segments that recovery found, while there are any: what had been settled.
         self._recovered = {segment.generation for segment in state.segments}
@@ -89,10 +89,10 @@ class SegmentChain:
         self._dirty: list[Segment] = []
         self._full: list[Segment] = []
         self._is_directory_dirty = False
-        self._needs_scrub = False
+        self._needs_wipe = False
         self._block_offset = 0
         self._retired: list[tuple[Segment, int]] = []
-        self._spares = SegmentPool(disk, segment_size_bytes)
+        self._segment_pool = SegmentPool(disk, segment_size_bytes)
 
     # Blocks.
 
@@ -138,7 +138,7 @@ class SegmentChain:
     @property
     def spare_bytes(self) -> int:
         """Octets of the next one that are there already, however full the disk is."""
-        return self._spares.ready_bytes
+        return self._segment_pool.ready_bytes
 
     @property
     def vacated(self) -> list[Vacated]:
@@ -162,11 +162,11 @@ class SegmentChain:
         active = self.active
         block = self._seal(active, kind, payload, length, first_lsn, next_lsn)
         size = records.HEADER_SIZE + length
-        self._needs_scrub = True
+        self._needs_wipe = True
         self._block_offset = active.offset
         active.append(block, size)
         self.appended_bytes += size
-        self._needs_scrub = False
+        self._needs_wipe = False
         self._note_block(active)
         return size
 
@@ -177,10 +177,10 @@ class SegmentChain:
         it instead of the one that takes its number; those behind that one then do not follow it,
         as no two blocks of one number end with the same LSN.
         """
-        if not self._needs_scrub:
+        if not self._needs_wipe:
             return 0
         self.active.wipe(records.HEADER_SIZE)
-        self._needs_scrub = False
+        self._needs_wipe = False
         if self.active not in self._dirty:
             self._dirty.append(self.active)
         return 1
@@ -230,16 +230,16 @@ class SegmentChain:
         active = self.active
         lsns = range(first_lsn, first_lsn + count)
         start = first_lsn
-        for source, some in list(self._homes.split(lsns)):
+        for source, some in list(self._segment_map.split(lsns)):
             if source is not None and source is self.emptying and start >= source.first_lsn:
-                start = max(self._homes.start_of(start), source.first_lsn)
+                start = max(self._segment_map.start_of(start), source.first_lsn)
             for queue_id in queue_ids:
                 if source is not None:
                     source.take_live(queue_id, len(some))
                 active.add_live(queue_id, len(some))
             if source is not None:
                 source.dead_number = self.number - 1
-        self._homes.assign(start, first_lsn + count, active)
+        self._segment_map.assign(start, first_lsn + count, active)
         active.note_moved(first_lsn, count)
 
     def settle_copies(self, queue_id: int, lsns: Sequence[int]) -> None:
@@ -253,12 +253,14 @@ class SegmentChain:
         first, last = records.span(lsns)
         if first < self.active.first_lsn:
             self.note_outer()
-        segment = self._homes.shared(first, last)
+        segment = self._segment_map.shared(first, last)
         if segment is not None:
             segment.settle(queue_id, lsns, first, last)
             segment.dead_number = self.number - 1
             return
-        for segment, some in self._homes.split(lsns if isinstance(lsns, range) else sorted(lsns)):
+        for segment, some in self._segment_map.split(
+            lsns if isinstance(lsns, range) else sorted(lsns)
+        ):
             if segment is not None:
                 segment.settle(queue_id, some, some[0], some[-1])
                 segment.dead_number = self.number - 1
@@ -282,8 +284,10 @@ class SegmentChain:
         if not segment.live_by_queue.get(queue_id):
             return ()
         alive: Sequence[int] = lsns
-        if self._homes.shared(lsns[0], lsns[-1]) is not segment:
-            alive = [n for home, some in self._homes.split(lsns) if home is segment for n in some]
+        if self._segment_map.shared(lsns[0], lsns[-1]) is not segment:
+            alive = [
+                n for home, some in self._segment_map.split(lsns) if home is segment for n in some
+            ]
         alive = segment.without_settled(queue_id, alive)
         before = self._recovered_settled.get(queue_id)
         if before is None or not alive:
@@ -328,7 +332,7 @@ class SegmentChain:
     def has_room(self, size: int, *, brings_new: bool) -> bool:
         """Return whether a block fits; a small segment is for those that bring nothing new."""
         active = self.active
-        is_closed = brings_new and active.size_bytes < self._spares.size_bytes
+        is_closed = brings_new and active.size_bytes < self._segment_pool.size_bytes
         return active.has_room(size) and not is_closed
 
     def begin(
@@ -347,12 +351,12 @@ class SegmentChain:
         self._generation += 1
         length = sum(map(len, head))
         size = records.HEADER_SIZE + length
-        self._spares.fit(size)
+        self._segment_pool.fit(size)
         segment = Segment(
             self._generation,
             self.disk.entropy(),
             first_lsn,
-            max(self._spares.size_bytes, size + need),
+            max(self._segment_pool.size_bytes, size + need),
         )
         self._is_directory_dirty = True
         file = segment.file = self._make_file(segment, size + need, brings_new=brings_new)
@@ -370,23 +374,23 @@ class SegmentChain:
         segment.outer = array("I")
         self._note_block(segment)
         self._segments.append(segment)
-        self._homes.begin(first_lsn, segment)
+        self._segment_map.begin(first_lsn, segment)
         if self._active is not None:
             self._active.rest(first_lsn)
             self._full.append(self._active)
         self._active = segment
-        self._needs_scrub = False
-        if segment.size_bytes >= self._spares.size_bytes:
-            self._spares.hold_back(size)
+        self._needs_wipe = False
+        if segment.size_bytes >= self._segment_pool.size_bytes:
+            self._segment_pool.hold_back(size)
         return size
 
     def _make_file(self, segment: Segment, need: int, *, brings_new: bool) -> DiskFile:
         try:
-            return self._spares.take(segment.name, segment.size_bytes)
+            return self._segment_pool.take(segment.name, segment.size_bytes)
         except OSError as error:
             if brings_new or error.errno not in DISK_FULL:
                 raise
-        file, segment.size_bytes = self._spares.take_small(segment.name, need)
+        file, segment.size_bytes = self._segment_pool.take_small(segment.name, need)
         return file
 
     def look_after_files(self) -> bool:
@@ -395,12 +399,12 @@ class SegmentChain:
         Settles alone never ask for a sync, but a full disk that only drains must come free.
         Spec: LIMIT-15
         """
-        self._spares.look_after(self.active.offset)
+        self._segment_pool.look_after(self.active.offset)
         return len(self._segments) > 1 and not self._segments[0].is_needed
 
-    def take_chores(self) -> list[FileTask]:
+    def take_file_tasks(self) -> list[FileTask]:
         """Return file work for somebody who may block; none of it is needed for safety."""
-        return self._spares.take_chores()
+        return self._segment_pool.take_file_tasks()
 
     # Syncs.
 
@@ -477,15 +481,15 @@ class SegmentChain:
 
     def _forget_home(self, segment: Segment) -> None:
         # Moves go to younger segments: what is older may still hold what was moved to this one.
-        self._homes.forget(segment, lambda each: each.generation > segment.generation)
+        self._segment_map.forget(segment, lambda each: each.generation > segment.generation)
 
     def _remove_retired(self) -> None:
         """Remove files of which a synced block says that they are gone."""
         while self._retired and self._retired[0][1] <= self.synced_number:
             segment, _ = self._retired.pop(0)
             if segment.has_summary:
-                self._spares.remove(summary_name(segment.generation))
-            if self._spares.keep(segment.name, segment.generation, segment.size_bytes):
+                self._segment_pool.remove(summary_name(segment.generation))
+            if self._segment_pool.keep(segment.name, segment.generation, segment.size_bytes):
                 self._is_directory_dirty = True
 
     def set_aside(self, segment: Segment) -> None:

@@ -172,14 +172,14 @@ def open_journal(
     steps = _Steps(2 * len(generations), progress)
     if refuse_damage:
         whole_bytes = _ALL_BYTES
-    survey = SummaryCheck(disk, generations, names, whole_bytes, steps.tell)
-    verdict = survey.verdict
+    summary_check = SummaryCheck(disk, generations, names, whole_bytes, steps.tell)
+    verdict = summary_check.verdict
     if refuse_damage:
         _refuse(verdict)
     report = RecoveryReport(is_sealed=verdict.is_sealed)
-    _clean_up(disk, names, survey, report)
+    _clean_up(disk, names, summary_check, report)
     replay = Replay()
-    segments, indexes, remains = _replay_segments(disk, survey, replay, steps)
+    segments, indexes, remains = _replay_segments(disk, summary_check, replay, steps)
     state = _state(segments, names, verdict, replay)
     state.index = Index(indexes)
     state.notes = replay.notes()
@@ -227,7 +227,9 @@ def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[in
     return queues
 
 
-def _clean_up(disk: Disk, names: list[str], survey: SummaryCheck, report: RecoveryReport) -> None:
+def _clean_up(
+    disk: Disk, names: list[str], summary_check: SummaryCheck, report: RecoveryReport
+) -> None:
     """Make the directory say what the verdict says, and make that durable.
 
     The order matters. What lies behind the torn tail goes before the tail is cut, or a second
@@ -235,14 +237,14 @@ def _clean_up(disk: Disk, names: list[str], survey: SummaryCheck, report: Recove
     last, when the blocks that declare it are surely synced. A summary that is not believed now
     must never be: its segment may be about to be cut, and its blocks' numbers be given again.
     """
-    verdict = survey.verdict
+    verdict = summary_check.verdict
     accepted = {extent.generation for extent in verdict.accepted}
-    kept = {summary_name(generation) for generation in survey.trusted & accepted}
+    kept = {summary_name(generation) for generation in summary_check.trusted & accepted}
     for name in names:
         if name.endswith(SUMMARY_SUFFIX) and name not in kept:
             disk.unlink(name)
     report.segments = len({extent.generation for extent in verdict.accepted})
-    report.unread_segments = len(survey.trusted & accepted)
+    report.unread_segments = len(summary_check.trusted & accepted)
     report.blocks = sum(extent.block_count for extent in verdict.accepted)
     for generation in verdict.doomed:
         name = segment_name(generation)
@@ -330,10 +332,10 @@ def _cut(disk: Disk, last: Extent) -> None:
 
 
 def _replay_segments(
-    disk: Disk, survey: SummaryCheck, replay: Replay, steps: _Steps
+    disk: Disk, summary_check: SummaryCheck, replay: Replay, steps: _Steps
 ) -> tuple[list[Segment], list[SegmentIndex], dict[int, Remains]]:
     """Replay all accepted segments, newest first; return them oldest first."""
-    verdict = survey.verdict
+    verdict = summary_check.verdict
     extents: dict[int, list[Extent]] = {}
     for extent in verdict.accepted:
         extents.setdefault(extent.generation, []).append(extent)
@@ -352,7 +354,7 @@ def _replay_segments(
             segment.synced, segment.oldest = own[-1].synced, own[-1].oldest
             if generation in damaged:
                 remains[generation] = Remains()
-            if generation in survey.trusted:
+            if generation in summary_check.trusted:
                 indexes.append(_replay_summary(disk, file, replay, segment))
             else:
                 size = max(segment.size_bytes, _LEAST_SUMMARY_BYTES)

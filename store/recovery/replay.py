@@ -169,7 +169,7 @@ class Replay:
         self._replay_notes(batches, segment, remains)
         routes: dict[int, Route] = {}
         for bodies in batches:
-            self._replay_fates(bodies, remains)
+            self._replay_outcomes(bodies, remains)
             self._replay_positions(bodies)
             if records.ROUTES in bodies:
                 for number, queue_ids, tail in records.unpack_routes(*bodies[records.ROUTES]):
@@ -205,7 +205,7 @@ class Replay:
                 changes += records.unpack_texts(*bodies[records.DEFINITIONS])
         self._definitions.append(changes)
 
-    def _replay_fates(self, bodies: Bodies, remains: Remains | None) -> None:
+    def _replay_outcomes(self, bodies: Bodies, remains: Remains | None) -> None:
         settles: list[tuple[int, Sequence[int]]] = []
         if records.SETTLED_RANGES in bodies:
             numbers = iter(_numbers(bodies, records.SETTLED_RANGES))

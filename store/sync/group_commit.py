@@ -70,7 +70,7 @@ class GroupCommit:
         self._started_at = 0.0
         self._sequence = 0
         self._is_wanted = False
-        self.companions: ExtraSyncTargets | None = None
+        self.extra_targets: ExtraSyncTargets | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -90,10 +90,10 @@ class GroupCommit:
         self._sequence += 1
         self._started_at = self._clock()
         targets = ticket.targets
-        if self.companions is not None:
-            targets = (*self.companions.targets(), *targets)
+        if self.extra_targets is not None:
+            targets = (*self.extra_targets.targets(), *targets)
         self._worker.submit(self._sequence, targets)
-        self._hand_out_chores()
+        self._hand_out_file_tasks()
 
     def on_readable(self) -> None:
         """Take note of a finished sync, start the next one, then tell the new watermark.
@@ -112,15 +112,15 @@ class GroupCommit:
             return
         self._ticket = None
         self._count(ticket)
-        if self.companions is not None:
-            self.companions.synced(completion.companion_errno)
+        if self.extra_targets is not None:
+            self.extra_targets.synced(completion.companion_errno)
         for file in self._journal.end_sync(ticket):
             self._worker.forget(file)
             file.close()
         if self._is_wanted or self._journal.wants_sync:
             self._start()
         else:
-            self._hand_out_chores()
+            self._hand_out_file_tasks()
         self.watermark = ticket.lsn
         self._on_synced(ticket.lsn)
 
@@ -132,10 +132,10 @@ class GroupCommit:
         counters.last_sync_ms = duration_ms
         counters.max_sync_ms = max(counters.max_sync_ms, duration_ms)
 
-    def _hand_out_chores(self) -> None:
+    def _hand_out_file_tasks(self) -> None:
         journal = self._journal
-        for chore in journal.take_chores():
-            if chore.verb == "prepare":
-                self._worker.prepare(journal.disk, chore.name, chore.size)
+        for file_task in journal.take_file_tasks():
+            if file_task.verb == "prepare":
+                self._worker.prepare(journal.disk, file_task.name, file_task.size)
             else:
-                self._worker.unlink(journal.disk, chore.name)
+                self._worker.unlink(journal.disk, file_task.name)

@@ -28,7 +28,7 @@ class Helper:
         self.files: dict[int, int] = {}
         self.directories: set[int] = set()
         # Files whose failure is told and counts for nothing.
-        self.companions: set[int] = set()
+        self.extra_targets: set[int] = set()
 
     def run(self) -> None:
         """Do what is asked, for ever."""
@@ -64,7 +64,7 @@ class Helper:
                 else:
                     os.fdatasync(self.files[slot])
             except OSError as error:
-                if slot not in self.companions:
+                if slot not in self.extra_targets:
                     return error.errno or EIO, companion_errno
                 companion_errno = error.errno or EIO
         return 0, companion_errno
@@ -82,10 +82,10 @@ class Helper:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 self.directories.add(slot)
             if verb == b"L":
-                self.companions.add(slot)
+                self.extra_targets.add(slot)
         elif verb == b"C":
             os.close(self.files.pop(slot))
-            self.companions.discard(slot)
+            self.extra_targets.discard(slot)
         elif verb == b"P":
             self.prepare(self.files[slot], name, size)
         elif verb == b"U":

@@ -185,9 +185,9 @@ class ThreadWorker:
         self._theirs.close()
 
 
-def _ignore_errors(chore: Callable[[], None]) -> None:
+def _ignore_errors(file_task: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):
-        chore()
+        file_task()
 
 
 class HelperProcess:
@@ -220,7 +220,7 @@ class HelperProcess:
         self._slots: dict[int, int] = {}
         self._next_slot = 0
         self._sequence = 0
-        self._chores: deque[bytes] = deque()
+        self._file_tasks: deque[bytes] = deque()
         self._is_closed = False
 
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
@@ -252,16 +252,16 @@ class HelperProcess:
     def _ask(self, verb: bytes, disk: Disk, size: int, name: str) -> None:
         """Send a chore; while the helper is busy and the socket full it waits with us."""
         slot = self._slot(disk.directory.fileno())
-        self._chores.append(_MESSAGE.pack(verb, slot, size) + os.fsencode(name))
-        self._send_chores()
+        self._file_tasks.append(_MESSAGE.pack(verb, slot, size) + os.fsencode(name))
+        self._send_file_tasks()
 
-    def _send_chores(self) -> None:
-        while self._chores:
+    def _send_file_tasks(self) -> None:
+        while self._file_tasks:
             try:
-                self._socket.sendmsg([self._chores[0]], [], socket.MSG_DONTWAIT)
+                self._socket.sendmsg([self._file_tasks[0]], [], socket.MSG_DONTWAIT)
             except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                 return
-            self._chores.popleft()
+            self._file_tasks.popleft()
 
     def reap(self) -> Completion | None:
         try:
@@ -272,8 +272,8 @@ class HelperProcess:
                 # knowledge whether its last sync succeeded.
                 return Completion(self._sequence, errno.ESRCH)
             return None
-        if self._chores:
-            self._send_chores()
+        if self._file_tasks:
+            self._send_file_tasks()
         return Completion(*_ANSWER.unpack_from(self._page, REPLY_AT))
 
     def forget(self, target: Syncable) -> None:

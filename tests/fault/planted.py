@@ -161,10 +161,10 @@ def forget_redelivered() -> None:
     hand_out = Queue.deliver
 
     def innocent(
-        self: Queue, outlet: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
+        self: Queue, consumer: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
     ) -> bool:
         del mark
-        return hand_out(self, outlet, line, batch, 0)
+        return hand_out(self, consumer, line, batch, 0)
 
     Queue.deliver = innocent  # type: ignore[method-assign]
 

@@ -17,7 +17,7 @@ from vouchmq.kit import bulk
 from vouchmq.spark.options import OptionError
 from vouchmq.spark.properties import MAX_DEPTH
 from vouchmq.spark.source import queue_mode as queue_module
-from vouchmq.spark.source.consumer import FeedError, is_delivery_timeout, is_passing
+from vouchmq.spark.source.consumer import ConsumerError, is_delivery_timeout, is_passing
 from vouchmq.spark.source.offsets import OffsetError
 
 
@@ -216,7 +216,7 @@ class TestKilled:
         with pytest.raises(Killed):
             query.trigger(until="logged")
         query.options |= {"maxMessagesPerTrigger": "10", "prefetch": "50"}
-        with pytest.raises(FeedError, match=r"option prefetch.*100 messages.*at least 100"):
+        with pytest.raises(ConsumerError, match=r"option prefetch.*100 messages.*at least 100"):
             query.start()
         query.kill()
 
@@ -279,9 +279,11 @@ class TestConnection:
         fill(broker.url, queue, range(300))
         query.start()
         query.trigger()
-        generation = query.driver._feed.generation
+        generation = query.driver._consumer.generation
         cutter.cut()
-        assert query.driver._feed.wait(lambda: query.driver._feed.generation > generation, LIMIT_S)
+        assert query.driver._consumer.wait(
+            lambda: query.driver._consumer.generation > generation, LIMIT_S
+        )
         query.drain_to(300)
         query.drain()
         assert sorted(query.ids(), key=int) == [str(number) for number in range(300)]
@@ -313,7 +315,7 @@ class TestConnection:
         query.trigger()
         time.sleep(0.5)
         # One read may go above it by what a read brings.
-        assert query.driver._feed.arrived()[1] < 100_000 + (2 << 20)
+        assert query.driver._consumer.arrived()[1] < 100_000 + (2 << 20)
         assert query.drain() == 1500 - len(query.sink[0])
 
     def test_a_dead_broker_before_the_living_one(self, broker: Broker, query: Query) -> None:
@@ -357,11 +359,11 @@ class TestConnection:
             fill(broker.url, name, range(250))
             query.start()
             query.trigger()
-            feed = query.driver._feed
-            assert feed.wait(lambda: feed.arrived()[0] >= 100, LIMIT_S)
+            consumer = query.driver._consumer
+            assert consumer.wait(lambda: consumer.arrived()[0] >= 100, LIMIT_S)
             # The thread that reads is held up, as on a busy machine, until a trigger has asked.
             holds, asked = threading.Event(), threading.Event()
-            turn, position = feed._turn, feed._guard.position
+            turn, position = consumer._turn, consumer._guard.position
 
             def held_up() -> None:
                 holds.set()
@@ -374,8 +376,8 @@ class TestConnection:
                 finally:
                     asked.set()
 
-            monkeypatch.setattr(feed, "_turn", held_up)
-            monkeypatch.setattr(feed._guard, "position", ask)
+            monkeypatch.setattr(consumer, "_turn", held_up)
+            monkeypatch.setattr(consumer._guard, "position", ask)
             assert holds.wait(LIMIT_S)
             broker.kill9()
             assert query.trigger() == 0
@@ -396,20 +398,20 @@ class TestRefused:
     def test_no_such_queue(self, query: Query) -> None:
         query.options["queue"] = "nowhere"
         query.start()
-        with pytest.raises(FeedError, match="404 NOT_FOUND - no queue 'nowhere' in vhost '/'"):
+        with pytest.raises(ConsumerError, match="404 NOT_FOUND - no queue 'nowhere' in vhost '/'"):
             query.trigger()
 
     def test_no_broker(self, query: Query) -> None:
         query.options["url"] = "amqp://guest:secret@127.0.0.1:1/"
         query.start()
-        with pytest.raises(FeedError, match=r"guest@127\.0\.0\.1:1") as caught:
+        with pytest.raises(ConsumerError, match=r"guest@127\.0\.0\.1:1") as caught:
             query.trigger()
         assert "secret" not in str(caught.value)
 
     def test_wrong_password(self, broker: Broker, query: Query) -> None:
         query.options["url"] = broker.url.replace("guest:guest", "guest:secret")
         query.start()
-        with pytest.raises(FeedError, match=r"403 .*ACCESS_REFUSED") as caught:
+        with pytest.raises(ConsumerError, match=r"403 .*ACCESS_REFUSED") as caught:
             query.trigger()
         assert "secret" not in str(caught.value)
 
@@ -424,7 +426,7 @@ class TestRefused:
         assert query.trigger() == 0
         with channel_to(broker.url) as channel:
             channel.delete(name)
-        with pytest.raises(FeedError, match=f"404 NOT_FOUND - no queue '{name}'"):
+        with pytest.raises(ConsumerError, match=f"404 NOT_FOUND - no queue '{name}'"):
             query.drain(patience=20)
 
     @both
@@ -434,7 +436,7 @@ class TestRefused:
         query.trigger()
         second = query.twin()
         second.start()
-        with pytest.raises(FeedError, match=r"403 ACCESS_REFUSED.*exclusive.*another query"):
+        with pytest.raises(ConsumerError, match=r"403 ACCESS_REFUSED.*exclusive.*another query"):
             second.trigger()
         second.kill()
         query.kill()
@@ -493,7 +495,7 @@ class TestRefused:
         fill(broker.url, name, range(10))
         query.options["queue"] = name
         query.start(available_now=True)
-        with pytest.raises(FeedError, match=f"queue '{name}' is a stream.*mode stream"):
+        with pytest.raises(ConsumerError, match=f"queue '{name}' is a stream.*mode stream"):
             query.trigger()
         with channel_to(broker.url) as channel:
             channel.delete(name)
@@ -506,7 +508,7 @@ class TestRefused:
         query.start()
         query.trigger()
         fill(broker.url, name, range(10))
-        with pytest.raises(FeedError, match=f"queue '{name}' is a stream.*mode stream"):
+        with pytest.raises(ConsumerError, match=f"queue '{name}' is a stream.*mode stream"):
             query.drain(patience=10)
         assert not query.sink
         with channel_to(broker.url) as channel:
@@ -526,7 +528,7 @@ class TestRefused:
             channel.confirm_select()
             channel.publish_many([("", queue, b"\0\0", bytes(100_001))])
         query.start()
-        with pytest.raises(FeedError, match=f"1000.. bytes in queue '{queue}'.*use mode spool"):
+        with pytest.raises(ConsumerError, match=f"1000.. bytes in queue '{queue}'.*use mode spool"):
             query.drain()
         query.kill()
         assert world.settles_at(broker.url, queue, 1)
@@ -659,8 +661,8 @@ def test_a_consumer_timeout_gives_the_batch_again(
     fill(vouch.url, name, range(10))
     query.start()
     assert query.trigger() == 10
-    feed = query.driver._feed
-    assert feed.wait(lambda: feed.generation > 0, 8)
+    consumer = query.driver._consumer
+    assert consumer.wait(lambda: consumer.generation > 0, 8)
     assert "longer than the consumer timeout" in caplog.text
     query.drain(patience=8)
     assert query.ids() == {str(number): 2 for number in range(10)}

@@ -245,13 +245,13 @@ class TestLane:
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.randoms())
     def test_acks_settle_exactly_what_they_should(self, sizes: list[int], chance: Any) -> None:
         """A model of a channel takes the acks: each tag once, and no other one."""
-        lane = QueueChannel("q")
+        queue_channel = QueueChannel("q")
         tags = list(range(1, sum(sizes) + 1))
         outstanding = set(tags)
         chance.shuffle(tags)
         for size in sizes:
             mine, tags = sorted(tags[:size]), tags[size:]
-            through, singles = lane.settle(mine)
+            through, singles = queue_channel.settle(mine)
             if through:
                 assert through in outstanding, "unknown delivery tag"
                 outstanding -= {tag for tag in outstanding if tag <= through}
@@ -260,39 +260,39 @@ class TestLane:
             assert outstanding == set(tags)
 
     def test_in_order_one_ack_is_enough(self) -> None:
-        lane = QueueChannel("q")
-        assert lane.settle([1, 2, 3]) == (3, [])
-        assert lane.settle([4, 5]) == (5, [])
+        queue_channel = QueueChannel("q")
+        assert queue_channel.settle([1, 2, 3]) == (3, [])
+        assert queue_channel.settle([4, 5]) == (5, [])
 
     def test_what_was_put_back_comes_first(self) -> None:
-        lane = QueueChannel("q")
-        lane.begin(FakeChannel([plain(tag) for tag in range(1, 6)]))
-        assert lane.arrived() == (0, 0)
-        assert not lane.is_suspicious()
-        assert lane.arrived() == (5, 15)
-        first, _ = lane.take(3, 1000)
-        lane.put_back(first[1:])
-        again, size = lane.take(10, 1000)
+        queue_channel = QueueChannel("q")
+        queue_channel.begin(FakeChannel([plain(tag) for tag in range(1, 6)]))
+        assert queue_channel.arrived() == (0, 0)
+        assert not queue_channel.is_suspicious()
+        assert queue_channel.arrived() == (5, 15)
+        first, _ = queue_channel.take(3, 1000)
+        queue_channel.put_back(first[1:])
+        again, size = queue_channel.take(10, 1000)
         assert [each[0] for each in again] == [2, 3, 4, 5]
         assert size == 12
-        assert lane.arrived() == (0, 0)
+        assert queue_channel.arrived() == (0, 0)
 
     def test_bytes_are_limited_and_one_message_always_comes(self) -> None:
-        lane = QueueChannel("q")
-        lane.begin(FakeChannel([plain(tag, b"x" * 100) for tag in range(1, 6)]))
-        lane.is_suspicious()
-        assert len(lane.take(5, 1)[0]) == 1
-        assert len(lane.take(5, 150)[0]) == 2
+        queue_channel = QueueChannel("q")
+        queue_channel.begin(FakeChannel([plain(tag, b"x" * 100) for tag in range(1, 6)]))
+        queue_channel.is_suspicious()
+        assert len(queue_channel.take(5, 1)[0]) == 1
+        assert len(queue_channel.take(5, 150)[0]) == 2
 
     def test_a_header_of_streams(self) -> None:
         raw = with_headers(x_stream_offset=Long(3))
-        lane = QueueChannel("q")
-        lane.begin(FakeChannel([plain(1, raw=raw), plain(2)]))
-        assert lane.is_suspicious()
+        queue_channel = QueueChannel("q")
+        queue_channel.begin(FakeChannel([plain(1, raw=raw), plain(2)]))
+        assert queue_channel.is_suspicious()
         # Nothing can be taken before it is known what it is.
-        assert lane.arrived() == (0, 0)
-        lane.is_known = True
-        assert lane.arrived()[0] == 2
+        assert queue_channel.arrived() == (0, 0)
+        queue_channel.is_known = True
+        assert queue_channel.arrived()[0] == 2
 
 
 def portion(queue: str, sizes: list[int], start: int = 1) -> Portion:

@@ -13,7 +13,7 @@ from tests.pipeline import source_world as world
 from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
 from tests.waiting import wait_until
 from vouchmq.spark.source import spool
-from vouchmq.spark.source.consumer import FeedError, QueueConsumer
+from vouchmq.spark.source.consumer import ConsumerError, QueueConsumer
 from vouchmq.spark.source.offsets import OffsetError
 from vouchmq.spark.source.spool import SpoolError
 
@@ -179,10 +179,10 @@ class TestKilled:
 
         def write(self: spool.Spool, *rest: Any) -> None:
             real(self, *rest)
-            generation = query.driver._feed.generation
+            generation = query.driver._consumer.generation
             cutter.cut()
-            feed = query.driver._feed
-            assert feed.wait(lambda: feed.generation > generation, 5)
+            consumer = query.driver._consumer
+            assert consumer.wait(lambda: consumer.generation > generation, 5)
 
         with monkeypatch.context() as patch:
             patch.setattr(spool.Spool, "write", write)
@@ -247,7 +247,7 @@ class TestRefused:
         query.trigger()
         other = query.twin(spoolLocation=str(tmp_path / "other"), connectTimeoutMs="700")
         other.start()
-        with pytest.raises(FeedError, match=r"403 ACCESS_REFUSED.*exclusive.*another query"):
+        with pytest.raises(ConsumerError, match=r"403 ACCESS_REFUSED.*exclusive.*another query"):
             other.trigger()
         other.kill()
 
@@ -302,7 +302,7 @@ class TestRefused:
         query.start()
         query.trigger()
         fill(broker.url, name, range(10))
-        with pytest.raises(FeedError, match="is a stream"):
+        with pytest.raises(ConsumerError, match="is a stream"):
             query.drain(patience=10)
         assert spooled(query) == []
         query.kill()
@@ -347,10 +347,10 @@ class TestMemory:
         query.start()
         query.trigger()
         # Nothing of the next two files is acked: the window holds their copies after the restart.
-        feed = query.driver._feed
-        real, feed.ack = feed.ack, lambda _: False
+        consumer = query.driver._consumer
+        real, consumer.ack = consumer.ack, lambda _: False
         query.trigger()
-        feed.ack = real
+        consumer.ack = real
         query.kill()
         query.start()
         query.drain()
@@ -380,12 +380,12 @@ class TestMemory:
         query.options["maxMessagesPerTrigger"] = "10"
         fill(broker.url, queue, range(200))
         query.start()
-        feed = query.driver._feed
-        real = feed._pass
-        feed._pass = lambda _: None
+        consumer = query.driver._consumer
+        real = consumer._pass
+        consumer._pass = lambda _: None
         query.drain()
         assert len(spooled(query)) == 20
-        feed._pass = real
+        consumer._pass = real
         fill(broker.url, queue, range(200, 205))
         query.drain()
         wait_until(lambda: len(spooled(query)) <= 4, between=query.trigger)

@@ -56,9 +56,9 @@ def change(vhost: VHost[QueueStandIn], step: tuple[object, ...]) -> None:
             # An exchange that delays by policy has a queue, which is a definition, too.
             keys = {"max-length": number} if is_operator else {"delayed-message": number > 0}
             policy = Policy(name, pattern, keys, priority=number, is_operator=is_operator)
-            vhost.government.set_policy(policy)
+            vhost.policy_engine.set_policy(policy)
         case ("clear", str(name), bool(is_operator)):
-            vhost.government.delete_policy(name, is_operator=is_operator)
+            vhost.policy_engine.delete_policy(name, is_operator=is_operator)
 
 
 def restored(records: list[bytes]) -> Broker[QueueStandIn]:

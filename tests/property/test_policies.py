@@ -18,7 +18,7 @@ from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.delays.delay import is_hidden
-from vouchmq.server.broker.policy.policies import NO_RULING, Policy, PolicyMatch
+from vouchmq.server.broker.policy.policies import NO_POLICY, Policy, PolicyMatch
 
 NAMES = ("a", "ab", "b", "ba")
 names = st.sampled_from(NAMES)
@@ -77,9 +77,9 @@ def best(some: dict[str, Policy], name: str, kind: str) -> Policy | None:
 def test_everybody_has_what_governs_them(changes: list[tuple[object, ...]]) -> None:
     told: dict[QueueStandIn, PolicyMatch] = {}
 
-    def regulate(one: QueueStandIn, ruling: PolicyMatch) -> None:
-        assert told.get(one, NO_RULING) != ruling, "told of nothing new"
-        told[one] = ruling
+    def regulate(one: QueueStandIn, policy_match: PolicyMatch) -> None:
+        assert told.get(one, NO_POLICY) != policy_match, "told of nothing new"
+        told[one] = policy_match
 
     journal = JournalStandIn()
     broker: Broker[QueueStandIn] = Broker(
@@ -95,10 +95,10 @@ def test_everybody_has_what_governs_them(changes: list[tuple[object, ...]]) -> N
         with suppress(AmqpError):
             match change:
                 case ("set", Policy() as policy):
-                    vhost.government.set_policy(policy)
+                    vhost.policy_engine.set_policy(policy)
                     lists[policy.is_operator][policy.name] = policy
                 case ("clear", str(name), bool(is_operator)):
-                    lsn = vhost.government.delete_policy(name, is_operator=is_operator)
+                    lsn = vhost.policy_engine.delete_policy(name, is_operator=is_operator)
                     assert (lsn is None) == (lists[is_operator].pop(name, None) is None)
                 case ("queue", str(name), bool(is_quorum)):
                     kind = longstr("quorum" if is_quorum else "classic")
@@ -114,7 +114,7 @@ def test_everybody_has_what_governs_them(changes: list[tuple[object, ...]]) -> N
             is_quorum = one.spec.arguments["x-queue-type"] == longstr("quorum")
             kind_of_queue = "quorum_queues" if is_quorum else "classic_queues"
             wanted = PolicyMatch(*(best(some, one.spec.name, kind_of_queue) for some in lists))
-            assert told.get(one, NO_RULING) == wanted == vhost.government.policy_of_queue(one)
+            assert told.get(one, NO_POLICY) == wanted == vhost.policy_engine.policy_of_queue(one)
         for each in vhost.exchanges.values():
             ruler = best(lists[0], each.name, "exchanges") if each.name else None
             alternate = ruler.definition.get("alternate-exchange") if ruler is not None else None

@@ -35,12 +35,12 @@ definitions = st.sampled_from(
         {"delivery-limit": -1, "consumer-timeout": 3_600_000},
     ]
 )
-fates = st.sampled_from(["requeue", "requeue", "reject", "ack", "hold"])
+outcomes = st.sampled_from(["requeue", "requeue", "reject", "ack", "hold"])
 # Each round: a policy or none, somebody works, and sometimes time passes or the power goes.
 rounds = st.lists(
     st.tuples(
         st.one_of(st.none(), definitions),
-        st.lists(fates, min_size=1, max_size=4),
+        st.lists(outcomes, min_size=1, max_size=4),
         st.sampled_from([0.0, 0.0, 0.0, 0.05, 5.0]),
         st.sampled_from([False] * 6 + [True]),
     ),
@@ -67,11 +67,11 @@ class Stage:
         return client
 
     def govern(self, definition: dict[str, object] | None) -> None:
-        government = self.world.vhost.government
+        policy_engine = self.world.vhost.policy_engine
         if definition is None:
-            government.delete_policy("p")
+            policy_engine.delete_policy("p")
         else:
-            government.set_policy(Policy("p", "^work$", definition))
+            policy_engine.set_policy(Policy("p", "^work$", definition))
         self.world.sync()
 
     def publish(self, messages: int) -> None:
@@ -88,19 +88,19 @@ class Stage:
         assert isinstance(what.method, commands.Basic.GetOk)
         return what.method.delivery_tag or 0, what.body
 
-    def take(self, fate: str) -> None:
+    def take(self, outcome: str) -> None:
         got = self.get("work")
-        if got is None or fate == "hold":
+        if got is None or outcome == "hold":
             return
         tag, body = got
-        if fate == "ack":
+        if outcome == "ack":
             self.acked.add(body)
             self.client.method(1, commands.Basic.Ack(tag))
         else:
             exchange = self.world.vhost.queues["work"].features.dead_letter_exchange
-            if fate == "reject" and exchange is None:
+            if outcome == "reject" and exchange is None:
                 self.acked.add(body)
-            self.client.method(1, commands.Basic.Reject(tag, requeue=fate == "requeue"))
+            self.client.method(1, commands.Basic.Reject(tag, requeue=outcome == "requeue"))
         self.world.sync()
 
     def power_cut(self) -> None:
@@ -141,8 +141,8 @@ def test_nothing_is_lost_while_policies_change(
     for definition, work, seconds, is_cut in changes:
         stage.govern(definition)
         stage.publish(2)
-        for fate in work:
-            stage.take(fate)
+        for outcome in work:
+            stage.take(outcome)
         if seconds:
             stage.world.pass_time(seconds)
         if is_cut:

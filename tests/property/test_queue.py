@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.unit.server.queues import FakeOutlet, Shared, Stage
+from tests.unit.server.queues import FakeConsumer, Shared, Stage
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues import ready_list, requeued
 from vouchmq.server.broker.queues.settlement import Outcome
@@ -23,8 +23,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.stage = Stage()
         self.patch = pytest.MonkeyPatch()
         self.ready: list[int] = []
-        self.served_order: list[FakeOutlet] = []  # longest not served first
-        self.unacked: dict[int, tuple[Message, FakeOutlet | None]] = {}
+        self.served_order: list[FakeConsumer] = []  # longest not served first
+        self.unacked: dict[int, tuple[Message, FakeConsumer | None]] = {}
         self.delivered: set[int] = set()
         self.stored: set[int] = set()
         self.ever_stored: set[int] = set()
@@ -38,14 +38,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     # The model
 
-    def next_outlet(self) -> FakeOutlet | None:
+    def next_outlet(self) -> FakeConsumer | None:
         """CONS-10, CONS-20: highest priority with room, then longest not served."""
         head: Message = (b"", b"", 0, 0)
         able = [outlet for outlet in self.served_order if self.room(outlet) > 0]
         assert all(outlet.capacity(head) > 0 for outlet in able)
         return max(able, key=lambda outlet: outlet.priority, default=None)
 
-    def room(self, outlet: FakeOutlet) -> int:
+    def room(self, outlet: FakeConsumer) -> int:
         rooms = [outlet.left, outlet.shared.left if outlet.shared else None]
         return min((room for room in rooms if room is not None), default=1 << 30)
 

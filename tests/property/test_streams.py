@@ -153,9 +153,9 @@ class Story:
             gone = self.followers.pop(self.draw.randrange(len(self.followers)))
             gone.client.method(1, commands.Basic.Cancel(consumer_tag=""))
         elif deed < 0.98:
-            self.world.assembly.pager.total += 1 << 62
-            self.world.assembly.pager.run()
-            self.world.assembly.pager.total -= 1 << 62
+            self.world.runtime.pager.total += 1 << 62
+            self.world.runtime.pager.run()
+            self.world.runtime.pager.total -= 1 << 62
         else:
             self.cut()
 

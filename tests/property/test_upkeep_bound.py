@@ -46,8 +46,8 @@ class Load:
         self._jobs: list[tuple[float, Callable[[], None]]] = []
         alarms = Alarms(0, 0, lambda job: job())
         alarms.read(0, ROOM)
-        self.upkeep = CompactionScheduler(
-            Compactor(self.journal, self._spoiled, self._clock),
+        self.compaction_scheduler = CompactionScheduler(
+            Compactor(self.journal, self._segment_corrupt, self._clock),
             self.journal.chain,
             alarms,
             self,
@@ -64,7 +64,7 @@ class Load:
         return self.now
 
     @staticmethod
-    def _spoiled(name: str, reason: str) -> None:
+    def _segment_corrupt(name: str, reason: str) -> None:
         raise AssertionError(f"{name}: {reason}")
 
     def wake(self) -> None:
@@ -73,7 +73,7 @@ class Load:
 
     def write(self) -> None:
         self.journal.write()
-        self.upkeep.written()
+        self.compaction_scheduler.written()
         if self.journal.wants_sync:
             self.commit.request()
             while not self.commit.is_idle:
@@ -114,10 +114,10 @@ def test_the_disk_stays_within_its_bound_under_load(published: int, kept: int) -
     for at in range(ticks):
         load.tick(published, kept)
         if at % 100 == 0:
-            load.upkeep.look()
+            load.compaction_scheduler.look()
         over += at > ticks // 2 and load.used > load.bound
     assert over <= 0.02 * ticks
     for _ in range(2000):
         load.tick(0, kept)
-        load.upkeep.look()
+        load.compaction_scheduler.look()
     assert load.used <= load.bound

@@ -117,8 +117,8 @@ class ClientChannel:
 
 def done_of(event: Any, connection: Connection) -> Any:
     """What of an event has been done, None: nothing; the rest comes again (LIMIT-23)."""
-    intake = getattr(connection, "_intake", None)
-    kept: Any = intake._kept if intake is not None else None
+    inbound = getattr(connection, "_inbound", None)
+    kept: Any = inbound._kept if inbound is not None else None
     if kept is None:
         return event
     if event[0] != reader.PUBLISHES or len(kept[3]) == len(event[3]):

@@ -88,24 +88,24 @@ def interrupt(world: World, disk: SimDisk, draw: random.Random, *, is_kill: bool
 
 def recover(world: World, disk: SimDisk) -> Found:
     """Start a broker on this disk and see what it has; nothing is written by looking."""
-    assembly = world.assemble(disk, SyncInline(), world.new_loop())
-    report = assembly.report
+    runtime = world.assemble(disk, SyncInline(), world.new_loop())
+    report = runtime.report
     if report.damaged or report.unroutable_messages:
         raise Violation(f"a crash was taken for damage: {report}")
-    found = look_at(assembly)
+    found = look_at(runtime)
     world.check_bugs()
     return found
 
 
-def look_at(assembly: BrokerRuntime) -> Found:
+def look_at(runtime: BrokerRuntime) -> Found:
     """Everything that a client could find out. The assembly is of no use after that."""
-    vhost = assembly.broker.vhosts["/"]
+    vhost = runtime.broker.vhosts["/"]
     items: set[Item] = set()
     queues: dict[str, list[tuple[int, bool]]] = {}
     for queue in vhost.queues.values():
         if not queue.spec.durable:
             raise Violation(f"{queue.spec.name} was not durable, but is back")
-        if queue.ready.mark >> 1 >= assembly.journal.next_lsn:
+        if queue.ready.mark >> 1 >= runtime.journal.next_lsn:
             raise Violation(f"what is next published to {queue.spec.name} is born redelivered")
         items.add(("queue", queue.spec.name, queue.spec.auto_delete))
         queues[queue.spec.name] = drain(queue)

@@ -154,7 +154,7 @@ class Books:
             number_in(raw),
             (queue.spec.name, seq),
             self._now_ms(),
-            self._world.assembly.turn.count,
+            self._world.runtime.turn.count,
             deaths_in(properties),
             None if expiration is None else int(expiration),
             body_size(raw),
@@ -256,7 +256,7 @@ class Books:
             if (queue.spec.name, copy.number) not in self.rejections:
                 raise Violation(f"{copy.number} of {queue.spec.name} was rejected by nobody")
 
-    def requeued(self, queue: Queue, messages: list[Message], fate: Outcome) -> None:
+    def requeued(self, queue: Queue, messages: list[Message], outcome: Outcome) -> None:
         """Back in the queue, or aside for a while."""
         if queue.is_deleted:
             return
@@ -264,7 +264,7 @@ class Books:
         returns = queue.hooks.redelivery if queue.hooks is not None else None
         if returns is None:
             return
-        is_counted = fate in {Outcome.REJECTED, Outcome.LOST} or not returns._only_failures
+        is_counted = outcome in {Outcome.REJECTED, Outcome.LOST} or not returns._only_failures
         for message in messages:
             copy = self._of(queue, message)
             copy.returns += is_counted
@@ -323,8 +323,8 @@ class Books:
     ) -> Iterator[None]:
         """Messages die: for a reason that is true, and into the targets that take them."""
         frame = Frame("burying", queue, reason.value)
-        care = queue.hooks
-        letters = care.dead_letters if care is not None else None
+        hooks = queue.hooks
+        letters = hooks.dead_letters if hooks is not None else None
         is_safe = letters is not None and letters.pending is not None
         wanted: dict[Place, set[str]] = {}
         for message in messages:
@@ -456,14 +456,14 @@ class Books:
     # Delays
 
     @contextmanager
-    def releasing(self, hold: Queue, name: str, messages: list[Message]) -> Iterator[None]:
+    def releasing(self, delay_queue: Queue, name: str, messages: list[Message]) -> Iterator[None]:
         """Delayed messages leave their hold."""
-        frame = Frame("releasing", hold)
+        frame = Frame("releasing", delay_queue)
         vhost = self._world.vhost
         exchange = vhost.exchanges.get(name)
         wanted: dict[int, set[str]] = {}
         for message in messages:
-            copy = self._pop((hold.spec.name, message[2]))
+            copy = self._pop((delay_queue.spec.name, message[2]))
             if copy.arrived_ms + delay_of(message[0]) > self._now_ms():
                 raise Violation(f"{copy.number} left the hold of {name} too early (DELAY-14)")
             frame.sources[copy.number].append(copy)
@@ -481,9 +481,9 @@ class Books:
     @contextmanager
     def sending_again(self) -> Iterator[None]:
         """What the disk had refused goes again, if it now takes blocks."""
-        office = self._world.assembly.office
+        dead_letter_publisher = self._world.runtime.dead_letter_publisher
         frame = Frame("kept", None)
-        kept = list(office._kept)
+        kept = list(dead_letter_publisher._kept)
         for sent in kept:
             for message in sent.messages:
                 place = (sent.queue.spec.name, message[2])
@@ -501,7 +501,7 @@ class Books:
 
     def kept(self) -> None:
         """What could not be sent is kept, by the office or by its queue: sources have it."""
-        for sent in self._world.assembly.office._kept:
+        for sent in self._world.runtime.dead_letter_publisher._kept:
             for message in sent.messages if not sent.queue.is_deleted else ():
                 place = (sent.queue.spec.name, message[2])
                 if message[2] & 1 and place not in self.copies and place in self.archive:
@@ -523,7 +523,7 @@ class Books:
     def taken(self, queue: Queue, line: ReadyList, batch: list[Message]) -> None:
         """A batch is about to be handed out."""
         self.unserved = ""
-        now_ms, turn = self._now_ms(), self._world.assembly.turn.count
+        now_ms, turn = self._now_ms(), self._world.runtime.turn.count
         name = queue.spec.name
         for message in batch:
             copy = self._of(queue, message)
@@ -643,13 +643,13 @@ class Books:
         copy.handed = is_handed
         copy.is_published = False
         copy.has_key = before.has_key
-        care = queue.hooks
-        if care is not None and care.redelivery is not None:
-            counts = care.redelivery._counts.get(message[2])
+        hooks = queue.hooks
+        if hooks is not None and hooks.redelivery is not None:
+            counts = hooks.redelivery._counts.get(message[2])
             copy.returns = counts.returns if counts is not None else 0
             if counts is not None:
                 copy.not_before_ms = counts.due_ms
-        letters = care.dead_letters if care is not None else None
+        letters = hooks.dead_letters if hooks is not None else None
         if letters is not None and letters.pending is not None:
             one = letters.pending._tries.get(message[2])
             if one is not None:

@@ -299,7 +299,7 @@ class FeatureClient(Client):
 
     def _connection_method(self, octets: bytes) -> None:
         if octets[7:11] == CONNECTION_CLOSE and (
-            self.is_refused or self.world.assembly.node.has_failed
+            self.is_refused or self.world.runtime.context.has_failed
         ):
             self.is_leaving = True
             self.out.clear()

@@ -85,10 +85,10 @@ def line_seqs(line: ReadyList) -> tuple[list[int], int]:
     return seqs, unread
 
 
-def listing_of(assembly: BrokerRuntime, connections: Iterable[Connection]) -> Listing:
+def listing_of(runtime: BrokerRuntime, connections: Iterable[Connection]) -> Listing:
     """Everything that is anywhere."""
     found = Listing()
-    for queue in assembly.broker.vhosts["/"].queues.values():
+    for queue in runtime.broker.vhosts["/"].queues.values():
         name = queue.spec.name
         found.unacked[name] = []
         found.kept[name] = []
@@ -112,7 +112,7 @@ def listing_of(assembly: BrokerRuntime, connections: Iterable[Connection]) -> Li
             for entry in entries:
                 if not entry.queue.is_deleted:
                     found.unacked[entry.queue.spec.name] += [m[2] for m in entry.messages]
-    for sent in assembly.office._kept:
+    for sent in runtime.dead_letter_publisher._kept:
         if not sent.queue.is_deleted:
             found.kept[sent.queue.spec.name] += [m[2] for m in sent.messages if m[2] & 1]
     return found
@@ -120,11 +120,15 @@ def listing_of(assembly: BrokerRuntime, connections: Iterable[Connection]) -> Li
 
 def aside_of(queue: Queue) -> list[int]:
     """What is delayed or stuck, or refused and not yet buried."""
-    care, found = queue.hooks, dying_of(queue)
-    if care is not None and care.redelivery is not None:
-        found += [message[2] for message in care.redelivery.parked.messages()]
-    if care is not None and care.dead_letters is not None and care.dead_letters.pending is not None:
-        found += [message[2] for message in care.dead_letters.pending.messages()]
+    hooks, found = queue.hooks, dying_of(queue)
+    if hooks is not None and hooks.redelivery is not None:
+        found += [message[2] for message in hooks.redelivery.parked.messages()]
+    if (
+        hooks is not None
+        and hooks.dead_letters is not None
+        and hooks.dead_letters.pending is not None
+    ):
+        found += [message[2] for message in hooks.dead_letters.pending.messages()]
     return found
 
 
@@ -144,25 +148,25 @@ def rejected_of(queue: Queue) -> list[int]:
 
 def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
     """Dead letters that the queue keeps, and who has taken each."""
-    care = queue.hooks
-    if care is None or care.dead_letters is None or care.dead_letters.pending is None:
+    hooks = queue.hooks
+    if hooks is None or hooks.dead_letters is None or hooks.dead_letters.pending is None:
         return {}
-    return {seq: one.taken_by for seq, one in care.dead_letters.pending._tries.items()}
+    return {seq: one.taken_by for seq, one in hooks.dead_letters.pending._tries.items()}
 
 
 def stuck_messages(queue: Queue) -> list[Message]:
     """Those dead letters themselves."""
-    care = queue.hooks
-    if care is None or care.dead_letters is None or care.dead_letters.pending is None:
+    hooks = queue.hooks
+    if hooks is None or hooks.dead_letters is None or hooks.dead_letters.pending is None:
         return []
-    return list(care.dead_letters.pending.messages())
+    return list(hooks.dead_letters.pending.messages())
 
 
-def snapshot_of(assembly: BrokerRuntime, listing: Listing, handed: set[Place] | None) -> Snapshot:
+def snapshot_of(runtime: BrokerRuntime, listing: Listing, handed: set[Place] | None) -> Snapshot:
     """The stored part of it; `handed` None: as the marks of a recovered broker say."""
-    queues = assembly.broker.vhosts["/"].queues
+    queues = runtime.broker.vhosts["/"].queues
     found = Snapshot(
-        frozenset(filter(is_lasting, assembly.broker.definitions())),
+        frozenset(filter(is_lasting, runtime.broker.definitions())),
         frozenset(label_of(queue) for queue in queues.values() if queue.stored),
     )
     for name, queue in queues.items():
@@ -193,11 +197,11 @@ def label_of(queue: Queue) -> str:
 
 def kept_of(queue: Queue, seq: int) -> Kept:
     """What rooms know of one copy."""
-    care = queue.hooks
-    returns = care.redelivery if care is not None else None
+    hooks = queue.hooks
+    returns = hooks.redelivery if hooks is not None else None
     counts = returns._counts.get(seq) if returns is not None else None
     stuck = (
-        care.dead_letters.pending if care is not None and care.dead_letters is not None else None
+        hooks.dead_letters.pending if hooks is not None and hooks.dead_letters is not None else None
     )
     note = stuck.recall(note_key(seq)) if stuck is not None else None
     if counts is None:
@@ -217,9 +221,13 @@ def messages_of(queue: Queue) -> list[Message]:
     while len(found) < len(lsns):
         for first, tail, raws, arrived_ms in store.fetch_runs(lsns[len(found) :], 1 << 30):
             found += [(raw, tail, lsn * 2 + 1, arrived_ms) for lsn, raw in enumerate(raws, first)]
-    care = queue.hooks
-    if care is not None and care.redelivery is not None:
-        found += care.redelivery.parked.messages()
-    if care is not None and care.dead_letters is not None and care.dead_letters.pending is not None:
-        found += care.dead_letters.pending.messages()
+    hooks = queue.hooks
+    if hooks is not None and hooks.redelivery is not None:
+        found += hooks.redelivery.parked.messages()
+    if (
+        hooks is not None
+        and hooks.dead_letters is not None
+        and hooks.dead_letters.pending is not None
+    ):
+        found += hooks.dead_letters.pending.messages()
     return found

@@ -50,12 +50,12 @@ class WatchedQueue(Queue):
             Desk.books.discarded(self, messages)
         super().discard(messages, reason)
 
-    def requeue(self, messages: list[Message], fate: Outcome) -> None:
+    def requeue(self, messages: list[Message], outcome: Outcome) -> None:
         if Desk.books is not None:
-            Desk.books.requeued(self, messages, fate)
-        super().requeue(messages, fate)
+            Desk.books.requeued(self, messages, outcome)
+        super().requeue(messages, outcome)
 
-    def bury(self, messages: list[Message], reason: DeadLetterReason) -> None:
+    def dead_letter(self, messages: list[Message], reason: DeadLetterReason) -> None:
         if Desk.books is None:
             super().dead_letter(messages, reason)
             return
@@ -108,7 +108,7 @@ class WatchedQueue(Queue):
             Desk.books.taken(self, line, batch)
         return batch
 
-    def hand_out(
+    def deliver(
         self, outlet: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
     ) -> bool:
         if Desk.books is not None:
@@ -124,12 +124,12 @@ class WatchedHold(DelayQueue):
     def __init__(
         self, *around: Any, release: Callable[[Queue, str, list[Message]], None], **more: Any
     ) -> None:
-        def watched(hold: Queue, exchange: str, messages: list[Message]) -> None:
+        def watched(delay_queue: Queue, exchange: str, messages: list[Message]) -> None:
             if Desk.books is None:
-                release(hold, exchange, messages)
+                release(delay_queue, exchange, messages)
                 return
             with Desk.books.releasing(self, exchange, messages):
-                release(hold, exchange, messages)
+                release(delay_queue, exchange, messages)
 
         super().__init__(*around, release=watched, **more)
 
@@ -155,7 +155,7 @@ def watched_queues() -> Iterator[None]:
     """Every queue that is made is one of these."""
     with (
         patch.object(vouchmq.server.runtime.runtime, "Queue", WatchedQueue),
-        patch.object(vouchmq.server.runtime.runtime, "Hold", WatchedHold),
+        patch.object(vouchmq.server.runtime.runtime, "DelayQueue", WatchedHold),
     ):
         try:
             yield

@@ -102,7 +102,7 @@ class FeatureWorld(World):
 
     @property
     def vhost(self) -> VHost[Queue]:
-        return self.assembly.broker.vhosts["/"]
+        return self.runtime.broker.vhosts["/"]
 
     @property
     def states_of(self) -> States:
@@ -126,9 +126,9 @@ class FeatureWorld(World):
         # Nothing is synced by a start that the books would have to know of.
         self.worker = SimWorker(self)
         self.model = Judge(self, States(Snapshot(frozenset(), frozenset())))
-        self.assembly = self.assemble(self.disk, self.worker, self.loop)
+        self.runtime = self.assemble(self.disk, self.worker, self.loop)
         listing = self.listing()
-        self.model.ledger = States(snapshot_of(self.assembly, listing, None))
+        self.model.ledger = States(snapshot_of(self.runtime, listing, None))
         old, self.books = self.books, Books(self)
         books = self.books
         books.messages, books.acks = old.messages, old.acks
@@ -148,7 +148,7 @@ class FeatureWorld(World):
         self._watch_office()
         self._watch_journal()
         self.disk.watcher = self._look
-        self.admission = ConnectionLimits()
+        self.connection_limits = ConnectionLimits()
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
@@ -166,7 +166,7 @@ class FeatureWorld(World):
         )
 
     def listing(self) -> Listing:
-        return listing_of(self.assembly, [wire.connection for wire in self.clients.values()])
+        return listing_of(self.runtime, [wire.connection for wire in self.clients.values()])
 
     def ready_in(self, name: str) -> int:
         """How many messages a queue has ready, by the books."""
@@ -184,7 +184,7 @@ class FeatureWorld(World):
         else:
             raise Violation("a block is written while messages are being moved (DLX-08)")
         handed = {place for place, copy in self.books.copies.items() if copy.handed}
-        found = snapshot_of(self.assembly, listing, handed)
+        found = snapshot_of(self.runtime, listing, handed)
         for queue in self.vhost.queues.values():
             for name, seq in self.books.unstored:
                 if name == queue.spec.name:
@@ -192,7 +192,7 @@ class FeatureWorld(World):
         return found
 
     def _watch_journal(self) -> None:
-        journal, write = self.assembly.journal, self.assembly.journal.write
+        journal, write = self.runtime.journal, self.runtime.journal.write
 
         def watched() -> int:
             states, calls = self.states_of, self.disk.calls
@@ -212,10 +212,10 @@ class FeatureWorld(World):
             self.books.written()
             return lsn
 
-        storage, refused = self.assembly.write_rejection, self.assembly.write_rejection.refused
+        storage, refused = self.runtime.write_rejection, self.runtime.write_rejection.refused
 
-        def watched_refusal(node: BrokerContext, first_lsn: int, last_lsn: int) -> None:
-            refused(node, first_lsn, last_lsn)
+        def watched_refusal(context: BrokerContext, first_lsn: int, last_lsn: int) -> None:
+            refused(context, first_lsn, last_lsn)
             for client, wire in list(self.clients.items()):
                 client.see_closes(wire.connection)
 
@@ -223,8 +223,12 @@ class FeatureWorld(World):
         storage.refused = watched_refusal  # type: ignore[method-assign]
 
     def _watch_office(self) -> None:
-        office, storing = self.assembly.office, self.assembly.storing
-        written, refused, turned_away = office.written, office.refused, storing.refused
+        dead_letter_publisher, enqueuer = self.runtime.dead_letter_publisher, self.runtime.enqueuer
+        written, refused, turned_away = (
+            dead_letter_publisher.written,
+            dead_letter_publisher.refused,
+            enqueuer.refused,
+        )
 
         def watched_written() -> None:
             with self.books.sending_again():
@@ -238,9 +242,9 @@ class FeatureWorld(World):
             self.books.turned_away.add(crashes.number_in(message[0]))
             turned_away(queue, message)
 
-        office.written = watched_written  # type: ignore[method-assign]
-        office.refused = watched_refused  # type: ignore[method-assign,assignment]
-        storing.refused = watched_turned_away
+        dead_letter_publisher.written = watched_written  # type: ignore[method-assign]
+        dead_letter_publisher.refused = watched_refused  # type: ignore[method-assign,assignment]
+        enqueuer.refused = watched_turned_away
         new_queue = self.vhost.register_queue
 
         def watched_register(spec: object) -> Queue:
@@ -342,11 +346,11 @@ class FeatureWorld(World):
                 talk = cast(FeatureClient, client).talks[ch.number]
                 if not ch.is_closed and (talk.unconfirmed or talk.committing or talk.gets):
                     raise Violation(f"channel {ch.number} of {client.number} waits for {talk}")
-        office = self.assembly.office
-        if office._unwritten or office._kept:
+        dead_letter_publisher = self.runtime.dead_letter_publisher
+        if dead_letter_publisher._unwritten or dead_letter_publisher._kept:
             raise Violation("dead letters were never written")
         if sum(line.octets for q in self.vhost.queues.values() for line in q.lines) != (
-            self.assembly.pager.total
+            self.runtime.pager.total
         ):
             raise Violation("the pager counts what is not there")
         now_ms = self.wall_ms()
@@ -396,8 +400,8 @@ class FeatureWorld(World):
                 raise Violation(f"{name} keeps {queue.ready_count}, {stuck} aside: {left[:2]}")
             if queue.unacked_count or queue.held_octets:
                 raise Violation(f"{name} counts {queue.unacked_count}, {queue.held_octets} octets")
-        if self.assembly.pager.total:
-            raise Violation(f"{self.assembly.pager.total} octets are counted, and none is there")
+        if self.runtime.pager.total:
+            raise Violation(f"{self.runtime.pager.total} octets are counted, and none is there")
 
     # Crashes
 
@@ -445,15 +449,15 @@ class FeatureWorld(World):
         disk.kill() if is_kill else disk.crash(self.draw.getrandbits(32))
 
     def _recover(self, disk: SimDisk) -> Snapshot:
-        assembly = self.assemble(disk, SyncInline(), self.new_loop())
-        report = assembly.report
+        runtime = self.assemble(disk, SyncInline(), self.new_loop())
+        report = runtime.report
         if report.damaged or report.unroutable_messages:
             raise Violation(f"a crash was taken for damage: {report}")
-        for queue in assembly.broker.vhosts["/"].queues.values():
+        for queue in runtime.broker.vhosts["/"].queues.values():
             if not queue.spec.durable:
                 raise Violation(f"{queue.spec.name} was not durable, but is back")
-        found = snapshot_of(assembly, listing_of(assembly, ()), None)
-        for queue in assembly.broker.vhosts["/"].queues.values():
+        found = snapshot_of(runtime, listing_of(runtime, ()), None)
+        for queue in runtime.broker.vhosts["/"].queues.values():
             found.handed |= {(label_of(queue), seq >> 1) for seq in aside_of(queue)}
             if isinstance(queue, DelayQueue):
                 found.handed |= {place for place in found.copies if place[0] == label_of(queue)}

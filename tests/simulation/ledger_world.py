@@ -108,8 +108,8 @@ class LedgerWorld(FeatureWorld):
 
     @property
     def ledger(self) -> Ledger:
-        assert self.assembly.ledger is not None
-        return self.assembly.ledger
+        assert self.runtime.ledger is not None
+        return self.runtime.ledger
 
     def take_stock(self) -> None:
         """Take an inventory, and compare it with what is really there."""
@@ -117,20 +117,20 @@ class LedgerWorld(FeatureWorld):
             return
         ledger = self.ledger
         ledger.take_inventory(lambda _: None)
-        ledger._stocktaking.finish()
+        ledger._inventory_job.finish()
         ledger.flush()
         listing = self.listing()
         there: dict[str, set[int]] = {}
         for name, seq in listing.places():
             there.setdefault(name, set()).add(seq >> 1)
         for name, queue in self.vhost.queues.items():
-            held = ledger._stocktaking.holding(queue, 0)
+            held = ledger._inventory_job.holding(queue, 0)
             found = {lsn for first, last in held.ranges() for lsn in range(first, last + 1)}
             unread = listing.unread[name]
             missing = there.get(name, set()) - found
             assert not missing, (name, missing)
             # Transient dead letters on their way are in no listing.
-            found -= set(self.assembly.office.kept_of(queue)) - there.get(name, set())
+            found -= set(self.runtime.dead_letter_publisher.kept_of(queue)) - there.get(name, set())
             assert len(found) == len(there.get(name, set())) + unread, name
 
     def judge(self) -> Audit:

@@ -207,12 +207,12 @@ def set_policy(world: PairWorld, client: FeatureClient, ch: ClientChannel) -> No
     """As an operator does: no client says it."""
     del client, ch
     policy = Policy("p", f"^{world.focus}$", world.draw.choice(POLICIES))
-    world.run_deed(lambda: world.vhost.government.set_policy(policy))
+    world.run_deed(lambda: world.vhost.policy_engine.set_policy(policy))
 
 
 def clear_policy(world: PairWorld, client: FeatureClient, ch: ClientChannel) -> None:
     del client, ch
-    world.run_deed(lambda: world.vhost.government.delete_policy("p"))
+    world.run_deed(lambda: world.vhost.policy_engine.delete_policy("p"))
 
 
 def wait(world: PairWorld, client: FeatureClient, ch: ClientChannel) -> None:

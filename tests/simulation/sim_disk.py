@@ -65,16 +65,16 @@ class Inode:
 
     def _tear(self, change: tuple[int, bytes], draw: random.Random) -> None:
         offset, data = change
-        fate = draw.choice(("drop", "keep", "prefix", "sectors", "size"))
-        if fate == "keep":
+        outcome = draw.choice(("drop", "keep", "prefix", "sectors", "size"))
+        if outcome == "keep":
             _put(self.durable, data, offset)
-        elif fate == "prefix":
+        elif outcome == "prefix":
             _put(self.durable, data[: draw.randrange(len(data) + 1)], offset)
-        elif fate == "sectors":
+        elif outcome == "sectors":
             for start, end in _sectors(offset, offset + len(data)):
                 if draw.random() < 0.5:
                     _put(self.durable, data[start - offset : end - offset], start)
-        elif fate == "size":
+        elif outcome == "size":
             _resize(self.durable, max(len(self.durable), offset + len(data)))
 
 

@@ -559,10 +559,10 @@ def crash_random(model: StoreModel, draw: random.Random) -> None:
     seed = draw.getrandbits(32)
     if not seed % 4:
         # Or a clean stop, or one that comes so far.
-        fate = random.Random(seed)
-        model.stop(fate.choice((0, 1, 2, 3, 12, 12, 12)))
+        outcome = random.Random(seed)
+        model.stop(outcome.choice((0, 1, 2, 3, 12, 12, 12)))
         if model.is_sealed:
-            model.check_seal(fate)
+            model.check_seal(outcome)
     model.crash(seed, cuts, keeps_cache=draw.random() < 0.2)
 
 

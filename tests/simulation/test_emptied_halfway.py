@@ -67,14 +67,22 @@ def test_what_was_moved_and_acked_is_not_alive_where_it_was_before(
 
 
 def test_a_range_goes_to_a_neighbour_who_may_have_it_or_to_nobody() -> None:
-    homes: SegmentMap[int] = SegmentMap()
+    segment_map: SegmentMap[int] = SegmentMap()
     for first, home in ((10, 1), (20, 2), (30, 3)):
-        homes.begin(first, home)
-    homes.assign(12, 14, 3)
-    homes.forget(3, lambda each: each > 3)
-    assert [homes.of(lsn) for lsn in (9, 10, 12, 14, 25, 35)] == [None, 1, None, 1, 2, None]
-    homes.begin(40, 4)
-    homes.assign(15, 16, 4)
-    homes.forget(1, lambda each: each > 1)
+        segment_map.begin(first, home)
+    segment_map.assign(12, 14, 3)
+    segment_map.forget(3, lambda each: each > 3)
+    assert [segment_map.of(lsn) for lsn in (9, 10, 12, 14, 25, 35)] == [None, 1, None, 1, 2, None]
+    segment_map.begin(40, 4)
+    segment_map.assign(15, 16, 4)
+    segment_map.forget(1, lambda each: each > 1)
     # What was behind the part of the fourth is as dead, and it never held it.
-    assert [homes.of(lsn) for lsn in (10, 12, 14, 15, 17, 25, 45)] == [None, None, None, 4, 4, 2, 4]
+    assert [segment_map.of(lsn) for lsn in (10, 12, 14, 15, 17, 25, 45)] == [
+        None,
+        None,
+        None,
+        4,
+        4,
+        2,
+        4,
+    ]

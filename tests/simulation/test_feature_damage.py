@@ -52,9 +52,9 @@ def hit(disk: SimDisk, draw: random.Random) -> str:
     return f"{size} octets at {at} of {name}"
 
 
-def read_all(assembly: BrokerRuntime) -> None:
+def read_all(runtime: BrokerRuntime) -> None:
     """Look at every message, also at those that are paged."""
-    for queue in assembly.broker.vhosts["/"].queues.values():
+    for queue in runtime.broker.vhosts["/"].queues.values():
         assert list(messages_of(queue)) is not None
         for line in queue.lines:
             while line.refill(at_once=True) and line.ready:
@@ -65,18 +65,18 @@ def serve(world: FeatureWorld, disk: SimDisk) -> bool:
     """Start, again where a start comes upon damage in what it need not read; was damage told?"""
     is_told = False
     for _ in range(len(segments_on(disk)) + 1):
-        assembly: BrokerRuntime | None = None
+        runtime: BrokerRuntime | None = None
         try:
-            assembly = world.assemble(disk, SyncInline(), world.new_loop())
-            is_told |= bool(assembly.report.damaged)
-            read_all(assembly)
+            runtime = world.assemble(disk, SyncInline(), world.new_loop())
+            is_told |= bool(runtime.report.damaged)
+            read_all(runtime)
         except ReadFailed:
-            assert assembly is None or assembly.report.unread_segments
+            assert runtime is None or runtime.report.unread_segments
         else:
             return is_told
         finally:
-            if assembly is not None:
-                assembly.close()
+            if runtime is not None:
+                runtime.close()
             disk.kill()
     raise AssertionError("segments that were found damaged are still believed")
 

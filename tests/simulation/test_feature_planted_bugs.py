@@ -96,13 +96,13 @@ def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPa
     def confused(self: Queue, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
         handed(self, self.lines[-1], last_seq, no_ack=no_ack)
 
-    monkeypatch.setattr(Queue, "_handed", confused)
+    monkeypatch.setattr(Queue, "_on_delivered", confused)
     assert "redelivered" in caught()
 
 
 def test_finds_levels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = priority.PriorityLevels.ready_lists
-    monkeypatch.setattr(priority.PriorityLevels, "lines", lambda self: lines(self)[::-1])
+    monkeypatch.setattr(priority.PriorityLevels, "ready_lists", lambda self: lines(self)[::-1])
     assert "PRIO-08" in caught()
 
 
@@ -128,11 +128,11 @@ def test_finds_a_tally_that_misses_what_comes_back(monkeypatch: pytest.MonkeyPat
     put_back, came = ReadyList.return_delivered, ReadyBytes.add
 
     def uncounted(self: ReadyList, messages: list[Message]) -> None:
-        monkeypatch.setattr(ReadyBytes, "came", lambda self, messages: None)
+        monkeypatch.setattr(ReadyBytes, "add", lambda self, messages: None)
         put_back(self, messages)
-        monkeypatch.setattr(ReadyBytes, "came", came)
+        monkeypatch.setattr(ReadyBytes, "add", came)
 
-    monkeypatch.setattr(ReadyList, "put_back", uncounted)
+    monkeypatch.setattr(ReadyList, "return_delivered", uncounted)
     assert "LEN-01" in caught()
 
 

@@ -163,5 +163,5 @@ def test_finds_a_purge_that_forgets_what_is_aside(monkeypatch: pytest.MonkeyPatc
                 if seq & 1 and self._queue.stored:
                     self._log().unnote(self._queue.spec.queue_id, note_key(seq))
 
-    monkeypatch.setattr(Redelivery, "purged", purged)
+    monkeypatch.setattr(Redelivery, "on_purged", purged)
     assert caught()

@@ -122,7 +122,7 @@ def test_finds_a_settle_that_is_lost_with_its_segment(monkeypatch: pytest.Monkey
 
 def test_finds_a_settle_that_is_lost_in_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment leaves out of turn, and what it says about others is not logged again."""
-    monkeypatch.setattr(journal.Journal, "relog", lambda self, queue_id, lsns: None)
+    monkeypatch.setattr(journal.Journal, "rewrite_settlements", lambda self, queue_id, lsns: None)
     found = str(caught(MOST_SEEDS * 3))
     # What has been gone for long is not known any more as ever published.
     assert "came back" in found or "not published yet" in found
@@ -144,7 +144,7 @@ def test_finds_a_transaction_in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> N
     ) -> bool:
         def store_and_write(*arguments: object) -> int:
             lsn = store(*arguments)
-            channels[-1].node.journal.write()  # type: ignore[attr-defined]
+            channels[-1].context.journal.write()  # type: ignore[attr-defined]
             return lsn
 
         return commit(self, store_and_write, settle)

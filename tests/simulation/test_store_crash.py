@@ -119,12 +119,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.disk.fail_next(verb, number)
 
     @precondition(is_up)
-    @rule(syncs=st.integers(0, 6), fate=st.integers(0, 1 << 16), keeps_cache=st.booleans())
-    def stop(self, syncs: int, fate: int, keeps_cache: bool) -> None:
+    @rule(syncs=st.integers(0, 6), outcome=st.integers(0, 1 << 16), keeps_cache=st.booleans())
+    def stop(self, syncs: int, outcome: int, keeps_cache: bool) -> None:
         self.model.stop(syncs)
         if self.model.is_sealed:
-            self.model.check_seal(random.Random(fate))
-        self.model.crash(fate, keeps_cache=keeps_cache)
+            self.model.check_seal(random.Random(outcome))
+        self.model.crash(outcome, keeps_cache=keeps_cache)
 
     @rule(
         seed=st.integers(0, 1 << 32),
@@ -415,7 +415,7 @@ def test_harness_catches_a_seal_that_nobody_reads(monkeypatch: pytest.MonkeyPatc
 
 
 def test_harness_catches_a_settle_lost_in_compaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal.Journal, "relog", lambda self, queue_id, lsns: None)
+    monkeypatch.setattr(journal.Journal, "rewrite_settlements", lambda self, queue_id, lsns: None)
     assert first_failing_seed() is not None
 
 
@@ -458,10 +458,10 @@ def test_harness_catches_a_move_without_the_message(monkeypatch: pytest.MonkeyPa
             segment.take_live(queue_id, gone)
             # So that the broker goes on as if they were there.
             chain_of.active.add_live(queue_id, gone)
-        chain_of._homes.assign(lsns.start, lsns.stop, chain_of.active)
+        chain_of._segment_map.assign(lsns.start, lsns.stop, chain_of.active)
         return 1
 
-    monkeypatch.setattr(Compactor, "_carry_piece", forget)
+    monkeypatch.setattr(Compactor, "_copy_piece", forget)
     assert first_failing_seed() is not None
 
 
@@ -522,7 +522,7 @@ def test_harness_catches_notes_that_go_with_their_segment(monkeypatch: pytest.Mo
 
 
 def test_harness_catches_a_note_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Notes, "say_again", lambda self, scope_id, key: None)
+    monkeypatch.setattr(Notes, "repeat", lambda self, scope_id, key: None)
     assert first_failing_seed() is not None
 
 

@@ -84,7 +84,7 @@ class Life:
 
 def still_true(known: Offsets, world: DiskWorld) -> Offsets:
     """LSNs that a crash or damage took at the end are given to others."""
-    lsn = world.assembly.journal.next_lsn
+    lsn = world.runtime.journal.next_lsn
     return {key: offset for key, offset in known.items() if key[1] < lsn}
 
 
@@ -123,7 +123,7 @@ def read_all(world: DiskWorld) -> None:
         for chunk in stream.index.chunks:
             lsns = chunk.rows.take(0, chunk.rows.count)
             while lsns:
-                lsns = lsns[len(world.assembly.journal.fetch(lsns, 1 << 16)) :]
+                lsns = lsns[len(world.runtime.journal.fetch(lsns, 1 << 16)) :]
 
 
 def go_on(world: DiskWorld, draw: random.Random) -> None:

@@ -102,11 +102,11 @@ class SimWorker(SyncInline):
         self._targets: deque[Syncable] | None = None
         self._number = 0
         self._answer: Completion | None = None
-        self._chores: deque[tuple[str, Disk, str, int]] = deque()
+        self._file_tasks: deque[tuple[str, Disk, str, int]] = deque()
 
     @property
     def has_work(self) -> bool:
-        return self._targets is not None or bool(self._chores)
+        return self._targets is not None or bool(self._file_tasks)
 
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
         self._sequence = sequence
@@ -115,10 +115,10 @@ class SimWorker(SyncInline):
         self._world.tell(f"  a sync up to record {self._number} begins")
 
     def prepare(self, disk: Disk, name: str, size: int) -> None:
-        self._chores.append(("prepare", disk, name, size))
+        self._file_tasks.append(("prepare", disk, name, size))
 
     def unlink(self, disk: Disk, name: str) -> None:
-        self._chores.append(("unlink", disk, name, 0))
+        self._file_tasks.append(("unlink", disk, name, 0))
 
     def reap(self) -> Completion | None:
         answer, self._answer = self._answer, None
@@ -126,8 +126,8 @@ class SimWorker(SyncInline):
 
     def work(self, draw: random.Random) -> None:
         """Do a little: a chore, or one file of a sync, or say that a sync is done."""
-        if self._chores and (self._targets is None or draw.random() < 0.3):
-            verb, disk, name, size = self._chores.popleft()
+        if self._file_tasks and (self._targets is None or draw.random() < 0.3):
+            verb, disk, name, size = self._file_tasks.popleft()
             with suppress(OSError):
                 if verb == "prepare":
                     disk.prepare(name, size)
@@ -152,7 +152,7 @@ class SimWorker(SyncInline):
     def _tell(self, error: int) -> None:
         """The descriptor is readable."""
         self._world.model.has_failed |= error != 0
-        self._world.assembly.commit.on_readable()
+        self._world.runtime.commit.on_readable()
 
     def sync(self, target: Syncable) -> int:
         try:
@@ -250,7 +250,7 @@ class World:
         self.model = Model()
         self.loop = Loop()
         self.clients: dict[Client, FakeWire] = {}
-        self.assembly: BrokerRuntime
+        self.runtime: BrokerRuntime
         self.worker: SimWorker
         self.trace: Callable[[str], None] | None = None
         self.states = 0  # crash states that were recovered and judged
@@ -275,11 +275,11 @@ class World:
         self.loop = Loop()
         self.clients = {}
         self.worker = SimWorker(self)
-        self.assembly = self.assemble(self.disk, self.worker, self.loop)
+        self.runtime = self.assemble(self.disk, self.worker, self.loop)
         self._watch_journal()
         self._watch_serving()
         self.disk.watcher = self._look
-        self.admission = ConnectionLimits()
+        self.connection_limits = ConnectionLimits()
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
@@ -295,7 +295,7 @@ class World:
         )
 
     def _watch_journal(self) -> None:
-        journal, write = self.assembly.journal, self.assembly.journal.write
+        journal, write = self.runtime.journal, self.runtime.journal.write
 
         def watched() -> int:
             self.disk.is_blind = False
@@ -318,10 +318,10 @@ class World:
             ledger.latest.begins_segment |= calls["create"] + calls["rename"] > files
             return lsn
 
-        storage, refused = self.assembly.write_rejection, self.assembly.write_rejection.refused
+        storage, refused = self.runtime.write_rejection, self.runtime.write_rejection.refused
 
-        def watched_refusal(node: BrokerContext, first_lsn: int, last_lsn: int) -> None:
-            refused(node, first_lsn, last_lsn)
+        def watched_refusal(context: BrokerContext, first_lsn: int, last_lsn: int) -> None:
+            refused(context, first_lsn, last_lsn)
             for client, wire in list(self.clients.items()):
                 client.see_closes(wire.connection)
 
@@ -330,8 +330,8 @@ class World:
 
     def _watch_serving(self) -> None:
         """Who is served before a command looks hears it before the model does (CONS-52)."""
-        equipment, turn = self.assembly.equipment, self.assembly.turn
-        serve = equipment.serve
+        feature_builder, turn = self.runtime.feature_builder, self.runtime.turn
+        serve = feature_builder.serve
 
         def watched(queue: Queue) -> bool:
             is_served = serve(queue)
@@ -342,7 +342,7 @@ class World:
             self.model.check_deliveries()
             return is_served
 
-        equipment.serve = watched
+        feature_builder.serve = watched
 
     def _fatal(self, reason: str) -> None:
         del reason
@@ -355,7 +355,7 @@ class World:
         self._numbers += 1
         client = Client(self, self._numbers)
         wire = self.plug_in(client)
-        gate = wire.connection._gate
+        gate = wire.connection._publisher_block
         dispatch = client.watch(wire.connection._dispatch, lambda: gate.is_blocking)
         wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
         return client
@@ -366,12 +366,12 @@ class World:
         handshake = Handshake(
             OFFER,
             AUTH,
-            self.assembly.broker.vhosts.get,
-            self.admission,
+            self.runtime.broker.vhosts.get,
+            self.connection_limits,
             peer=wire.name,
             is_loopback=True,
         )
-        wire.connection = client.connection = Connection(self.assembly.node, wire, handshake)
+        wire.connection = client.connection = Connection(self.runtime.context, wire, handshake)
         return wire
 
     def lose(self, client: Client) -> None:
@@ -449,7 +449,7 @@ class World:
                 return
             able = any(c.out and not wire.paused for c, wire in self.clients.items())
             if not (able or self.loop.ready or self.worker.has_work):
-                if not self.assembly.alarms.is_raised:
+                if not self.runtime.alarms.is_raised:
                     break
                 self.check()
             self.carry()
@@ -544,5 +544,5 @@ class World:
 
     def check(self) -> None:
         """What the app does every second: read the gauges, probe a disk that was full."""
-        self.assembly.check(0)
+        self.runtime.check(0)
         self.check_bugs()

@@ -51,7 +51,7 @@ class Batch:
 
 
 def write_headers(
-    pen: QueueRecorder,
+    recorder: QueueRecorder,
     messages: list[Message],
     lost: list[Message],
     reason: DeadLetterReason,
@@ -59,5 +59,5 @@ def write_headers(
 ) -> None:
     """Write down which messages have become dead letters, and which of them led nowhere."""
     gone = {message[2] for message in lost}
-    pen.died([each for each in messages if each[2] not in gone], reason.value, exchange)
-    pen.dropped(lost, reason.value)
+    recorder.died([each for each in messages if each[2] not in gone], reason.value, exchange)
+    recorder.dropped(lost, reason.value)

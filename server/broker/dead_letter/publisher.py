@@ -83,18 +83,18 @@ class DeadLetterConfig:
         is_safe: what dies from now on is kept so, too, and not only what had been before
     """
 
-    __slots__ = ("_is_safe", "_office", "exchange", "pending", "routing_key", "told")
+    __slots__ = ("_dead_letter_publisher", "_is_safe", "exchange", "pending", "routing_key", "told")
 
     def __init__(
         self,
-        office: DeadLetterPublisher,
+        dead_letter_publisher: DeadLetterPublisher,
         exchange: str,
         routing_key: str | None,
         stuck: PendingDeadLetters | None = None,
         *,
         is_safe: bool = False,
     ) -> None:
-        self._office = office
+        self._dead_letter_publisher = dead_letter_publisher
         self._is_safe = is_safe
         self.pending = stuck
         self.exchange = exchange
@@ -104,28 +104,28 @@ class DeadLetterConfig:
     def send(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         """Let messages go; they are in no line of their queue any more and not unacked."""
         if not self._is_safe:
-            self._office.send(queue, self, messages, reason)
+            self._dead_letter_publisher.send(queue, self, messages, reason)
         else:
-            self._office.send_safely(queue, messages, reason)
+            self._dead_letter_publisher.send_safely(queue, messages, reason)
 
     @property
     def is_gathering(self) -> bool:
         """True while what is done must stand in one block."""
-        return self._office.is_gathering
+        return self._dead_letter_publisher.is_gathering
 
     @property
     def is_nested(self) -> bool:
         """True when letters are being sent for the sake of letters for the sake of letters …"""
-        return self._office.is_nested
+        return self._dead_letter_publisher.is_nested
 
     @property
     def pace(self) -> DeadLetterPace:
         """See `Office`."""
-        return self._office.pace
+        return self._dead_letter_publisher.pace
 
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
         """What made them dead letters could not be stored: they are none (TX-09)."""
-        self._office.withdraw(queue, messages)
+        self._dead_letter_publisher.withdraw(queue, messages)
 
 
 class DeadLetterPublisher:
@@ -145,7 +145,7 @@ class DeadLetterPublisher:
     def __init__(
         self,
         domain: Callable[[str], VHostRouter | None],
-        storing: Enqueuer,
+        enqueuer: Enqueuer,
         journal: Callable[[], Refused],
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
@@ -157,7 +157,7 @@ class DeadLetterPublisher:
         self.pace = pace
         self._most_hops = most_hops
         self._domain = domain
-        self._storing = storing
+        self._enqueuer = enqueuer
         self._journal = journal
         self._wall_ms = wall_ms
         self._wake = wake
@@ -166,8 +166,8 @@ class DeadLetterPublisher:
         self._kept: list[Sent] = []
         self._depth = 0
         self._refused: deque[tuple[Queue, Message]] = deque()
-        storing.refused = self.on_refused
-        storing.doubled = self.on_duplicate
+        enqueuer.refused = self.on_refused
+        enqueuer.doubled = self.on_duplicate
         self.dropped_count = 0
         self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
         # Told of queues that get messages with a time to live of their own.
@@ -176,7 +176,7 @@ class DeadLetterPublisher:
     @property
     def is_gathering(self) -> bool:
         """See `Letters`."""
-        return self._storing.is_gathering
+        return self._enqueuer.is_gathering
 
     @property
     def is_nested(self) -> bool:
@@ -218,7 +218,7 @@ class DeadLetterPublisher:
                         continue
                     self._store(queue, run)
                     run = None
-                    admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+                    admitted, verdict = self._enqueuer.admit(Target(tail, open_to), letter.raw)
                     open_to = admitted.queues
                     if not open_to:
                         lost += some
@@ -271,7 +271,7 @@ class DeadLetterPublisher:
             open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
             tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
             waiting = len(self._refused)
-            admitted, verdict = self._storing.admit(Target(tail, open_to), letter.raw)
+            admitted, verdict = self._enqueuer.admit(Target(tail, open_to), letter.raw)
             while len(self._refused) > waiting:
                 # Who refuses it is asked again, so it is no dead letter of theirs (DLX-10).
                 self._refused.pop()
@@ -291,9 +291,9 @@ class DeadLetterPublisher:
             else:
                 letters.pending.keep(message, one._replace(taken_by=taken_by))
 
-    def release(self, hold: Queue, exchange_name: str, messages: list[Message]) -> None:
+    def release(self, delay_queue: Queue, exchange_name: str, messages: list[Message]) -> None:
         """Publish delayed messages whose time has come, as they leave their hold (DELAY-13)."""
-        domain = self._domain(hold.spec.vhost)
+        domain = self._domain(delay_queue.spec.vhost)
         exchange = domain.exchanges.get(exchange_name) if domain is not None else None
         with self._one_block():
             run: Batch | None = None
@@ -309,9 +309,9 @@ class DeadLetterPublisher:
                     if len(some) > 1:
                         pending.extendleft([one] for one in reversed(some))
                         continue
-                    self._store(hold, run, why="delayed")
+                    self._store(delay_queue, run, why="delayed")
                     run = None
-                    targets = self._storing.admit(Target(tail, targets), due.raw)[0].queues
+                    targets = self._enqueuer.admit(Target(tail, targets), due.raw)[0].queues
                 if not targets:
                     self.unrouted_count += len(some)
                     continue
@@ -319,13 +319,13 @@ class DeadLetterPublisher:
                     for each in targets:
                         self.expect_expirations(each)
                 if run is None or not run.takes(tail, targets, persistent=due.persistent):
-                    self._store(hold, run, why="delayed")
+                    self._store(delay_queue, run, why="delayed")
                     run = Batch(Target(tail, targets), persistent=due.persistent)
                 run.add(some, raws)
-            self._store(hold, run, why="delayed")
-            if hold.recorder is not None:
-                hold.recorder.dropped(messages, "released")
-            hold.log_settled(messages)
+            self._store(delay_queue, run, why="delayed")
+            if delay_queue.recorder is not None:
+                delay_queue.recorder.dropped(messages, "released")
+            delay_queue.log_settled(messages)
 
     def generation(self, queue: Queue) -> int:
         """Grows with every change of the topology around a queue."""
@@ -372,12 +372,12 @@ class DeadLetterPublisher:
     def _one_block(self) -> Iterator[None]:
         """What is done within stands in one block: nobody is served meanwhile (DLX-08)."""
         self._depth += 1
-        was_gathering, self._storing.is_gathering = self._storing.is_gathering, True
+        was_gathering, self._enqueuer.is_gathering = self._enqueuer.is_gathering, True
         try:
             yield
         finally:
             # Whatever happens, or no transaction and no limit would ever be itself again.
-            self._storing.is_gathering = was_gathering
+            self._enqueuer.is_gathering = was_gathering
             self._depth -= 1
         if self._refused and not self._depth:
             self._send_refused()
@@ -409,22 +409,22 @@ class DeadLetterPublisher:
         It is one of nobody's queue, so no queue keeps it if nobody takes it. While dead letters
         are being sent it waits for their end, so that queues full in a row never recurse.
         """
-        care = queue.hooks
-        if care is None or care.dead_letters is None or not is_at_least_once(queue):
+        hooks = queue.hooks
+        if hooks is None or hooks.dead_letters is None or not is_at_least_once(queue):
             return
         if self._depth:
             self._refused.append((queue, message))
         else:
             # Kept it is not: the queue never had it, and its publisher knows.
-            self.send(queue, care.dead_letters, [message], DeadLetterReason.MAXLEN)
+            self.send(queue, hooks.dead_letters, [message], DeadLetterReason.MAXLEN)
 
     def on_duplicate(self, queue: Queue, message: Message) -> None:
         """A queue has dropped a duplicate, which may make it a dead letter (DUP-16)."""
-        care = queue.hooks
-        if care is None or care.dead_letters is None or care.dedup is None:
+        hooks = queue.hooks
+        if hooks is None or hooks.dead_letters is None or hooks.dedup is None:
             return
-        if care.dedup.sends_letters and not self._depth:
-            self.send(queue, care.dead_letters, [message], DeadLetterReason.REJECTED)
+        if hooks.dedup.sends_letters and not self._depth:
+            self.send(queue, hooks.dead_letters, [message], DeadLetterReason.REJECTED)
 
     def _store(
         self, queue: Queue, run: Batch | None, one: Attempt | None = None, why: str = "dead_letter"
@@ -436,7 +436,7 @@ class DeadLetterPublisher:
             queue.recorder.moves(run.messages, raws, why) if queue.recorder is not None else None
         )
         largest = max(map(len, raws))
-        if self._storing.store(target, raws, largest, persistent=persistent, author=author):
+        if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
             self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, one))
 
     def _dropped(
@@ -478,7 +478,7 @@ class DeadLetterPublisher:
                 queue.recorder.moves(messages, raws, why) if queue.recorder is not None else None
             )
             largest = max(map(len, raws))
-            if self._storing.store(target, raws, largest, persistent=persistent, author=author):
+            if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
                 self._unwritten.append(sent)
             if not queue.is_deleted:
                 if queue.recorder is not None and is_held:

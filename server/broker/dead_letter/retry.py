@@ -58,12 +58,12 @@ class PendingDeadLetters:
     """
 
     __slots__ = (
-        "_aside",
+        "_dead_letter_publisher",
         "_generation",
         "_interval_ms",
         "_is_looking",
         "_log",
-        "_office",
+        "_parked",
         "_queue",
         "_timers",
         "_tries",
@@ -72,18 +72,18 @@ class PendingDeadLetters:
     def __init__(
         self,
         queue: Queue,
-        office: DeadLetterPublisher,
+        dead_letter_publisher: DeadLetterPublisher,
         timers: Timers,
         interval_ms: int,
         log: Callable[[], NoteLog],
     ) -> None:
         self._queue = queue
-        self._office = office
+        self._dead_letter_publisher = dead_letter_publisher
         self._timers = timers
         self._interval_ms = interval_ms
         self._log = log
         self._tries: dict[int, Attempt] = {}
-        self._aside = ParkedMessages(timers, queue.wake)
+        self._parked = ParkedMessages(timers, queue.wake)
         self._generation = -1
         self._is_looking = False
 
@@ -92,16 +92,16 @@ class PendingDeadLetters:
 
     def messages(self) -> list[Message]:
         """What is kept."""
-        return self._aside.messages()
+        return self._parked.messages()
 
     def keep(self, message: Message, one: Attempt) -> None:
         """A dead letter could not go everywhere."""
         if not self._tries:
-            self._generation = self._office.generation(self._queue)
+            self._generation = self._dead_letter_publisher.generation(self._queue)
         self._look_later()
         before = self._tries.get(message[2])
         self._tries[message[2]] = one
-        self._aside.put(message, self._timers.now_ms() + self._interval_ms)
+        self._parked.put(message, self._timers.now_ms() + self._interval_ms)
         if message[2] & 1 and self._queue.stored and before != one:
             self._log().note(self._queue.spec.queue_id, note_key(message[2]), packed(one))
 
@@ -117,25 +117,25 @@ class PendingDeadLetters:
     def forget(self, messages: list[Message]) -> None:
         """These are unacked again, after a commit that was refused (TX-09)."""
         for message in messages:
-            self._aside.forget(message[2])
+            self._parked.forget(message[2])
             self.done(message)
 
     def forget_refused(self, first_lsn: int) -> None:
         """The disk took nothing from this LSN on (CONF-12)."""
         gone = [seq for seq in self._tries if seq & 1 and seq >= first_lsn * 2]
         for seq in gone:
-            self._aside.forget(seq)
+            self._parked.forget(seq)
             del self._tries[seq]
         if self._queue.recorder is not None:
             self._queue.recorder.lost(sorted(map(lsn_of, gone)), "refused")
 
     def run(self) -> None:
         """Try again what is due."""
-        pace, left = self._office.pace, TURN_TRIES
-        while left > 0 and self._aside.is_due and pace.may_send(self._queue):
+        pace, left = self._dead_letter_publisher.pace, TURN_TRIES
+        while left > 0 and self._parked.is_due and pace.may_send(self._queue):
             left -= pace.at_a_time
-            for message in self._aside.take_due(pace.at_a_time):
-                self._office.try_again(self._queue, message, self._tries[message[2]])
+            for message in self._parked.take_due(pace.at_a_time):
+                self._dead_letter_publisher.try_again(self._queue, message, self._tries[message[2]])
 
     def done(self, message: Message) -> None:
         """Everybody has it."""
@@ -144,14 +144,14 @@ class PendingDeadLetters:
 
     def drop(self) -> list[Message]:
         """Give up all of them; gives what they were."""
-        messages = self._aside.take_all()
+        messages = self._parked.take_all()
         for message in messages:
             self.done(message)
         return messages
 
     def clear(self) -> None:
         """The queue is gone."""
-        self._aside.take_all()
+        self._parked.take_all()
         self._tries.clear()
 
     def _look(self) -> None:
@@ -159,12 +159,12 @@ class PendingDeadLetters:
         self._is_looking = False
         if not self._tries or self._queue.is_deleted:
             return
-        generation = self._office.generation(self._queue)
+        generation = self._dead_letter_publisher.generation(self._queue)
         if generation != self._generation:
             self._generation = generation
             now_ms = self._timers.now_ms()
-            for message in self._aside.take_all():
-                self._aside.put(message, now_ms)
+            for message in self._parked.take_all():
+                self._parked.put(message, now_ms)
             self._queue.wake()
         self._look_later()
 

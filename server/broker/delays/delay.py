@@ -26,7 +26,7 @@ X_DELAYED_EXCHANGE: Final = "x-delayed-exchange"
 X_DELAY: Final = "x-delay"
 MOST_DELAY_MS: Final = 315_360_000_000
 # Line feeds are stripped from the names that clients give, so no queue of theirs is called that.
-HOLD_PREFIX: Final = "\ndelayed\n"
+DELAY_QUEUE_PREFIX: Final = "\ndelayed\n"
 FILTER_PREFIX: Final = "\nkeys\n"
 _NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)(\.[0-9]*)?")
 # Texts with more digits than this are too large anyway, and slow to read.
@@ -35,7 +35,7 @@ _MOST_DIGITS: Final = 40
 
 def delay_queue_name(exchange: str) -> str:
     """The name of the queue that holds an exchange's delayed messages."""
-    return HOLD_PREFIX + exchange
+    return DELAY_QUEUE_PREFIX + exchange
 
 
 def is_hidden(name: str) -> bool:
@@ -50,7 +50,7 @@ def filter_name(exchange: str) -> str:
 
 def held_for(name: str) -> str | None:
     """The exchange whose delayed messages a queue of this name holds."""
-    return name.removeprefix(HOLD_PREFIX) if name.startswith(HOLD_PREFIX) else None
+    return name.removeprefix(DELAY_QUEUE_PREFIX) if name.startswith(DELAY_QUEUE_PREFIX) else None
 
 
 def delay_ms(headers: Table | None) -> int:

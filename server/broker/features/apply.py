@@ -65,7 +65,7 @@ class FeatureBuilder:
     def __init__(
         self,
         timers: Timers,
-        office: DeadLetterPublisher,
+        dead_letter_publisher: DeadLetterPublisher,
         pager: Pager,
         journal: Callable[[], NoteLog],
         clock: JournalClock,
@@ -81,8 +81,8 @@ class FeatureBuilder:
         self.serve: Callable[[Queue], bool] = lambda _: False
         # Deletes a queue whose lease has run out.
         self.expire: Callable[[Queue], None] = lambda _: None
-        self.office = office
-        office.expect_expirations = self.expect_expirations
+        self.dead_letter_publisher = dead_letter_publisher
+        dead_letter_publisher.expect_expirations = self.expect_expirations
         self.letters_interval_ms = LETTERS_INTERVAL_MS
         self._unstored_count = 0  # queues with numbers that are not stored
 
@@ -99,18 +99,18 @@ class FeatureBuilder:
             return
         if features.is_plain and queue.hooks is None:
             return
-        care = self._hooks_of(queue)
+        hooks = self._hooks_of(queue)
         queue.keeps_all = features.type == QUORUM
         if features.highest_level and queue.levels is None:
             self._level(queue, features)
         if features.single_active and queue.subscribers.single_active is None:
             queue.subscribers.single_active = SingleActive(displaces=features.type == QUORUM)
-        self._letters(queue, care, features)
-        self._expiry(queue, care, features)
-        self._limit(queue, care, features)
-        self._returns(queue, care, features)
+        self._dead_letters(queue, hooks, features)
+        self._expiry(queue, hooks, features)
+        self._limit(queue, hooks, features)
+        self._returns(queue, hooks, features)
         if features.is_plain:
-            self._clear_out(queue, care)
+            self._clear_out(queue, hooks)
         queue.wake()
 
     def _hooks_of(self, queue: Queue) -> FeatureHooks:
@@ -118,59 +118,61 @@ class FeatureBuilder:
         queue.hooks = queue.hooks or FeatureHooks(queue, self.timers.now_ms)
         return queue.hooks
 
-    def _clear_out(self, queue: Queue, care: FeatureHooks) -> None:
+    def _clear_out(self, queue: Queue, hooks: FeatureHooks) -> None:
         """A queue that has lost its last feature is a plain one again, and pays for nothing."""
-        if care.expiry is not None and not care.expiry.has_own:
-            care.expiry = None
-        if care.redelivery is not None and care.redelivery.is_idle:
-            care.redelivery = None
-        if care.is_idle:
+        if hooks.expiry is not None and not hooks.expiry.has_own:
+            hooks.expiry = None
+        if hooks.redelivery is not None and hooks.redelivery.is_idle:
+            hooks.redelivery = None
+        if hooks.is_idle:
             queue.hooks = None
 
-    def _letters(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
+    def _dead_letters(self, queue: Queue, hooks: FeatureHooks, features: Features) -> None:
         exchange, stuck = features.dead_letter_exchange, None
-        if care.dead_letters is not None:
-            stuck = care.dead_letters.pending
+        if hooks.dead_letters is not None:
+            stuck = hooks.dead_letters.pending
         if features.dead_letters_are_safe and stuck is None:
             interval_ms = self.letters_interval_ms
-            stuck = PendingDeadLetters(queue, self.office, self.timers, interval_ms, self._journal)
+            stuck = PendingDeadLetters(
+                queue, self.dead_letter_publisher, self.timers, interval_ms, self._journal
+            )
         if exchange is None:
             if stuck is not None:
                 dropped = stuck.drop()
                 if queue.recorder is not None:
                     queue.recorder.dropped(dropped, "dropped")
                 queue.drop(dropped)
-            care.dead_letters = None
+            hooks.dead_letters = None
             return
-        care.dead_letters = DeadLetterConfig(
-            self.office,
+        hooks.dead_letters = DeadLetterConfig(
+            self.dead_letter_publisher,
             exchange,
             features.dead_letter_routing_key,
             stuck,
             is_safe=features.dead_letters_are_safe,
         )
 
-    def _expiry(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
-        if features.message_ttl_ms is not None and care.expiry is None:
-            care.expiry = Expiry(queue, self.timers, None)
-        if care.expiry is not None:
-            care.expiry.ttl_ms = features.message_ttl_ms
+    def _expiry(self, queue: Queue, hooks: FeatureHooks, features: Features) -> None:
+        if features.message_ttl_ms is not None and hooks.expiry is None:
+            hooks.expiry = Expiry(queue, self.timers, None)
+        if hooks.expiry is not None:
+            hooks.expiry.ttl_ms = features.message_ttl_ms
         if features.expires_ms is None:
-            care.queue_expiry = None
-        elif care.queue_expiry is None:
-            care.queue_expiry = QueueExpiry(queue, self.timers, features.expires_ms, self.expire)
+            hooks.queue_expiry = None
+        elif hooks.queue_expiry is None:
+            hooks.queue_expiry = QueueExpiry(queue, self.timers, features.expires_ms, self.expire)
         else:
-            care.queue_expiry.set(features.expires_ms)
+            hooks.queue_expiry.set(features.expires_ms)
 
-    def _returns(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
-        if care.redelivery is not None:
+    def _returns(self, queue: Queue, hooks: FeatureHooks, features: Features) -> None:
+        if hooks.redelivery is not None:
             # What was counted or delayed so far stays so, even if nothing more is.
-            care.redelivery.set(features)
+            hooks.redelivery.set(features)
         elif features.counts_returns:
-            self._count_returns(queue, care)
+            self._count_returns(queue, hooks)
 
-    def _count_returns(self, queue: Queue, care: FeatureHooks) -> None:
-        care.redelivery = Redelivery(
+    def _count_returns(self, queue: Queue, hooks: FeatureHooks) -> None:
+        hooks.redelivery = Redelivery(
             queue,
             self.timers,
             self._journal,
@@ -191,37 +193,37 @@ class FeatureBuilder:
         )
         queue.lines = queue.levels.ready_lists()
 
-    def _limit(self, queue: Queue, care: FeatureHooks, features: Features) -> None:
+    def _limit(self, queue: Queue, hooks: FeatureHooks, features: Features) -> None:
         if features.max_length_octets is not None and queue.ready_bytes is None:
             queue.ready_bytes = ReadyBytes()
             for line in queue.lines:
                 line.measure(queue.ready_bytes)
         if not features.is_limited:
-            care.limit = None
-        elif care.limit is None:
-            care.limit = LengthLimit(queue, features, self.serve)
+            hooks.limit = None
+        elif hooks.limit is None:
+            hooks.limit = LengthLimit(queue, features, self.serve)
         else:
-            care.limit.set(features)
-        if features.keys is not None and care.dedup is None:
+            hooks.limit.set(features)
+        if features.keys is not None and hooks.dedup is None:
             scope_id = queue.spec.queue_id if queue.stored else 0
             window = KeyWindow(scope_id, features.keys, self.timers, self._journal, self._clock)
-            care.dedup = Dedup(queue, window, care.run_outside_dispatch)
-        gates: list[PublishFilter] = [] if care.dedup is None else [care.dedup]
-        if care.limit is not None and care.limit.rejects:
-            gates.append(care.limit)
+            hooks.dedup = Dedup(queue, window, hooks.run_outside_dispatch)
+        filters: list[PublishFilter] = [] if hooks.dedup is None else [hooks.dedup]
+        if hooks.limit is not None and hooks.limit.rejects:
+            filters.append(hooks.limit)
         queue.publish_filter = (
-            gates[0] if len(gates) == 1 else PublishFilters(*gates) if gates else None
+            filters[0] if len(filters) == 1 else PublishFilters(*filters) if filters else None
         )
 
     def expect_expirations(self, queue: Queue) -> None:
         """From now on messages in this queue may have a time to live of their own (TTL-01)."""
         if isinstance(queue, Stream):
             return  # there they mean nothing (TTL-09)
-        care = self._hooks_of(queue)
-        if care.expiry is None:
-            care.expiry = Expiry(queue, self.timers, None)
-        if not care.expiry.has_own:
-            care.expiry.has_own = True
+        hooks = self._hooks_of(queue)
+        if hooks.expiry is None:
+            hooks.expiry = Expiry(queue, self.timers, None)
+        if not hooks.expiry.has_own:
+            hooks.expiry.has_own = True
             if queue.stored:
                 self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
 
@@ -229,13 +231,13 @@ class FeatureBuilder:
         """From now on every copy in this queue has a number (SEQ-01)."""
         if isinstance(queue, Stream):
             return queue
-        care = self._hooks_of(queue)
-        if care.queue_seq is None:
+        hooks = self._hooks_of(queue)
+        if hooks.queue_seq is None:
             log = self.log if queue.stored else None
-            care.queue_seq = QueueSequence(
+            hooks.queue_seq = QueueSequence(
                 queue, queue.spec.queue_id or self.unstored_id(queue), log
             )
-        return care.queue_seq
+        return hooks.queue_seq
 
     def unstored_id(self, queue: Queue) -> int:
         """A number for a queue without one: no other has had it, in no life of the broker."""
@@ -247,7 +249,7 @@ class FeatureBuilder:
 
     def gone_of(self, entry: Settled) -> list[Message]:
         """Those of some settled deliveries that are not kept as dead letters on their way."""
-        kept = {*entry.queue.held_lsns(), *self.office.kept_of(entry.queue)}
+        kept = {*entry.queue.held_lsns(), *self.dead_letter_publisher.kept_of(entry.queue)}
         return [message for message in entry.messages if lsn_of(message[2]) not in kept]
 
     def restore(self, queue: Queue, notes: dict[bytes, bytes]) -> None:
@@ -261,9 +263,9 @@ class FeatureBuilder:
             self.number(queue)
         if any(key[:1] == COUNTS for key in notes):
             # Whoever asked for it, e.g. a policy, may be gone: what was counted or delayed is not.
-            care = self._hooks_of(queue)
-            if care.redelivery is None:
-                self._count_returns(queue, care)
+            hooks = self._hooks_of(queue)
+            if hooks.redelivery is None:
+                self._count_returns(queue, hooks)
         if queue.hooks is not None:
             queue.hooks.restore(notes)
             if queue.features.is_plain:

@@ -128,21 +128,21 @@ class Expiry:
         """
         now_ms = self._timers.now_ms()
         left = TURN_EXPIRIES
-        care = self._queue.hooks
+        hooks = self._queue.hooks
         # Every level of a queue with priorities has a head of its own (TTL-03).
         for line in self._queue.lines:
             while left > 0:
                 most = min(
-                    left, BATCH_MESSAGES if care is None else care.batch_limit(BATCH_MESSAGES)
+                    left, BATCH_MESSAGES if hooks is None else hooks.batch_limit(BATCH_MESSAGES)
                 )
                 count = self._expired_at_head(line, now_ms, most, at_once=at_once)
                 if not count:
                     break
                 left -= count
-                if care is None or care.may_dead_letter:
+                if hooks is None or hooks.may_dead_letter:
                     self._queue.dead_letter(line.take(count), DeadLetterReason.EXPIRED)
-                elif care.can_park and self._queue.has_consumers:
-                    care.park(line.take(count), DeadLetterReason.EXPIRED)
+                elif hooks.can_park and self._queue.has_consumers:
+                    hooks.park(line.take(count), DeadLetterReason.EXPIRED)
                 else:
                     return False
         return left > 0

@@ -169,12 +169,12 @@ class FeatureHooks:
             batch = self.redelivery.on_take(batch)
         return batch
 
-    def on_requeue(self, messages: list[Message], fate: Outcome) -> list[Message]:
+    def on_requeue(self, messages: list[Message], outcome: Outcome) -> list[Message]:
         """Deliveries come back; gives those that are ready at once (ACK-10)."""
         if self.expiry is not None:
             messages = self.expiry.unexpired(messages)
         if self.redelivery is not None:
-            messages = self.redelivery.on_requeue(messages, fate)
+            messages = self.redelivery.on_requeue(messages, outcome)
         if self.limit is not None:
             self.limit.on_requeue()
         return messages

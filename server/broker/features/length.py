@@ -90,10 +90,10 @@ class LengthLimit:
 
     def _drop_expired(self) -> bool:
         """Have no publish refused for the sake of what nobody can have any more (TTL-06)."""
-        care = self._queue.hooks
-        if care is None or care.expiry is None or care.is_nested:
+        hooks = self._queue.hooks
+        if hooks is None or hooks.expiry is None or hooks.is_nested:
             return False
-        care.expiry.run(at_once=not self._queue.is_head_wanted)
+        hooks.expiry.run(at_once=not self._queue.is_head_wanted)
         return True
 
     def has_room(self, count: int, octets: int) -> bool:
@@ -120,20 +120,20 @@ class LengthLimit:
             line = self._victim()
             if line is None:
                 return True
-            care = self._queue.hooks
-            batch = BATCH_MESSAGES if care is None else care.batch_limit(BATCH_MESSAGES)
+            hooks = self._queue.hooks
+            batch = BATCH_MESSAGES if hooks is None else hooks.batch_limit(BATCH_MESSAGES)
             count = self._excess(line, min(left, batch))
             if not count:
                 return True
-            if care is not None and not care.may_dead_letter:
+            if hooks is not None and not hooks.may_dead_letter:
                 return False
             left -= count
             self._dead_letter(line.take(count))
         return False
 
     def _dead_letter(self, dropped: list[Message]) -> None:
-        care = self._queue.hooks
-        expiry = care.expiry if care is not None else None
+        hooks = self._queue.hooks
+        expiry = hooks.expiry if hooks is not None else None
         if expiry is None:
             self._queue.dead_letter(dropped, DeadLetterReason.MAXLEN)
             return

@@ -16,7 +16,7 @@ from vouchmq.protocol.fields import as_integer, as_text
 from vouchmq.server.broker.features.arguments import QUORUM, levels_of, queue_type_of
 from vouchmq.server.broker.features.dedup import Keys, keys_of
 from vouchmq.server.broker.policy.keys import resolve
-from vouchmq.server.broker.policy.policies import NO_RULING
+from vouchmq.server.broker.policy.policies import NO_POLICY
 from vouchmq.server.broker.streams.start import interval_ms
 
 if TYPE_CHECKING:
@@ -93,9 +93,12 @@ class OptionSources:
 
     __slots__ = ("_arguments", "_operator", "_policy", "_type")
 
-    def __init__(self, arguments: Table, ruling: PolicyMatch) -> None:
+    def __init__(self, arguments: Table, policy_match: PolicyMatch) -> None:
         self._arguments = arguments
-        self._policy, self._operator = ruling.policy_definition, ruling.operator_definition
+        self._policy, self._operator = (
+            policy_match.policy_definition,
+            policy_match.operator_definition,
+        )
         self._type = queue_type_of(arguments)
 
     def value(self, key: str) -> object:
@@ -117,21 +120,23 @@ class OptionSources:
         return value if isinstance(value, str) else None
 
 
-def features_of(arguments: Table, ruling: PolicyMatch = NO_RULING) -> Features:
+def features_of(arguments: Table, policy_match: PolicyMatch = NO_POLICY) -> Features:
     """The features that arguments and policies ask for; all of them passed their checks."""
     # What most queues ask for is worked out once for all of them.
-    return _without_arguments(ruling) if not arguments else _worked_out(arguments, ruling)
+    return (
+        _without_arguments(policy_match) if not arguments else _worked_out(arguments, policy_match)
+    )
 
 
 @lru_cache(maxsize=64)
-def _without_arguments(ruling: PolicyMatch) -> Features:
-    return _worked_out({}, ruling)
+def _without_arguments(policy_match: PolicyMatch) -> Features:
+    return _worked_out({}, policy_match)
 
 
-def _worked_out(arguments: Table, ruling: PolicyMatch) -> Features:
+def _worked_out(arguments: Table, policy_match: PolicyMatch) -> Features:
     queue_type = queue_type_of(arguments)
     highest_level, default_level = levels_of(arguments)
-    given = OptionSources(arguments, ruling)
+    given = OptionSources(arguments, policy_match)
     return Features(
         type=queue_type,
         single_active=is_true(arguments.get("x-single-active-consumer")),

@@ -32,14 +32,14 @@ class PublishFilter(Protocol):
 class PublishFilters:
     """Several gates as one: a message must pass all, in their order."""
 
-    __slots__ = ("_gates",)
+    __slots__ = ("_filters",)
 
-    def __init__(self, *gates: PublishFilter) -> None:
-        self._gates = gates
+    def __init__(self, *filters: PublishFilter) -> None:
+        self._filters = filters
 
     def check(self, raw: bytes) -> int:
         """See `Gate`."""
-        for gate in self._gates:
+        for gate in self._filters:
             word = gate.check(raw)
             if word != TAKES:
                 return word
@@ -47,11 +47,11 @@ class PublishFilters:
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
         """See `Gate`."""
-        return all(gate.takes_all(raws) for gate in self._gates)
+        return all(gate.takes_all(raws) for gate in self._filters)
 
     def has_room(self, count: int, octets: int) -> bool:
         """See `Gate`."""
-        return all(gate.has_room(count, octets) for gate in self._gates)
+        return all(gate.has_room(count, octets) for gate in self._filters)
 
 
 class Verdict(NamedTuple):

@@ -109,9 +109,9 @@ class Redelivery:
 
     # Coming back and going out
 
-    def on_requeue(self, messages: list[Message], fate: Outcome) -> list[Message]:
+    def on_requeue(self, messages: list[Message], outcome: Outcome) -> list[Message]:
         """Count some returns; gives those that are ready at once."""
-        counted = fate in FAILURES or not self._only_failures
+        counted = outcome in FAILURES or not self._only_failures
         ready: list[Message] = []
         dead: list[Message] = []
         for message in messages:

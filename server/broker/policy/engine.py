@@ -18,7 +18,7 @@ from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.delays.delay import delay_queue_name, is_hidden
 from vouchmq.server.broker.features.arguments import queue_type_of
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
-from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, PolicyMatch
+from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueLike
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Q = TypeVar("Q", bound=QueueLike)
 log = structlog.get_logger(__name__)
 
 
-def keep_features(queue: object, ruling: PolicyMatch) -> None:
+def keep_features(queue: object, policy_match: PolicyMatch) -> None:
     """The callback where queues have no features."""
 
 
@@ -46,19 +46,19 @@ class PolicyEngine(Generic[Q]):
         hold_for: makes the queue in which an exchange's delayed messages wait
     """
 
-    __slots__ = ("_define", "_hold_for", "_regulate", "_rulings", "_vhost", "policies")
+    __slots__ = ("_define", "_delay_queue_for", "_regulate", "_rulings", "_vhost", "policies")
 
     def __init__(
         self,
         vhost: VHost[Q],
         regulate: Callable[[Q, PolicyMatch], None],
         define: Callable[[d.Definition], int],
-        hold_for: Callable[[Exchange], None],
+        delay_queue_for: Callable[[Exchange], None],
     ) -> None:
         self._vhost = vhost
         self._regulate = regulate
         self._define = define
-        self._hold_for = hold_for
+        self._delay_queue_for = delay_queue_for
         self.policies = Policies()
         # Of the queues that are governed at all; a vhost without policies keeps nothing here.
         self._rulings: dict[str, PolicyMatch] = {}
@@ -103,7 +103,7 @@ class PolicyEngine(Generic[Q]):
 
     def policy_of_queue(self, queue: QueueLike) -> PolicyMatch:
         """The policies that govern a queue (POLICY-09)."""
-        return self._rulings.get(queue.spec.name, NO_RULING)
+        return self._rulings.get(queue.spec.name, NO_POLICY)
 
     def policy_of_exchange(self, exchange: Exchange) -> PolicyMatch:
         """The policy that governs an exchange (POLICY-09)."""
@@ -114,15 +114,15 @@ class PolicyEngine(Generic[Q]):
         spec = queue.spec
         if not (self.policies or self._rulings) or is_hidden(spec.name):
             return
-        ruling = self.policies.of_queue(spec.name, queue_type_of(spec.arguments))
-        before = self._rulings.get(spec.name, NO_RULING)
-        if ruling == before:
+        policy_match = self.policies.of_queue(spec.name, queue_type_of(spec.arguments))
+        before = self._rulings.get(spec.name, NO_POLICY)
+        if policy_match == before:
             return
-        if ruling == NO_RULING:
+        if policy_match == NO_POLICY:
             del self._rulings[spec.name]
         else:
-            self._rulings[spec.name] = ruling
-        self._regulate(queue, ruling)
+            self._rulings[spec.name] = policy_match
+        self._regulate(queue, policy_match)
 
     def forget_queue(self, name: str) -> None:
         """A queue is gone."""
@@ -147,16 +147,16 @@ class PolicyEngine(Generic[Q]):
         queues = self._vhost.queues
         for exchange in list(self._vhost.exchanges.values()):
             if exchange.delays and delay_queue_name(exchange.name) not in queues:
-                self._hold_for(exchange)
+                self._delay_queue_for(exchange)
 
     def _end_delay_queues(self) -> int:
         """Remove the holds of exchanges that delay no more; what is held waits for its time."""
-        for hold in self._idle_delay_queues():
-            self._vhost.end_queue(hold)
+        for delay_queue in self._idle_delay_queues():
+            self._vhost.end_queue(delay_queue)
         return self._vhost.defined_lsn
 
     def _idle_delay_queues(self) -> Iterable[Q]:
         for exchange in list(self._vhost.exchanges.values()):
-            hold = self._vhost.queues.get(delay_queue_name(exchange.name))
-            if hold is not None and not exchange.delays and not hold.ready_count:
-                yield hold
+            delay_queue = self._vhost.queues.get(delay_queue_name(exchange.name))
+            if delay_queue is not None and not exchange.delays and not delay_queue.ready_count:
+                yield delay_queue

@@ -113,7 +113,7 @@ class PolicyMatch(NamedTuple):
         return merged(self.policy_definition, self.operator_definition, queue_type)
 
 
-NO_RULING: Final = PolicyMatch()
+NO_POLICY: Final = PolicyMatch()
 
 
 def compile_pattern(pattern: str) -> Pattern:

@@ -139,9 +139,9 @@ class Queue:
 
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         """Append a run of messages; `stored`: the journal holds them."""
-        care = self.hooks
-        if care is not None:
-            messages = care.on_enqueue(messages)
+        hooks = self.hooks
+        if hooks is not None:
+            messages = hooks.on_enqueue(messages)
             line = self.ready if self.levels is None else self.levels.ready_of(messages[0][0])
             line.append(messages, size)
         else:
@@ -151,7 +151,7 @@ class Queue:
             self.largest_octets = size[2]
         if stored and self.stored:
             self.holds_stored = True
-        if not self.is_dirty and (self.subscribers.groups or care is not None):
+        if not self.is_dirty and (self.subscribers.groups or hooks is not None):
             self.wake()
 
     def wake(self) -> None:
@@ -166,9 +166,9 @@ class Queue:
             self.is_dirty = True
             self._turn.wants_dispatch(self)
 
-    def credit_available(self, outlet: ConsumerPort | None) -> None:
+    def credit_available(self, consumer: ConsumerPort | None) -> None:
         """A consumer may have room which it had not, or something else has changed: see `wake`."""
-        self.subscribers.credit_available(outlet)
+        self.subscribers.credit_available(consumer)
         self.wake()
 
     @property
@@ -179,8 +179,8 @@ class Queue:
     @property
     def held_count(self) -> int:
         """Messages that count toward a length limit: ready ones, and those kept aside."""
-        care = self.hooks
-        return self.ready_count + (care.held_count if care is not None else 0)
+        hooks = self.hooks
+        return self.ready_count + (hooks.held_count if hooks is not None else 0)
 
     @property
     def held_octets(self) -> int:
@@ -219,9 +219,9 @@ class Queue:
         if self.returned_count and not self.take_in():
             self._ask_for_dispatch()
             return
-        care = self.hooks
-        if care is not None and not care.before_dispatch():
-            care.dispatch_later()
+        hooks = self.hooks
+        if hooks is not None and not hooks.before_dispatch():
+            hooks.dispatch_later()
             return
         if self.subscribers.single_active is not None:
             self.subscribers.look_for_successor()
@@ -234,8 +234,8 @@ class Queue:
                 if len(group) == 1
                 else serve_group(self, group, left)
             )
-        if care is not None:
-            care.after_dispatch()
+        if hooks is not None:
+            hooks.after_dispatch()
             self._forget_when_empty()
         if left <= 0:
             self.wake()
@@ -252,15 +252,15 @@ class Queue:
                 return line
         return None
 
-    def _serve_one(self, outlet: ConsumerPort, limit: int) -> int:
+    def _serve_one(self, consumer: ConsumerPort, limit: int) -> int:
         served = 0
         while served < limit and (line := self.next_ready()) is not None:
-            room = min(outlet.capacity(line.ready[0]), limit - served, line.batch_limit)
+            room = min(consumer.capacity(line.ready[0]), limit - served, line.batch_limit)
             if room <= 0:
                 break
             room = min(room, len(line.ready))
             served += room
-            self.deliver(outlet, line, self.take(line, room))
+            self.deliver(consumer, line, self.take(line, room))
         return served
 
     def take(self, line: ReadyList, count: int) -> list[Message]:
@@ -274,16 +274,16 @@ class Queue:
         return batch
 
     def deliver(
-        self, outlet: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
+        self, consumer: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
     ) -> bool:
         """Give a batch to a consumer; False when there was nothing in it."""
         if not batch:
             return False
         if mark < 0:
             mark = line.mark
-        self._on_delivered(line, batch[-1][2], no_ack=outlet.no_ack)
-        care = self.hooks
-        outlet.deliver(batch, mark, None if care is None else care.as_delivered(batch))
+        self._on_delivered(line, batch[-1][2], no_ack=consumer.no_ack)
+        hooks = self.hooks
+        consumer.deliver(batch, mark, None if hooks is None else hooks.as_delivered(batch))
         return True
 
     def _on_delivered(self, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
@@ -319,11 +319,11 @@ class Queue:
                 message = batch[0]
                 redelivered = message[2] <= line.mark
                 self._on_delivered(line, message[2], no_ack=no_ack)
-                care = self.hooks
-                if care is not None:
-                    care.run_outside_dispatch()  # another message is the head: it may be its time (TTL-03)
+                hooks = self.hooks
+                if hooks is not None:
+                    hooks.run_outside_dispatch()  # another message is the head: it may be its time (TTL-03)
                     self.wake()
-                shown = None if care is None else care.as_delivered(batch)
+                shown = None if hooks is None else hooks.as_delivered(batch)
                 return message, shown[0] if shown else message, redelivered
         return None
 
@@ -366,7 +366,7 @@ class Queue:
         self.dead_letter(messages, reason)
         self._forget_when_empty()
 
-    def requeue(self, messages: list[Message], fate: Outcome) -> None:
+    def requeue(self, messages: list[Message], outcome: Outcome) -> None:
         """Put deliveries back at their original places (ACK-10).
 
         That is done in the turn, or when somebody looks; a few of a queue with features, whose
@@ -375,7 +375,7 @@ class Queue:
         self.unacked_count -= len(messages)
         if self.is_deleted or not messages:
             return
-        self._returned.append((messages, fate))
+        self._returned.append((messages, outcome))
         self.returned_count += len(messages)
         if self.hooks is not None and self.returned_count < FEW_MESSAGES:
             self.take_in(at_once=True)
@@ -385,16 +385,16 @@ class Queue:
     def take_in(self, *, at_once: bool = False) -> bool:
         """Put what came back at its place; False when that is too much for one turn (LIMIT-23)."""
         pager = self._pager
-        care = self.hooks
+        hooks = self.hooks
         back: list[Message] = []
         count = 0
         while self._returned and (at_once or pager.reads_left > 0):
-            messages, fate = self._returned.popleft()
+            messages, outcome = self._returned.popleft()
             count += len(messages)
             pager.reads_left -= RETURN_READS + len(messages) // (
-                RETURNS_PER_READ if care is None else 1
+                RETURNS_PER_READ if hooks is None else 1
             )
-            back += messages if care is None else care.on_requeue(messages, fate)
+            back += messages if hooks is None else hooks.on_requeue(messages, outcome)
         self.returned_count -= count
         if back:
             self.put_back(back)
@@ -560,12 +560,12 @@ class Queue:
         if self.hooks is not None:
             self.hooks.on_deleted()
             self.hooks = None
-        for outlet in self.subscribers.clear():
-            outlet.queue_deleted()
+        for consumer in self.subscribers.clear():
+            consumer.queue_deleted()
 
     # Consumers
 
-    def add_consumer(self, outlet: ConsumerPort, *, exclusive: bool) -> None:
+    def add_consumer(self, consumer: ConsumerPort, *, exclusive: bool) -> None:
         """Register a consumer.
 
         Raises:
@@ -573,13 +573,13 @@ class Queue:
                 (CONS-05)
         """
         # What keeps every message is of type quorum, which ignores the flag (QUORUM-05).
-        if not self.subscribers.add(outlet, exclusive=exclusive and not self.keeps_all):
+        if not self.subscribers.add(consumer, exclusive=exclusive and not self.keeps_all):
             raise AccessRefused(f"{self.spec.text} in exclusive use")
         self.wake()
 
-    def remove_consumer(self, outlet: ConsumerPort) -> None:
+    def remove_consumer(self, consumer: ConsumerPort) -> None:
         """Take a consumer away; the last one's leaving may end an auto-delete queue."""
-        if not self.subscribers.remove(outlet):
+        if not self.subscribers.remove(consumer):
             return
         if self.subscribers.single_active is not None:
             self.wake()

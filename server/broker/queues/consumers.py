@@ -26,45 +26,45 @@ class QueueConsumers:
         self._group_of: dict[ConsumerPort, RoundRobin] = {}
         self.single_active: SingleActive | None = None
 
-    def add(self, outlet: ConsumerPort, *, exclusive: bool) -> bool:
+    def add(self, consumer: ConsumerPort, *, exclusive: bool) -> bool:
         """Enter a consumer; False when exclusiveness forbids it (CONS-05)."""
         if self.exclusive is not None:
             return False
         if exclusive and (self.count or self.single_active is not None):
             return False
         if exclusive:
-            self.exclusive = outlet
+            self.exclusive = consumer
         self.count += 1
         single = self.single_active
-        if single is None or single.add(outlet):
-            self._serve(outlet)
+        if single is None or single.add(consumer):
+            self._serve(consumer)
         elif (active := single.yields()) is not None:
             self._serve_no_more(active)
         return True
 
-    def remove(self, outlet: ConsumerPort) -> bool:
+    def remove(self, consumer: ConsumerPort) -> bool:
         """Take a consumer away; False when it was not there."""
         single = self.single_active
-        waits = single is not None and outlet in single.everybody()
-        if not self._serve_no_more(outlet) and not waits:
+        waits = single is not None and consumer in single.everybody()
+        if not self._serve_no_more(consumer) and not waits:
             return False
         if single is not None:
-            single.remove(outlet)
+            single.remove(consumer)
         self.count -= 1
-        if self.exclusive is outlet:
+        if self.exclusive is consumer:
             self.exclusive = None
         return True
 
     def clear(self) -> list[ConsumerPort]:
         """Take all away; gives who they were."""
-        outlets = self.everybody()
+        consumers = self.everybody()
         self.groups, self.count, self.exclusive = [], 0, None
         self._group_of.clear()
-        return outlets
+        return consumers
 
     def everybody(self) -> list[ConsumerPort]:
         """All consumers, those who are served first."""
-        served = [outlet for group in self.groups for outlet in group]
+        served = [consumer for group in self.groups for consumer in group]
         return served + (self.single_active.everybody() if self.single_active is not None else [])
 
     def look_for_successor(self) -> None:
@@ -73,27 +73,27 @@ class QueueConsumers:
         if successor is not None:
             self._serve(successor)
 
-    def credit_available(self, outlet: ConsumerPort | None) -> None:
+    def credit_available(self, consumer: ConsumerPort | None) -> None:
         """A consumer, if it is one that is served, may have room which it had not."""
-        if outlet is not None and (group := self._group_of.get(outlet)) is not None:
-            group.credit_available(outlet)
+        if consumer is not None and (group := self._group_of.get(consumer)) is not None:
+            group.credit_available(consumer)
 
-    def _serve(self, outlet: ConsumerPort) -> None:
+    def _serve(self, consumer: ConsumerPort) -> None:
         for group in self.groups:
-            if group.priority == outlet.priority:
+            if group.priority == consumer.priority:
                 break
         else:
-            group = RoundRobin(outlet.priority)
+            group = RoundRobin(consumer.priority)
             self.groups.append(group)
             self.groups.sort(key=lambda each: -each.priority)
-        group.add(outlet)
-        self._group_of[outlet] = group
+        group.add(consumer)
+        self._group_of[consumer] = group
 
-    def _serve_no_more(self, outlet: ConsumerPort) -> bool:
-        group = self._group_of.pop(outlet, None)
+    def _serve_no_more(self, consumer: ConsumerPort) -> bool:
+        group = self._group_of.pop(consumer, None)
         if group is None:
             return False
-        group.remove(outlet)
+        group.remove(consumer)
         if not len(group):
             self.groups.remove(group)
         return True

@@ -57,25 +57,25 @@ class RoundRobin:
         """How many may have room, at most."""
         return len(self._idle) + len(self._judging)
 
-    def add(self, outlet: ConsumerPort) -> None:
+    def add(self, consumer: ConsumerPort) -> None:
         """Enter a consumer: it comes last."""
-        self.served(outlet)
+        self.served(consumer)
 
-    def remove(self, outlet: ConsumerPort) -> None:
+    def remove(self, consumer: ConsumerPort) -> None:
         """Take a consumer away."""
-        del self._last[outlet]
-        self._full.discard(outlet)
-        if outlet in self._judging:
-            self._judging.remove(outlet)
+        del self._last[consumer]
+        self._full.discard(consumer)
+        if consumer in self._judging:
+            self._judging.remove(consumer)
         if len(self._idle) > 2 * len(self._last):
             self._idle = [entry for entry in self._idle if self._last.get(entry[1]) == entry[0]]
             heapify(self._idle)
 
-    def served(self, outlet: ConsumerPort) -> None:
+    def served(self, consumer: ConsumerPort) -> None:
         """It has got something: all others come first now."""
         self._time += 1
-        self._last[outlet] = self._time
-        heappush(self._idle, (self._time, outlet))
+        self._last[consumer] = self._time
+        heappush(self._idle, (self._time, consumer))
 
     def all_served(self, able: list[ConsumerPort]) -> None:
         """All that have room, and no others, have got something, in this order."""
@@ -84,22 +84,22 @@ class RoundRobin:
         self._idle = list(zip(times, able, strict=True))
         self._last.update(zip(able, times, strict=True))
 
-    def credit_available(self, outlet: ConsumerPort) -> None:
+    def credit_available(self, consumer: ConsumerPort) -> None:
         """It may have room, which it had not."""
-        if outlet in self._full:
-            self._full.remove(outlet)
-            heappush(self._idle, (self._last[outlet], outlet))
+        if consumer in self._full:
+            self._full.remove(consumer)
+            heappush(self._idle, (self._last[consumer], consumer))
 
     def first_able(self, head: Message) -> ConsumerPort | None:
         """Whose turn it is: the one longest not served that has room; None: nobody has."""
         self._judge_again()
         idle = self._idle
         while idle:
-            time, outlet = idle[0]
-            if self._last.get(outlet) == time:
-                if outlet.capacity(head) > 0:
-                    return outlet
-                self._wait(outlet)
+            time, consumer = idle[0]
+            if self._last.get(consumer) == time:
+                if consumer.capacity(head) > 0:
+                    return consumer
+                self._wait(consumer)
             heappop(idle)
         return None
 
@@ -110,30 +110,30 @@ class RoundRobin:
         entries: list[tuple[int, ConsumerPort]] = []
         least = 0
         for entry in sorted(self._idle):
-            time, outlet = entry
-            if self._last.get(outlet) != time:
+            time, consumer = entry
+            if self._last.get(consumer) != time:
                 continue
-            room = outlet.capacity(head)
+            room = consumer.capacity(head)
             if room > 0:
-                able.append(outlet)
+                able.append(consumer)
                 entries.append(entry)
                 least = min(least, room) if least else room
             else:
-                self._wait(outlet)
+                self._wait(consumer)
         self._idle = entries
         return able, least
 
-    def _wait(self, outlet: ConsumerPort) -> None:
-        if outlet.judges_size:
-            self._judging.append(outlet)
+    def _wait(self, consumer: ConsumerPort) -> None:
+        if consumer.judges_size:
+            self._judging.append(consumer)
         else:
-            self._full.add(outlet)
+            self._full.add(consumer)
 
     def _judge_again(self) -> None:
         if self._judging:
             judging, self._judging = self._judging, []
-            for outlet in judging:
-                heappush(self._idle, (self._last[outlet], outlet))
+            for consumer in judging:
+                heappush(self._idle, (self._last[consumer], consumer))
 
 
 def serve_group(queue: Queue, group: RoundRobin, limit: int) -> int:
@@ -144,17 +144,17 @@ def serve_group(queue: Queue, group: RoundRobin, limit: int) -> int:
             able, least = group.able(line.ready[0])
             if not able:
                 break
-            if any(outlet.shares_room for outlet in able):
+            if any(consumer.shares_room for consumer in able):
                 served += _serve_singly(queue, group, able, limit - served)
             else:
                 rounds = min(least, _rounds(line, able, limit - served))
                 served += _deal(queue, group, able, line, rounds)
             continue
-        outlet = group.first_able(line.ready[0])
-        if outlet is None:
+        consumer = group.first_able(line.ready[0])
+        if consumer is None:
             break
-        if queue.deliver(outlet, line, queue.take(line, 1)):
-            group.served(outlet)
+        if queue.deliver(consumer, line, queue.take(line, 1)):
+            group.served(consumer)
         served += 1
     return served
 
@@ -166,13 +166,13 @@ def _serve_singly(queue: Queue, group: RoundRobin, able: list[ConsumerPort], lim
     promised for one message only.
     """
     served = 0
-    for outlet in able:
+    for consumer in able:
         line = queue.next_ready()
         if served >= limit or line is None:
             break
-        if outlet.capacity(line.ready[0]) > 0:
-            if queue.deliver(outlet, line, queue.take(line, 1)):
-                group.served(outlet)
+        if consumer.capacity(line.ready[0]) > 0:
+            if queue.deliver(consumer, line, queue.take(line, 1)):
+                group.served(consumer)
             served += 1
     return served
 
@@ -190,12 +190,12 @@ def _deal(
     count = rounds * len(able)
     batch = queue.take(line, count)
     mark = line.mark
-    pen = queue.recorder
-    if pen is not None:
-        pen.dealing()
+    recorder = queue.recorder
+    if recorder is not None:
+        recorder.dealing()
     group.all_served(able)
-    for index, outlet in enumerate(able):
-        queue.deliver(outlet, line, batch[index :: len(able)], mark)
-    if pen is not None:
-        pen.dealt()
+    for index, consumer in enumerate(able):
+        queue.deliver(consumer, line, batch[index :: len(able)], mark)
+    if recorder is not None:
+        recorder.dealt()
     return count

@@ -30,12 +30,12 @@ class SingleActive:
         self.active: ConsumerPort | None = None
         self.waiting: list[ConsumerPort] = []
 
-    def add(self, outlet: ConsumerPort) -> bool:
+    def add(self, consumer: ConsumerPort) -> bool:
         """Enter a consumer; True when it is the active one now."""
         if self.active is None and self._leaving is None:
-            self.active = outlet
+            self.active = consumer
             return True
-        self.waiting.append(outlet)
+        self.waiting.append(consumer)
         return False
 
     def yields(self) -> ConsumerPort | None:
@@ -43,19 +43,19 @@ class SingleActive:
         active = self.active
         if not self._displaces or active is None:
             return None
-        if all(outlet.priority <= active.priority for outlet in self.waiting):
+        if all(consumer.priority <= active.priority for consumer in self.waiting):
             return None
         self.active, self._leaving = None, active
         return active
 
-    def remove(self, outlet: ConsumerPort) -> None:
+    def remove(self, consumer: ConsumerPort) -> None:
         """A consumer is gone."""
-        if outlet is self.active:
+        if consumer is self.active:
             self.active = None
-        elif outlet is self._leaving:
+        elif consumer is self._leaving:
             self._leaving = None
-        elif outlet in self.waiting:
-            self.waiting.remove(outlet)
+        elif consumer in self.waiting:
+            self.waiting.remove(consumer)
 
     def successor(self) -> ConsumerPort | None:
         """Who becomes active now, if the place is free."""
@@ -66,7 +66,7 @@ class SingleActive:
             self.waiting.insert(0, leaving)
         if self.active is not None or self._leaving is not None or not self.waiting:
             return None
-        self.active = max(self.waiting, key=lambda outlet: outlet.priority)
+        self.active = max(self.waiting, key=lambda consumer: consumer.priority)
         self.waiting.remove(self.active)
         return self.active
 

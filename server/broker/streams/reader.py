@@ -162,18 +162,18 @@ class Reader:
         "_pager",
         "_piece",
         "backlog",
+        "consumer",
         "filter",
         "octets",
-        "outlet",
         "position",
         "since_ms",
         "wake",
     )
 
     def __init__(
-        self, outlet: ConsumerPort, start: Start, pager: Pager, wake: Callable[[], None]
+        self, consumer: ConsumerPort, start: Start, pager: Pager, wake: Callable[[], None]
     ) -> None:
-        self.outlet = outlet
+        self.consumer = consumer
         self.since_ms: int | None = None
         self.filter = start.filter
         self.position = 0

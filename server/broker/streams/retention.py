@@ -119,7 +119,7 @@ class Retention:
 
     # Letting go
 
-    def run(self, pen: QueueRecorder | None = None) -> bool:
+    def run(self, recorder: QueueRecorder | None = None) -> bool:
         """Let go what is too much or too old; False when there is more to do in another turn."""
         index = self._index
         while index.segment_count > 1 and self._may_be_over():
@@ -128,7 +128,7 @@ class Retention:
                 break
             index.drop(segment)
             self._doomed += segment
-        return not self._doomed or self._settle(pen)
+        return not self._doomed or self._settle(recorder)
 
     def _may_be_over(self) -> bool:
         """Whether it is worth a look at the oldest segment."""
@@ -157,12 +157,12 @@ class Retention:
         """LSNs of what is let go, and not settled yet."""
         return [HeldRows(chunk.rows) for chunk in self._doomed]
 
-    def _settle(self, pen: QueueRecorder | None) -> bool:
+    def _settle(self, recorder: QueueRecorder | None) -> bool:
         left = TURN_SETTLES
         while self._doomed and left > 0:
             chunk = self._doomed.popleft()
-            if pen is not None:
-                pen.lost_ranges(chunk.rows.ranges(), "retention")
+            if recorder is not None:
+                recorder.lost_ranges(chunk.rows.ranges(), "retention")
             self._log.settle(self._stream_id, chunk.rows.take(0, chunk.rows.count))
             self._log.unnote(self._stream_id, chunk.key)
             left -= chunk.rows.count

@@ -161,9 +161,9 @@ class Stream(Queue):
 
     # Consumers
 
-    def read(self, outlet: ConsumerPort, start: Start) -> None:
+    def read(self, consumer: ConsumerPort, start: Start) -> None:
         """Let a consumer read from there on (STREAM-20)."""
-        reader = Reader(outlet, start, self._pager, self.wake)
+        reader = Reader(consumer, start, self._pager, self.wake)
         index = self.index
         if start.offset is not None:
             reader.jump(min(max(start.offset, index.first_offset), index.next_offset))
@@ -173,7 +173,7 @@ class Stream(Queue):
             reader.jump(index.next_offset)
             # Looked up in the turn, when all that has come is in the journal.
             reader.since_ms = self._since_ms(start)
-        self._readers[outlet] = reader
+        self._readers[consumer] = reader
         self.subscribers.count += 1
         self.wake()
 
@@ -187,14 +187,14 @@ class Stream(Queue):
         since_ms = self._clock.to_come_ms(start.wall_ms)
         return since_ms if since_ms <= now_ms else None
 
-    def add_consumer(self, outlet: ConsumerPort, *, exclusive: bool) -> None:
+    def add_consumer(self, consumer: ConsumerPort, *, exclusive: bool) -> None:
         """Let a consumer read what comes next; being exclusive means nothing (STREAM-12)."""
         del exclusive
-        self.read(outlet, Start())
+        self.read(consumer, Start())
 
-    def remove_consumer(self, outlet: ConsumerPort) -> None:
+    def remove_consumer(self, consumer: ConsumerPort) -> None:
         """Take a consumer away."""
-        reader = self._readers.pop(outlet, None)
+        reader = self._readers.pop(consumer, None)
         if reader is None:
             return
         self.subscribers.count -= 1
@@ -203,7 +203,7 @@ class Stream(Queue):
         if not self._readers:
             self._recent.clear()
 
-    def outlets(self) -> list[ConsumerPort]:
+    def consumers(self) -> list[ConsumerPort]:
         """All consumers."""
         return list(self._readers)
 
@@ -269,14 +269,14 @@ class Stream(Queue):
 
     def _advance(self, reader: Reader, limit: int) -> int:
         """Move a consumer on; gives by how many messages, 0 when it has to wait."""
-        outlet = reader.outlet
+        consumer = reader.consumer
         if reader.since_ms is not None:
             reader.jump(self._offset_since(reader.since_ms))
             reader.since_ms = None
         index = self.index
         if reader.position < index.first_offset:
             reader.jump(index.first_offset)
-        if reader.position >= self._end or outlet.capacity(ANY) <= 0:
+        if reader.position >= self._end or consumer.capacity(ANY) <= 0:
             return 0
         messages = self._next(reader, limit)
         if not messages:
@@ -288,7 +288,7 @@ class Stream(Queue):
         if not wanted:
             reader.moved(len(messages))
             return len(messages)
-        room = min(outlet.capacity(wanted[0]), self._batch_limit(wanted))
+        room = min(consumer.capacity(wanted[0]), self._batch_limit(wanted))
         if room <= 0:
             return 0
         moved = len(messages)
@@ -297,7 +297,7 @@ class Stream(Queue):
             wanted = wanted[:room]
         offset = reader.position
         reader.moved(moved)
-        self._deliver(outlet, wanted, offset if len(wanted) == moved else -1)
+        self._deliver(consumer, wanted, offset if len(wanted) == moved else -1)
         return moved
 
     def _batch_limit(self, messages: list[Message]) -> int:
@@ -314,7 +314,7 @@ class Stream(Queue):
         self.largest_octets = max(sizes[:count])
         return count
 
-    def _deliver(self, outlet: ConsumerPort, messages: list[Message], offset: int) -> None:
+    def _deliver(self, consumer: ConsumerPort, messages: list[Message], offset: int) -> None:
         """Hand out messages; `offset` is that of the first when they follow each other, else -1."""
         on = self._stamp.on
         offset_of = self.index.offset_of
@@ -325,7 +325,7 @@ class Stream(Queue):
             if offset >= 0:
                 offset += 1
         self.unacked_count += len(messages)
-        outlet.deliver(messages, NEVER, shown)
+        consumer.deliver(messages, NEVER, shown)
 
     def _next(self, reader: Reader, limit: int) -> list[Message]:
         """The next messages of a consumer, none when they can only be read in another turn."""
@@ -393,9 +393,9 @@ class Stream(Queue):
         del reason
         self.settle(messages)
 
-    def requeue(self, messages: list[Message], fate: Outcome) -> None:
+    def requeue(self, messages: list[Message], outcome: Outcome) -> None:
         """As `settle`: the channel of these has gone, and with it the place of its consumers."""
-        del fate
+        del outcome
         self.settle(messages)
 
     def unsettle(self, messages: list[Message]) -> None:
@@ -439,8 +439,8 @@ class Stream(Queue):
             reader.drop_piece()
             self._pager.forget(reader)
         self.subscribers.count = 0
-        for outlet in readers:
-            outlet.queue_deleted()
+        for consumer in readers:
+            consumer.queue_deleted()
 
     # Restart
 

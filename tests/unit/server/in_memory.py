@@ -143,29 +143,29 @@ class World:
         now_ms = lambda: int(self.now * 1000)  # noqa: E731
         self.alarms: list[Timer] = []
         self.timers = Timers(now_ms, self.call_later)
-        self.storing = Enqueuer(lambda: self.journal, now_ms)
-        self.office = DeadLetterPublisher(
+        self.enqueuer = Enqueuer(lambda: self.journal, now_ms)
+        self.dead_letter_publisher = DeadLetterPublisher(
             lambda name: self.broker.vhosts.get(name),
-            self.storing,
+            self.enqueuer,
             lambda: self.journal,
             lambda: 1_600_000_000_000 + int(self.now * 1000),
             self.turn.wake,
             DeadLetterPace(
                 lambda: self.pace_clock(),
                 lambda: self.turn.count,
-                lambda: self.node.alarms.is_disk_low,
+                lambda: self.context.alarms.is_disk_low,
                 self.turn.later,
             ),
         )
-        self.equipment = FeatureBuilder(
+        self.feature_builder = FeatureBuilder(
             self.timers,
-            self.office,
+            self.dead_letter_publisher,
             self.pager,
             lambda: self.journal,
             JournalClock(now_ms, now_ms),
         )
-        self.equipment.serve = self._serve
-        self.equipment.expire = lambda queue: self.vhost.end_queue(queue)
+        self.feature_builder.serve = self._serve
+        self.feature_builder.expire = lambda queue: self.vhost.end_queue(queue)
         self.broker: Broker[Queue] = Broker(
             new_queue=self._new_queue,
             define=self.journal.define,
@@ -174,13 +174,13 @@ class World:
             regulate=self._regulate,
         )
         self._numbers = count(1)
-        self.node = BrokerContext(
+        self.context = BrokerContext(
             self.broker,
             self.journal,
             self.turn,
             limits or Limits(),
-            storing=self.storing,
-            equipment=self.equipment,
+            enqueuer=self.enqueuer,
+            feature_builder=self.feature_builder,
             clock=self._clock,
             random_token=lambda: f"token{next(self._numbers):017d}",
             name="n@h",
@@ -188,24 +188,28 @@ class World:
         self.vhost, _ = self.broker.create_vhost("/")
         self.offer = offer or Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
         self.auth = Authenticator(ACCOUNTS, (), bytes)
-        self.admission = ConnectionLimits()
+        self.connection_limits = ConnectionLimits()
         self.sync()
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
         if held_for(spec.name) is not None:
             around = (self.turn, self.journal, unpaged(), self._unused)
             return DelayQueue(
-                spec, *around, timers=self.timers, release=self.office.release, most=0
+                spec,
+                *around,
+                timers=self.timers,
+                release=self.dead_letter_publisher.release,
+                most=0,
             )
         queue = Queue(spec, self.turn, self.journal, unpaged(), self._unused)
-        self.equipment.apply_options(queue, features_of(spec.arguments))
+        self.feature_builder.apply_options(queue, features_of(spec.arguments))
         return queue
 
-    def _regulate(self, queue: Queue, ruling: PolicyMatch) -> None:
-        self.equipment.apply_options(queue, features_of(queue.spec.arguments, ruling))
+    def _regulate(self, queue: Queue, policy_match: PolicyMatch) -> None:
+        self.feature_builder.apply_options(queue, features_of(queue.spec.arguments, policy_match))
 
     def _serve(self, queue: Queue) -> bool:
-        if queue.has_consumers and not self.storing.is_gathering:
+        if queue.has_consumers and not self.enqueuer.is_gathering:
             queue.dispatch()
             return True
         return False
@@ -253,7 +257,7 @@ class World:
         """Everything so far is on disk."""
         self.run_turns()
         self.journal.unsynced_bytes = 0
-        self.node.synced(self.journal.last_lsn)
+        self.context.synced(self.journal.last_lsn)
         self.run_turns()
 
     def client(self) -> Client:
@@ -302,11 +306,11 @@ class Client:
             world.offer,
             world.auth,
             world.broker.vhosts.get,
-            world.admission,
+            world.connection_limits,
             peer=self.name,
             is_loopback=True,
         )
-        self.connection = Connection(world.node, self, handshake)
+        self.connection = Connection(world.context, self, handshake)
 
     # The wire, as the connection sees it
 

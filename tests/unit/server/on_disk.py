@@ -39,7 +39,7 @@ class DiskWorld(World):
         self.bugs = []
         self.fatal: list[str] = []
         self._numbers = count(1)
-        self.assembly = BrokerRuntime(
+        self.runtime = BrokerRuntime(
             settings,
             self.disk,
             SyncInline(),
@@ -50,25 +50,25 @@ class DiskWorld(World):
             fatal=self.fatal.append,
             call_later=self.call_later if rings else None,
         )
-        self.turn = self.assembly.turn
-        self.broker = self.assembly.broker
-        self.node = self.assembly.node
+        self.turn = self.runtime.turn
+        self.broker = self.runtime.broker
+        self.context = self.runtime.context
         self.vhost, _ = self.broker.create_vhost("/")
         self.offer = Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
         self.auth = Authenticator(ACCOUNTS, (), bytes)
-        self.admission = ConnectionLimits()
+        self.connection_limits = ConnectionLimits()
         self.sync()
 
     def sync(self) -> None:
         """Everything written so far is synced, as far as the disk lets it be."""
         self.run_turns()
-        while not self.assembly.commit.is_idle and not self.assembly.commit.has_failed:
-            self.assembly.commit.on_readable()
+        while not self.runtime.commit.is_idle and not self.runtime.commit.has_failed:
+            self.runtime.commit.on_readable()
             self.run_turns()
 
     def check(self) -> None:
         """The gauges are read, which also probes a disk that has refused."""
-        self.assembly.check(0)
+        self.runtime.check(0)
         self.sync()
 
     def after_power_cut(self, seed: int = 0) -> DiskWorld:

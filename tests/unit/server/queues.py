@@ -23,7 +23,7 @@ class Shared:
 
 
 @dataclass(eq=False)
-class FakeOutlet:
+class FakeConsumer:
     """A consumer with so much room; None is no limit."""
 
     name: str
@@ -35,7 +35,7 @@ class FakeOutlet:
     held: list[Message] = field(default_factory=list)
     is_told_of_deletion: bool = False
     queue: Queue | None = None
-    on_served: Callable[[FakeOutlet, list[Message]], None] | None = None
+    on_served: Callable[[FakeConsumer, list[Message]], None] | None = None
 
     @property
     def shares_room(self) -> bool:
@@ -151,11 +151,11 @@ class Stage:
         self.queue.enqueue(messages, (count, count * size, size), stored=stored)
         return seqs
 
-    def consume(self, name: str, left: int | None = None, **more: object) -> FakeOutlet:
+    def consume(self, name: str, left: int | None = None, **more: object) -> FakeConsumer:
         """Add a consumer."""
-        outlet = FakeOutlet(name, left, queue=self.queue, **more)  # type: ignore[arg-type]
-        self.queue.add_consumer(outlet, exclusive=False)
-        return outlet
+        consumer = FakeConsumer(name, left, queue=self.queue, **more)  # type: ignore[arg-type]
+        self.queue.add_consumer(consumer, exclusive=False)
+        return consumer
 
     def ready_seqs(self) -> list[int]:
         """Ready messages in memory, in order, when what came back is at its place."""

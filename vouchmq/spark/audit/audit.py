@@ -138,23 +138,23 @@ def _run(spark: SparkSession, job: Job) -> Result:
     found = lines.find(job.paths)
     tune(spark, sum(path.stat().st_size for path in (*found.closed, *found.open)))
     shutil.rmtree(job.internal, ignore_errors=True)
-    desk = TableCache(spark, job.internal / "full")
+    cache = TableCache(spark, job.internal / "full")
     staged, torn = lines.stage_open(found.open, job.internal / "open")
     facts = Facts(torn=torn)
     with ThreadPoolExecutor(1) as beside:
         # While the JVM reads the same files.
         looking = beside.submit(look, [*found.closed, *staged])
-        bronze = write_lines(spark, [*found.closed, *staged], desk)
+        bronze = write_lines(spark, [*found.closed, *staged], cache)
         looks = looking.result()
     note_broken(bronze, facts)
     before = facts_before(facts)
     batch = gather(bronze, facts)
     if not facts.brokers:
         raise LedgerError(f"{', '.join(job.paths)}: no line of a ledger can be read")
-    folded = fold(State(facts), before, batch, desk.keep)
-    parts = parts_of(folded, batch, desk)
+    folded = fold(State(facts), before, batch, cache.keep)
+    parts = parts_of(folded, batch, cache)
     found_seals = seals.judge(looks, ended(facts))
-    written = write_tables(spark, job, folded.state, parts, found_seals, desk)
+    written = write_tables(spark, job, folded.state, parts, found_seals, cache)
     return finish(spark, job, facts, found_seals, batch.lines, parts.rows, written, began)
 
 
@@ -197,7 +197,7 @@ def tune(spark: SparkSession, size_bytes: int) -> None:
         spark.conf.set(name, value)
 
 
-def write_lines(spark: SparkSession, files: Sequence[Path], desk: TableCache) -> DataFrame:
+def write_lines(spark: SparkSession, files: Sequence[Path], cache: TableCache) -> DataFrame:
     """Read ledger files and write their lines down.
 
     Raises:
@@ -207,7 +207,7 @@ def write_lines(spark: SparkSession, files: Sequence[Path], desk: TableCache) ->
     from pyspark.errors import PySparkException
 
     try:
-        return desk.keep("lines", lines.read(spark, files))
+        return cache.keep("lines", lines.read(spark, files))
     except (Py4JJavaError, PySparkException):
         lines.check_gzip(files)
         raise
@@ -226,7 +226,7 @@ def note_broken(bronze: DataFrame, facts: Facts) -> None:
     facts.broken += lines.name_broken(found)
 
 
-def parts_of(folded: Folded, batch: Batch, desk: TableCache) -> Parts:
+def parts_of(folded: Folded, batch: Batch, cache: TableCache) -> Parts:
     """What a step adds to the tables."""
     rows = folded.state.copies
     if rows is None:
@@ -234,14 +234,14 @@ def parts_of(folded: Folded, batch: Batch, desk: TableCache) -> Parts:
     return Parts(
         rows,
         folded.findings,
-        desk.keep("hours", folded.hours),
-        desk.keep("rates", line_tables.rate_parts(batch.lines)),
-        desk.keep("letters", line_tables.letter_parts(batch.lines)),
+        cache.keep("hours", folded.hours),
+        cache.keep("rates", line_tables.rate_parts(batch.lines)),
+        cache.keep("letters", line_tables.letter_parts(batch.lines)),
     )
 
 
 def write_tables(
-    spark: SparkSession, job: Job, state: State, parts: Parts, found: Seals, desk: TableCache
+    spark: SparkSession, job: Job, state: State, parts: Parts, found: Seals, cache: TableCache
 ) -> dict[str, DataFrame]:
     """Write all tables; returns those that the summary wants."""
     facts, scope = state.facts, job.scope
@@ -250,7 +250,7 @@ def write_tables(
         raise TypeError("a state without its frames")
     if state.eras is None:
         raise TypeError("a state without its eras")
-    judged = desk.keep("judged", verdicts.judge(parts.rows, queues, facts))
+    judged = cache.keep("judged", verdicts.judge(parts.rows, queues, facts))
     named = tables.named(judged, routes, facts)
     within = tables.Scope(None, None, scope.vhost, scope.queue).condition()
     time_of = "unix_micros(coalesce(t_pub, CAST(day AS timestamp)))"
@@ -265,13 +265,13 @@ def write_tables(
         .unionByName(findings.unanswered(judged, state.eras, facts))
         .unionByName(findings.of_ledger(spark, found, facts))
     )
-    ages = desk.keep(
+    ages = cache.keep(
         "ages", line_tables.ages(parts.rows).unionByName(line_tables.waiting(parts.rows, facts))
     )
     hours = parts.hours.unionByName(
         line_tables.tails(standing, consumers, facts), allowMissingColumns=True
     )
-    bins = desk.keep("bins", tables.bins(copies))
+    bins = cache.keep("bins", tables.bins(copies))
     written["overall"] = tables.latency(bins, "kind")
     for name, frame in {
         "findings": tables.findings_table(every, queues, seen, facts, scope),

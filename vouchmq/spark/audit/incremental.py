@@ -144,7 +144,7 @@ def run(spark: SparkSession, job: Job) -> Result:
 def _run(spark: SparkSession, job: Job) -> Result:
     began = time.monotonic()
     _check(job)
-    shelf = StepStore(spark, job.internal)
+    step_store = StepStore(spark, job.internal)
     stream = (
         spark.readStream.schema(lines.reading_schema())
         .option("columnNameOfCorruptRecord", lines.BROKEN_TEXT)
@@ -178,7 +178,7 @@ def _run(spark: SparkSession, job: Job) -> Result:
         if failed and isinstance(failed[0], LedgerError):
             raise failed[0] from None
         raise
-    return tell(spark, job, shelf, began)
+    return tell(spark, job, step_store, began)
 
 
 def _check(job: Job) -> None:
@@ -210,19 +210,19 @@ def _glob(paths: tuple[str, ...]) -> str:
 def take(frame: DataFrame, number: int, job: Job) -> None:
     """Fold the lines of a step; called again with the same ones if it was cut short."""
     spark = frame.sparkSession
-    shelf = StepStore(spark, job.internal)
-    last = shelf.note(number - 1)
+    step_store = StepStore(spark, job.internal)
+    last = step_store.note(number - 1)
     size = sum(Path(path).stat().st_size for path in lines.find(job.paths).closed)
     audit.tune(spark, size)
     scratch = TableCache(spark, job.internal / "scratch")
     bronze = scratch.keep("lines", lines.shape_streamed(frame))
-    facts = Facts() if last is None else shelf.load(last).facts
+    facts = Facts() if last is None else step_store.load(last).facts
     base = 0 if last is None else last.base
     before = facts_before(facts)
     audit.note_broken(bronze, facts)
-    older = None if last is None else told(shelf, bronze, 0, number)
+    older = None if last is None else told(step_store, bronze, 0, number)
     batch = gather(bronze, facts, older)
-    fresh = shelf.put(TOLD, number, batch.lines)
+    fresh = step_store.put(TOLD, number, batch.lines)
     has_positions = batch.has_positions or (last is not None and last.has_positions)
     batch = Batch(fresh, facts, batch.is_late, has_positions)
     if last is None or batch.is_late:
@@ -233,67 +233,77 @@ def take(frame: DataFrame, number: int, job: Job) -> None:
         folded = fold(State(facts), Facts(), batch, scratch.keep)
     else:
         folded = fold(
-            shelf.load(last), before, batch, scratch.keep, older, _closed(shelf, base, number)
+            step_store.load(last),
+            before,
+            batch,
+            scratch.keep,
+            older,
+            _closed(step_store, base, number),
         )
-    _keep(shelf, number, folded, batch, scratch)
-    shelf.leave_note(Step(number, base, facts, has_positions))
+    _keep(step_store, number, folded, batch, scratch)
+    step_store.leave_note(Step(number, base, facts, has_positions))
 
 
-def told(shelf: StepStore, like: DataFrame, base: int, until: int) -> DataFrame:
+def told(step_store: StepStore, like: DataFrame, base: int, until: int) -> DataFrame:
     """Lines of earlier steps, each once, with `bk` and `line`."""
     from pyspark.sql.types import IntegerType, LongType, StructType
 
     schema = StructType(list(like.schema.fields))
     schema = schema.add("bk", IntegerType()).add("line", LongType())
-    return shelf.part(TOLD, schema, base, until).drop("step")
+    return step_store.part(TOLD, schema, base, until).drop("step")
 
 
-def _closed(shelf: StepStore, base: int, until: int) -> Callable[[DataFrame], DataFrame]:
+def _closed(step_store: StepStore, base: int, until: int) -> Callable[[DataFrame], DataFrame]:
     """Looks up copies that were over; notes that they no longer are."""
 
     def look_up(keys: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        found = over(shelf, base, until).join(f.broadcast(keys), [*c.KEY], "left_semi")
-        kept = TableCache(keys.sparkSession, shelf.directory / "scratch").keep("found", found)
-        shelf.put(REOPENED, until, kept.select(*c.KEY))
+        found = over(step_store, base, until).join(f.broadcast(keys), [*c.KEY], "left_semi")
+        kept = TableCache(keys.sparkSession, step_store.directory / "scratch").keep("found", found)
+        step_store.put(REOPENED, until, kept.select(*c.KEY))
         return kept
 
     return look_up
 
 
-def over(shelf: StepStore, base: int, until: int) -> DataFrame:
+def over(step_store: StepStore, base: int, until: int) -> DataFrame:
     """Rows of copies that are over, without those that were taken up again."""
     from pyspark.sql import functions as f
 
     schema = c.schema()
     keys = type(schema)([field for field in schema.fields if field.name in c.KEY])
-    rows = shelf.part(CLOSED, schema, base, until)
-    again = shelf.part(REOPENED, keys, base, until).withColumnRenamed("step", "later")
+    rows = step_store.part(CLOSED, schema, base, until)
+    again = step_store.part(REOPENED, keys, base, until).withColumnRenamed("step", "later")
     newest = again.groupBy(*c.KEY).agg(f.max("later").alias("later"))
     return rows.join(newest, [*c.KEY], "left").where("later IS NULL OR later <= step")
 
 
-def _keep(shelf: StepStore, number: int, folded: Folded, batch: Batch, scratch: TableCache) -> None:
+def _keep(
+    step_store: StepStore, number: int, folded: Folded, batch: Batch, scratch: TableCache
+) -> None:
     state = folded.state
     parts = audit.parts_of(folded, batch, scratch)
-    if not (shelf.directory / REOPENED / f"step={number}").exists() and state.copies is not None:
-        shelf.put(REOPENED, number, state.copies.select(*c.KEY).limit(0))
+    if (
+        not (step_store.directory / REOPENED / f"step={number}").exists()
+        and state.copies is not None
+    ):
+        step_store.put(REOPENED, number, state.copies.select(*c.KEY).limit(0))
     is_over = _is_over(parts.rows, state)
-    shelf.put(CLOSED, number, is_over.where("is_over").select(*c.COLUMNS))
+    step_store.put(CLOSED, number, is_over.where("is_over").select(*c.COLUMNS))
     for name, frame in {
         FINDINGS: parts.findings,
         HOURS: parts.hours,
         RATES: parts.rates,
         LETTERS: parts.letters,
     }.items():
-        shelf.put(name, number, frame)
-    desk = shelf.state(number)
-    desk.keep("copies", is_over.where("NOT is_over").select(*c.COLUMNS))
+        step_store.put(name, number, frame)
+    cache = step_store.state(number)
+    cache.keep("copies", is_over.where("NOT is_over").select(*c.COLUMNS))
     for name in FRAMES:
         frame = getattr(state, name)
         if frame is not None:
-            desk.keep(name, _still_open(frame, state) if name == "publishes" else frame)
+            cache.keep(name, _still_open(frame, state) if name == "publishes" else frame)
 
 
 def _last_t(frame: DataFrame, facts: Facts) -> DataFrame:
@@ -338,29 +348,29 @@ def _still_open(publishes: DataFrame, state: State) -> DataFrame:
     )
 
 
-def tell(spark: SparkSession, job: Job, shelf: StepStore, began: float) -> Result:
+def tell(spark: SparkSession, job: Job, step_store: StepStore, began: float) -> Result:
     """Write the tables of all steps."""
-    last = shelf.last()
+    last = step_store.last()
     if last is None:
         raise LedgerError(f"{', '.join(job.paths)}: no line of a ledger can be read")
     audit.tune(spark, 1 << 40)
-    state = shelf.load(last)
+    state = step_store.load(last)
     if state.copies is None:
         raise TypeError("a state without its frames")
     until = last.number + 1
-    rows = over(shelf, last.base, until).select(*c.COLUMNS)
+    rows = over(step_store, last.base, until).select(*c.COLUMNS)
 
     def part(name: str) -> DataFrame:
-        one = spark.read.parquet(str(shelf.directory / name / f"step={last.number}"))
-        return shelf.part(name, one.schema, last.base, until).drop("step")
+        one = spark.read.parquet(str(step_store.directory / name / f"step={last.number}"))
+        return step_store.part(name, one.schema, last.base, until).drop("step")
 
     rows = rows.unionByName(state.copies.select(*c.COLUMNS))
     parts = Parts(rows, *(part(name) for name in (FINDINGS, HOURS, RATES, LETTERS)))
-    desk = TableCache(spark, job.internal / "scratch")
+    cache = TableCache(spark, job.internal / "scratch")
     looks = look(job)
     found = seals.judge(looks, audit.ended(state.facts))
-    written = audit.write_tables(spark, job, state, parts, found, desk)
-    lines_of_all = spark.read.parquet(str(shelf.directory / TOLD))
+    written = audit.write_tables(spark, job, state, parts, found, cache)
+    lines_of_all = spark.read.parquet(str(step_store.directory / TOLD))
     return audit.finish(spark, job, state.facts, found, lines_of_all, rows, written, began)
 
 

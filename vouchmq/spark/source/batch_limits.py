@@ -36,11 +36,11 @@ class Intake:
     def __init__(
         self,
         options: SourceOptions,
-        feed: QueueConsumer,
+        consumer: QueueConsumer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
-        self._feed = feed
+        self._consumer = consumer
         self._is_started = False
         # With AvailableNow: how many more this run takes.
         self._left: int | None = None
@@ -55,7 +55,7 @@ class Intake:
             FeedError: no broker, no queue, no permission, or somebody else has it exclusively
         """
         if not self._is_started:
-            self._feed.start()
+            self._consumer.start()
             self._is_started = True
 
     def prepare_available_now(self) -> None:
@@ -68,8 +68,8 @@ class Intake:
             FeedError: the feed has ended
         """
         self.start()
-        feed = self._feed
-        self._left = max(feed.ready_at_connect, feed.ready_count() + feed.arrived()[0])
+        consumer = self._consumer
+        self._left = max(consumer.ready_at_connect, consumer.ready_count() + consumer.arrived()[0])
 
     def rows(self, limit: Any) -> int:
         """Messages of one batch at most; `limit` is Spark's, of which only rows mean anything."""
@@ -82,7 +82,7 @@ class Intake:
         Raises:
             FeedError: the feed has ended
         """
-        feed, options = self._feed, self._options
+        consumer, options = self._consumer, self._options
         rows = self.rows(limit)
         if self._left is not None:
             rows = min(rows, self._left)
@@ -94,11 +94,11 @@ class Intake:
         window = min(rows, options.prefetch * len(options.queues))
 
         def is_full() -> bool:
-            count, size = feed.arrived()
+            count, size = consumer.arrived()
             return count >= window or size >= options.max_bytes_per_trigger
 
-        feed.wait(is_full, options.fetch_max_wait_ms / 1000)
-        portions = feed.take(rows, options.max_bytes_per_trigger)
+        consumer.wait(is_full, options.fetch_max_wait_ms / 1000)
+        portions = consumer.take(rows, options.max_bytes_per_trigger)
         self.took(sum(len(portion.deliveries) for portion in portions))
         return portions
 
@@ -113,40 +113,40 @@ class Intake:
         Args:
             batch: what was handed out last
         """
-        feed = self._feed
+        consumer = self._consumer
         began = self._clock()
         if self._is_started and began >= self._count_after:
-            self._ready = feed.waiting_count()
+            self._ready = consumer.waiting_count()
             ended = self._clock()
             self._count_after = ended + max(COUNT_EVERY_S, COUNT_SHARE * (ended - began))
         sizes = [size_of(delivery) for portion in batch for delivery in portion.deliveries]
         told = {
-            "buffered": feed.arrived()[0],
+            "buffered": consumer.arrived()[0],
             "rows": len(sizes),
             "bytes": sum(sizes),
         }
         if self._ready is not None:
             told["ready"] = self._ready
-        columns, _ = PropertyReader(("timestamp",)).read(feed.next_properties())
+        columns, _ = PropertyReader(("timestamp",)).read(consumer.next_properties())
         times = [time_us for time_us in columns.get("timestamp", ()) if time_us is not None]
         return {**told, "oldest_s": min(times) // MICROSECONDS} if times else told
 
     def _is_there_more(self) -> bool:
         """Whether a message comes before the queue has been silent for long enough."""
-        feed = self._feed
+        consumer = self._consumer
         patience = PATIENCE
         while True:
-            generation = feed.generation
-            if feed.wait(lambda: feed.arrived()[0] > 0, SILENCE_S):
+            generation = consumer.generation
+            if consumer.wait(lambda: consumer.arrived()[0] > 0, SILENCE_S):
                 return True
-            if not feed.is_connected or feed.generation != generation:
+            if not consumer.is_connected or consumer.generation != generation:
                 continue
-            waiting = feed.ready_count()
+            waiting = consumer.ready_count()
             if not waiting:
                 return False
             patience -= 1
             if patience <= 0:
-                feed.refuse_streams()
+                consumer.refuse_streams()
                 log.warning(
                     "vouchmq source: %d messages are ready, but the broker gives none to this "
                     "consumer; the run ends without them",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from vouchmq.spark.source.consumer import FeedError
+from vouchmq.spark.source.consumer import ConsumerError
 from vouchmq.spark.source.dedupe import DeliveredSet
 from vouchmq.spark.source.offsets import Place, Places
 from vouchmq.spark.source.places import places_of
@@ -39,15 +39,15 @@ class Replay:
     """
 
     def __init__(
-        self, options: SourceOptions, feed: QueueConsumer, handed: DeliveredSet, wanted: Places
+        self, options: SourceOptions, consumer: QueueConsumer, handed: DeliveredSet, wanted: Places
     ) -> None:
         self._options = options
-        self._feed = feed
+        self._consumer = consumer
         self._handed = handed
         self._wanted = wanted
         self._found: dict[str, tuple[Portion, list[Place]]] = {}
         self._later: dict[str, Portion] = {}
-        self._generation = feed.generation
+        self._generation = consumer.generation
         self.missing = wanted.copy()
         self.dropped_count = 0
 
@@ -58,36 +58,40 @@ class Replay:
             FeedError: the feed has ended, or the batch does not fit into the prefetch window
         """
         self._check_window()
-        feed = self._feed
+        consumer = self._consumer
         silence_s = self._options.read_timeout_ms / 1000
-        feed.unlimited(True)
+        consumer.unlimited(True)
         try:
             while len(self.missing):
-                has_news = feed.wait(lambda: feed.arrived()[0] > 0, silence_s)
-                if not has_news and feed.is_connected and feed.generation == self._generation:
+                has_news = consumer.wait(lambda: consumer.arrived()[0] > 0, silence_s)
+                if (
+                    not has_news
+                    and consumer.is_connected
+                    and consumer.generation == self._generation
+                ):
                     self._tell_missing(silence_s)
                     break
-                self._sort(feed.take(_ALL, _ALL))
+                self._sort(consumer.take(_ALL, _ALL))
         finally:
-            feed.unlimited(False)
+            consumer.unlimited(False)
         for portion in self._later.values():
-            feed.put_aside(portion)
+            consumer.put_aside(portion)
         found = list(self._found.values())
         return [portion for portion, _ in found], [place for _, places in found for place in places]
 
     def _check_window(self) -> None:
         largest = max(self._wanted.per_queue().values(), default=0)
         if largest > self._options.prefetch:
-            raise FeedError(
+            raise ConsumerError(
                 f"option prefetch: the batch to be replayed has {largest} messages of one queue, "
                 f"and with a prefetch of {self._options.prefetch} they never come all: run it once "
                 f"with a prefetch of at least {largest}"
             )
 
     def _sort(self, portions: list[Portion]) -> None:
-        if self._feed.generation != self._generation:
+        if self._consumer.generation != self._generation:
             # They all come again, on the new connection.
-            self._generation = self._feed.generation
+            self._generation = self._consumer.generation
             self._found.clear()
             self._later.clear()
             self.missing = self._wanted.copy()
@@ -114,7 +118,7 @@ class Replay:
         self.missing = self.missing.minus(found)
         if copies:
             self.dropped_count += len(copies)
-            self._feed.ack([portion.part(copies)])
+            self._consumer.ack([portion.part(copies)])
         if later:
             kept = self._later.setdefault(portion.queue, portion.part([]))
             kept.deliveries.extend(later)

@@ -45,7 +45,7 @@ _END_S: Final = 2.0
 log = logging.getLogger("vouchmq.spark")
 
 
-class FeedError(Exception):
+class ConsumerError(Exception):
     """The query cannot go on; the text is for its user."""
 
 
@@ -74,7 +74,7 @@ class QueueConsumer:
     ) -> None:
         self._options = options
         self._open = connect
-        self.lanes = [QueueChannel(queue) for queue in options.queues]
+        self.queue_channels = [QueueChannel(queue) for queue in options.queues]
         self._guard = DirectoryGuard(asks_aside=True)
         # The thread that connects, and the trigger that asks.
         self._guard_lock = threading.Lock()
@@ -117,7 +117,7 @@ class QueueConsumer:
             except bulk.BulkError as error:
                 self._hang_up()
                 if not is_exclusive_elsewhere(error) or time.monotonic() > deadline:
-                    raise FeedError(self._refusal(error)) from error
+                    raise ConsumerError(self._refusal(error)) from error
                 if not is_told:
                     log.warning("vouchmq source: waiting for another query to end: %s", error)
                     is_told = True
@@ -141,7 +141,7 @@ class QueueConsumer:
     def arrived(self) -> tuple[int, int]:
         """Messages and bytes that wait to be taken."""
         with self._news:
-            counts = [lane.arrived() for lane in self.lanes]
+            counts = [queue_channel.arrived() for queue_channel in self.queue_channels]
         return sum(count for count, _ in counts), sum(size for _, size in counts)
 
     def wait(self, is_enough: Callable[[], bool], timeout_s: float) -> bool:
@@ -169,19 +169,23 @@ class QueueConsumer:
         """
         self.check()
         with self._news:
-            waiting = [lane for lane in self.lanes if lane.arrived()[0]]
+            waiting = [
+                queue_channel for queue_channel in self.queue_channels if queue_channel.arrived()[0]
+            ]
             taken: dict[str, Portion] = {}
             while waiting and max_messages > 0 and (max_bytes > 0 or not taken):
                 share = max(1, max_messages // len(waiting))
-                for lane in list(waiting):
-                    deliveries, size = lane.take(min(share, max_messages), max_bytes)
+                for queue_channel in list(waiting):
+                    deliveries, size = queue_channel.take(min(share, max_messages), max_bytes)
                     if deliveries:
-                        portion = taken.setdefault(lane.queue, Portion(lane, self.generation, []))
+                        portion = taken.setdefault(
+                            queue_channel.queue, Portion(queue_channel, self.generation, [])
+                        )
                         portion.deliveries.extend(deliveries)
                         max_messages -= len(deliveries)
                         max_bytes -= size
-                    if not lane.arrived()[0]:
-                        waiting.remove(lane)
+                    if not queue_channel.arrived()[0]:
+                        waiting.remove(queue_channel)
                     if max_messages <= 0 or max_bytes <= 0:
                         break
             return list(taken.values())
@@ -190,7 +194,7 @@ class QueueConsumer:
         """Give back what was taken, to be taken first again; in the order it came."""
         with self._news:
             if portion.generation == self.generation:
-                portion.lane.put_back(portion.deliveries)
+                portion.queue_channel.put_back(portion.deliveries)
 
     def ack(self, portions: Iterable[Portion]) -> bool:
         """Ack these deliveries; whether all could be: none of a connection that is gone."""
@@ -202,8 +206,8 @@ class QueueConsumer:
         with self._news:
             if portion.generation != self.generation or not self.is_connected:
                 return False
-            channel = portion.lane.channel
-            through, singles = portion.lane.settle(tags) if tags else (0, [])
+            channel = portion.queue_channel.channel
+            through, singles = portion.queue_channel.settle(tags) if tags else (0, [])
         try:
             if through:
                 channel.ack(through, multiple=True)
@@ -224,7 +228,10 @@ class QueueConsumer:
     def ready_count(self) -> int:
         """Messages waiting in the queues, by the broker's count; 0 while there is no connection."""
         try:
-            channels = [(lane.channel, lane.queue) for lane in self.lanes]
+            channels = [
+                (queue_channel.channel, queue_channel.queue)
+                for queue_channel in self.queue_channels
+            ]
             return sum(channel.declare_passive(queue)[0] for channel, queue in channels if channel)
         except bulk.BulkError as error:
             log.debug("messages could not be counted: %s", error)
@@ -246,7 +253,7 @@ class QueueConsumer:
                 self._aside = connection.another(name="vouchmq.spark backlog")
                 self._aside_channel = self._aside.channel()
             ask = self._aside_channel.declare_passive
-            return sum(int(ask(lane.queue)[0]) for lane in self.lanes)
+            return sum(int(ask(queue_channel.queue)[0]) for queue_channel in self.queue_channels)
         except bulk.BulkError as error:
             log.debug("messages could not be counted: %s", error)
             self._leave_aside()
@@ -263,7 +270,7 @@ class QueueConsumer:
     def next_properties(self) -> list[bytes]:
         """Of the message of each queue that is next to be taken, as far as there is one."""
         with self._news:
-            first = [lane.first() for lane in self.lanes]
+            first = [queue_channel.first() for queue_channel in self.queue_channels]
         return [delivery[4] for delivery in first if delivery is not None]
 
     def refuse_streams(self) -> None:
@@ -273,9 +280,9 @@ class QueueConsumer:
             FeedError: one of them is a stream, which gives a consumer of a queue only what is new
         """
         try:
-            for lane in self.lanes:
-                if not lane.is_known and self._is_stream(lane.queue):
-                    raise FeedError(self._stream_text(lane.queue))
+            for queue_channel in self.queue_channels:
+                if not queue_channel.is_known and self._is_stream(queue_channel.queue):
+                    raise ConsumerError(self._stream_text(queue_channel.queue))
         except bulk.BulkError as error:
             log.debug("queues could not be looked at: %s", error)
 
@@ -319,10 +326,10 @@ class QueueConsumer:
                 except (bulk.BulkError, _CancelledError) as error:
                     if not self._ending.is_set():
                         self._recover(error)
-        except (FeedError, ForeignDirectoryError) as error:
+        except (ConsumerError, ForeignDirectoryError) as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - whatever it was, the query must hear of it
-            self._fail(FeedError(f"reading from the broker failed: {error!r}"))
+            self._fail(ConsumerError(f"reading from the broker failed: {error!r}"))
         finally:
             self._hang_up()
 
@@ -340,23 +347,23 @@ class QueueConsumer:
 
     def _pass(self, fence: Barrier) -> None:
         if fence.generation == self.generation:
-            for lane in self.lanes:
-                lane.channel.fence()
+            for queue_channel in self.queue_channels:
+                queue_channel.channel.fence()
             fence.is_passed = True
 
     def _look(self) -> None:
         """What goes wrong without an exception; and whether the first message is of a stream."""
-        for lane in self.lanes:
-            if lane.channel.cancelled is not None:
-                raise _CancelledError(lane.queue)
-            if lane.is_known:
+        for queue_channel in self.queue_channels:
+            if queue_channel.channel.cancelled is not None:
+                raise _CancelledError(queue_channel.queue)
+            if queue_channel.is_known:
                 continue
             with self._news:
-                is_suspicious = lane.is_suspicious()
+                is_suspicious = queue_channel.is_suspicious()
             if is_suspicious:
-                if self._is_stream(lane.queue):
-                    raise FeedError(self._stream_text(lane.queue))
-                lane.is_known = True
+                if self._is_stream(queue_channel.queue):
+                    raise ConsumerError(self._stream_text(queue_channel.queue))
+                queue_channel.is_known = True
 
     @staticmethod
     def _stream_text(queue: str) -> str:
@@ -390,7 +397,7 @@ class QueueConsumer:
         self._hang_up()
         self._fences.clear()
         if is_over:
-            raise FeedError(self._refusal(error)) from error
+            raise ConsumerError(self._refusal(error)) from error
         deadline = time.monotonic() + LOST_FOR_S
         pause = BACK_OFF_S[0]
         while not self._ending.wait(pause):
@@ -399,9 +406,9 @@ class QueueConsumer:
             except bulk.BulkError as again:
                 self._hang_up()
                 if not (is_passing(again) or is_exclusive_elsewhere(again)):
-                    raise FeedError(self._refusal(again)) from again
+                    raise ConsumerError(self._refusal(again)) from again
                 if time.monotonic() > deadline:
-                    raise FeedError(
+                    raise ConsumerError(
                         f"no broker for {LOST_FOR_S:.0f} s: {self._refusal(again)}"
                     ) from again
                 pause = min(2 * pause, BACK_OFF_S[1])
@@ -424,16 +431,20 @@ class QueueConsumer:
         if options.dedupe == "seq" and not is_offered:
             refuse("dedupe", "seq needs a broker that numbers deliveries; this one does not")
         if self.has_sequence and not is_offered:
-            raise FeedError("the broker connected to now does not number deliveries; the last did")
+            raise ConsumerError(
+                "the broker connected to now does not number deliveries; the last did"
+            )
         self.has_sequence = is_offered and options.dedupe in (None, "seq")
         ready = 0
-        for lane in self.lanes:
+        for queue_channel in self.queue_channels:
             channel = connection.channel()
-            ready += channel.declare_passive(lane.queue)[0]
+            ready += channel.declare_passive(queue_channel.queue)[0]
             channel.qos(options.prefetch)
-            lane.begin(channel)
+            queue_channel.begin(channel)
             channel.consume(
-                lane.queue, exclusive=options.exclusive, arguments=self._consumer_arguments()
+                queue_channel.queue,
+                exclusive=options.exclusive,
+                arguments=self._consumer_arguments(),
             )
         with self._news:
             self.ready_at_connect = ready
@@ -457,8 +468,8 @@ class QueueConsumer:
             if self.is_connected:
                 self.generation += 1
             self.is_connected = False
-            for lane in self.lanes:
-                lane.end()
+            for queue_channel in self.queue_channels:
+                queue_channel.end()
             self._news.notify_all()
         try:
             # Whoever waits for its answer hears that it is closed.

@@ -117,21 +117,23 @@ class QueueChannel:
 class Portion:
     """Deliveries of one queue, of one generation of its connection, in the order they came."""
 
-    __slots__ = ("deliveries", "generation", "lane")
+    __slots__ = ("deliveries", "generation", "queue_channel")
 
-    def __init__(self, lane: QueueChannel, generation: int, deliveries: list[Delivery]) -> None:
-        self.lane = lane
+    def __init__(
+        self, queue_channel: QueueChannel, generation: int, deliveries: list[Delivery]
+    ) -> None:
+        self.queue_channel = queue_channel
         self.generation = generation
         self.deliveries = deliveries
 
     @property
     def queue(self) -> str:
         """Where they come from."""
-        return self.lane.queue
+        return self.queue_channel.queue
 
     def part(self, deliveries: list[Delivery]) -> Portion:
         """Some of them."""
-        return Portion(self.lane, self.generation, deliveries)
+        return Portion(self.queue_channel, self.generation, deliveries)
 
 
 def size_of(delivery: Delivery) -> int:

@@ -28,7 +28,7 @@ from vouchmq.spark.options import SPOOL, SourceOptions
 from vouchmq.spark.rows import arrow_schema
 from vouchmq.spark.source.batch_limits import Intake
 from vouchmq.spark.source.batch_replay import Replay
-from vouchmq.spark.source.consumer import Barrier, FeedError, QueueConsumer
+from vouchmq.spark.source.consumer import Barrier, ConsumerError, QueueConsumer
 from vouchmq.spark.source.dedupe import DeliveredSet
 from vouchmq.spark.source.offsets import OffsetError, Place, Places, QueueOffset
 from vouchmq.spark.source.places import places_of
@@ -111,15 +111,15 @@ class QueueDriver:
         self,
         options: SourceOptions,
         columns: tuple[str, ...],
-        feed: QueueConsumer,
+        consumer: QueueConsumer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.epoch = secrets.token_hex(EPOCH_BYTES)
         self._options = options
         self._columns = columns
-        self._feed = feed
+        self._consumer = consumer
         self._clock = clock
-        self._intake = Intake(options, feed)
+        self._intake = Intake(options, consumer)
         self._handed_out = 0
         self._handed = DeliveredSet()
         self._has_begun = False
@@ -136,7 +136,7 @@ class QueueDriver:
 
     def stop(self) -> None:
         """End the connection."""
-        self._feed.stop()
+        self._consumer.stop()
 
     def backlog(self) -> dict[str, Any]:
         """See `Intake`."""
@@ -161,15 +161,15 @@ class QueueDriver:
         if batch is None or not self._is_behind(batch, end, offset):
             return
         self._batch = None
-        is_acked = self._feed.ack(batch.portions)
+        is_acked = self._consumer.ack(batch.portions)
         places = self._handed.finish()
-        if self._feed.has_sequence and is_acked:
-            self._fences.append((self._feed.fence(), places))
+        if self._consumer.has_sequence and is_acked:
+            self._fences.append((self._consumer.fence(), places))
 
     def _require(self, offset: QueueOffset) -> None:
         """Of a process before this one: the broker must hold what that has seen."""
         if offset.epoch != self.epoch:
-            self._feed.require(offset.at)
+            self._consumer.require(offset.at)
 
     def _is_behind(self, batch: _Batch, end: dict[str, Any], offset: QueueOffset) -> bool:
         if end == batch.end:
@@ -185,7 +185,7 @@ class QueueDriver:
             OffsetError: `start` is no offset of this mode
         """
         self._intake.start()
-        self._feed.check()
+        self._consumer.check()
         self.finish(start)
         if self._batch is not None:
             # Handed out, and Spark has not logged it: the same again.
@@ -195,14 +195,14 @@ class QueueDriver:
             portions, places = self._fresh(limit)
             if not portions and not self._must_tell:
                 return start
-            is_sure, at = self._feed.position(portions)
+            is_sure, at = self._consumer.position(portions)
             if is_sure:
                 break
             self._intake.took(-sum(len(portion.deliveries) for portion in portions))
         self._must_tell = False
         self._handed_out += sum(len(portion.deliveries) for portion in portions)
         self._handed.hand_out(places)
-        done = self._handed.done() if self._feed.has_sequence else None
+        done = self._handed.done() if self._consumer.has_sequence else None
         end = QueueOffset(self.epoch, self._handed_out, done, at).as_json()
         self._batch = _Batch(portions, end)
         return end
@@ -212,7 +212,7 @@ class QueueDriver:
             fence, places = self._fences[0]
             if fence.is_passed:
                 self._handed.acks_arrived(places)
-            elif fence.generation == self._feed.generation:
+            elif fence.generation == self._consumer.generation:
                 return
             # Of a connection that is gone nobody knows which acks arrived.
             self._fences.popleft()
@@ -224,11 +224,11 @@ class QueueDriver:
             portions = self._intake.batch(limit)
             size, queue = largest(portions)
             if size > MESSAGE_BYTES:
-                raise FeedError(
+                raise ConsumerError(
                     f"a message of {size} bytes in queue '{queue}' is too large for mode queue, "
                     f"where rows go through the driver (at most {MESSAGE_BYTES}): use mode spool"
                 )
-            if not self._feed.has_sequence:
+            if not self._consumer.has_sequence:
                 return portions, []
             fresh: list[Portion] = []
             places: list[Place | None] = []
@@ -249,7 +249,7 @@ class QueueDriver:
         copies = [each for each, place in pairs if self._handed.is_copy(place, each[1])]
         if not copies:
             return portion, places
-        self._feed.ack([portion.part(copies)])
+        self._consumer.ack([portion.part(copies)])
         self.dropped_count += len(copies)
         log.warning(
             "vouchmq source: %d messages of queue '%s' came again after their batch was finished: "
@@ -284,7 +284,7 @@ class QueueDriver:
             log.warning("vouchmq source: a batch is empty that was under way; its rows come later")
             return False
         self._intake.start()
-        if not self._feed.has_sequence:
+        if not self._consumer.has_sequence:
             log.warning(
                 "vouchmq source: without dedupe=seq a batch is empty that was under way; its rows "
                 "come later"
@@ -294,7 +294,7 @@ class QueueDriver:
         finished = start.done if start.done is not None else Places()
         self._handed.begin(finished)
         self._has_begun = True
-        replay = Replay(self._options, self._feed, self._handed, end.done.minus(finished))
+        replay = Replay(self._options, self._consumer, self._handed, end.done.minus(finished))
         portions, places = replay.run()
         self._intake.took(sum(len(portion.deliveries) for portion in portions))
         self.dropped_count += replay.dropped_count
@@ -308,7 +308,7 @@ class QueueDriver:
         schema = arrow_schema(self._columns)
         packs = [
             packed(
-                record_batches(runs, self._columns, broken, is_placed=self._feed.has_sequence),
+                record_batches(runs, self._columns, broken, is_placed=self._consumer.has_sequence),
                 schema,
             )
             for runs in shares(batch.portions, self._options.num_partitions)

@@ -103,16 +103,16 @@ class SpoolDriver:
         self,
         options: SourceOptions,
         columns: tuple[str, ...],
-        feed: QueueConsumer,
+        consumer: QueueConsumer,
         directory: spool.Spool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._columns = columns
-        self._feed = feed
+        self._consumer = consumer
         self._spool = directory
         self._clock = clock
-        self._intake = Intake(options, feed)
+        self._intake = Intake(options, consumer)
         self._is_ready = self._is_required = False
         self._batch: list[Portion] = []
         self._files: list[int] = []
@@ -129,7 +129,7 @@ class SpoolDriver:
 
     def stop(self) -> None:
         """End the connection, let others write."""
-        self._feed.stop()
+        self._consumer.stop()
         self._spool.close()
 
     def backlog(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class SpoolDriver:
         self._spool.clear_unfinished()
         for number in self._files:
             path = self._spool.path(number)
-            if self._feed.has_sequence:
+            if self._consumer.has_sequence:
                 self._places.update(spool.places_in(path))
             if self._keys is not None:
                 self._keys.remember(number, spool.column_of(path, self._keys.column))
@@ -205,7 +205,7 @@ class SpoolDriver:
         offset = SpoolOffset.of_json(start)
         self._open(offset.spool)
         self._intake.start()
-        self._feed.check()
+        self._consumer.check()
         self._get_ready()
         self.finish(start)
         following = offset.file + 1
@@ -230,14 +230,14 @@ class SpoolDriver:
         if self._is_required:
             return
         newest = spool.seen_in(self._spool.path(self._last())) if self._files else None
-        self._feed.require(newest or offset.at)
+        self._consumer.require(newest or offset.at)
         self._is_required = True
 
     def _sure(self, limit: Any) -> tuple[list[Portion], list[Place | None], Seen | None]:
         """The same as `_fresh`, and where it was read; all of that is on the broker's disk."""
         while True:
             portions, places = self._fresh(limit)
-            is_sure, at = self._feed.position(portions) if portions else (True, None)
+            is_sure, at = self._consumer.position(portions) if portions else (True, None)
             if is_sure:
                 return portions, places, at
             self._intake.took(-sum(len(portion.deliveries) for portion in portions))
@@ -260,11 +260,11 @@ class SpoolDriver:
     def _without_copies(self, portion: Portion) -> tuple[Portion, list[Place | None]]:
         deliveries = portion.deliveries
         places: list[Place | None] = []
-        if self._feed.has_sequence:
+        if self._consumer.has_sequence:
             places = places_of([delivery[4] for delivery in deliveries])
         if not any(delivery[1] for delivery in deliveries):
             return portion, places
-        if self._feed.has_sequence:
+        if self._consumer.has_sequence:
             # One that comes as new is another message, see `Handed.is_copy`.
             marks = [
                 delivery[1] and place is not None and place in self._places
@@ -277,7 +277,7 @@ class SpoolDriver:
         copies = [delivery for delivery, mark in zip(deliveries, marks, strict=True) if mark]
         if not copies:
             return portion, places
-        self._feed.ack([portion.part(copies)])
+        self._consumer.ack([portion.part(copies)])
         self.dropped_count += len(copies)
         log.warning(
             "vouchmq source: %d messages of queue '%s' came again after they were spooled: acked "
@@ -302,7 +302,7 @@ class SpoolDriver:
             columns = (*columns, self._keys.column)
         broken: list[int] = []
         tasks = [
-            list(record_batches(runs, columns, broken, is_placed=self._feed.has_sequence))
+            list(record_batches(runs, columns, broken, is_placed=self._consumer.has_sequence))
             for runs in shares(portions, self._options.num_partitions, _TASK_BYTES)
         ]
         if broken:
@@ -323,8 +323,8 @@ class SpoolDriver:
                 for value in batch.column(self._keys.column).to_pylist()
             ]
             self._keys.remember(number, values)
-        self._feed.ack(portions)
-        self._fences.append((self._feed.fence(), number))
+        self._consumer.ack(portions)
+        self._fences.append((self._consumer.fence(), number))
 
     def _remember_places(self, places: list[Place | None]) -> None:
         own = Places()

@@ -218,7 +218,7 @@ class TestConfirms:
         client.send(wire.publish(1, "q", b"a"))
         publish(client, b"b", b"c")
         client.hear()
-        client.world.node.storage_failed()
+        client.world.context.storage_failed()
         assert confirms(client.hear()) == [("Basic.Nack", 3, True)]
         publish(client, b"d")
         assert confirms(client.hear()) == [("Basic.Nack", 4, False)]

@@ -300,4 +300,4 @@ class TestCommitting:
         client.method(1, commands.Tx.Commit())
         text = "PRECONDITION_FAILED - partial tx completion"
         with closes_channel(client, 406, text, (90, 20)):
-            client.world.node.storage_failed()
+            client.world.context.storage_failed()

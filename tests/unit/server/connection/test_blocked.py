@@ -30,8 +30,8 @@ CLOSE_OK = wire.method(0, commands.Connection.CloseOk())
 def world() -> World:
     """A broker whose memory alarm goes off above 1000."""
     world = World(Limits(blocked_log_after_s=30.0))
-    world.node.alarms.memory_limit_octets = 1000
-    world.node.alarms.disk_limit_octets = 100
+    world.context.alarms.memory_limit_octets = 1000
+    world.context.alarms.disk_limit_octets = 100
     return world
 
 
@@ -46,12 +46,12 @@ def client(world: World) -> Client:
 
 def raise_alarm(world: World) -> None:
     """Memory is low."""
-    world.node.alarms.read(2000, PLENTY)
+    world.context.alarms.read(2000, PLENTY)
 
 
 def clear_alarm(world: World) -> None:
     """All is well."""
-    world.node.alarms.read(0, PLENTY)
+    world.context.alarms.read(0, PLENTY)
 
 
 def reasons(said: list[wire.Heard]) -> list[str]:
@@ -134,15 +134,15 @@ class TestBlocking:
     ) -> None:
         raise_alarm(world)
         client.send(wire.publish(1, "q"))
-        world.node.alarms.read(2000, 0)
+        world.context.alarms.read(2000, 0)
         assert reasons(client.hear()) == ["low on memory"]
-        world.node.alarms.read(0, 0)
+        world.context.alarms.read(0, 0)
         assert client.hear() == []
         clear_alarm(world)
         assert reasons(client.hear()) == ["-"]
 
     def test_two_alarms_at_once(self, world: World, client: Client) -> None:
-        world.node.alarms.read(2000, 0)
+        world.context.alarms.read(2000, 0)
         client.send(wire.publish(1, "q"))
         assert reasons(client.hear()) == ["low on memory & disk"]
 
@@ -222,7 +222,7 @@ class TestBlocked:
         raise_alarm(world)
         client.send(wire.publish(1, "nowhere"))
         assert client.names() == ["Connection.Blocked"]
-        world.node.alarms.is_raised = False  # for the other one's publish
+        world.context.alarms.is_raised = False  # for the other one's publish
         feeder = world.connect()
         feeder.open()
         feeder.send(wire.publish(1, "q", b"for you"))
@@ -280,8 +280,8 @@ class TestEnds:
 
     def test_lost(self, world: World, blocked: Client) -> None:
         blocked.connection.lost("reset")
-        assert world.node.alarms.blocked_count == 0
-        assert blocked.connection not in world.node.connections
+        assert world.context.alarms.blocked_count == 0
+        assert blocked.connection not in world.context.connections
         clear_alarm(world)
         world.run_turns()
         assert bytes(blocked.octets) == b""
@@ -298,7 +298,7 @@ class TestEnds:
         assert blocked.paused == set()
         blocked.send(wire.publish(1, "q", b"3"), CLOSE_OK)
         assert blocked.ends == ["finished"]
-        assert world.node.alarms.blocked_count == 0
+        assert world.context.alarms.blocked_count == 0
         clear_alarm(world)
         assert queued(blocked) == 0
         assert all(timer.is_cancelled for timer in blocked.timers)

@@ -287,7 +287,7 @@ class TestStalls:
 
     def test_watermark_short_of_it_is_not_enough(self, client: Client) -> None:
         client.method(1, commands.Queue.Declare(queue="d", durable=True))
-        client.world.node.synced(client.world.journal.last_lsn - 1)
+        client.world.context.synced(client.world.journal.last_lsn - 1)
         assert client.hear() == []
 
     def test_other_connections_go_on(self, client: Client) -> None:
@@ -326,7 +326,7 @@ class TestStalls:
             wire.method(1, commands.Queue.Declare(queue="never")),
         )
         with closes_connection(client, 320, "CONNECTION_FORCED - storage has failed", (0, 0)):
-            client.world.node.storage_failed()
+            client.world.context.storage_failed()
         assert client.paused == set()
         assert "never" not in client.world.vhost.queues
 
@@ -589,7 +589,7 @@ class TestEnds:
         client = world.connect()
         client.send(CLOSE)
         client.connection.lost("gone")
-        assert world.admission.connection_count == 0
+        assert world.connection_limits.connection_count == 0
 
     def test_forced_close(self, client: Client) -> None:
         """CONN-56, CONN-57."""

@@ -83,7 +83,7 @@ def make_vhost(name: str) -> VHost[Queue]:
 def make(
     offer: Offer = OFFER,
     *,
-    admission: ConnectionLimits | None = None,
+    connection_limits: ConnectionLimits | None = None,
     is_loopback: bool = True,
     mechanisms: Mapping[str, Callable[[], sasl.Mechanism]] = sasl.MECHANISMS,
 ) -> Handshake:
@@ -93,7 +93,7 @@ def make(
         offer,
         Authenticator(ACCOUNTS, ("guest",), lambda count: bytes(count)),
         vhosts.get,
-        admission or ConnectionLimits(),
+        connection_limits or ConnectionLimits(),
         peer="127.0.0.1:1 -> 127.0.0.1:5672",
         is_loopback=is_loopback,
         mechanisms=mechanisms,
@@ -477,23 +477,23 @@ def test_no_limit_is_taken_where_none_was_offered() -> None:
 
 
 def test_open_enters_the_vhost() -> None:
-    admission = ConnectionLimits()
-    handshake = tuned(make(admission=admission))
+    connection_limits = ConnectionLimits()
+    handshake = tuned(make(connection_limits=connection_limits))
     _, _, method = pamqp_frame.unmarshal(handshake.handle(open_vhost()))
     assert isinstance(method, commands.Connection.OpenOk)
     assert handshake.state is ConnectionState.RUNNING
     assert handshake.vhost.name == "/"
-    assert admission.connection_count == 1
+    assert connection_limits.connection_count == 1
     handshake.leave()
     handshake.leave()
-    assert admission.connection_count == 0
+    assert connection_limits.connection_count == 0
 
 
 def test_leaving_before_open_takes_nobody_elses_place() -> None:
-    admission = ConnectionLimits()
-    admission.enter("/", "guest")
-    tuned(make(admission=admission)).leave()
-    assert admission.connection_count == 1
+    connection_limits = ConnectionLimits()
+    connection_limits.enter("/", "guest")
+    tuned(make(connection_limits=connection_limits)).leave()
+    assert connection_limits.connection_count == 1
 
 
 @pytest.mark.parametrize("name", ["nowhere", "", " /"])
@@ -508,35 +508,37 @@ def test_a_vhost_without_any_permission() -> None:
 
 
 def test_the_limit_of_the_node() -> None:
-    error = refused(tuned(make(admission=ConnectionLimits(0))), open_vhost("nowhere"))
+    error = refused(tuned(make(connection_limits=ConnectionLimits(0))), open_vhost("nowhere"))
     assert error.reply_text == (
         "NOT_ALLOWED - connection refused: node connection limit (0) is reached"
     )
 
 
 def test_the_limit_of_the_vhost() -> None:
-    admission = ConnectionLimits(vhost_limits={"shop": 1})
-    admission.enter("shop", "other")
+    connection_limits = ConnectionLimits(vhost_limits={"shop": 1})
+    connection_limits.enter("shop", "other")
     # Guest may not enter shop at all: the limit is looked at first (CONN-42 before CONN-44).
-    error = refused(tuned(make(admission=admission)), open_vhost("shop"))
+    error = refused(tuned(make(connection_limits=connection_limits)), open_vhost("shop"))
     assert error.reply_text == (
         "NOT_ALLOWED - access to vhost 'shop' refused for user 'guest': "
         "connection limit (1) is reached"
     )
-    admission.leave("shop", "other")
-    assert tuned(make(admission=admission), b"\x00shop\x00s").handle(open_vhost("shop"))
+    connection_limits.leave("shop", "other")
+    assert tuned(make(connection_limits=connection_limits), b"\x00shop\x00s").handle(
+        open_vhost("shop")
+    )
 
 
 def test_the_limit_of_the_user() -> None:
-    admission = ConnectionLimits(2)
-    first = tuned(make(admission=admission), b"\x00shop\x00s")
+    connection_limits = ConnectionLimits(2)
+    first = tuned(make(connection_limits=connection_limits), b"\x00shop\x00s")
     first.handle(open_vhost("shop"))
-    second = tuned(make(admission=admission), b"\x00shop\x00s")
+    second = tuned(make(connection_limits=connection_limits), b"\x00shop\x00s")
     # Shop may not enter / at all: the limit is looked at first (CONN-43 before CONN-44).
     assert refused(second, open_vhost("/")).reply_text == (
         "NOT_ALLOWED - connection refused for user 'shop': user connection limit (1) is reached"
     )
-    assert admission.connection_count == 1
+    assert connection_limits.connection_count == 1
     first.leave()
     assert second.handle(open_vhost("shop"))
 

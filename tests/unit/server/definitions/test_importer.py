@@ -34,7 +34,7 @@ def world() -> World:
 
 def load(world: World, **document: Any) -> None:
     """Apply a file to it."""
-    importer = Importer(world.broker, world.auth, world.admission)
+    importer = Importer(world.broker, world.auth, world.connection_limits)
     importer.apply(read_content(json.dumps(document)))
     world.sync()
 
@@ -161,7 +161,7 @@ def test_a_fault_anywhere_changes_nothing(
     with pytest.raises(DefinitionsError) as refused:
         load(world, **whole)
     assert str(refused.value) == text
-    assert not list(world.vhost.government.policies)
+    assert not list(world.vhost.policy_engine.policies)
     assert world.auth.find("new") is None
     assert (
         list(world.journal.records),
@@ -188,7 +188,7 @@ def test_what_rabbitmq_exports_and_passes_over_itself_is_skipped(world: World) -
             }
         )
     )
-    Importer(world.broker, world.auth, world.admission).apply(content)
+    Importer(world.broker, world.auth, world.connection_limits).apply(content)
     assert list(world.vhost.queues) == ["q"]
     assert [each.source for each in world.vhost.bindings] == ["amq.topic"]
     assert content.skipped == [
@@ -223,7 +223,7 @@ class TestPoliciesOfTheFile:
         load(world, policies=[POLICY])
         assert client.message_count("q") == 1
         load(world)
-        assert not list(world.vhost.government.policies)
+        assert not list(world.vhost.policy_engine.policies)
         publish(client, "q", b"d")
         assert client.message_count("q") == 2
 
@@ -231,7 +231,7 @@ class TestPoliciesOfTheFile:
         lay_down(world, "by hand", max_length=9)
         load(world, policies=[POLICY], operator_policies=[POLICY])
         load(world, operator_policies=[POLICY])
-        found = {(each.name, each.is_operator) for each in world.vhost.government.policies}
+        found = {(each.name, each.is_operator) for each in world.vhost.policy_engine.policies}
         assert found == {("by hand", False), ("p", True)}
 
     def test_nothing_else_is_deleted(self, world: World) -> None:
@@ -322,7 +322,7 @@ class TestUsers:
         limits = {"component": "vhost-limits", "vhost": "/", "value": {"max-connections": 0}}
         load(world, parameters=[limits])
         with pytest.raises(NotAllowed):
-            world.admission.check_vhost("/", "guest")
+            world.connection_limits.check_vhost("/", "guest")
 
     def test_removed_default_user(self, world: World) -> None:
         world.auth.remove("guest")
@@ -361,9 +361,9 @@ class TestExport:
     def test_from_records(self, world: World) -> None:
         """A data directory without a broker."""
         load(world, queues=[QUEUE], policies=[POLICY])
-        sketch: Broker[QueueLike] = empty_dry_run()
-        sketch.restore(world.journal.records)
-        assert exported(sketch)[0] == exported(world.broker)[0]
+        dry_run: Broker[QueueLike] = empty_dry_run()
+        dry_run.restore(world.journal.records)
+        assert exported(dry_run)[0] == exported(world.broker)[0]
 
 
 def test_a_sketch_refuses_nothing_that_a_queue_would_take() -> None:
@@ -403,7 +403,7 @@ class TestUnchanged:
     def left(self, world: World, **document: Any) -> Content:
         """What is left of a file to apply."""
         content = read_content(json.dumps(document))
-        steps = list(Importer(world.broker, world.auth, world.admission).leave_out(content))
+        steps = list(Importer(world.broker, world.auth, world.connection_limits).leave_out(content))
         assert len(steps) == sum(map(len, document.values()))
         return content
 
@@ -433,7 +433,7 @@ class TestUnchanged:
         changed["queues"].append(QUEUE | {"name": "new"})
         changed["bindings"].append(changed["bindings"][0] | {"destination": "new"})
         content = self.left(world, **changed)
-        importer = Importer(world.broker, world.auth, world.admission)
+        importer = Importer(world.broker, world.auth, world.connection_limits)
         importer.apply(content)
         assert "new" in world.vhost.queues
         x = world.vhost.exchanges["x"]
@@ -447,13 +447,13 @@ class TestUnchanged:
         changed["bindings"].append(changed["bindings"][0] | {"destination": "nowhere"})
         content = self.left(world, **changed)
         with pytest.raises(DefinitionsError, match=r"bindings\[51\]"):
-            Importer(world.broker, world.auth, world.admission).apply(content)
+            Importer(world.broker, world.auth, world.connection_limits).apply(content)
         assert not list(world.vhost.exchanges["x"].router.match(["more"], {}))
 
     def test_the_rehearsal_copies_no_queue(self, world: World) -> None:
         load(world, **self.FILE)
-        sketch = dry_run_of(world.broker, Content())
-        assert sketch.vhosts["/"].queues["q7"] is world.vhost.queues["q7"]
+        dry_run = dry_run_of(world.broker, Content())
+        assert dry_run.vhosts["/"].queues["q7"] is world.vhost.queues["q7"]
 
     def test_a_file_is_read_entry_by_entry(self) -> None:
         content = Content()

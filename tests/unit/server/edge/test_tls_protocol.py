@@ -130,7 +130,7 @@ class Wire:
         self.piece_octets = piece_octets
         self.loop = Loop()
         self.connections: list[Echo] = []
-        self.door = Listener(
+        self.listener = Listener(
             cast("asyncio.AbstractEventLoop", self.loop), self._connect, 65536, descriptors
         )
         settings = Settings(
@@ -142,7 +142,7 @@ class Wire:
             tls_fail_if_no_peer_cert=is_needed,
         )
         self.tls = TlsListener(
-            self.door,
+            self.listener,
             server_context(settings),
             lambda certificate: user_name(certificate, "distinguished_name"),
         )
@@ -156,8 +156,8 @@ class Wire:
 
     def dial(self) -> None:
         """A new socket with a tunnel at its end."""
-        self.socket, self.tunnel = Socket(), TlsProtocol(self.tls)
-        self.tunnel.connection_made(cast("asyncio.Transport", self.socket))
+        self.socket, self.tls_protocol = Socket(), TlsProtocol(self.tls)
+        self.tls_protocol.connection_made(cast("asyncio.Transport", self.socket))
         self._to_client, self._from_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = self._context.wrap_bio(
             self._to_client, self._from_client, server_hostname="localhost"
@@ -177,8 +177,8 @@ class Wire:
         step = min(self.piece_octets, RECEIVE_OCTETS)
         for at in range(0, len(octets), step):
             piece = octets[at : at + step]
-            self.tunnel.get_buffer(-1)[: len(piece)] = piece
-            self.tunnel.buffer_updated(len(piece))
+            self.tls_protocol.get_buffer(-1)[: len(piece)] = piece
+            self.tls_protocol.buffer_updated(len(piece))
 
     def said(self) -> bytes:
         """What the client has written since."""
@@ -257,10 +257,10 @@ def test_the_edge_knows_whom_the_certificate_names(
 def test_nobody_is_made_a_connection_before_the_handshake_is_done(certificates: Path) -> None:
     wire = Wire(certificates)
     assert not wire.connections
-    assert wire.tunnel in wire.door.greeted
+    assert wire.tls_protocol in wire.listener.greeted
     wire.shake_hands()
     assert len(wire.connections) == 1
-    assert not wire.door.greeted
+    assert not wire.listener.greeted
     assert not wire.loop.pending()
 
 
@@ -283,12 +283,12 @@ def test_who_begins_no_handshake_is_told_by_the_log(
     wire = Wire(certificates)
     with capture_logs() as captured:
         wire.hand_in(octets)
-        wire.tunnel.connection_lost(None)
+        wire.tls_protocol.connection_lost(None)
     assert reasons(captured) == [reason]
     assert captured[0]["connection"] == "10.0.0.9:4000 -> 10.0.0.1:5671"
     assert wire.socket.has_eof
     assert not wire.socket.written
-    assert not wire.door.greeted
+    assert not wire.listener.greeted
     assert not wire.connections
 
 
@@ -335,7 +335,7 @@ def test_who_says_nothing_is_hung_up_on(certificates: Path) -> None:
     assert timer.callback is not None
     with capture_logs() as captured:
         timer.callback()
-        wire.tunnel.connection_lost(None)
+        wire.tls_protocol.connection_lost(None)
     assert reasons(captured) == ["no handshake within 5 s"]
     assert wire.socket.is_aborted
 
@@ -346,15 +346,15 @@ def test_who_hangs_up_within_the_handshake_is_told_by_the_log(certificates: Path
         wire.client.do_handshake()
     wire.exchange()
     with capture_logs() as captured:
-        wire.tunnel.connection_lost(None)
+        wire.tls_protocol.connection_lost(None)
     assert reasons(captured) == ["the client hung up"]
-    assert not wire.door.greeted
+    assert not wire.listener.greeted
 
 
 def test_who_only_looks_whether_somebody_listens_is_not_told(certificates: Path) -> None:
     wire = Wire(certificates)
     with capture_logs() as captured:
-        wire.tunnel.connection_lost(None)
+        wire.tls_protocol.connection_lost(None)
     assert not captured
     assert not wire.loop.pending()
 
@@ -362,7 +362,7 @@ def test_who_only_looks_whether_somebody_listens_is_not_told(certificates: Path)
 def test_too_many_connections_are_turned_away_at_once(certificates: Path) -> None:
     """LIMIT-22: those who shake hands count as well."""
     wire = Wire(certificates, descriptors=1)
-    assert wire.tunnel in wire.door.greeted
+    assert wire.tls_protocol in wire.listener.greeted
     second = Socket()
     with capture_logs() as captured:
         TlsProtocol(wire.tls).connection_made(cast("asyncio.Transport", second))
@@ -453,9 +453,9 @@ def test_close_notify_of_the_client_is_the_end(certificates: Path) -> None:
     assert wire.client.read(100) == b"bye"
     wire.client.unwrap()
     assert wire.socket.is_closed
-    wire.tunnel.connection_lost(None)
+    wire.tls_protocol.connection_lost(None)
     assert wire.connection.lost_by == ["closed by the client"]
-    assert not wire.door.edges
+    assert not wire.listener.edges
 
 
 def test_a_broken_record_ends_it_and_is_told_by_the_log(certificates: Path) -> None:
@@ -489,8 +489,8 @@ def test_pauses_of_the_edge_reach_the_socket_and_the_other_way_round(certificate
     assert (was_paused, wire.socket.is_paused) == (True, False)
     held: list[str] = []
     wire.connection.outbox = HeldOutbox(held)  # type: ignore[attr-defined]
-    wire.tunnel.pause_writing()
-    wire.tunnel.resume_writing()
+    wire.tls_protocol.pause_writing()
+    wire.tls_protocol.resume_writing()
     assert held == ["hold", "release"]
 
 
@@ -500,7 +500,7 @@ class HeldOutbox:
     def __init__(self, told: list[str]) -> None:
         self._told = told
 
-    def hold(self) -> None:
+    def delay_queue(self) -> None:
         self._told.append("hold")
 
     def release(self) -> None:

@@ -60,9 +60,11 @@ class LedgerWorld(World):
     def __init__(self, *, tells_ids: bool = False) -> None:
         super().__init__()
         self.shelf = Shelf()
-        habits = LedgerConfig("b", tells_ids=tells_ids, rotate_s=60, inventory_s=3600)
+        ledger_config = LedgerConfig("b", tells_ids=tells_ids, rotate_s=60, inventory_s=3600)
         clock_us = lambda: int(self.now * 1e6)  # noqa: E731
-        self.ledger = Ledger(habits, self.shelf, self.node, clock_us, self.office.kept_of)
+        self.ledger = Ledger(
+            ledger_config, self.shelf, self.context, clock_us, self.dead_letter_publisher.kept_of
+        )
         self.ledger.switch_on()
 
     def _new_queue(self, spec: QueueSpec) -> Queue:
@@ -169,7 +171,7 @@ class TestPublishing:
 
     def test_direct_replies_owe_nothing(self, world: LedgerWorld, client: Client) -> None:
         client.consume("amq.rabbitmq.reply-to", "r", no_ack=True)
-        channel = next(iter(world.node.connections)).channels[1]
+        channel = next(iter(world.context.connections)).channels[1]
         client.send(wire.publish(1, channel.reply_name(), b"answer", mandatory=True))
         client.hear()
         last = world.lines("pub")[-1]
@@ -419,7 +421,7 @@ class TestInventories:
         client.hear()
         told: list[str] = []
         world.ledger.take_inventory(told.append)
-        stock = world.ledger._stocktaking
+        stock = world.ledger._inventory_job
         job, _ = stock._jobs[0]
         steps = 0
         for _ in range(3):
@@ -489,12 +491,15 @@ def test_switched_off_nobody_has_a_pen(world: LedgerWorld, client: Client) -> No
     declare(client, "q")
     client.consume("q", "c")
     world.ledger.switch_off()
-    channel = next(iter(world.node.connections)).channels[1]
+    channel = next(iter(world.context.connections)).channels[1]
     assert channel.confirms is not None
-    pens = (channel.pen, channel.confirms.pen, channel.consumers["c"].pen)
-    assert (*pens, world.vhost.queues["q"].recorder, world.node.ledger, world.turn.ledger) == (
-        None,
-    ) * 6
+    recorders = (channel.recorder, channel.confirms.recorder, channel.consumers["c"].recorder)
+    assert (
+        *recorders,
+        world.vhost.queues["q"].recorder,
+        world.context.ledger,
+        world.turn.ledger,
+    ) == (None,) * 6
     before = world.shelf.data
     publish(client, "q", b"a")
     client.send(wire.ack(1, 1))

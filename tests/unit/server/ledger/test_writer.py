@@ -42,23 +42,23 @@ class Desk:
     def __init__(self) -> None:
         self.now_us = 1_000_000
         self.sink = Sink()
-        self.book = LedgerWriter("b@h", 3, self.sink, lambda: self.now_us, LIMIT)
+        self.writer = LedgerWriter("b@h", 3, self.sink, lambda: self.now_us, LIMIT)
 
     def put(self, count: int, size: int = 100) -> None:
         for _ in range(count):
-            self.book.put(f'x","y":"{"z" * size}"')
+            self.writer.put(f'x","y":"{"z" * size}"')
 
 
 def test_lines_have_their_place_and_time() -> None:
     desk = Desk()
-    desk.book.name('boot","fmt":1')
+    desk.writer.name('boot","fmt":1')
     desk.now_us += 7
-    desk.book.put('syn","wm":5')
+    desk.writer.put('syn","wm":5')
     assert desk.sink.data == b""
-    desk.book.flush()
-    desk.book.put('syn","wm":6')
-    desk.book.flush()
-    desk.book.flush()
+    desk.writer.flush()
+    desk.writer.put('syn","wm":6')
+    desk.writer.flush()
+    desk.writer.flush()
     assert desk.sink.lines() == [
         {"b": "b@h", "o": 3, "n": 0, "t": 1_000_000, "e": "boot", "fmt": 1},
         {"b": "b@h", "o": 3, "n": 1, "t": 1_000_000, "e": "syn", "wm": 5},
@@ -70,7 +70,7 @@ def test_much_is_written_without_waiting() -> None:
     desk = Desk()
     desk.put(4000)
     assert len(desk.sink.data) > 262144
-    desk.book.flush()
+    desk.writer.flush()
     assert [line["n"] for line in desk.sink.lines()] == list(range(4000))
 
 
@@ -78,36 +78,36 @@ def test_a_full_disk_costs_nothing_while_the_buffer_has_room() -> None:
     desk = Desk()
     desk.sink.is_full = True
     desk.put(100)
-    desk.book.flush()
+    desk.writer.flush()
     assert desk.sink.told == [True]
     desk.sink.is_full = False
-    desk.book.flush()
+    desk.writer.flush()
     assert desk.sink.data == b"", "tried again at once"
     desk.now_us += RETRY_US
     desk.put(1)
-    desk.book.flush()
+    desk.writer.flush()
     assert [line["n"] for line in desk.sink.lines()] == list(range(101))
     assert desk.sink.told == [True, False]
-    assert desk.book.lost_count == 0
+    assert desk.writer.lost_count == 0
 
 
 def test_a_gap_says_how_many_and_their_numbers_stay_unused() -> None:
     desk = Desk()
     desk.sink.is_full = True
     desk.put(5000)
-    kept = desk.book.octets
+    kept = desk.writer.octets
     assert LIMIT < kept < LIMIT + 200
-    desk.book.name('rte","id":1')
+    desk.writer.name('rte","id":1')
     desk.sink.is_full = False
     desk.now_us += RETRY_US
     desk.put(3)
-    desk.book.flush()
+    desk.writer.flush()
     lines = desk.sink.lines()
     gaps = [line for line in lines if line["e"] == "gap"]
     assert len(gaps) == 1
     numbers = [line["n"] for line in lines]
     assert numbers == sorted(numbers)
-    assert gaps[0]["lost"] == desk.book.number - len(lines) == desk.book.lost_count > 0
+    assert gaps[0]["lost"] == desk.writer.number - len(lines) == desk.writer.lost_count > 0
     assert any(line["e"] == "rte" for line in lines)
     assert [line["e"] for line in lines[-4:]] == ["gap", "x", "x", "x"]
 
@@ -117,7 +117,7 @@ def test_the_end_tells_of_a_gap_too() -> None:
     desk.sink.is_full = True
     desk.put(5000)
     desk.sink.is_full = False
-    desk.book.close()
+    desk.writer.close()
     assert desk.sink.lines()[-1]["e"] == "gap"
 
 
@@ -125,7 +125,7 @@ def test_a_line_that_cannot_be_written_at_the_end_is_no_error() -> None:
     desk = Desk()
     desk.sink.is_full = True
     desk.put(5)
-    desk.book.close()
+    desk.writer.close()
     assert desk.sink.data == b""
 
 

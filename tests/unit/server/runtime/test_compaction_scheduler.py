@@ -41,7 +41,7 @@ class Stage:
         self._next: Callable[[], None] | None = None
         self.alarms = Alarms(0, 0, lambda job: job())
         self.alarms.read(0, 10 * SEGMENT_OCTETS)
-        self.upkeep = CompactionScheduler(
+        self.compaction_scheduler = CompactionScheduler(
             self,
             self,
             self.alarms,
@@ -93,7 +93,7 @@ def stage() -> Stage:
 
 
 def test_steps_are_short_while_somebody_is_served(stage: Stage) -> None:
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(200, turns=1)
     assert set(stage.limits) == {BUSY_STEP_S}
     assert set(stage.pauses) == {BUSY_PAUSE_S}
@@ -101,7 +101,7 @@ def test_steps_are_short_while_somebody_is_served(stage: Stage) -> None:
 
 def test_steps_are_longer_when_nobody_has_been_served_for_a_while(stage: Stage) -> None:
     stage.now += CALM_S
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(3)
     assert stage.limits[-1] == IDLE_STEP_S
     assert stage.pauses[-1] == IDLE_PAUSE_S
@@ -112,13 +112,13 @@ def test_steps_are_longer_when_nobody_has_been_served_for_a_while(stage: Stage) 
 
 
 def test_what_compaction_moves_itself_is_not_owed(stage: Stage) -> None:
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(500, turns=1, moved=200_000)
     assert stage.limits[-1] == BUSY_STEP_S
 
 
 def test_steps_grow_when_publishers_bring_more_than_is_passed(stage: Stage) -> None:
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(500, turns=1, brought=1_000_000)
     assert stage.limits[-1] == LONGEST_STEP_S
     stage.passes = 10_000_000
@@ -128,26 +128,26 @@ def test_steps_grow_when_publishers_bring_more_than_is_passed(stage: Stage) -> N
 
 def test_a_step_that_keeps_up_stays_short(stage: Stage) -> None:
     stage.passes = 300_000
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(500, turns=1, brought=100_000)
     assert stage.limits[-1] <= 1.2 * BUSY_STEP_S
 
 
 def test_what_was_owed_is_forgotten_when_there_is_nothing_left_to_do(stage: Stage) -> None:
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(499, turns=1, brought=1_000_000)
     stage.has_work = False
     stage.run(1, turns=1)
     assert not stage.is_waiting
     stage.has_work = True
     stage.appended_bytes += SEGMENT_OCTETS
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(1, turns=1)
     assert stage.limits[-1] == BUSY_STEP_S
 
 
 def test_steps_are_rarer_on_a_machine_that_cannot_be_in_time(stage: Stage) -> None:
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(5, turns=1, late_s=0.001)
     assert stage.pauses[-1] == pytest.approx(0.008)
     stage.run(5, turns=1, late_s=1.0)
@@ -158,21 +158,21 @@ def test_steps_are_rarer_on_a_machine_that_cannot_be_in_time(stage: Stage) -> No
 
 
 def test_a_new_segment_is_a_reason_to_look(stage: Stage) -> None:
-    stage.upkeep.written()
+    stage.compaction_scheduler.written()
     assert not stage.is_waiting
     stage.tail_generation = 2
-    stage.upkeep.written()
+    stage.compaction_scheduler.written()
     assert stage.is_waiting
 
 
 def test_there_are_no_steps_while_the_disk_refuses(stage: Stage) -> None:
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.is_stuck = True
     stage.run(1)
     assert stage.limits == []
     assert not stage.is_waiting
     stage.is_stuck = False
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(1)
     assert len(stage.limits) == 1
 
@@ -180,7 +180,7 @@ def test_there_are_no_steps_while_the_disk_refuses(stage: Stage) -> None:
 def test_a_full_disk_is_emptied_into_room_that_is_there(stage: Stage) -> None:
     stage.alarms.read(0, 0)
     stage.alarms.storage_failed(0)
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     stage.run(1)
     assert len(stage.limits) == 1
     stage.tail_room_bytes = int(ROOM_SHARE * SEGMENT_OCTETS) - 1
@@ -190,8 +190,8 @@ def test_a_full_disk_is_emptied_into_room_that_is_there(stage: Stage) -> None:
     # Until a segment is found to be dead: its file is the next one.
     for spare_bytes in (0, SEGMENT_OCTETS):
         stage.spare_bytes = spare_bytes
-        stage.upkeep.look()
-        assert stage.upkeep.is_at_work == bool(spare_bytes)
+        stage.compaction_scheduler.look()
+        assert stage.compaction_scheduler.is_at_work == bool(spare_bytes)
     stage.run(1)
     assert len(stage.limits) == 2
 
@@ -202,5 +202,5 @@ def test_a_disk_with_less_than_a_segment_free_is_emptied_too(
 ) -> None:
     stage.tail_room_bytes = 1000
     stage.alarms.read(0, free_octets)
-    stage.upkeep.look()
+    stage.compaction_scheduler.look()
     assert stage.is_waiting == goes_on

@@ -91,7 +91,7 @@ class TestPublishes:
         refuse(world)
         client.send(stored(2), stored(3), stored(4, "", exchange="amq.fanout"))
         assert confirms(client.hear()) == [("Basic.Nack", 4, True)]
-        assert world.node.alarms.is_storage_failing
+        assert world.context.alarms.is_storage_failing
         assert numbers(world) == [b"1"]
         assert numbers(world, "t") == []
         assert not world.fatal
@@ -175,7 +175,7 @@ class TestPublishes:
         """Only when it is taken the queue sees that nobody may have it."""
         client = other(world)
         client.declare("r", durable=True)
-        policies = world.vhost.government
+        policies = world.vhost.policy_engine
         policies.set_policy(Policy("p", "^r$", {"delivery-limit": 5}))
         client.send(stored(1, "r"))
         for tag in (1, 2):
@@ -246,7 +246,7 @@ class TestPublishes:
         client.send(stored(1), wire.method(1, commands.Queue.Declare(queue="d", passive=True)))
         written = world.disk.calls["write"]
         assert not taker.octets
-        world.node.turn.flush()
+        world.context.turn.flush()
         assert taker.octets
         assert world.disk.calls["write"] == written + 1
 
@@ -297,10 +297,10 @@ class TestRecovery:
         assert client.names() == ["Connection.Blocked"]
         for _ in range(2):
             world.check()
-            assert world.node.alarms.is_storage_failing
+            assert world.context.alarms.is_storage_failing
         assert client.paused == {BLOCKED}
         world.check()
-        assert not world.node.alarms.is_raised
+        assert not world.context.alarms.is_raised
         world.sync()
         said = client.hear()
         assert isinstance(said[0][1], commands.Connection.Unblocked)
@@ -314,10 +314,10 @@ class TestRecovery:
         client.hear()
         monkeypatch.setattr(world.disk, "free_bytes", lambda: 65535)
         world.check()
-        assert world.node.alarms.is_storage_failing
+        assert world.context.alarms.is_storage_failing
         monkeypatch.setattr(world.disk, "free_bytes", lambda: 65536)
         world.check()
-        assert not world.node.alarms.is_raised
+        assert not world.context.alarms.is_raised
 
     def test_the_file_of_a_dead_segment_is_room_unless_compaction_wants_it(
         self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
@@ -327,16 +327,16 @@ class TestRecovery:
         client.hear()
         monkeypatch.setattr(world.disk, "free_bytes", lambda: 0)
         world.check()
-        assert world.node.alarms.is_storage_failing
-        spares = world.assembly.journal.chain._spares
-        world.disk.create("7.spare", spares.size_bytes).close()
-        spares._names.append("7.spare")
+        assert world.context.alarms.is_storage_failing
+        segment_pool = world.runtime.journal.chain._segment_pool
+        world.disk.create("7.spare", segment_pool.size_bytes).close()
+        segment_pool._names.append("7.spare")
         with monkeypatch.context() as patch:
             patch.setattr(CompactionScheduler, "is_at_work", True)
             world.check()
-            assert world.node.alarms.is_storage_failing
+            assert world.context.alarms.is_storage_failing
         world.check()
-        assert not world.node.alarms.is_raised
+        assert not world.context.alarms.is_raised
 
     def test_a_probe_before_another_refusal_is_not_enough(
         self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
@@ -352,9 +352,9 @@ class TestRecovery:
             refuse(world)
             late.method(1, commands.Queue.Declare(queue="new", durable=True))
             assert late.names() == ["Connection.Close"]
-        world.assembly.commit.request()
+        world.runtime.commit.request()
         world.sync()
-        assert world.node.alarms.is_storage_failing
+        assert world.context.alarms.is_storage_failing
         again.method(1, commands.Queue.Declare(queue="new", durable=True))
         world.check()
         assert again.names() == ["Queue.DeclareOk"]
@@ -405,7 +405,7 @@ class TestRecovery:
         assert taker.hear() == []
         world.check()
         world.check()
-        assert not world.node.alarms.is_raised
+        assert not world.context.alarms.is_raised
         assert numbers(world.after_power_cut()) == [b"2", b"4"]
 
 
@@ -550,10 +550,10 @@ class TestDefinitions:
         assert client.names() == ["Connection.Close"]
         assert "d" not in world.vhost.queues
         world.check()
-        assert not world.node.alarms.is_raised
+        assert not world.context.alarms.is_raised
         reborn = world.after_power_cut()
         assert "d" not in reborn.vhost.queues
-        assert not reborn.assembly.report.messages
+        assert not reborn.runtime.report.messages
 
     def test_messages_to_a_queue_that_was_refused(self, world: DiskWorld, client: Client) -> None:
         refuse(world)
@@ -616,7 +616,7 @@ def test_a_get_is_written_down_before_it_is_told(
     client.method(1, commands.Basic.Get(queue="d"))
     assert not client.octets
     if ending == "sync":
-        world.node.synced(world.node.watermark)
+        world.context.synced(world.context.watermark)
     else:
         client.method(0, commands.Connection.Close(200, "", 0, 0))
     assert client.octets, "nothing was told between the turns"
@@ -639,7 +639,7 @@ def test_nothing_is_confirmed_into_files_that_were_removed(
     world.sync()
     assert confirms(client.hear()) == [("Basic.Nack", 2, False)]
     assert world.fatal == [f"{active} was removed"]
-    assert world.node.has_failed
+    assert world.context.has_failed
 
 
 def test_files_that_were_removed_are_missed_without_traffic(world: DiskWorld) -> None:

@@ -34,14 +34,16 @@ CLOSED = "RESOURCE_ERROR - memory is low and this connection holds much"
 def world() -> World:
     """A broker with a watermark, whose connections may hold two messages unfinished."""
     world = World(Limits(connection_memory_bytes=2 * MIB, max_message_size_bytes=MESSAGE))
-    world.node.alarms.memory_limit_octets = LIMIT
+    world.context.alarms.memory_limit_octets = LIMIT
     return world
 
 
 @pytest.fixture
-def relief(world: World) -> MemoryRelief:
+def memory_relief(world: World) -> MemoryRelief:
     """Its relief."""
-    return MemoryRelief(world.node.alarms, lambda: list(world.node.connections), lambda: world.now)
+    return MemoryRelief(
+        world.context.alarms, lambda: list(world.context.connections), lambda: world.now
+    )
 
 
 def opened(world: World, channels: int = 1, *, transactional: bool = False) -> Client:
@@ -99,7 +101,7 @@ class TestOneConnection:
 
     def test_too_much_of_them_closes(self, world: World) -> None:
         beside = 3 * MIB
-        world.node.limits = Limits(connection_memory_bytes=beside, max_message_size_bytes=beside)
+        world.context.limits = Limits(connection_memory_bytes=beside, max_message_size_bytes=beside)
         client = opened(world, 10)
         for number in range(1, 4):
             client.send(but_the_end(number, MIB))
@@ -114,7 +116,7 @@ class TestOneConnection:
 
     def test_one_message_of_the_largest_size_is_always_taken(self, world: World) -> None:
         largest = 4 * MIB
-        world.node.limits = Limits(connection_memory_bytes=MIB, max_message_size_bytes=largest)
+        world.context.limits = Limits(connection_memory_bytes=MIB, max_message_size_bytes=largest)
         client = opened(world)
         client.declare("q")
         octets = whole(1, largest)
@@ -157,124 +159,124 @@ class TestAlarm:
     def test_who_holds_an_unfinished_content_is_not_read_on(self, world: World) -> None:
         half, idle = opened(world), opened(world)
         half.send(but_the_end(1))
-        world.node.alarms.read(LIMIT + 1, PLENTY)
+        world.context.alarms.read(LIMIT + 1, PLENTY)
         assert half.paused == {BLOCKED}
         assert [what.name for _, what in half.hear() if what] == ["Connection.Blocked"]  # type: ignore[union-attr]
         assert idle.paused == set()
-        world.node.alarms.read(0, PLENTY)
+        world.context.alarms.read(0, PLENTY)
         assert half.paused == set()
         assert half.names() == ["Connection.Unblocked"]
 
     def test_a_method_with_a_large_table_waits_like_a_publish(self, world: World) -> None:
         client = opened(world)
         client.connection._reader.set_frame_max(100_000)
-        world.node.alarms.read(LIMIT + 1, PLENTY)
+        world.context.alarms.read(LIMIT + 1, PLENTY)
         client.declare("small")
         table = {f"key{number}": "x" * 200 for number in range(25)}
         client.method(1, commands.Queue.Declare(queue="large", arguments=table))  # type: ignore[arg-type]
         assert [what.name for _, what in client.hear() if what] == ["Connection.Blocked"]  # type: ignore[union-attr]
         assert client.paused == {BLOCKED}
         assert set(world.vhost.queues) == {"small"}
-        world.node.alarms.read(0, PLENTY)
+        world.context.alarms.read(0, PLENTY)
         world.sync()
         assert set(world.vhost.queues) == {"small", "large"}
 
     def test_the_disk_alarm_lets_it_end(self, world: World) -> None:
         half = opened(world)
         half.send(but_the_end(1))
-        world.node.alarms.disk_limit_octets = 100
-        world.node.alarms.read(0, 1)
+        world.context.alarms.disk_limit_octets = 100
+        world.context.alarms.read(0, 1)
         assert half.paused == set()
 
     def test_less_is_kept_for_clients_before_memory_is_low(self, world: World) -> None:
         client = opened(world)
-        high = world.node.limits.deliver_high_water_bytes
-        world.node.alarms.read(int(LIMIT * 0.81), PLENTY)
-        assert not world.node.alarms.is_raised
+        high = world.context.limits.deliver_high_water_bytes
+        world.context.alarms.read(int(LIMIT * 0.81), PLENTY)
+        assert not world.context.alarms.is_raised
         late = opened(world)
         assert client.unsent_limit == late.unsent_limit == high // TIGHT_PART
         client.connection.outbox.send(bytes(high // TIGHT_PART))
         assert client.connection.outbox.blocked
-        world.node.alarms.read(int(LIMIT * 0.76), PLENTY)
+        world.context.alarms.read(int(LIMIT * 0.76), PLENTY)
         assert client.unsent_limit == high // TIGHT_PART
-        world.node.alarms.read(int(LIMIT * 0.74), PLENTY)
+        world.context.alarms.read(int(LIMIT * 0.74), PLENTY)
         assert client.unsent_limit == high
 
 
 class TestRelief:
     """LIMIT-28."""
 
-    def look(self, world: World, relief: MemoryRelief, used: int) -> bool:
-        world.node.alarms.read(used, PLENTY)
-        return relief.look()
+    def look(self, world: World, memory_relief: MemoryRelief, used: int) -> bool:
+        world.context.alarms.read(used, PLENTY)
+        return memory_relief.look()
 
-    def refuses(self, relief: MemoryRelief) -> bool:
-        return relief.is_refusing
+    def refuses(self, memory_relief: MemoryRelief) -> bool:
+        return memory_relief.is_refusing
 
     def test_nobody_is_closed_while_memory_is_not_low(
-        self, world: World, relief: MemoryRelief
+        self, world: World, memory_relief: MemoryRelief
     ) -> None:
         client = opened(world)
         client.send(but_the_end(1))
         for _ in range(3):
             world.now += 2 * GRACE_S
-            assert not self.look(world, relief, LIMIT)
+            assert not self.look(world, memory_relief, LIMIT)
         assert closes(client) == []
 
     def test_far_above_the_largest_go_at_once_and_no_more_than_it_takes(
-        self, world: World, relief: MemoryRelief
+        self, world: World, memory_relief: MemoryRelief
     ) -> None:
-        world.node.limits = Limits()
+        world.context.limits = Limits()
         sizes = (1 * MIB, 20 * MIB, 5 * MIB, 25 * MIB)
         clients = []
         for size in sizes:
             clients.append(opened(world, 4))
             for number in range(1, 5):
                 clients[-1].send(but_the_end(number, size // 4))
-        assert self.look(world, relief, LIMIT + MARGIN_OCTETS + 1)
+        assert self.look(world, memory_relief, LIMIT + MARGIN_OCTETS + 1)
         assert [closes(client) for client in clients] == [[], [506], [], [506]]
-        assert self.refuses(relief)
-        assert relief.closed_count == 2
+        assert self.refuses(memory_relief)
+        assert memory_relief.closed_count == 2
         assert all(each.connection.stuck_octets == 0 for each in (clients[1], clients[3]))
         # What was let go needs a moment.
-        assert not self.look(world, relief, LIMIT + MARGIN_OCTETS + 1)
+        assert not self.look(world, memory_relief, LIMIT + MARGIN_OCTETS + 1)
         world.now += 1.1 * PAUSE_S
-        assert self.look(world, relief, LIMIT + MARGIN_OCTETS + 1)
+        assert self.look(world, memory_relief, LIMIT + MARGIN_OCTETS + 1)
         assert [closes(client) for client in clients] == [[506], [], [506], []]
         world.now += REFUSING_S
-        assert not self.refuses(relief)
-        assert not self.look(world, relief, LIMIT + MARGIN_OCTETS + 1)
+        assert not self.refuses(memory_relief)
+        assert not self.look(world, memory_relief, LIMIT + MARGIN_OCTETS + 1)
 
     def test_closer_above_there_is_time_as_long_as_it_gets_less(
-        self, world: World, relief: MemoryRelief
+        self, world: World, memory_relief: MemoryRelief
     ) -> None:
-        world.node.limits = Limits()
+        world.context.limits = Limits()
         client = opened(world, 6)
         for number in range(1, 7):
             client.send(but_the_end(number, 2 * MIB))
         used = LIMIT + 10 * MIB
         for _ in range(3):
             used -= 2 * MIB
-            assert not self.look(world, relief, used)
+            assert not self.look(world, memory_relief, used)
             world.now += 0.9 * GRACE_S
-        assert not self.look(world, relief, used)
+        assert not self.look(world, memory_relief, used)
         world.now += 0.2 * GRACE_S
-        assert self.look(world, relief, used)
+        assert self.look(world, memory_relief, used)
         assert closes(client) == [506]
 
-    def test_nobody_is_closed_in_vain(self, world: World, relief: MemoryRelief) -> None:
+    def test_nobody_is_closed_in_vain(self, world: World, memory_relief: MemoryRelief) -> None:
         client = opened(world)
         client.send(but_the_end(1))
         assert client.connection.stuck_octets > LEAST_OCTETS
         for _ in range(3):
-            assert not self.look(world, relief, LIMIT + MIB)
+            assert not self.look(world, memory_relief, LIMIT + MIB)
             world.now += 2 * GRACE_S
         assert closes(client) == []
 
     def test_much_unacked_gets_no_more_until_it_is_acked(
-        self, world: World, relief: MemoryRelief
+        self, world: World, memory_relief: MemoryRelief
     ) -> None:
-        world.node.alarms.memory_limit_octets = limit = 1_000_000
+        world.context.alarms.memory_limit_octets = limit = 1_000_000
         client = opened(world)
         client.declare("q")
         client.qos(8)
@@ -282,18 +284,18 @@ class TestRelief:
         for _ in range(10):
             client.send(whole(1, MESSAGE // 4))
         assert len(client.deliveries()) == 8
-        self.look(world, relief, limit + 1)
+        self.look(world, memory_relief, limit + 1)
         client.send(wire.ack(1, 1))
         assert client.deliveries() == []
         client.send(wire.ack(1, 5, multiple=True))
-        self.look(world, relief, limit + 1)
+        self.look(world, memory_relief, limit + 1)
         assert len(client.deliveries()) == 2
 
-    def test_who_does_not_hear_is_cut_off(self, world: World, relief: MemoryRelief) -> None:
+    def test_who_does_not_hear_is_cut_off(self, world: World, memory_relief: MemoryRelief) -> None:
         client = opened(world)
         client.send(but_the_end(1))
         client.unsent_octets = MIB
-        assert self.look(world, relief, LIMIT + MARGIN_OCTETS + 1)
+        assert self.look(world, memory_relief, LIMIT + MARGIN_OCTETS + 1)
         assert client.ends == ["aborted"]
 
 

@@ -133,7 +133,7 @@ class TestManyDeaths:
     @pytest.fixture
     def client(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
         """With channel 2 in a transaction; a turn may make 100 dead letters, or one batch more."""
-        monkeypatch.setattr(hooks, "TURN_DEATHS", 100)
+        monkeypatch.setattr(hooks, "TURN_DEAD_LETTERS", 100)
         declare(client, "dead")
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         what = commands.Queue.Declare(queue="q", durable=True, arguments=arguments)  # type: ignore[arg-type]

@@ -252,7 +252,7 @@ def test_interleaved_messages_leave_few_ranges_behind() -> None:
     journal.drop_queue(2)
     sync(journal)
     compact(journal)
-    assert len(journal.chain._homes) <= 2 * len(segments_on(disk))
+    assert len(journal.chain._segment_map) <= 2 * len(segments_on(disk))
     journal.settle(1, left[::2])
     sync(journal)
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == left[1::2]

@@ -219,14 +219,14 @@ def test_a_spare_is_ordered_when_a_segment_is_half_full_and_used_for_the_next() 
     journal, _ = open_on(disk)
     journal.append_run((1,), b"t", [b"x" * 3000])
     journal.write()
-    (chore,) = journal.take_chores()
-    assert (chore.verb, chore.size) == ("prepare", SEGMENT_SIZE_BYTES)
-    disk.prepare(chore.name, chore.size)
+    (file_task,) = journal.take_file_tasks()
+    assert (file_task.verb, file_task.size) == ("prepare", SEGMENT_SIZE_BYTES)
+    disk.prepare(file_task.name, file_task.size)
     created = disk.calls["create"]
     journal.append_run((1,), b"t", [b"y" * 3000])
     journal.write()
     assert disk.calls["create"] == created + 1, "nothing but a summary"
-    assert chore.name not in disk.listdir()
+    assert file_task.name not in disk.listdir()
     sync(journal)
     assert len(raws_of(open_on(disk)[1], 1)) == 2
 

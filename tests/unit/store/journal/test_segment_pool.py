@@ -40,58 +40,58 @@ class FullDisk(SimDisk):
 
 def test_a_file_is_ordered_when_half_of_one_is_used() -> None:
     disk: Disk = SimDisk()
-    spares = SegmentPool(disk, SIZE)
-    spares.look_after(SIZE // 2)
-    assert spares.take_chores() == []
+    segment_pool = SegmentPool(disk, SIZE)
+    segment_pool.look_after(SIZE // 2)
+    assert segment_pool.take_file_tasks() == []
     for _ in range(2):
-        spares.look_after(SIZE // 2 + 1)
-    (chore,) = spares.take_chores()
-    assert chore == ("prepare", PREPARED_NAME, SIZE)
-    disk.prepare(chore.name, chore.size)
-    spares.take("a", SIZE)
+        segment_pool.look_after(SIZE // 2 + 1)
+    (file_task,) = segment_pool.take_file_tasks()
+    assert file_task == ("prepare", PREPARED_NAME, SIZE)
+    disk.prepare(file_task.name, file_task.size)
+    segment_pool.take("a", SIZE)
     assert disk.listdir() == ["a"]
 
 
 def test_files_grow_with_what_they_begin_with() -> None:
     disk = SimDisk()
-    spares = SegmentPool(disk, SIZE)
-    spares.fit(SIZE // 4)
-    assert spares.size_bytes == SIZE
+    segment_pool = SegmentPool(disk, SIZE)
+    segment_pool.fit(SIZE // 4)
+    assert segment_pool.size_bytes == SIZE
     disk.prepare(PREPARED_NAME, SIZE)
-    spares.fit(SIZE)
-    assert spares.size_bytes == 4 * SIZE
-    assert [chore.verb for chore in spares.take_chores()] == ["unlink"]
+    segment_pool.fit(SIZE)
+    assert segment_pool.size_bytes == 4 * SIZE
+    assert [file_task.verb for file_task in segment_pool.take_file_tasks()] == ["unlink"]
     # It was ordered before, and is found too small.
-    assert spares.take("a", 4 * SIZE).size() == 4 * SIZE
-    spares.fit(100)
-    assert spares.size_bytes == SIZE
+    assert segment_pool.take("a", 4 * SIZE).size() == 4 * SIZE
+    segment_pool.fit(100)
+    assert segment_pool.size_bytes == SIZE
 
 
 def test_a_file_of_another_size_is_not_kept() -> None:
     disk = SimDisk()
-    spares = SegmentPool(disk, SIZE)
+    segment_pool = SegmentPool(disk, SIZE)
     disk.create("small", SIZE // 2)
-    assert not spares.keep("small", 1, SIZE // 2)
-    assert spares.take_chores() == [("unlink", "small", 0)]
+    assert not segment_pool.keep("small", 1, SIZE // 2)
+    assert segment_pool.take_file_tasks() == [("unlink", "small", 0)]
     disk.create("usual", SIZE)
-    assert spares.keep("usual", 2, SIZE)
-    spares.take("next", SIZE)
+    assert segment_pool.keep("usual", 2, SIZE)
+    segment_pool.take("next", SIZE)
     assert sorted(disk.listdir()) == ["next", "small"]
 
 
 def test_a_full_disk_gives_what_it_has_and_then_the_reserve() -> None:
     disk = FullDisk(SIZE)
-    spares = SegmentPool(disk, SIZE)
-    spares.hold_back(100)
+    segment_pool = SegmentPool(disk, SIZE)
+    segment_pool.hold_back(100)
     assert RESERVE_NAME in disk.listdir()
     with pytest.raises(OSError, match="No space"):
-        spares.take("a", SIZE)
-    sizes = [spares.take_small(name, 1000)[1] for name in ("a", "b", "c", "d")]
+        segment_pool.take("a", SIZE)
+    sizes = [segment_pool.take_small(name, 1000)[1] for name in ("a", "b", "c", "d")]
     assert sizes == [SIZE // 2, SIZE // 4, SIZE // 8, SIZE // 16]
     assert RESERVE_NAME not in disk.listdir()
-    assert spares.take_small("e", 1000)[1] == SIZE // 16, "what the reserve had left over"
+    assert segment_pool.take_small("e", 1000)[1] == SIZE // 16, "what the reserve had left over"
     with pytest.raises(OSError, match="No space"):
-        spares.take_small("f", 1000)
+        segment_pool.take_small("f", 1000)
 
 
 def test_acks_are_logged_on_a_full_disk_and_free_it() -> None:

@@ -70,7 +70,9 @@ def test_the_oldest_goes_first() -> None:
     chain.append([], 0, 99, 99)
     sync(chain)
     # One file is kept for the next segment, the other is for somebody else to remove.
-    unlinked = {chore.name for chore in chain.take_chores() if chore.verb == "unlink"}
+    unlinked = {
+        file_task.name for file_task in chain.take_file_tasks() if file_task.verb == "unlink"
+    }
     assert {segment_name(1), segment_name(2)}.isdisjoint({*disk.listdir()} - unlinked)
     assert len(unlinked) == 1
 
@@ -89,10 +91,10 @@ def test_one_freed_file_is_recycled_and_the_others_are_removed() -> None:
     sync(chain)
     chain.append([], 0, 99, 99)
     sync(chain)
-    spares = [n for n in disk.listdir() if n.endswith(".spare") and n != RESERVE_NAME]
-    assert spares == ["1.spare"]
-    chores = chain.take_chores()
-    assert [(c.verb, c.name) for c in chores if c.verb == "unlink"] == [
+    segment_pool = [n for n in disk.listdir() if n.endswith(".spare") and n != RESERVE_NAME]
+    assert segment_pool == ["1.spare"]
+    file_tasks = chain.take_file_tasks()
+    assert [(c.verb, c.name) for c in file_tasks if c.verb == "unlink"] == [
         ("unlink", segment_name(2)),
         ("unlink", segment_name(3)),
         ("unlink", segment_name(4)),
@@ -110,7 +112,7 @@ def test_a_file_that_cannot_be_recycled_is_removed() -> None:
     chain.append([], 0, 99, 99)
     disk.fail_next("rename", errno.EIO)
     sync(chain)
-    assert ("unlink", segment_name(1)) in [(c.verb, c.name) for c in chain.take_chores()]
+    assert ("unlink", segment_name(1)) in [(c.verb, c.name) for c in chain.take_file_tasks()]
 
 
 def test_full_segments_are_closed_once_they_are_synced() -> None:

@@ -210,9 +210,9 @@ def test_summaries_go_with_their_segments() -> None:
     journal.settle(1, lsns)
     for _ in range(3):
         sync(journal)
-    for chore in journal.take_chores():
-        if chore.verb == "unlink":
-            disk.unlink(chore.name)
+    for file_task in journal.take_file_tasks():
+        if file_task.verb == "unlink":
+            disk.unlink(file_task.name)
     segments = {name for name in disk.listdir() if name.endswith(".journal")}
     summaries = {name for name in disk.listdir() if name.endswith(".summary")}
     assert len(segments) <= 2

@@ -146,7 +146,7 @@ class Companion:
 
 def test_companions_are_synced_before_the_journal() -> None:
     stage = Stage()
-    companion = stage.commit.companions = Companion(stage)
+    companion = stage.commit.extra_targets = Companion(stage)
     before = stage.disk.calls["sync"]
     lsn = stage.publish()
     stage.finish()
@@ -158,7 +158,7 @@ def test_companions_are_synced_before_the_journal() -> None:
 
 def test_a_companion_that_cannot_be_synced_fails_for_itself_alone() -> None:
     stage = Stage()
-    companion = stage.commit.companions = Companion(stage)
+    companion = stage.commit.extra_targets = Companion(stage)
     companion.error = errno.EIO
     lsn = stage.publish()
     stage.finish()

@@ -21,7 +21,7 @@ PLENTY = 1 << 40
 def world() -> World:
     """A broker whose clock goes on only where letters are sent."""
     world = World()
-    world.node.alarms.disk_limit_octets = 100
+    world.context.alarms.disk_limit_octets = 100
     return world
 
 
@@ -46,7 +46,7 @@ def circle(world: World, queues: int) -> Client:
 
 def turn(world: World) -> int:
     """Run one turn, in which all that is there has expired; gives how many letters that sent."""
-    before = world.office.pace.sent_count
+    before = world.dead_letter_publisher.pace.sent_count
     world.now += 0.02
     due = [timer for timer in world.alarms if timer.due <= world.now]
     world.alarms = [timer for timer in world.alarms if timer not in due]
@@ -56,7 +56,7 @@ def turn(world: World) -> int:
     for job in scheduled:
         job()
     assert not world.bugs, world.bugs
-    return world.office.pace.sent_count - before
+    return world.dead_letter_publisher.pace.sent_count - before
 
 
 def until_quiet(world: World, each: Callable[[], None] = lambda: None) -> list[int]:
@@ -79,8 +79,10 @@ def test_what_multiplies_sends_a_bounded_part_each_turn_and_all_in_the_end() -> 
     sent = until_quiet(hurried)
     assert sum(sent) == everything
     assert max(sent) <= 3 * LEAST_LETTERS
-    assert hurried.office.pace.put_off_count > 0
-    assert unhurried.office.dropped_count == hurried.office.dropped_count
+    assert hurried.dead_letter_publisher.pace.put_off_count > 0
+    assert (
+        unhurried.dead_letter_publisher.dropped_count == hurried.dead_letter_publisher.dropped_count
+    )
 
 
 def test_others_are_served_in_every_turn_meanwhile(world: World) -> None:
@@ -133,21 +135,21 @@ class TestFullDisk:
         options = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
         declare(client, "work", message_ttl=100, **options)
         publish(client, "work", *(b"old" for _ in range(50)))
-        world.node.alarms.read(0, 1)
+        world.context.alarms.read(0, 1)
         with capture_logs() as logs:
             world.pass_time(0.11)
             world.pass_time(1)
             assert client.message_count("dead") == 0
-            world.node.alarms.is_raised = False
-            client.connection._gate.is_blocking = False
+            world.context.alarms.is_raised = False
+            client.connection._publisher_block.is_blocking = False
             publish(client, "work", b"new")
             client.method(1, commands.Basic.Consume(queue="work", consumer_tag="c"))
             heard = [what for _, what in client.hear() if isinstance(what, wire.Content)]
             assert [what.body for what in heard] == [b"new"]
             # Nothing turns for ever meanwhile.
             assert not world.scheduled
-            world.node.alarms.read(0, PLENTY)
-            world.office.pace.look()
+            world.context.alarms.read(0, PLENTY)
+            world.dead_letter_publisher.pace.look()
             world.run_turns()
         assert client.message_count("dead") == 50
         told = [entry["event"] for entry in logs if entry["event"].startswith("letters.")]
@@ -160,11 +162,11 @@ class TestFullDisk:
         options = {"dead_letter_exchange": "", "dead_letter_routing_key": "dead"}
         declare(client, "work", max_length=10, **options)
         publish(client, "work", *(b"x" for _ in range(10)))
-        world.node.alarms.is_disk_low = True
+        world.context.alarms.is_disk_low = True
         publish(client, "work", *(b"x" for _ in range(10)))
         assert client.message_count("dead") == 0
-        world.node.alarms.is_disk_low = False
-        world.office.pace.look()
+        world.context.alarms.is_disk_low = False
+        world.dead_letter_publisher.pace.look()
         world.run_turns()
         assert (client.message_count("dead"), client.message_count("work")) == (10, 10)
 
@@ -181,7 +183,7 @@ def test_a_chain_of_refusals_is_cut_into_turns(world: World) -> None:
     client.send(wire.publish(1, "", b"x", exchange="all"))
     sent = until_quiet(world)
     assert max(sent[1:]) <= 2
-    assert world.office.pace.sent_count == 5 + 20 + 60 + 120 + 120
+    assert world.dead_letter_publisher.pace.sent_count == 5 + 20 + 60 + 120 + 120
 
 
 def test_what_goes_on_for_long_is_told_with_its_queue_now_and_then(world: World) -> None:
@@ -200,13 +202,13 @@ def test_what_goes_on_for_long_is_told_with_its_queue_now_and_then(world: World)
 
 @pytest.mark.parametrize(("most", "copies"), [(0, 5 + 20 + 60 + 120 + 120), (2, 5 + 20 + 60)])
 def test_hops_can_be_bounded(world: World, most: int, copies: int) -> None:
-    world.office._most_hops = most
+    world.dead_letter_publisher._most_hops = most
     circle(world, 5)
     assert sum(until_quiet(world)) == copies
 
 
 def test_a_loop_of_rejections_counts_its_hops(world: World) -> None:
-    world.office._most_hops = 3
+    world.dead_letter_publisher._most_hops = 3
     client = world.connect()
     client.open()
     declare(client, "work", dead_letter_exchange="", dead_letter_routing_key="work")

@@ -87,7 +87,7 @@ class TestCauses:
         declare(client, "other", dead_letter_exchange="nowhere")
         publish(client, "other", b"a")
         reject(client, "other")
-        assert client.world.office.dropped_count == 1
+        assert client.world.dead_letter_publisher.dropped_count == 1
         assert client.message_count("other") == 0
 
 
@@ -136,7 +136,7 @@ class TestCycles:
         publish(client, "loop", b"x")
         client.world.pass_time(0.02)
         assert client.world.vhost.queues["loop"].ready_count == 0
-        assert client.world.office.dropped_count == 1
+        assert client.world.dead_letter_publisher.dropped_count == 1
 
     def test_loop_with_a_rejection_counts_on(self, client: Client) -> None:
         declare(

@@ -108,7 +108,7 @@ def test_bindings_of_the_end_count(client: Client) -> None:
     publish(client, b"lost", 100, "nowhere")
     client.hear()
     client.world.pass_time(0.2)
-    assert client.world.office.unrouted_count == 1
+    assert client.world.dead_letter_publisher.unrouted_count == 1
 
 
 def test_too_long_is_refused(client: Client) -> None:
@@ -166,8 +166,8 @@ def test_hold_cannot_be_named(client: Client) -> None:
     publish(client, b"x", 100)
     client.send(wire.publish(1, "\ndelayed\nlater", b"y"))
     client.world.run_turns()
-    hold = next(queue for name, queue in client.world.vhost.queues.items() if name != "q")
-    assert hold.ready_count == 1
+    delay_queue = next(queue for name, queue in client.world.vhost.queues.items() if name != "q")
+    assert delay_queue.ready_count == 1
 
 
 def test_stored_ones_are_the_journals(client: Client) -> None:

@@ -301,10 +301,10 @@ def test_no_time_at_all_and_a_restart_in_the_same_millisecond(
     arguments = {"x-message-ttl": 0}
     client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=arguments))  # type: ignore[arg-type]
     client.send(wire.publish(1, "q", b"x", wire.persistent()))
-    world.assembly.journal.write()
-    world.assembly.commit.request()
-    while not world.assembly.commit.is_idle:
-        world.assembly.commit.on_readable()
+    world.runtime.journal.write()
+    world.runtime.commit.request()
+    while not world.runtime.commit.is_idle:
+        world.runtime.commit.on_readable()
     monkeypatch.setattr(DiskWorld, "sync", lambda _: None)  # no turn has been run
     again = world.after_power_cut()
     queue = again.vhost.queues["q"]

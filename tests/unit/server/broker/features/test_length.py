@@ -176,7 +176,7 @@ class TestReject:
                 dead_letter_routing_key=other,
             )
         publish(client, "a", b"x")
-        assert client.world.office.dropped_count == 1
+        assert client.world.dead_letter_publisher.dropped_count == 1
 
     def test_commit_is_all_or_nothing(self, client: Client) -> None:
         """TX-09."""

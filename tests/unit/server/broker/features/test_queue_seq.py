@@ -293,10 +293,10 @@ class TestStay:
             put(client, "other", b"x")
             client.send(wire.ack(1, number + 1))
             assert list(numbers(client).values()) == [number + 1]
-        care = client.world.vhost.queues["q"].hooks
-        assert care is not None
-        assert care.queue_seq is not None
-        assert len(care.queue_seq._rows) <= 2
+        hooks = client.world.vhost.queues["q"].hooks
+        assert hooks is not None
+        assert hooks.queue_seq is not None
+        assert len(hooks.queue_seq._rows) <= 2
 
 
 class TestOthers:

@@ -140,12 +140,12 @@ def test_many_small_queues_are_paged_too_when_that_is_needed() -> None:
             queue.enqueue([(b"r" * KIB, TAIL, 2 * lsn + 1, 0)], (1, KIB, KIB), stored=True)
         queues.append(queue)
     assert stage.pager.total > 40 * LEAST_OCTETS
-    assert max(queue.line.octets for queue in queues) < LEAST_OCTETS
+    assert max(queue.ready.octets for queue in queues) < LEAST_OCTETS
     stage.pager.run()
     assert stage.pager.total <= 40 * LEAST_OCTETS * 4 // 5
-    assert min(queue.line.octets for queue in queues) <= TINY_OCTETS
+    assert min(queue.ready.octets for queue in queues) <= TINY_OCTETS
     assert all(queue.ready_count == 60 for queue in queues)
-    assert all(queue.line.ready for queue in queues)
+    assert all(queue.ready.ready for queue in queues)
 
 
 def test_no_turn_pages_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ class TestDiskPages:
         client = world.connect()
         client.open()
         client.declare("q", durable=True)
-        journal = world.assembly.journal
+        journal = world.runtime.journal
         queue = world.vhost.queues["q"]
         first = journal.append_run((queue.spec.queue_id,), TAIL, [b"raw"] * 3)
         world.sync()
@@ -274,7 +274,7 @@ class TestDiskPages:
 
     def test_refused_pages_are_logged_once_a_minute(self) -> None:
         world = DiskWorld()
-        pager = world.assembly.pager
+        pager = world.runtime.pager
         with capture_logs() as lines:
             for _ in range(3):
                 pager.tell(OSError(errno.ENOSPC, "No space left on device"))

@@ -37,19 +37,19 @@ def client(world: World) -> Client:
 def lay_down(world: World, name: str = "p", pattern: str = "^q", **definition: object) -> None:
     """Set a policy; keys with underscores."""
     table = {key.replace("_", "-"): value for key, value in definition.items()}
-    world.vhost.government.set_policy(Policy(name, pattern, table))
+    world.vhost.policy_engine.set_policy(Policy(name, pattern, table))
     world.run_turns()
 
 
 def lay_down_as_operator(world: World, **definition: object) -> None:
     table = {key.replace("_", "-"): value for key, value in definition.items()}
-    world.vhost.government.set_policy(Policy("o", "^q", table, is_operator=True))
+    world.vhost.policy_engine.set_policy(Policy("o", "^q", table, is_operator=True))
     world.run_turns()
 
 
 def lift(world: World, name: str = "p", *, is_operator: bool = False) -> None:
     """Delete it again."""
-    assert world.vhost.government.delete_policy(name, is_operator=is_operator)
+    assert world.vhost.policy_engine.delete_policy(name, is_operator=is_operator)
     world.run_turns()
 
 
@@ -93,14 +93,14 @@ class TestLife:
         assert bodies(client, "q") == [b"a", b"b", b"c"]
 
     def test_deleting_what_is_not_there(self, world: World) -> None:
-        assert world.vhost.government.delete_policy("none") is None
+        assert world.vhost.policy_engine.delete_policy("none") is None
 
     def test_an_invalid_one_changes_nothing(self, world: World) -> None:
         lay_down(world, max_length=1)
         records = list(world.journal.records)
         with pytest.raises(InvalidPolicy):
             lay_down(world, max_length=-1)
-        policy = world.vhost.government.policies.find("p")
+        policy = world.vhost.policy_engine.policies.find("p")
         assert policy is not None
         assert policy.definition == {"max-length": 1}
         assert world.journal.records == records
@@ -115,7 +115,7 @@ class TestLife:
         declare(client, "q")
         lay_down(world, "low", max_length=3)
         high = Policy("high", "^q", {"message-ttl": 0}, priority=1)
-        world.vhost.government.set_policy(high)
+        world.vhost.policy_engine.set_policy(high)
         publish(client, "q", b"a")
         assert bodies(client, "q") == []
         lift(world, "high")
@@ -154,9 +154,9 @@ class TestLife:
         lay_down(world, max_length=1)
         declare(client, "q")
         queue = world.vhost.queues["q"]
-        assert world.vhost.government.policy_of_queue(queue).policy is not None
+        assert world.vhost.policy_engine.policy_of_queue(queue).policy is not None
         client.ask(1, commands.Queue.Delete(queue="q"))
-        assert world.vhost.government.policy_of_queue(queue).policy is None
+        assert world.vhost.policy_engine.policy_of_queue(queue).policy is None
 
 
 class TestLength:
@@ -227,7 +227,7 @@ class TestLength:
         client.send(wire.ack(1, 2))
         client.hear()
         # Both in one turn: consumers come before the limit.
-        world.vhost.government.set_policy(Policy("p", "^q", {"max-length": 1}))
+        world.vhost.policy_engine.set_policy(Policy("p", "^q", {"max-length": 1}))
         client.send(*(wire.publish(1, "q", body) for body in (b"b", b"c", b"d")))
         assert [delivery(what)[2] for _, what in client.hear()] == [b"b", b"c", b"d"]
 
@@ -433,8 +433,8 @@ class TestRestart:
         lift(world, "gone")
         world.sync()
         again = world.after_power_cut()
-        government = again.vhost.government
-        assert {each.name for each in government.policies} == {"p", "o"}
+        policy_engine = again.vhost.policy_engine
+        assert {each.name for each in policy_engine.policies} == {"p", "o"}
         features = again.vhost.queues["q"].features
         assert (features.max_length, features.message_ttl_ms) == (2, 60_000)
         assert again.vhost.queues["q"].publish_filter is not None
@@ -470,7 +470,7 @@ class TestRestart:
         lay_down(world, max_length=2)
         lift(world)
         world.sync()
-        assert not list(world.after_power_cut().vhost.government.policies)
+        assert not list(world.after_power_cut().vhost.policy_engine.policies)
 
     def test_streams_keep_their_limits(self) -> None:
         world = DiskWorld()

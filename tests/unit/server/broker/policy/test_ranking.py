@@ -10,7 +10,7 @@ from tests.unit.server.broker.stand_ins import integer
 from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.features.options import features_of
 from vouchmq.server.broker.policy.keys import KEYS, OPERATOR_KEYS, InvalidPolicy, merged, resolve
-from vouchmq.server.broker.policy.policies import NO_RULING, Policies, Policy, PolicyMatch
+from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, PolicyMatch
 
 
 def policy(name: str = "p", pattern: str = ".*", **more: object) -> Policy:
@@ -24,10 +24,10 @@ def operator(name: str = "o", pattern: str = ".*", **more: object) -> Policy:
 
 
 def governs(policies: Policies, name: str, queue_type: str = "classic") -> tuple[str, str]:
-    ruling = policies.of_queue(name, queue_type)
+    policy_match = policies.of_queue(name, queue_type)
     return (
-        ruling.policy.name if ruling.policy else "",
-        ruling.operator.name if ruling.operator else "",
+        policy_match.policy.name if policy_match.policy else "",
+        policy_match.operator.name if policy_match.operator else "",
     )
 
 
@@ -40,7 +40,7 @@ class TestMatching:
         policies.put(operator(pattern="^or"))
         assert governs(policies, "orders") == ("p", "o")
         assert governs(policies, "my-orders") == ("p", "")
-        assert policies.of_queue("other", "classic") == NO_RULING
+        assert policies.of_queue("other", "classic") == NO_POLICY
 
     def test_empty_pattern_matches_everything(self) -> None:
         policies = Policies()
@@ -91,7 +91,7 @@ class TestMatching:
     def test_operator_policies_do_not_govern_exchanges(self) -> None:
         policies = Policies()
         policies.put(operator())
-        assert policies.of_exchange("x") == NO_RULING
+        assert policies.of_exchange("x") == NO_POLICY
 
     def test_a_pattern_without_end_governs_nothing_and_leaves_the_others_alone(
         self, monkeypatch: pytest.MonkeyPatch
@@ -248,8 +248,8 @@ class TestPrecedence:
         """POLICY-03, POLICY-09."""
         user = {"max-length": 3, "dead-letter-exchange": "x", "overflow": "drop-head"}
         by_operator = {"max-length": 2, "expires": 9, "overflow": "reject-publish"}
-        ruling = PolicyMatch(policy(definition=user), operator(definition=by_operator))
-        assert ruling.effective() == {
+        policy_match = PolicyMatch(policy(definition=user), operator(definition=by_operator))
+        assert policy_match.effective() == {
             "max-length": 2,
             "dead-letter-exchange": "x",
             "overflow": "reject-publish",
@@ -263,10 +263,10 @@ class TestFeatures:
 
     def test_each_key_by_itself(self) -> None:
         """POLICY-06."""
-        ruling = PolicyMatch(
+        policy_match = PolicyMatch(
             policy(definition={"dead-letter-routing-key": "k", "dead-letter-exchange": "p"})
         )
-        features = features_of({"x-dead-letter-exchange": longstr("a")}, ruling)
+        features = features_of({"x-dead-letter-exchange": longstr("a")}, policy_match)
         assert (features.dead_letter_exchange, features.dead_letter_routing_key) == ("a", "k")
 
     def test_all_keys_of_queues(self) -> None:
@@ -306,8 +306,8 @@ class TestFeatures:
         """REDELIVER-14: who names a limit, even a higher one, has it."""
         arguments = {"x-queue-type": longstr("quorum")}
         assert features_of(arguments).delivery_limit == 20
-        ruling = PolicyMatch(policy(definition={"delivery-limit": 30}))
-        assert features_of(arguments, ruling).delivery_limit == 30
+        policy_match = PolicyMatch(policy(definition={"delivery-limit": 30}))
+        assert features_of(arguments, policy_match).delivery_limit == 30
 
     def test_without_policies_arguments_are_all(self) -> None:
         arguments = {"x-max-length": integer(7), "x-overflow": longstr("drop-head")}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.unit.server.queues import QUEUE_ID, FakeOutlet, Shared, Stage
+from tests.unit.server.queues import QUEUE_ID, FakeConsumer, Shared, Stage
 from vouchmq.protocol.errors import AccessRefused
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.paging.pager import TURN_READS
@@ -22,7 +22,7 @@ def stage() -> Stage:
     return Stage()
 
 
-def served(outlet: FakeOutlet) -> list[int]:
+def served(outlet: FakeConsumer) -> list[int]:
     """Seqs in the order of their deliveries."""
     return [seq for seq, _ in outlet.served]
 
@@ -88,14 +88,14 @@ class TestDispatch:
     ) -> None:
         """Who has no room is not asked each time, and who has is not asked before its turn."""
         outlets = [stage.consume(str(number), left) for number in range(200)]
-        asked: list[FakeOutlet] = []
-        room = FakeOutlet.capacity
+        asked: list[FakeConsumer] = []
+        room = FakeConsumer.capacity
 
-        def counted(self: FakeOutlet, head: Message) -> int:
+        def counted(self: FakeConsumer, head: Message) -> int:
             asked.append(self)
             return room(self, head)
 
-        monkeypatch.setattr(FakeOutlet, "room", counted)
+        monkeypatch.setattr(FakeConsumer, "capacity", counted)
         stage.enqueue(3)
         stage.turn.run()
         for number in range(600):
@@ -365,23 +365,23 @@ class TestConsumers:
         """CONS-05."""
         stage.consume("alice")
         with pytest.raises(AccessRefused) as error:
-            stage.queue.add_consumer(FakeOutlet("bob"), exclusive=True)
+            stage.queue.add_consumer(FakeConsumer("bob"), exclusive=True)
         assert error.value.reply_text == "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use"
 
     def test_quorum_type_ignores_the_flag(self, stage: Stage) -> None:
         """QUORUM-05."""
         stage.queue.keeps_all = True
         for name in ("alice", "bob"):
-            stage.queue.add_consumer(FakeOutlet(name), exclusive=True)
+            stage.queue.add_consumer(FakeConsumer(name), exclusive=True)
 
     def test_others_beside_an_exclusive(self, stage: Stage) -> None:
-        alice = FakeOutlet("alice", queue=stage.queue)
+        alice = FakeConsumer("alice", queue=stage.queue)
         stage.queue.add_consumer(alice, exclusive=True)
         for exclusive in (True, False):
             with pytest.raises(AccessRefused):
-                stage.queue.add_consumer(FakeOutlet("bob"), exclusive=exclusive)
+                stage.queue.add_consumer(FakeConsumer("bob"), exclusive=exclusive)
         stage.queue.remove_consumer(alice)
-        stage.queue.add_consumer(FakeOutlet("bob"), exclusive=False)
+        stage.queue.add_consumer(FakeConsumer("bob"), exclusive=False)
         assert stage.queue.consumer_count == 1
 
     def test_last_consumer_leaving_is_told(self, stage: Stage) -> None:

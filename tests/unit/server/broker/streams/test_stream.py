@@ -218,8 +218,8 @@ class TestOnlyWhatIsOnDisk:
                 client.send(*(wire.publish(1, "s", body) for body in bodies(published, count)))
                 published += count
                 world.run_turns()
-                if draw.random() < 0.4 and not world.assembly.commit.is_idle:
-                    world.assembly.commit.on_readable()
+                if draw.random() < 0.4 and not world.runtime.commit.is_idle:
+                    world.runtime.commit.on_readable()
                 for reader in readers:
                     reader.look()
             for reader in readers:
@@ -251,7 +251,7 @@ class TestRetention:
             append(client, *bodies(10 * batch, 10, 100))
         append(client, b"50")
         stream_id = stream_of(world).spec.queue_id
-        chain = world.assembly.journal.chain
+        chain = world.runtime.journal.chain
         live = sum(
             segment.live_by_queue.get(stream_id, 0) for segment in [*chain.resting, chain.active]
         )
@@ -519,9 +519,9 @@ class TestMemory:
 
     def test_nothing_is_kept_where_nobody_reads(self, world: DiskWorld, client: Client) -> None:
         declare(client)
-        before = world.assembly.pager.total
+        before = world.runtime.pager.total
         append(client, *bodies(0, 200, 1000))
-        assert world.assembly.pager.total == before
+        assert world.runtime.pager.total == before
 
     def test_slow_reader_costs_a_bounded_part(self, world: DiskWorld, client: Client) -> None:
         declare(client)
@@ -529,7 +529,7 @@ class TestMemory:
         for _ in range(24):
             append(client, *(b"x" * 4000 for _ in range(128)))
         assert stream_of(world).index.octets > 2.9 * RECENT_OCTETS
-        assert world.assembly.pager.total <= 2 * RECENT_OCTETS + CHUNK_OCTETS
+        assert world.runtime.pager.total <= 2 * RECENT_OCTETS + CHUNK_OCTETS
         seen = list(reader.look())
         for _ in range(20):
             seen += reader.ack_all()
@@ -540,7 +540,7 @@ class TestMemory:
         readers = [Reader(world, "next") for _ in range(2)]
         append(client, *bodies(0, 100, 1000))
         assert [len(reader.look()) for reader in readers] == [100, 100]
-        assert world.assembly.pager.total == 0
+        assert world.runtime.pager.total == 0
 
     def test_reader_that_leaves_takes_its_memory_along(
         self, world: DiskWorld, client: Client
@@ -548,9 +548,9 @@ class TestMemory:
         declare(client)
         append(client, *bodies(0, 100, 1000))
         reader = Reader(world, prefetch=2)
-        assert world.assembly.pager.total > 0
+        assert world.runtime.pager.total > 0
         reader.client.method(1, commands.Basic.Cancel(consumer_tag="c"))
-        assert world.assembly.pager.total == 0
+        assert world.runtime.pager.total == 0
 
     def test_index_is_small(self, world: DiskWorld, client: Client) -> None:
         declare(client)
@@ -566,6 +566,6 @@ class TestMemory:
         append(client, *bodies(0, 100, 1000))
         client.method(1, commands.Queue.Delete(queue="s", if_empty=True))
         world.sync()
-        assert world.assembly.pager.total == 0
+        assert world.runtime.pager.total == 0
         assert "Basic.Cancel" in reader.client.names()
         assert "s" not in world.after_power_cut().vhost.queues
