@@ -1,4 +1,6 @@
-"""Puts the JSON reports of several brokers side by side: `python -m vouchmq.conformance compare A B …`.
+"""Puts the JSON reports of several brokers side by side.
+
+    python -m vouchmq.conformance compare A.json B.json …
 
 Reads what `--json` wrote; asks no broker. The terminal gets the counts of each section and the
 cases in which the brokers differ, a file gets all of it as one page (conformance/page.py).

@@ -1,0 +1,5 @@
+"""The wire format of AMQP 0-9-1: frames, methods, properties, field tables, reply codes.
+
+May import the standard library and pamqp, nothing else of ours. Start with `reader.py`, which
+turns bytes into events, and `codec.py`, which turns methods into bytes.
+"""

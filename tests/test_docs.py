@@ -40,7 +40,7 @@ def test_every_setting_is_documented() -> None:
 
 def known_arguments() -> list[str]:
     """The x-arguments that the broker knows by name."""
-    path = PROJECT / "server" / "broker" / "arguments.py"
+    path = PROJECT / "server" / "broker" / "features" / "arguments.py"
     return sorted(
         {
             node.value

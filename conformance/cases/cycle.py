@@ -9,8 +9,7 @@ from typing import Final
 from vouchmq.conformance.case import case
 from vouchmq.conformance.cases.death import TURNED
 from vouchmq.conformance.client import Channel
-from vouchmq.conformance.expect import check, equal
-from vouchmq.conformance.letters import (
+from vouchmq.conformance.dead_letters import (
     SHORT_MS,
     deaths,
     fetch,
@@ -19,6 +18,7 @@ from vouchmq.conformance.letters import (
     mortal,
     reject_head,
 )
+from vouchmq.conformance.expect import check, equal
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Plain, Table, Typed
 

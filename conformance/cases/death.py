@@ -10,9 +10,7 @@ from typing import Final
 from vouchmq.conformance import wire
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import Channel
-from vouchmq.conformance.events import Event
-from vouchmq.conformance.expect import check, equal
-from vouchmq.conformance.letters import (
+from vouchmq.conformance.dead_letters import (
     NEVER_MS,
     SHORT_MS,
     Death,
@@ -24,6 +22,8 @@ from vouchmq.conformance.letters import (
     mortal,
     reject_head,
 )
+from vouchmq.conformance.events import Event
+from vouchmq.conformance.expect import check, equal
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Argument, Plain, Table, Typed, plain
 

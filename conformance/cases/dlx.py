@@ -6,8 +6,8 @@ from functools import partial
 
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import Channel
+from vouchmq.conformance.dead_letters import SHORT_MS, fetch, history, kill, mortal
 from vouchmq.conformance.expect import equal
-from vouchmq.conformance.letters import SHORT_MS, fetch, history, kill, mortal
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Table
 

@@ -8,8 +8,7 @@ from functools import partial
 
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import Channel
-from vouchmq.conformance.expect import equal, eventually
-from vouchmq.conformance.letters import (
+from vouchmq.conformance.dead_letters import (
     NEVER_MS,
     SHORT_MS,
     fetch,
@@ -18,6 +17,7 @@ from vouchmq.conformance.letters import (
     mortal,
     reject_head,
 )
+from vouchmq.conformance.expect import equal, eventually
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Plain, Table
 

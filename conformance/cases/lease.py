@@ -10,8 +10,8 @@ from typing import Final
 from vouchmq.conformance.case import case
 from vouchmq.conformance.cases import queue as queues
 from vouchmq.conformance.client import Channel
+from vouchmq.conformance.dead_letters import mortal
 from vouchmq.conformance.expect import equal, eventually
-from vouchmq.conformance.letters import mortal
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Table
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import Channel
+from vouchmq.conformance.dead_letters import NEVER_MS, fetch, history, mortal
 from vouchmq.conformance.expect import equal
-from vouchmq.conformance.letters import NEVER_MS, fetch, history, mortal
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Table
 

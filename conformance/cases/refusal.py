@@ -8,8 +8,8 @@ from typing import Final
 
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import Channel
+from vouchmq.conformance.dead_letters import SHORT_MS, fetch, history, mortal, reject_head
 from vouchmq.conformance.expect import check, equal
-from vouchmq.conformance.letters import SHORT_MS, fetch, history, mortal, reject_head
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Table
 

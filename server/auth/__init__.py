@@ -1,0 +1,4 @@
+"""Users, permissions, limits on connections and on failed logins.
+
+Start with `users.py`.
+"""

@@ -1,6 +1,6 @@
 """`vouchmq store check` and `store dump`: what a data directory holds, in words an operator reads.
 
-    data directory (read only) → vouchmq.store.inspection → names of queues, properties → terminal, text, JSON
+    data directory (read only) → inspection → names of queues, properties → terminal, text, JSON
 
 An edge: it prints. Nothing is decided here but how things look. Exit codes: 0 nothing wrong,
 1 damage was found, 2 the directory cannot be read.

@@ -1,0 +1,4 @@
+"""Definitions files as RabbitMQ exports them: read, check, apply, export.
+
+Start with `importer.py`.
+"""

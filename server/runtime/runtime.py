@@ -181,11 +181,7 @@ class BrokerRuntime:
             self.journal.take(max(0, ledger_files.before.lsn - recovered_lsn))
         self.report: RecoveryReport = recovered.report
         self.commit = GroupCommit(
-            self.journal,
-            worker,
-            on_synced=self._synced,
-            on_failed=self._sync_failed,
-            clock=clock,
+            self.journal, worker, on_synced=self._synced, on_failed=self._sync_failed, clock=clock
         )
         self.compaction_scheduler = self._new_compaction_scheduler(settings, call_later)
         self._restore(recovered, settings, lambda: self._begin(recovered_lsn, random_token))

@@ -1,0 +1,5 @@
+"""The log while it is written: blocks of records in numbered segments.
+
+`journal.py` is what the broker calls; `block_buffer.py` gathers a turn, `records.py` is the
+format, `segments.py` keeps the chain of segments.
+"""

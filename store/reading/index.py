@@ -2,8 +2,8 @@
 
 A *stretch* is a row of blocks, small ones together up to about 16 KiB, a larger one alone. Per
 stretch only its first LSN and its offset are kept; what exactly a block holds is read from the
-block again (`store/reading/reader.py`). Messages that were moved lie outside this order and are found by
-the range of LSNs that each block of moves spans.
+block again (`reader.py`). Messages that were moved lie outside this order and are found by the
+range of LSNs that each block of moves spans.
 
 It must not know files or octets.
 """

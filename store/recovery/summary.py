@@ -5,7 +5,7 @@
 With it recovery need not read the segment: messages are only read, and checked, when somebody
 wants them. Nothing rests on such a file: it is never synced, and one that is missing, torn or of
 another version costs time only. It is believed when its checksum is right, when the segment is as
-it says and when blocks elsewhere say that everything it speaks of was synced (`store/recovery/summary_check.py`).
+it says and when blocks elsewhere say that everything it speaks of was synced (`summary_check.py`).
 
 It must not know what is alive; that needs the other segments.
 

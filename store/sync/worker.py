@@ -329,7 +329,7 @@ def _become_helper(parent: int, descriptors: tuple[int, int, int, int]) -> NoRet
         for number, descriptor in enumerate(high, start=3):
             os.dup2(descriptor, number)
         os.closerange(3 + len(high), os.sysconf("SC_OPEN_MAX"))
-        program = Path(__file__).with_name("sync_helper.py")
+        program = Path(__file__).with_name("helper.py")
         arguments = [sys.executable, "-I", "-S", str(program)]
         os.execv(sys.executable, arguments)  # noqa: S606 - our own interpreter, no input
     except OSError:

@@ -225,7 +225,8 @@ def java(call: str, *errors: str) -> str:
         (
             # Without a traceback, behind words of Spark's on the same line.
             "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON] Failed when it "
-            "performs latestOffset: vouchmq.spark.source.consumer.FeedError: 404 NOT_FOUND - no queue 'q'\n"
+            "performs latestOffset: vouchmq.spark.source.consumer.ConsumerError: "
+            "404 NOT_FOUND - no queue 'q'\n"
             " SQLSTATE: 38000 SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: [id = 1]",
             "404 NOT_FOUND - no queue 'q'",
         ),

@@ -6,7 +6,7 @@
 Three publishers and three consumers, each a process of its own, with the bulk client and with
 aio-pika, use two durable queues with persistent, mandatory, confirmed messages. Each round ends
 with SIGKILL of the broker (of the Erlang node, for RabbitMQ) and its start on the same data. At the
-end the queues are emptied, and `vouchmq.spark.witness.witness` judges what the clients have written; for
+end the queues are emptied, and `vouchmq.spark.witness` judges what the clients have written; for
 VouchMQ also against the broker's own ledger. With `--young` each round is one client that declares
 a durable queue and publishes to it, and the broker is killed as soon as all is confirmed.
 """

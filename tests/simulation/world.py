@@ -1,6 +1,6 @@
 """The world around a simulated broker: a clock, a loop, a network and a disk, all from one seed.
 
-Everything above them is production code: `vouchmq.server.runtime.runtime.Assembly` and `vouchmq.server.connection.connection`.
+Everything above them is production code: `BrokerRuntime` and `Connection`.
 The disk is `SimDisk`; before any of its operations the world may look what a crash at this very
 point would leave (`Crashes`), without disturbing the broker.
 """

@@ -321,7 +321,8 @@ class Queue:
                 self._on_delivered(line, message[2], no_ack=no_ack)
                 hooks = self.hooks
                 if hooks is not None:
-                    hooks.run_outside_dispatch()  # another message is the head: it may be its time (TTL-03)
+                    # Another message is the head: it may have expired (TTL-03).
+                    hooks.run_outside_dispatch()
                     self.wake()
                 shown = None if hooks is None else hooks.as_delivered(batch)
                 return message, shown[0] if shown else message, redelivered

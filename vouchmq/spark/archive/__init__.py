@@ -1,0 +1,4 @@
+"""`vouchmq archive`: queues and streams to tables of Parquet files.
+
+Start with `archive.py`.
+"""

@@ -1,6 +1,6 @@
 """Ledger files become lines in Parquet: which files, which lines are broken, which come twice.
 
-Files are found by their names, read with the schema of `vouchmq.spark.audit.events` and written down
+Files are found by their names, read with the schema of `events.py` and written down
 once; all later steps read what is here. A line that cannot be read is named and counted, never
 passed over. Must not know what events mean for a message.
 """

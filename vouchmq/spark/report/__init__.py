@@ -1,0 +1,4 @@
+"""The audit's tables as one HTML page.
+
+Start with `report.py`.
+"""

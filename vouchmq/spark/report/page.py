@@ -114,7 +114,7 @@ def section(identity: str, title: str, *parts: str) -> str:
 def page(title: str, header: str, sections: Sequence[tuple[str, str, str]]) -> str:
     """The whole page, of (identity, title, HTML) for each section."""
     links = "".join(f'<a href="#{identity}">{escape(name)}</a>' for identity, name, _ in sections)
-    style = files("vouchmq.spark").joinpath("report.css").read_text(encoding="utf-8")
+    style = files("vouchmq.spark.report").joinpath("report.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'

@@ -1,0 +1,4 @@
+"""Writing: a row is done when the broker has confirmed its message.
+
+Start with `sink.py`.
+"""

@@ -52,7 +52,7 @@ class Intake:
         """Start the feed, once.
 
         Raises:
-            FeedError: no broker, no queue, no permission, or somebody else has it exclusively
+            ConsumerError: no broker, no queue, no permission, or somebody else has it exclusively
         """
         if not self._is_started:
             self._consumer.start()
@@ -65,7 +65,7 @@ class Intake:
         is where to stop at the latest, and never waited for.
 
         Raises:
-            FeedError: the feed has ended
+            ConsumerError: the consumer has ended
         """
         self.start()
         consumer = self._consumer
@@ -80,7 +80,7 @@ class Intake:
         """Wait for messages and take them; nothing when none came, or the run has had its share.
 
         Raises:
-            FeedError: the feed has ended
+            ConsumerError: the consumer has ended
         """
         consumer, options = self._consumer, self._options
         rows = self.rows(limit)

@@ -55,7 +55,7 @@ class Replay:
         """The messages that came, and their places.
 
         Raises:
-            FeedError: the feed has ended, or the batch does not fit into the prefetch window
+            ConsumerError: the consumer has ended, or the batch exceeds the prefetch window
         """
         self._check_window()
         consumer = self._consumer

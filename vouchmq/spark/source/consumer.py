@@ -103,7 +103,7 @@ class QueueConsumer:
         """Connect, consume and begin to read.
 
         Raises:
-            FeedError: no broker, no queue, no permission, or somebody else has it exclusively
+            ConsumerError: no broker, no queue, no permission, or somebody else has it exclusively
         """
         deadline = time.monotonic() + self._options.connect_timeout_ms / 1000
         is_told = False
@@ -148,7 +148,7 @@ class QueueConsumer:
         """Wait until something is so; looked at whenever something has arrived.
 
         Raises:
-            FeedError: the feed has ended
+            ConsumerError: the consumer has ended
         """
         deadline = time.monotonic() + timeout_s
         with self._news:
@@ -165,7 +165,7 @@ class QueueConsumer:
         """Up to so much of what has arrived, evenly from all queues; one message at least.
 
         Raises:
-            FeedError: the feed has ended
+            ConsumerError: the consumer has ended
         """
         self.check()
         with self._news:
@@ -277,7 +277,7 @@ class QueueConsumer:
         """Look again at queues that have messages and have given none.
 
         Raises:
-            FeedError: one of them is a stream, which gives a consumer of a queue only what is new
+            ConsumerError: one is a stream, which gives a consumer of a queue only what is new
         """
         try:
             for queue_channel in self.queue_channels:
@@ -389,7 +389,7 @@ class QueueConsumer:
         """Connect again after a loss.
 
         Raises:
-            FeedError: it was no loss but a refusal, or it lasts too long
+            ConsumerError: it was no loss but a refusal, or it lasts too long
         """
         is_over = isinstance(error, bulk.BulkError) and not is_passing(error)
         if not is_over:

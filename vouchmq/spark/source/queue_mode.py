@@ -181,7 +181,7 @@ class QueueDriver:
         """Finish `start` and take a batch; `start` itself when there is nothing new.
 
         Raises:
-            FeedError: the feed has ended, or a message is too large
+            ConsumerError: the consumer has ended, or a message is too large
             OffsetError: `start` is no offset of this mode
         """
         self._intake.start()
@@ -264,7 +264,7 @@ class QueueDriver:
         """The rows of a batch, packed for each task.
 
         Raises:
-            FeedError: the feed has ended
+            ConsumerError: the consumer has ended
             OffsetError: `end` is no offset of this mode, or of a batch finished long ago
         """
         offset = QueueOffset.of_json(end)

@@ -197,7 +197,7 @@ class SpoolDriver:
         """The number of the next file: one that is there already, or a new one.
 
         Raises:
-            FeedError: the feed has ended
+            ConsumerError: the consumer has ended
             OffsetError: `start` is no offset of this mode
             SpoolError: the spool is another one's, is damaged, or cannot be written
         """

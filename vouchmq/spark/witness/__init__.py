@@ -1,0 +1,4 @@
+"""Judges what clients saw, with or without a broker's ledger.
+
+Start with `witness.py`.
+"""

@@ -3,8 +3,7 @@
     files ──▶ lines ──▶ one row a message and queue ──▶ one row a message ──▶ state, findings
 
 A message is known by its id. The broker's ledger is not needed; where there is one,
-`vouchmq.spark.witness.with_ledger` holds the two against each other. Must not know how lines come to be
-written.
+`with_ledger.py` holds the two against each other. Must not know how lines come to be written.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pamqp import commands
 from tests import wire
 from tests.unit.server.in_memory import World, confirms, content, name_of
 from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.server.edge import app
 from vouchmq.server.edge.app import in_slices
 from vouchmq.server.runtime.context import Limits
 from vouchmq.server.runtime.work_budget import SLICE_S, TURN_S, WorkBudget
@@ -425,7 +426,7 @@ async def test_work_in_slices_lets_others_go_between_and_waits_for_nothing(
 ) -> None:
     """LIMIT-23: each of these steps takes longer than a slice."""
     now = iter(range(1000))
-    monkeypatch.setattr(server.app, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
     order: list[str] = []
 
     async def bystander() -> None:
