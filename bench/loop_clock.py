@@ -50,8 +50,8 @@ def run(path: Path, arguments: list[str]) -> None:
         return loop
 
     uvloop.new_event_loop = new_event_loop
-    sys.argv = ["server", *arguments]
-    runpy.run_module("server", run_name="__main__")
+    sys.argv = ["vouchmq", *arguments]
+    runpy.run_module("vouchmq", run_name="__main__")
 
 
 if __name__ == "__main__":

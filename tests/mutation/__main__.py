@@ -66,7 +66,9 @@ def copied(directory: Path) -> Path:
     for name in NEEDED:
         source, target = ROOT / name, directory / name
         if source.is_dir():
-            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__")
+            # Links stay links: vouchmq/server is server/, in which the mutants are.
+            shutil.copytree(source, target, symlinks=True, ignore=ignored)
         elif source.exists():
             shutil.copy2(source, target)
     return directory
