@@ -1,6 +1,7 @@
 """Rules that no AMQP client can test from outside, and why.
 
-Together with the cases they are all rules of docs/behaviour.md; a test of the suite counts them.
+Together with the cases they are all rules of docs/reference/behaviour.md; a test of the suite
+counts them.
 """
 
 from __future__ import annotations

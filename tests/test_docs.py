@@ -13,7 +13,7 @@ from vouchmq.server.edge.settings import environment_name, flag_name, scalar_fie
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = PROJECT / "docs"
-CONFIGURATION: Final = DOCS / "configuration.md"
+CONFIGURATION: Final = DOCS / "reference" / "configuration.md"
 PAGES: Final = sorted([*DOCS.rglob("*.md"), *PROJECT.glob("*.md")])
 ARGUMENT: Final = re.compile(r"x-[a-z][a-z0-9-]*[a-z0-9]")
 LINK: Final = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
@@ -57,7 +57,7 @@ def undocumented_arguments(page: str) -> list[str]:
 
 
 def test_every_argument_is_documented() -> None:
-    page = text(DOCS / "arguments.md")
+    page = text(DOCS / "reference" / "arguments.md")
     assert {"x-queue-type", "x-message-ttl"} <= set(known_arguments())
     assert undocumented_arguments(page) == []
     assert undocumented_arguments(page.replace("`x-expires`", "")) == ["x-expires"]

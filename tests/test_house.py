@@ -497,7 +497,7 @@ RULE: Final = re.compile(r"\b([A-Z]{2,10})-(\d\d)\b")
 @cache
 def rules() -> frozenset[str]:
     """The ids that the specification defines: first in a row of a table, or in bold."""
-    text = (PROJECT / "docs" / "behaviour.md").read_text(encoding="utf-8")
+    text = (PROJECT / "docs" / "reference" / "behaviour.md").read_text(encoding="utf-8")
     return frozenset(re.findall(r"(?:^\| |\*\*)([A-Z]{2,10}-\d\d)\b", text, re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""Write the tables of docs/configuration.md from the settings themselves.
+"""Write the tables of docs/reference/configuration.md from the settings themselves.
 
 The page has marks around what is made here; everything else in it is written by hand.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from vouchmq.server.edge import settings as s
 from vouchmq.server.edge.accounts import UserAccount, VHostAccount
 
-PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 BEGIN: Final = "<!-- made from the code: {} -->"
 END: Final = "<!-- end -->"
 
@@ -68,7 +68,7 @@ def written(page: str) -> str:
         before, found, rest = page.partition(begin)
         _, closed, after = rest.partition(END)
         if not found or not closed:
-            raise ValueError(f"docs/configuration.md: no {begin} … {END}")
+            raise ValueError(f"docs/reference/configuration.md: no {begin} … {END}")
         page = f"{before}{begin}\n{table}\n{END}{after}"
     return page
 

@@ -4,9 +4,10 @@
     thread ─▶ look, look: still the same call ─▶ heartbeats, a line for the log, an end if asked for
 
 The journal is written by the loop itself, as handing each block to somebody else costs more than
-it brings (docs/decisions/0005). So a disk that takes no write (a frozen file system, one that
-throttles) stops the loop. What must not wait for that is done by a thread meanwhile, and only what
-is safe: the loop stands in a system call, and whatever it does next waits until that is finished.
+it brings (docs/internals/decisions/0005). So a disk that takes no write (a frozen file system, one
+that throttles) stops the loop. What must not wait for that is done by a thread meanwhile, and only
+what is safe: the loop stands in a system call, and whatever it does next waits until that is
+finished.
 
 Spec: CONN-60, CONN-57
 """

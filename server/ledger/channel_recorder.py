@@ -1,7 +1,7 @@
 """The pen of a channel: what it publishes, is confirmed, and settles.
 
 What is published to one route without anything between is one line, also when it came in pieces.
-`docs/ledger.md` says what the lines mean. Must not know files.
+`docs/operate/ledger.md` says what the lines mean. Must not know files.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 While it is off nobody has a pen, which is all that the broker pays for it. Switching it on gives a
 pen to everybody and begins a new epoch, from inventories on. What the lines mean is in
-`docs/ledger.md`. Must not know files, sockets or threads.
+`docs/operate/ledger.md`. Must not know files, sockets or threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pens: what queues and consumers have in hand while the ledger is on, None while it is not.
 
 Each writes the events of its owner, one line a run. They are told what has happened and decide
-nothing; `docs/ledger.md` says what the lines mean. Must not know files.
+nothing; `docs/operate/ledger.md` says what the lines mean. Must not know files.
 """
 
 from __future__ import annotations

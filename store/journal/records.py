@@ -1,7 +1,7 @@
 """The bytes of the journal: blocks, sections, checksums. Pure; no file is touched here.
 
 A segment is a row of blocks, a block is a header and a payload, a payload is a row of
-sections. `docs/journal.md` is the prose; this is its only implementation.
+sections. `docs/internals/journal.md` is the prose; this is its only implementation.
 
     block header, 80 octets, little-endian
       magic 6s, version u16, crc32 u32             crc over all that follows, payload included
@@ -46,7 +46,7 @@ SECTION_SIZE: Final = _SECTION.size
 NOTE_SIZE: Final = _NOTE.size
 _SIGNATURE: Final = MAGIC + FORMAT_VERSION.to_bytes(2, "little")
 
-# Kinds of blocks. 4 and up are reserved, see docs/journal.md.
+# Kinds of blocks. 4 and up are reserved, see docs/internals/journal.md.
 HEAD: Final = 1
 BATCH: Final = 2
 # A batch with a section that the scan must see.
@@ -71,8 +71,8 @@ NOTES: Final = 21
 FORGOTTEN_NOTES: Final = 22
 WRITTEN: Final = 23
 MOVES_WRITTEN: Final = 24
-# The others up to 31 are reserved by name in docs/journal.md; an unknown kind at or above this
-# bit may be skipped by a reader that does not know it, one below may not.
+# The others up to 31 are reserved by name in docs/internals/journal.md; an unknown kind at or above
+# this bit may be skipped by a reader that does not know it, one below may not.
 SKIPPABLE: Final = 0x8000_0000
 POSITIONS: Final = SKIPPABLE | 25
 _KNOWN: Final = frozenset(

@@ -1,6 +1,6 @@
 """Rounds of load, an end without warning, a restart, and a judgement; as a program, many of them.
 
-    python -m tests.fault.campaign sigkill --rounds 100 --out docs/results/sigkill.json
+    python -m tests.fault.campaign sigkill --rounds 100 --out docs/internals/results/sigkill.json
     python -m tests.fault.campaign power --file-system xfs --rounds 30
 
 The data directory is the same in all rounds, so every recovery reads what recoveries before it

@@ -1,4 +1,4 @@
-"""The snippets of docs/clients.md do what they say: each prints what its comments promise."""
+"""The snippets of docs/guides/clients.md do what they say: each prints what its comments say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.broker_process import PROJECT, clean_environment
 
-PAGE = (PROJECT / "docs" / "clients.md").read_text(encoding="utf-8")
+PAGE = (PROJECT / "docs" / "guides" / "clients.md").read_text(encoding="utf-8")
 ADDRESS = "amqp://guest:guest@127.0.0.1:5672/%2F"
 SECTION = re.compile(r"^##+ (?P<title>.+?)\n(?P<text>.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```(?P<language>python|javascript|shell)\n(?P<code>.*?)^```", re.M | re.S)

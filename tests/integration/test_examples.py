@@ -1,6 +1,7 @@
-"""The programs of examples/ do what their docstrings and docs/examples.md say, on any broker.
+"""The programs of examples/ do what their docstrings and docs/guides/examples.md say.
 
-Each is run as a reader would run it, once for each client, and judged by what it prints.
+Each is run as a reader would run it, once for each client, on any broker, and judged by what it
+prints.
 """
 
 from __future__ import annotations

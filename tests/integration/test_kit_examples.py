@@ -1,4 +1,4 @@
-"""The programs of docs/kit.md do what they say: each prints what its comments promise."""
+"""The programs of docs/guides/kit.md do what they say: each prints what its comments promise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.broker_process import PROJECT, Broker, clean_environment
 
-PAGE = (PROJECT / "docs" / "kit.md").read_text(encoding="utf-8")
+PAGE = (PROJECT / "docs" / "guides" / "kit.md").read_text(encoding="utf-8")
 ADDRESS = "amqp://guest:guest@127.0.0.1:5672/%2F"
 SECTION = re.compile(r"^##? *#? (?P<title>.+?)\n(?P<text>.*?)(?=^##? |^### |\Z)", re.M | re.S)
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```", re.M | re.S)

@@ -1,7 +1,7 @@
 """The verdicts once more, in plain Python: slow, for small ledgers, and independent of Spark.
 
-Written from the description in docs/audit.md, event by event and copy by copy; it shares no code
-with `vouchmq.spark`. What both say must be the same for any ledger, however spoilt.
+Written from the description in docs/guides/audit.md, event by event and copy by copy; it shares no
+code with `vouchmq.spark`. What both say must be the same for any ledger, however spoilt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ledgers of real brokers: an honest one that is killed, and some that are not honest.
 
 The default tests judge in plain Python beside one run of the command; `--campaign` does what
-docs/results/audit.json has. Spec: DURABLE-16
+docs/internals/results/audit.json has. Spec: DURABLE-16
 """
 
 from __future__ import annotations

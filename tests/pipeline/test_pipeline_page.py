@@ -1,4 +1,4 @@
-"""docs/pipeline.md says of options and columns what the code does."""
+"""docs/guides/pipeline.md says of options and columns what the code does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 @cache
 def part(heading: str) -> str:
-    text = (PROJECT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    text = (PROJECT / "docs" / "guides" / "pipeline.md").read_text(encoding="utf-8")
     found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]

@@ -2,7 +2,7 @@
 
 The observer keeps three things apart: what must be there (confirmed, or seen after a
 recovery), what must not (durably settled, lost at an earlier recovery, never published),
-and what is uncertain. `recover` checks all that `docs/journal.md` promises:
+and what is uncertain. `recover` checks all that `docs/internals/journal.md` promises:
 - every confirmed copy is there unless it was settled, with its octets, once, in order
 - nothing that was durably settled, lost before or never published is there
 - what one `write` held is there as a whole, and only if all earlier writes are

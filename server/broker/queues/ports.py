@@ -87,7 +87,10 @@ class NoteLog(Protocol):
 
 
 class QueueRecorder(Protocol):
-    """Where a queue writes what becomes of its copies while the ledger is on (`docs/ledger.md`)."""
+    """Where a queue writes what becomes of its copies while the ledger is on.
+
+    `docs/operate/ledger.md` says what the lines mean.
+    """
 
     @property
     def qid(self) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 from vouchmq.conformance.case import all_cases, order
 from vouchmq.conformance.untestable import UNTESTABLE
 
-RULES: Final = Path(__file__).resolve().parents[3] / "docs" / "behaviour.md"
+RULES: Final = Path(__file__).resolve().parents[3] / "docs" / "reference" / "behaviour.md"
 # A rule stands in the first cell of a row, or in bold at the beginning of a line.
 _ROW: Final = re.compile(r"\|\s*([A-Z]+-\d+[a-z]?)\s*\|")
 _BOLD: Final = re.compile(r"(?:- )?\*\*([A-Z]+-\d+[a-z]?)\b")

@@ -3,10 +3,10 @@
     file ──▶ Look: its seals one after the other, where it begins and ends ─┐
     file ──▶ Look ──────────────────────────────────────────────────────────┴▶ judge: do they link?
 
-A seal is a hash of the lines since the one before and of that (docs/ledger.md). Each file can be
-looked at by itself, since its first seal says which one it follows; a Look is plain data, so that
-an incremental audit need not read a file twice. Must not know Spark, nor what lines mean beyond
-their number and time.
+A seal is a hash of the lines since the one before and of that (docs/operate/ledger.md). Each file
+can be looked at by itself, since its first seal says which one it follows; a Look is plain data, so
+that an incremental audit need not read a file twice. Must not know Spark, nor what lines mean
+beyond their number and time.
 """
 
 from __future__ import annotations

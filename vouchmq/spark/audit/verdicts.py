@@ -1,7 +1,7 @@
 """Copies get their verdict: one state each, from the numbers that `copies` has gathered.
 
 A copy that was confirmed, has no end and is in no later inventory of its queue is LOST, unless
-something is missing that could tell otherwise. `docs/audit.md` has the states in their order.
+something is missing that could tell otherwise. `docs/guides/audit.md` has the states in order.
 Must not know where rows come from or where they are written.
 """
 

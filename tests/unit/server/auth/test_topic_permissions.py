@@ -1,4 +1,4 @@
-"""Where topic permissions are asked, and where they are not: what docs/configuration.md says."""
+"""Where topic permissions are asked, and where not: what docs/reference/configuration.md says."""
 
 from __future__ import annotations
 

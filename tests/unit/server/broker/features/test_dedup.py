@@ -111,7 +111,7 @@ def test_exchange_lets_each_key_pass_once(client: Client) -> None:
 
 
 def test_a_run_of_new_keys_is_stored_as_one(client: Client) -> None:
-    """It decides what a message costs: the unit of work is the run (docs/architecture.md)."""
+    """It decides what a message costs: the unit is the run (docs/internals/architecture.md)."""
     arguments: dict[str, Any] = {"x-message-deduplication": True, "x-cache-size": 100}
     declared = commands.Exchange.Declare(
         exchange="once", exchange_type="fanout", durable=True, arguments=arguments
