@@ -26,7 +26,7 @@ from typing import Any
 EXIT_UNKNOWN = 64
 # The broker reads the file in its own time, and tells its log of nothing but faults.
 READ_S = 0.5
-REFUSED = "definitions.refused"
+REFUSED = "definitions.rejected"
 
 Definitions = dict[str, Any]
 

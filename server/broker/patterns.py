@@ -76,11 +76,11 @@ class Pattern:
         # The first, the second, the fourth …: names of clients must not flood the log.
         if not self._timeouts & (self._timeouts - 1):
             log.warning(
-                "pattern.timeout",
+                "regex.timeout",
                 pattern=self.text,
                 name=name,
                 count=self._timeouts,
-                meaning="taken as no match this time; simplify the regular expression",
+                meaning="treated as no match; simplify the regular expression",
             )
         return None
 

@@ -204,7 +204,9 @@ class Connection:
         except HardError as error:
             self._fail(error)
         except Exception:
-            log.exception("connection.bug", connection=self.wire.name, channel=event[1])
+            log.exception(
+                "internal_error", where="connection", connection=self.wire.name, channel=event[1]
+            )
             self._fail(InternalError("an error in the broker, see its log"))
 
     def _dispatch(self, event: Event) -> None:
@@ -480,7 +482,9 @@ class Connection:
 
     def _silent(self) -> None:
         log.warning(
-            "connection.silent", connection=self.wire.name, idle_s=self._handshake.heartbeat_s
+            "connection.heartbeat_timeout",
+            connection=self.wire.name,
+            idle_s=self._handshake.heartbeat_s,
         )
         self.wire.abort()
 

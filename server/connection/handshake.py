@@ -273,7 +273,7 @@ class Handshake:
         try:
             self.user = self._log_in(self.user.name, secret)
         except LoginError as error:
-            log.warning("secret.refused", connection=self._peer, reason=str(error))
+            log.warning("update_secret.rejected", connection=self._peer, reason=str(error))
             raise NotAllowed("New secret was refused by one of the backends") from error
 
     def leave(self) -> None:

@@ -307,7 +307,9 @@ class Server:
             try:
                 step()
             except OSError as error:
-                log.warning("broker.not_cleared", reason=str(error), meaning="the end goes on")
+                log.warning(
+                    "broker.cleanup_failed", reason=str(error), meaning="the shutdown continues"
+                )
 
     async def _load_at_start(self) -> None:
         """Have what the definitions file holds before anybody can connect (HTTP-43).
@@ -329,7 +331,7 @@ class Server:
             return
         self._load_certificates()
         if not self._settings.load_definitions:
-            log.info("definitions.none", meaning="load_definitions is not set: nothing to read")
+            log.info("definitions.not_configured", meaning="load_definitions is not set")
             return
         task = asyncio.get_running_loop().create_task(self._load_or_tell())
         self._tasks.add(task)
@@ -342,15 +344,19 @@ class Server:
         try:
             self._tls.context = server_context(self._settings)
         except StartupError as error:
-            log.error("tls.refused", reason=str(error), meaning="the certificates stay as they are")
+            log.error(
+                "tls.reload_failed", reason=str(error), meaning="the certificates in use are kept"
+            )
         else:
-            log.info("tls.loaded", path=self._settings.tls_cert_file)
+            log.info("tls.reloaded", path=self._settings.tls_cert_file)
 
     async def _load_or_tell(self) -> None:
         try:
             await self._load()
         except StartupError as error:
-            log.error("definitions.refused", reason=str(error), meaning="nothing of it is applied")
+            log.error(
+                "definitions.rejected", reason=str(error), meaning="no part of the file is applied"
+            )
 
     async def _load(self) -> Content:
         path = self._settings.load_definitions
@@ -399,7 +405,9 @@ class Server:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                log.warning("broker.not_cleared", reason=str(error), meaning="the end goes on")
+                log.warning(
+                    "broker.cleanup_failed", reason=str(error), meaning="the shutdown continues"
+                )
 
     def _remove(self, how: Callable[[Path], None], path: Path) -> None:
         """Remove a file of ours, in this thread, which is watched."""
@@ -427,10 +435,10 @@ class Server:
             disk = FileDisk(settings.data_dir, self._watch or nullcontext())
             if disk.lax_mode:
                 log.warning(
-                    "data_dir.lax",
+                    "data_dir.mode_unsafe",
                     path=str(settings.data_dir),
                     mode=f"{disk.lax_mode:04o}",
-                    meaning="others may look into it, or a group may remove files: chmod 700",
+                    meaning="other users can read it, or a group can write to it: chmod 700",
                 )
             self._ledger_files.open(makes=settings.ledger_enabled)
             runtime = BrokerRuntime(
@@ -580,13 +588,19 @@ class Server:
             self._stopping.set()
         elif now - self._stop_asked_at >= SAME_SIGNAL_S:
             log.warning(
-                "broker.ended", signal=signal_name, meaning="asked twice: nothing is waited for"
+                "broker.stop_forced",
+                signal=signal_name,
+                meaning="second signal: the process ends now",
             )
             # As if it had been killed: what was confirmed is on disk, and the next start finds it.
             os._exit(1)
 
     def _fatal(self, reason: str) -> None:
-        log.critical("store.failed", reason=reason, meaning="nothing was confirmed after this")
+        log.critical(
+            "store.failed",
+            reason=reason,
+            meaning="nothing is confirmed after this; the broker stops",
+        )
         self._exit_code = 1
         self._stopping.set()
 

@@ -87,11 +87,11 @@ class DiskWatch:
         if self.hanging_s() < HANGS_S:
             if self._is_told:
                 self._is_told = False
-                log.warning("disk.answers", meaning="the broker goes on")
+                log.warning("disk.resumed", meaning="the broker continues")
             return
         if not self._is_told:
             self._is_told = True
-            log.error("disk.hangs", meaning="nothing but heartbeats until it takes what is written")
+            log.error("disk.stalled", meaning="only heartbeats are sent until the call returns")
         self.during_hang(lambda: self._beat(clients()))
 
     def _beat(self, clients: Collection[Client]) -> None:
@@ -185,7 +185,7 @@ class DiskWatchThread:
     def _give_up(self, why: str) -> None:
         """End although the disk hangs. What it holds of the last block is as after a kill."""
         if self._watch.during_hang(self._cut_all):
-            log.critical("broker.given_up", reason=f"the disk hangs, and {why}")
+            log.critical("broker.aborted", reason=f"the disk hangs, and {why}")
             self._leave()
 
     def _cut_all(self) -> None:

@@ -225,7 +225,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
     def _tell(self, reason: str) -> None:
         peer = shown(self._socket.get_extra_info("peername"))
         here = shown(self._socket.get_extra_info("sockname"))
-        log.warning("tls.failed", connection=f"{peer} -> {here}", reason=reason)
+        log.warning("tls.handshake_failed", connection=f"{peer} -> {here}", reason=reason)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -311,7 +311,7 @@ class LedgerFiles:
         except OSError as error:
             # The present one goes on, until there is room for another.
             self._number -= 1
-            log.error("ledger.not_rotated", reason=str(error))
+            log.error("ledger.rotate_failed", step="open", reason=str(error))
             self._run(lambda: self._tell(done))
             return
         self._retire(file, lsn, done)
@@ -338,9 +338,11 @@ class LedgerFiles:
                 self._remember(lsn=lsn, seal=seal)
                 self._clear_out()
             except OSError as error:
-                log.error("ledger.not_given_up", file=file.path.name, reason=str(error))
+                log.error(
+                    "ledger.rotate_failed", step="close", file=file.path.name, reason=str(error)
+                )
             except Exception:
-                log.exception("ledger.bug")
+                log.exception("internal_error", where="ledger")
             self._tell(done)
 
         self._run(job)
@@ -417,7 +419,7 @@ class LedgerFiles:
             self._close(file)
         self._in_flight = []
         if error and not self._is_unsynced:
-            log.error("ledger.not_synced", reason=os.strerror(error))
+            log.error("ledger.sync_failed", reason=os.strerror(error))
             self._mark(failing=True)
         self._is_unsynced = bool(error)
 

@@ -198,7 +198,7 @@ class Ledger:
                 self._equip(channel)
         self._inventory_job.begin_at_once(writer, "boot" if at_start else "on", self._nothing)
         self.flush()
-        log.info("ledger.on", epoch=writer.epoch)
+        log.info("ledger.enabled", epoch=writer.epoch)
 
     def switch_off(self, why: str = "off", done: Callable[[str], None] | None = None) -> None:
         """End the epoch, with inventories; `done` is told the path of its last file."""
@@ -224,7 +224,7 @@ class Ledger:
                     consumer.recorder = None
         self._before = Before(writer.epoch, writer.number - 1, writer.highest_lsn, is_dark=True)
         self._files.end(writer.highest_lsn, done, goes_dark=why != "stop")
-        log.info("ledger.off", epoch=writer.epoch)
+        log.info("ledger.disabled", epoch=writer.epoch)
 
     def close(self) -> None:
         """The broker ends; after a failure of the store nobody can say what it holds."""

@@ -180,7 +180,7 @@ class LedgerWriter:
             self._retry_at_us = self._clock_us() + RETRY_US
             if not self._is_refused:
                 self._is_refused = True
-                log.error("ledger.refused", reason=str(error), meaning="events may be dropped")
+                log.error("ledger.write_failed", reason=str(error), meaning="events may be dropped")
                 self._sink.failing(True)
             return
         self._lines.clear()
@@ -193,7 +193,11 @@ class LedgerWriter:
         self._retry_at_us = 0
         self.flush()
         if self._lines:
-            log.error("ledger.cut", count=len(self._lines), meaning="the end of it is missing")
+            log.error(
+                "ledger.incomplete",
+                count=len(self._lines),
+                meaning="the last lines of the file are missing",
+            )
 
     def _drop(self) -> None:
         if self._events:
@@ -201,7 +205,9 @@ class LedgerWriter:
         self._number += 1
         self._lost += 1
         if self._lost == 1:
-            log.error("ledger.dropping", meaning="too much waits for its disk; a line will tell")
+            log.error(
+                "ledger.buffer_full", meaning="events are dropped; a gap line will record how many"
+            )
 
     def _accepted(self) -> None:
         """The disk takes lines again: say how many it has cost."""
@@ -210,7 +216,7 @@ class LedgerWriter:
         self._is_refused = False
         self._sink.failing(False)
         self.lost_count += lost
-        log.info("ledger.accepted", count=lost, meaning="so many events were dropped meanwhile")
+        log.info("ledger.write_resumed", count=lost, meaning="count events were dropped")
         if lost:
             self.name(f'gap","lost":{lost}')
             self._after_gap()

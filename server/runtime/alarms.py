@@ -134,7 +134,9 @@ class Alarms:
 
     def _tell(self, resource: str, is_raised: bool, **values: int) -> None:
         if is_raised:
-            log.warning("alarm.raised", resource=resource, **values, meaning="publishers wait")
+            log.warning(
+                "alarm.raised", resource=resource, **values, meaning="publishers are blocked"
+            )
         else:
             log.warning("alarm.cleared", resource=resource, **values)
 

@@ -58,7 +58,7 @@ def free_octets(disk: Measured) -> int:
     try:
         return disk.free_bytes()
     except OSError as error:
-        log.error("disk.unreadable", reason=str(error))
+        log.error("disk.free_space_unknown", reason=str(error))
         return 0
 
 
@@ -128,7 +128,7 @@ class WriteRejection:
         if not self._alarms.is_storage_failing:
             self._alarms.storage_failed(self._free_octets())
         if not self.stuck_lsn:
-            log.warning("storage.refused", count=max(0, last_lsn - first_lsn + 1))
+            log.warning("journal.disk_full", count=max(0, last_lsn - first_lsn + 1))
         if last_lsn >= first_lsn:
             self._resubmit()
             given_lsn = journal.next_lsn

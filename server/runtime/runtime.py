@@ -66,7 +66,7 @@ TELL_S: Final = 60.0
 QUEUES_SHARE: Final = 0.4
 # A disk without room: it takes back nothing that it took, and may have room again (LIMIT-15).
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-ORPHANS: Final = "its declaration was damaged; what is left of it is in the files set aside"
+ORPHANS: Final = "its declaration was damaged; its messages are in the files set aside"
 
 log = structlog.get_logger(__name__)
 
@@ -205,7 +205,7 @@ class BrokerRuntime:
             if queue is None:
                 if recovered.report.damaged:
                     log.error(
-                        "queue.unknown", queue_id=queue_id, count=copies.count, meaning=ORPHANS
+                        "queue.orphaned", queue_id=queue_id, count=copies.count, meaning=ORPHANS
                     )
                 self.write_rejection.drop_queue(queue_id)
             else:
@@ -318,10 +318,10 @@ class BrokerRuntime:
             return
         self._told = (self._clock(), refused_count)
         log.warning(
-            "pager.refused",
+            "paging.write_failed",
             count=refused_count - told_count,
             reason=str(self.pager.last_error),
-            meaning="messages that should be on disk stay in memory",
+            meaning="messages that should be paged out stay in memory",
         )
 
     def _open_journal(
@@ -541,7 +541,7 @@ class BrokerRuntime:
             self.write_rejection.refused(self.context, error.first_lsn, error.last_lsn)
         except Exception as error:
             # Nobody can say what the journal holds after a bug in it: no word of ours would count.
-            log.exception("journal.bug")
+            log.exception("internal_error", where="journal")
             self._storage_failed(f"a bug in the journal: {error!r}")
             return
         else:
@@ -579,10 +579,10 @@ class BrokerRuntime:
             self._fatal(reason)
 
     def _segment_corrupt(self, name: str, reason: str) -> None:
-        meaning = "it is not compacted; see vouchmq store check"
-        log.error("store.spoiled", segment=name, reason=reason, meaning=meaning)
+        meaning = "the segment is not compacted; run vouchmq store check"
+        log.error("segment.corrupt", segment=name, reason=reason, meaning=meaning)
 
     def _report(self, error: BaseException) -> None:
         # What cannot be read back has ended the broker already, and is no bug.
         if not isinstance(error, ReadFailed):
-            log.error("turn.bug", exc_info=error)
+            log.error("internal_error", where="turn", exc_info=error)

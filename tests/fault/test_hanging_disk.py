@@ -56,7 +56,7 @@ def start(disk: LoopDisk, tmp_path: Path) -> Iterator[Callable[..., BrokerProces
         size = ("--segment-size-bytes", str(2 * MIB), "--disk-free-limit", "0")
         broker = BrokerProcess(tmp_path, flags=(*size, *flags))
         broker.data_dir = disk.mount_point / "data"
-        broker.forgiven = ("disk.hangs", "broker.given_up")
+        broker.forgiven = ("disk.stalled", "broker.aborted")
         made.append(broker)
         broker.start(WAIT_S)
         return broker
@@ -90,13 +90,13 @@ def test_heartbeats_go_on_and_nobody_is_dropped_for_having_been_unheard(
     idle.open_channel()
     with disk.frozen():
         publish(busy)
-        broker.wait_for_log("disk.hangs")
+        broker.wait_for_log("disk.stalled")
         for _ in range(BEATS):
             idle.send(frame(HEARTBEAT, 0, b""))
             _, value = idle.read()
             assert isinstance(value, pamqp.heartbeat.Heartbeat)
     busy.confirmed_up_to(2)
-    broker.wait_for_log("disk.answers")
+    broker.wait_for_log("disk.resumed")
     assert idle.ready_count("q") == 2
     idle.reset()
     busy.reset()
@@ -113,15 +113,15 @@ def test_a_broker_told_to_end_keeps_no_client_waiting_for_the_disk(
     busy = publisher(broker)
     with disk.frozen():
         publish(busy)
-        broker.wait_for_log("disk.hangs")
+        broker.wait_for_log("disk.stalled")
         os.kill(broker.pid, signal.SIGTERM)
-        while signals == 2 and "broker.given_up" not in broker.output():
+        while signals == 2 and "broker.aborted" not in broker.output():
             # Two that come together are one for the kernel.
             time.sleep(0.05)
             os.kill(broker.pid, signal.SIGTERM)
         busy.read_to_end()
         busy.reset()
-        wait_until(lambda: "broker.given_up" in broker.output(), broker.output)
+        wait_until(lambda: "broker.aborted" in broker.output(), broker.output)
     # The kernel lets nobody go who stands in a write to a frozen file system.
     assert broker.wait(WAIT_S) == 1
     broker.start(WAIT_S)

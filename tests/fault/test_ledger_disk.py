@@ -77,7 +77,7 @@ def lines_of(broker: BrokerProcess, word: str) -> list[str]:
 
 
 def test_a_full_disk_costs_lines_and_no_messages(disk: LoopDisk, broker: BrokerProcess) -> None:
-    broker.forgiven = ("ledger.refused", "ledger.dropping", "ledger.not_given_up")
+    broker.forgiven = ("ledger.write_failed", "ledger.buffer_full", "ledger.rotate_failed")
     with connect(broker.url) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
@@ -85,8 +85,8 @@ def test_a_full_disk_costs_lines_and_no_messages(disk: LoopDisk, broker: BrokerP
         publish(channel, 100)
         ballast = fill(disk)
         publish(channel, 1500)
-        assert len(lines_of(broker, "ledger.refused")) == 1
-        assert len(lines_of(broker, "ledger.dropping")) == 1
+        assert len(lines_of(broker, "ledger.write_failed")) == 1
+        assert len(lines_of(broker, "ledger.buffer_full")) == 1
         ballast.unlink()
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:

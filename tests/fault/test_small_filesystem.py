@@ -77,7 +77,7 @@ def publishers(scene: Scene) -> tuple[Client, ...]:
 
 def refusals(one: Campaign) -> int:
     """How often the disk was found full."""
-    return one.broker.output().count("storage.refused")
+    return one.broker.output().count("journal.disk_full")
 
 
 def take_some(one: Campaign, queue: str) -> None:

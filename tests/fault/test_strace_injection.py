@@ -235,7 +235,7 @@ def test_writes_find_no_room_for_a_while(strike: Callable[..., Struck]) -> None:
     struck = strike(f"{WRITES}:error=ENOSPC:when=80..100")
     ledger = struck.ledger
     with under_load(struck, without_definitions):
-        struck.broker.wait_until(lambda: "storage.refused" in struck.broker.output())
+        struck.broker.wait_until(lambda: "journal.disk_full" in struck.broker.output())
         # Until the disk takes blocks again, nobody can be told what was delivered meanwhile.
         struck.broker.wait_until(lambda: "alarm.cleared" in struck.broker.output())
         confirmed = ledger.confirmed_count

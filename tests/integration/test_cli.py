@@ -220,7 +220,7 @@ def test_a_second_signal_ends_it_at_once(own_broker: BrokerProcess) -> None:
         time.sleep(0.3)
         os.kill(own_broker.pid, signal.SIGINT)
         assert own_broker.wait() == 1, own_broker.output()
-    assert '"event": "broker.ended"' in own_broker.output()
+    assert '"event": "broker.stop_forced"' in own_broker.output()
     own_broker.start(30)
 
 

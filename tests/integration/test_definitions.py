@@ -180,14 +180,14 @@ def test_publishers_feel_an_operator_policy_at_once(operator: Operator) -> None:
 
 def test_a_fault_is_told_and_nothing_changes(operator: Operator) -> None:
     broker = operator.broker
-    broker.forgiven = ("definitions.refused",)
+    broker.forgiven = ("definitions.rejected",)
     operator.write(queues=[QUEUE], policies=[POLICY])
     broker.start()
     fault = POLICY | {"name": "other", "definition": {"max-lenght": 3}}
     operator.write(queues=[QUEUE | {"name": "more"}], policies=[fault])
     operator.hang_up()
-    broker.wait_for_log("definitions.refused")
-    line = next(one for one in broker.output().splitlines() if "definitions.refused" in one)
+    broker.wait_for_log("definitions.rejected")
+    line = next(one for one in broker.output().splitlines() if "definitions.rejected" in one)
     assert 'policies[0]: [{<<\\"max-lenght\\">>,3}] are not recognised' in line
     with blocking(broker) as connection:
         fill(connection, 5)

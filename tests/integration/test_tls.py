@@ -151,7 +151,7 @@ def test_a_certificate_of_another_authority_is_no_handshake(broker: TlsBroker) -
     """TLS-02."""
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         pika.BlockingConnection(broker.parameters("stranger"))
-    broker.process.wait_for_log("tls.failed", "certificate verify failed")
+    broker.process.wait_for_log("tls.handshake_failed", "certificate verify failed")
 
 
 def test_aio_pika_by_certificate(broker: TlsBroker) -> None:
@@ -215,7 +215,7 @@ def test_plain_amqp_on_the_port_is_logged_as_such(broker: TlsBroker) -> None:
     with socket.create_connection(address, timeout=PATIENCE_S) as plain:
         plain.sendall(PROTOCOL_HEADER)
         assert plain.recv(100) == b""
-    broker.process.wait_for_log("tls.failed", "plain AMQP on the TLS port")
+    broker.process.wait_for_log("tls.handshake_failed", "plain AMQP on the TLS port")
 
 
 def test_tls_on_the_plain_port_is_logged_as_such(broker: TlsBroker) -> None:
@@ -234,14 +234,14 @@ def test_certificates_are_read_again_on_sighup(broker: TlsBroker) -> None:
     with pika.BlockingConnection(broker.parameters()) as first:
         (broker.files / "server.pem").write_text("nothing\n")
         os.kill(broker.process.pid, signal.SIGHUP)
-        broker.process.wait_for_log("tls.refused", "server.pem: no certificate in PEM")
-        broker.process.forgiven = ("tls.refused",)
+        broker.process.wait_for_log("tls.reload_failed", "server.pem: no certificate in PEM")
+        broker.process.forgiven = ("tls.reload_failed",)
         with pika.BlockingConnection(broker.parameters()) as second:
             goes_there_and_back(second, 10)
         for ending in ("pem", "key"):
             shutil.copy(broker.files / f"other.{ending}", broker.files / f"server.{ending}")
         os.kill(broker.process.pid, signal.SIGHUP)
-        broker.process.wait_for_log("tls.loaded")
+        broker.process.wait_for_log("tls.reloaded")
         with pytest.raises(ssl.SSLCertVerificationError):
             pika.BlockingConnection(broker.parameters())
         context = broker.context(authority="other")

@@ -29,7 +29,7 @@ LEDGER_STEPS = 250
 STOCK_RATE = 0.03
 # What a broken broker may come to grief on besides a verdict.
 BROKEN = (AssertionError, StoreError, LookupError, ValueError, TypeError, OSError, struct.error)
-BUGS = frozenset({"connection.bug", "turn.bug"})
+BUGS = frozenset({"internal_error"})
 
 
 @dataclass(slots=True)

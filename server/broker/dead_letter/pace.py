@@ -123,13 +123,17 @@ class DeadLetterPace:
     def wait(self, job: Callable[[], None]) -> None:
         """Call this when the disk has room again."""
         if not self._waiting:
-            log.warning("letters.stopped", reason="low on disk", meaning="they go on later")
+            log.warning(
+                "dead_letter.paused",
+                reason="low on disk",
+                meaning="dead letters wait for disk space",
+            )
         self._waiting[job] = None
 
     def look(self) -> None:
         """See whether the disk has room again; to be called when it may have."""
         if self._waiting and not self._is_held():
-            log.warning("letters.resumed", count=len(self._waiting))
+            log.warning("dead_letter.resumed", count=len(self._waiting))
             waiting, self._waiting = self._waiting, {}
             for job in waiting:
                 job()
@@ -162,13 +166,13 @@ class DeadLetterPace:
     def _tell(self, exchange: str) -> None:
         queue, count = max(self._sent.items(), key=lambda item: item[1])
         log.warning(
-            "letters.slowed",
+            "dead_letter.throttled",
             vhost=queue.spec.vhost,
             queue=queue.spec.name,
             exchange=exchange,
             source=self._source_of(queue),
             count=count,
             sent_count=self.sent_count,
-            meaning="dead letters multiply or are more than a turn has time for",
+            meaning="more dead letters than a turn has time for; look for a cycle",
         )
         self._sent.clear()

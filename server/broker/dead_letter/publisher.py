@@ -451,7 +451,7 @@ class DeadLetterPublisher:
         if (why, reason) not in letters.told:
             letters.told.add((why, reason))
             log.warning(
-                "letters.dropped",
+                "dead_letter.dropped",
                 vhost=queue.spec.vhost,
                 queue=queue.spec.name,
                 exchange=letters.exchange,

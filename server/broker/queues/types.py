@@ -75,7 +75,7 @@ def require_same_queue(
     except PreconditionFailed as error:
         if not relaxed:
             raise
-        log.warning("queue.redeclared", vhost=spec.vhost, queue=spec.name, why=error.text)
+        log.warning("queue.declare_mismatch", vhost=spec.vhost, queue=spec.name, why=error.text)
 
 
 def refuse_server_named(arguments: Table) -> None:

@@ -49,7 +49,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def refusing(tmp_path: Path) -> Iterator[Path]:
     """With a broker that refuses what it reads."""
-    yield from listening(tmp_path, '{"event": "definitions.refused", "reason": "no"}')
+    yield from listening(tmp_path, '{"event": "definitions.rejected", "reason": "no"}')
 
 
 def definitions(directory: Path) -> dict[str, Any]:

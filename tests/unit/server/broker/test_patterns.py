@@ -107,7 +107,7 @@ def test_a_search_that_always_runs_out_of_time_is_undecided_and_logged() -> None
         assert pattern.is_in("orders.new") is True
     assert len(engine.limits) == TRIES + 1
     (event,) = logs
-    assert (event["event"], event["log_level"]) == ("pattern.timeout", "warning")
+    assert (event["event"], event["log_level"]) == ("regex.timeout", "warning")
     assert (event["pattern"], event["name"], event["count"]) == (ORDERS, "orders.new", 1)
 
 

@@ -83,7 +83,7 @@ def test_an_exception_stays_one_line_of_json() -> None:
     try:
         raise ValueError("what went wrong")
     except ValueError:
-        structlog.get_logger().exception("connection.bug", name="\udcff")
+        structlog.get_logger().exception("internal_error", name="\udcff")
     event = json.loads(stream.getvalue())
     assert event["exception"][0]["exc_value"] == "what went wrong"
     assert event["name"] == "\udcff"
@@ -110,7 +110,7 @@ def test_a_traceback_for_eyes_is_escaped_and_tells_no_local_variables() -> None:
     try:
         raise ValueError(NASTY + str(len(password)))
     except ValueError:
-        structlog.get_logger().exception("connection.bug")
+        structlog.get_logger().exception("internal_error")
     lines = stream.getvalue().split("\n")
     assert all(line.isprintable() for line in lines)
     assert "ValueError: a\\x1b]0;owned" in stream.getvalue()

@@ -265,7 +265,7 @@ def test_nobody_is_made_a_connection_before_the_handshake_is_done(certificates: 
 
 
 def reasons(captured: Iterable[Mapping[str, object]]) -> list[object]:
-    return [each["reason"] for each in captured if each["event"] == "tls.failed"]
+    return [each["reason"] for each in captured if each["event"] == "tls.handshake_failed"]
 
 
 @pytest.mark.parametrize(

@@ -370,7 +370,7 @@ class TestRecovery:
                 world.run_turns()
                 refuse(world)
                 world.check()
-            counts.append([each["count"] for each in logs if each["event"] == "storage.refused"])
+            counts.append([each["count"] for each in logs if each["event"] == "journal.disk_full"])
             assert {each["log_level"] for each in logs if "count" in each} == {"warning"}
             world.check()
             client.hear()
@@ -665,6 +665,6 @@ def test_messages_whose_queue_was_damaged_are_told_of(world: DiskWorld, spoilt: 
             spoil(world.disk, name, at, 1)
     with capture_logs() as logs:
         again = world.after_power_cut()
-    told = [each["count"] for each in logs if each["event"] == "queue.unknown"]
+    told = [each["count"] for each in logs if each["event"] == "queue.orphaned"]
     assert ("declared" in again.vhost.queues) is (spoilt == b"message")
     assert told == ([2] if spoilt == b"declared" else [])

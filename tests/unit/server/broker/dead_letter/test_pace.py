@@ -152,8 +152,8 @@ class TestFullDisk:
             world.dead_letter_publisher.pace.look()
             world.run_turns()
         assert client.message_count("dead") == 50
-        told = [entry["event"] for entry in logs if entry["event"].startswith("letters.")]
-        assert told == ["letters.stopped", "letters.resumed"]
+        told = [entry["event"] for entry in logs if entry["event"].startswith("dead_letter.")]
+        assert told == ["dead_letter.paused", "dead_letter.resumed"]
 
     def test_length_limits_wait_too(self, world: World) -> None:
         client = world.connect()
@@ -191,7 +191,7 @@ def test_what_goes_on_for_long_is_told_with_its_queue_now_and_then(world: World)
     ticking(world, TURN_S / 2)
     with capture_logs() as logs:
         sent = until_quiet(world)
-    told = [entry for entry in logs if entry["event"] == "letters.slowed"]
+    told = [entry for entry in logs if entry["event"] == "dead_letter.throttled"]
     seconds = len(sent) * 2 * TURN_S
     assert 1 <= len(told) <= 1 + (seconds - LONG_S) / TELL_EVERY_S + 1
     assert told[0]["log_level"] == "warning"

@@ -270,7 +270,7 @@ class TestDiskPages:
         assert len(world.fatal) == 1
         assert f"cannot read message {first}" in world.fatal[0]
         assert client.deliveries() == []
-        assert not [line for line in lines if line["event"] == "turn.bug"]
+        assert not [line for line in lines if line["event"] == "internal_error"]
 
     def test_refused_pages_are_logged_once_a_minute(self) -> None:
         world = DiskWorld()
@@ -280,12 +280,14 @@ class TestDiskPages:
                 pager.tell(OSError(errno.ENOSPC, "No space left on device"))
                 world.check()
                 world.now += 1
-            assert [line["count"] for line in lines if line["event"] == "pager.refused"] == [1]
+            assert [line["count"] for line in lines if line["event"] == "paging.write_failed"] == [
+                1
+            ]
             world.now += TELL_S
             world.check()
             world.now += TELL_S
             world.check()
-        told = [line for line in lines if line["event"] == "pager.refused"]
+        told = [line for line in lines if line["event"] == "paging.write_failed"]
         assert [line["count"] for line in told] == [1, 2]
         assert "No space left" in told[0]["reason"]
 
