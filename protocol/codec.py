@@ -1,4 +1,4 @@
-"""pamqp at the edge: method payloads ↔ method objects, and the frames that the broker sends.
+"""pamqp at the border: method payloads ↔ method objects, and the frames that the broker sends.
 
 Decoding walks the payload argument by argument, by the types that pamqp's generated classes
 state. The decoders are ours: pamqp's tables (`fields.py`) lose types, and its scalars cost more

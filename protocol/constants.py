@@ -1,6 +1,6 @@
 """The numbers and fixed octets of AMQP 0-9-1, under their names in the specification.
 
-Knows nothing but literals: every other room of `protocol/` may read it, and it reads nobody.
+Knows nothing but literals: every other module of `protocol/` may read it, and it reads nobody.
 """
 
 from __future__ import annotations

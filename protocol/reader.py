@@ -155,7 +155,7 @@ class Reader:
         if assembly is not None:
             self.unfinished_octets -= assembly.octets
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def receive_data(self, data: bytes) -> Iterator[Event]:
         """Take received octets; give the events that they complete.
 
         The iterator must be used up before the next call.

@@ -1,6 +1,6 @@
 """What can go wrong in the store, by name.
 
-Nothing here knows a reply code: the edge decides what a client is told.
+Nothing here knows a reply code: the server decides what a client is told.
     StoreError
       DataDirLocked        another process serves this directory
       DataDirUnreadable    the directory cannot be made, read or written

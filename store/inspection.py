@@ -1,7 +1,7 @@
 """What is in a data directory, told without changing an octet of it.
 
 The same scan and the same judgement as recovery's, but nothing is cut, written or set aside.
-Segments are looked at newest first, so that the fate of a message is known when it is met.
+Segments are looked at newest first, so that what became of a message is known when it is met.
 Beside a running broker what is seen may be a little older or newer than what is true.
 
 It must not know what a definition says, nor what a tail or a content is.

@@ -32,6 +32,20 @@ FUNCTION_LINES: Final = 60
 FORBIDDEN_NAMES: Final = frozenset(
     {"utils", "util", "helpers", "common", "base", "manager", "misc"}
 )
+# Words that this project once had for things which have a name in the field.
+METAPHORS: Final = frozenset(
+    {
+        *("aside", "bury", "buried", "care", "clerk", "desk", "desks", "door", "doors", "equip"),
+        *("equipment", "fate", "fates", "feed", "feeds", "gate", "gates", "govern", "government"),
+        *("habits", "home", "homes", "lane", "lanes", "letter", "letters", "office", "pen", "pens"),
+        *("relog", "ring", "ruling", "scrub", "shelf", "shelves", "sketch", "spoil", "spoiled"),
+        *("stocktaking", "stories", "story", "stuck", "tally", "tunnel", "upkeep", "vacate"),
+        *("vacated", "watchman"),
+    }
+)
+# What the field itself calls so.
+TERMS: Final = re.compile(r"dead_letters?|java_home")
+WORDS_OF_A_NAME: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 # The world outside: a clock, a disk, a network, chance. Below the edge they are arguments.
 WORLD: Final = frozenset(
@@ -146,6 +160,8 @@ class Facts:
     relative_imports: tuple[int, ...]
     async_lines: tuple[int, ...]
     functions: tuple[tuple[str, int], ...]
+    # Of classes, functions and methods.
+    names: tuple[str, ...]
     unexplained: tuple[str, ...]
     # Public methods without a docstring: some `Protocol` may explain them.
     unexplained_methods: tuple[str, ...]
@@ -191,6 +207,7 @@ def parse(one: Source) -> Facts:
     imports: list[Import] = []
     relative: list[int] = []
     functions: list[tuple[str, int]] = []
+    classes: list[str] = []
     explained: set[str] = set()
     # Of expressions only this one matters to a rule.
     awaits = ast.walk(tree) if "await" in one.text else ()
@@ -206,6 +223,7 @@ def parse(one: Source) -> Facts:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 functions.append((node.name, (node.end_lineno or 0) - node.lineno + 1))
             case ast.ClassDef():
+                classes.append(node.name)
                 explained |= explained_by(node)
         if isinstance(node, ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith):
             waiting.append(node.lineno)
@@ -217,6 +235,7 @@ def parse(one: Source) -> Facts:
         relative_imports=tuple(relative),
         async_lines=tuple(waiting),
         functions=tuple(functions),
+        names=(*classes, *(name for name, _ in functions)),
         unexplained=tuple(name for name in bare if "." not in name),
         unexplained_methods=tuple(name for name in bare if "." in name),
         explained_by_protocol=frozenset(explained),
@@ -455,6 +474,23 @@ def test_names_say_what_is_inside() -> None:
     assert offenders(is_named_after_nothing, sources(*OURS)) == []
 
 
+def speaks_in_metaphors(one: Source) -> list[str]:
+    names = [*one.path.with_suffix("").parts, *one.facts.names]
+    return [name for name in names if METAPHORS & set(words_of(name))]
+
+
+def words_of(name: str) -> list[str]:
+    """The words that a name is made of; `dead_letters` is one."""
+    parts = "_".join(WORDS_OF_A_NAME.findall(name)).lower()
+    return TERMS.sub("term", parts).split("_")
+
+
+def test_names_are_those_of_the_field() -> None:
+    assert offenders(speaks_in_metaphors, sources(*PRODUCT)) == []
+    assert words_of("_PendingDeadLetters") == ["pending", "term"]
+    assert speaks_in_metaphors(Source(Path("store/tally.py"), "")) == ["tally"]
+
+
 def does_something_in_its_package(one: Source) -> list[str]:
     if one.path.name != "__init__.py" or not one.text:
         return []
@@ -572,6 +608,11 @@ PLANTED: Final[dict[Rule, tuple[str, str, str]]] = {
         "store/a.py",
         "'''A'''\nclass A:\n '''A'''\n def f(): pass",
         "'''A'''\nclass A:\n '''A'''\n def f(): '''A'''\n def _g(): pass",
+    ),
+    speaks_in_metaphors: (
+        "store/a.py",
+        "class A:\n def f():\n  def put_aside(): pass",
+        "class DeadLetters: pass",
     ),
     cites_no_rule: ("store/a.py", f"# CONN-{99}", "# CONN-01"),
     leaves_for_later: ("store/a.py", "# TO" + "DO", "# done"),

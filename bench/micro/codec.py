@@ -112,7 +112,7 @@ def _reading(name: str, bound: float, cycle: bytes, cycle_count: int) -> Loop:
     def once() -> None:
         reader = Reader(frames.FRAME_MAX, BODY_CEILING)
         for chunk in chunks:
-            for _ in reader.feed(chunk):
+            for _ in reader.receive_data(chunk):
                 pass
 
     return Loop(name, bound, once, cycle_count * repeats)

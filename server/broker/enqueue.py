@@ -89,13 +89,13 @@ class Enqueuer:
         self.now_ms = now_ms
         # True while what is stored must stand in one block: nobody is served meanwhile (TX-08).
         self.is_gathering = False
-        # Told of a message that a queue refused, see `letters.py`.
+        # Told of a message that a queue refused, see `DeadLetterPublisher`.
         self.refused: Callable[[Queue, Message], None] = lambda _queue, _message: None
         # Told of a duplicate that a queue dropped.
         self.doubled: Callable[[Queue, Message], None] = lambda _queue, _message: None
 
     def admit(self, target: Target, raw: bytes) -> tuple[Target, Verdict]:
-        """Ask the gates of a target about one message.
+        """Ask the publish filters of a target about one message.
 
         Returns:
             the target without those queues that do not take it, and what they said

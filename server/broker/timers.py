@@ -58,9 +58,9 @@ class Timers:
             return
         now_ms = self.now_ms()
         self._armed_ms = max(due_ms, now_ms + GRAIN_MS)
-        self._call_later((self._armed_ms - now_ms) / 1000, self._ring)
+        self._call_later((self._armed_ms - now_ms) / 1000, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         # A call that was armed for later than a newer one rings as well; it finds nothing due.
         self._armed_ms = 0
         now_ms = self.now_ms()

@@ -44,7 +44,7 @@ from vouchmq.server.broker.policy.policies import PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
 from vouchmq.server.broker.queues.types import check_properties, require_same_queue
 
-# Covariant so that a room which needs only the protocol accepts a vhost of the real queues.
+# Covariant so that a module which needs only the protocol accepts a vhost of the real queues.
 Q_co = TypeVar("Q_co", bound=QueueLike, covariant=True)
 
 log = structlog.get_logger()

@@ -2,8 +2,8 @@
 
 A channel runs to completion: every method, every run of publishes or acks is one plain call.
 Errors are raised and never answered here; the connection turns them into a close, once. The
-verbs of consuming stand in `consuming.py`, those of topology in `topology.py`, publishing in
-`publishing.py`.
+handlers of consuming are in `consume.py`, those of topology in `topology.py`, publishing in
+`publish.py`.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class Channel:
         unacked = self.unacked
         last = tag or unacked.last_tag
         may_refuse = outcome is not Outcome.ACKED and holds_of_streams(self)
-        if may_refuse or not unacked.delay_queues(last):
+        if may_refuse or not unacked.is_outstanding(last):
             return False
 
         def step() -> bool:
@@ -335,7 +335,7 @@ class Channel:
     # Confirms and transactions waiting for the disk
 
     def release(self, watermark: int) -> bool:
-        """See `node.Waiter`: say the confirms and the commit-ok that are true now."""
+        """See `context.Waiter`: say the confirms and the commit-ok that are true now."""
         if self.is_closing:
             return True
         if self.confirms is not None:
@@ -350,7 +350,7 @@ class Channel:
         return not self.is_committing
 
     def storage_failed(self) -> None:
-        """See `node.Waiter`: nothing that waits can be confirmed any more (CONF-12, TX-09)."""
+        """See `context.Waiter`: nothing that waits can be confirmed any more (CONF-12, TX-09)."""
         if self.is_closing:
             return
         if self.confirms is not None:

@@ -1,6 +1,6 @@
 """A consumer: its prefetch credit, and how a batch becomes frames in an outbox.
 
-To its queue it is an `Outlet`. It must not know routing, the journal or sockets.
+To its queue it is a `ConsumerPort`. It must not know routing, the journal or sockets.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Credit:
 
     def use(self, messages: list[Message]) -> None:
         """These have been delivered. Octets count only under a limit; one that comes late counts
-        what is outstanding then (`consuming.set_limits`).
+        what is outstanding then (`consume.set_limits`).
         """
         self.outstanding += len(messages)
         if self.limit_octets:
@@ -112,22 +112,22 @@ class Consumer:
 
     @property
     def shares_room(self) -> bool:
-        """See `Outlet`; others' deliveries fill up a channel's limit, also for no-ack (QOS-08)."""
+        """See `ConsumerPort`; other deliveries fill a channel's limit, also for no-ack (QOS-08)."""
         return self.channel.credit.limit > 0 or self.judges_size
 
     @property
     def judges_size(self) -> bool:
-        """See `Outlet`."""
+        """See `ConsumerPort`."""
         octets = self.channel.credit.limit_octets or self.credit.limit_octets
         return not self.no_ack and octets > 0
 
     @property
     def has_outstanding(self) -> bool:
-        """See `Outlet`."""
+        """See `ConsumerPort`."""
         return self.credit.outstanding > 0
 
     def capacity(self, head: Message) -> int:
-        """See `Outlet`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20).
+        """See `ConsumerPort`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20).
 
         While a reply waits for the disk, too: it may be the consume-ok of this very consumer,
         which no delivery may overtake (CONS-01).
@@ -185,6 +185,6 @@ class Consumer:
         return entry.messages
 
     def queue_deleted(self) -> None:
-        """See `Outlet`: the client hears of it if it can (CONS-40)."""
+        """See `ConsumerPort`: the client hears of it if it can (CONS-40)."""
         self.is_active = False
         self.channel.consumer_cancelled(self)

@@ -64,7 +64,7 @@ class NumberedConsumer(Consumer):
     def deliver(
         self, messages: list[Message], mark: int, shown: list[Message] | None = None
     ) -> None:
-        """See `Outlet`."""
+        """See `ConsumerPort`."""
         stamped = self._stamped(messages, shown or messages)
         if self.recorder is not None:
             self.recorder.places = self._numbering.numbers_of(messages)

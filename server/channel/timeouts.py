@@ -1,6 +1,6 @@
 """Deliveries that are not acknowledged in time: their consumer is cancelled, or their channel ends.
 
-Off unless a consumer, its queue or the node sets a time. Deliveries are looked at every half of
+Off unless a consumer, its queue or the broker sets a time. Deliveries are looked at every half of
 the shortest time in force on their channel, at least once a minute.
 
 Spec: CONS-70 … CONS-72
@@ -79,7 +79,7 @@ class Timeouts:
 
 
 def effective_ms(channel: Channel, consumer: Consumer | None, queue: Queue) -> int:
-    """Within which a delivery is to be settled, 0: any; consumer before queue before node."""
+    """Within which a delivery is to be settled, 0: any; consumer before queue before broker."""
     if consumer is not None and consumer.timeout_ms is not None:
         return consumer.timeout_ms
     if queue.consumer_timeout_ms is not None:

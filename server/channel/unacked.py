@@ -195,7 +195,7 @@ class Unacked:
         run = self._runs[-1]
         return max(at for at, message in enumerate(run.messages, run.first) if message is not None)
 
-    def delay_queues(self, tag: int) -> bool:
+    def is_outstanding(self, tag: int) -> bool:
         """Whether this tag is outstanding."""
         index = self._index(tag)
         return index >= 0 and self._runs[index].messages[tag - self._runs[index].first] is not None

@@ -2,7 +2,7 @@
 
     data directory (read only) → vouchmq.store.inspection → broker without messages → JSON
 
-An edge: it prints. The broker may be running; what is not on disk yet is not told. Exit codes are
+It prints. The broker may be running; what is not on disk yet is not told. Exit codes are
 those of `store check`: 0 nothing wrong, 1 damage was found, 2 the directory cannot be read.
 """
 

@@ -1,6 +1,6 @@
 """`vouchmq ledger on|off|status|inventory|rotate`: speaks to the broker on a data directory.
 
-An edge: it prints. Exit codes: 0 done, 1 the broker refuses, 2 no broker runs there.
+It prints. Exit codes: 0 done, 1 the broker refuses, 2 no broker runs there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     data directory (read only) → inspection → names of queues, properties → terminal, text, JSON
 
-An edge: it prints. Nothing is decided here but how things look. Exit codes: 0 nothing wrong,
+It prints. Nothing is decided here but how things look. Exit codes: 0 nothing wrong,
 1 damage was found, 2 the directory cannot be read.
 """
 

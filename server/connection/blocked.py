@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vouchmq.server.connection.inbound import InboundQueue
     from vouchmq.server.connection.wire import Timer
 
-# A reason to stop reading, beside those of `connection.py` and `transport.py`.
+# A reason to stop reading, beside those of `connection.py` and `listener.py`.
 BLOCKED: Final = 8
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class PublisherBlock:
 
     Args:
         connection: whose publishes
-        intake: stopped while they may not pass
+        inbound: stopped while they may not pass
     """
 
     __slots__ = ("_blocked_at", "_connection", "_inbound", "_timer", "is_blocking")

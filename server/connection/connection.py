@@ -100,7 +100,7 @@ class Connection:
     """One client connection.
 
     Args:
-        node: what all connections share
+        context: what all connections share
         wire: its socket
         handshake: the state machine up to connection.open
     """
@@ -168,7 +168,7 @@ class Connection:
             data = self._greet(self._header + data)
         if not data or self.state is ConnectionState.CLOSED:
             return
-        self._inbound.feed(data)
+        self._inbound.receive_data(data)
         # Whatever these octets did to the journal is written in this turn.
         self.context.turn.wake()
         if self._has_published:
@@ -355,7 +355,7 @@ class Connection:
             self.outbox.add_content(pieces)
 
     def release(self, watermark: int) -> bool:
-        """See `node.Waiter`."""
+        """See `context.Waiter`."""
         if self._is_flooded:
             self._check_flood()
         if self._held_until and self._held_until <= watermark:
@@ -369,7 +369,7 @@ class Connection:
         return not self._held_until and not self._is_flooded
 
     def storage_failed(self) -> None:
-        """See `node.Waiter`: a definition that cannot be stored ends the connection (CONF-12)."""
+        """See `context.Waiter`: a definition that is not stored ends the connection (CONF-12)."""
         if self._held_until:
             self._fail(ConnectionForced("storage has failed", ids=(0, 0)))
 
@@ -399,7 +399,7 @@ class Connection:
 
     @property
     def label(self) -> str:
-        """See `relief.Holder`."""
+        """See `memory_relief.Holder`."""
         return self.wire.name
 
     @property
@@ -408,14 +408,14 @@ class Connection:
         return self._reader.unfinished_octets > 0
 
     @property
-    def stuck_octets(self) -> int:
-        """See `relief.Holder`."""
+    def buffered_octets(self) -> int:
+        """See `memory_relief.Holder`."""
         out = self.outbox.size + self.wire.unsent_octets
         return self._inbound.held_octets + self.uncommitted_bytes + out
 
     @property
     def unacked_octets(self) -> int:
-        """See `relief.Holder`."""
+        """See `memory_relief.Holder`."""
         return sum(channel.unacked_octets for channel in self.channels.values())
 
     def limit_unsent(self, *, is_tight: bool) -> None:
@@ -427,11 +427,11 @@ class Connection:
         self.wire.limit_unsent(octets)
 
     def restrain(self, *, is_restrained: bool) -> None:
-        """See `relief.Holder`."""
+        """See `memory_relief.Holder`."""
         self.outbox.restrain(is_restrained=is_restrained)
 
     def close_for_memory(self) -> None:
-        """See `relief.Holder`."""
+        """See `memory_relief.Holder`."""
         hears = self.wire.unsent_octets < LEAST_UNSENT_OCTETS
         if self.state is ConnectionState.RUNNING:
             self._fail(ResourceError("memory is low and this connection holds much", ids=(0, 0)))

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 HEADER_SIZE: Final = 8
-# What peers that have the wrong door say first (CONN-05).
+# What peers of another protocol say first (CONN-05).
 _MISTAKES: Final[tuple[tuple[bytes, str], ...]] = (
     (b"GET ", "HTTP request on the AMQP port"),
     (b"POS", "HTTP request on the AMQP port"),
@@ -193,7 +193,7 @@ class Handshake:
         offer: what the broker proposes
         auth: knows the users
         find_vhost: name → virtual host, None when there is none
-        admission: counts connections
+        connection_limits: counts connections
         peer: the connection's name, for the log
         is_loopback: the peer is on this machine (AUTH-08)
         address: the peer's, without its port (AUTH-10)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # No reason of the socket's: nothing is taken any more, what is still read goes nowhere.
 ENDED: Final = 1 << 30
-# A reason to stop reading, beside those of `connection.py`, `gate.py` and `transport.py`: others
+# A reason to stop reading, beside those of `connection.py`, `blocked.py` and `listener.py`: others
 # have their turn first.
 PUT_OFF: Final = 64
 
@@ -69,12 +69,12 @@ class InboundQueue:
         self._late: list[bytes] = []
         self.stops = 0  # the reasons, as bits
 
-    def feed(self, data: bytes) -> None:
+    def receive_data(self, data: bytes) -> None:
         """Do what these octets complete, now or when nothing stands in the way."""
         if self.stops or self._is_walking:
             self._late.append(data)
             return
-        self._events = self._reader.feed(data)
+        self._events = self._reader.receive_data(data)
         self._walk()
 
     def pause(self, reason: int) -> None:
@@ -84,7 +84,7 @@ class InboundQueue:
             self._wire.pause(reason)
 
     def pause_before(self, event: Event, reason: int) -> None:
-        """As `stop`, and take this event, which is being taken now, once more when going on."""
+        """As `pause`, and take this event, which is being taken now, once more when going on."""
         self._kept = event
         self.pause(reason)
 
@@ -110,7 +110,7 @@ class InboundQueue:
         self._walk()
         while self._late and not self.stops:
             late, self._late = self._late, []
-            self._events = self._reader.feed(b"".join(late))
+            self._events = self._reader.receive_data(b"".join(late))
             self._walk()
 
     @property

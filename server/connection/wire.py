@@ -1,4 +1,4 @@
-"""The socket, seen from below the edge: what a connection may ask of it."""
+"""The socket, as a connection sees it: what a connection may ask of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Definitions as a file of JSON, in the form in which RabbitMQ exports them.
 
-    text ─▶ entries with their types checked, each with its place in the file ─▶ `importing.py`
+    text ─▶ entries with their types checked, each with its place in the file ─▶ `importer.py`
 
 A fault is told with its place, as in `queues[3].arguments.x-max-length`. What such a file may hold
 and this broker has not got is listed, so that somebody can be told. Must not know what an entry

@@ -1,8 +1,8 @@
 """Applies definitions to a running broker: all of a file, or nothing of it.
 
-    content ─▶ rehearsed on a sketch of the broker ─▶ applied to the broker itself
+    content ─▶ validated on a dry run of the broker ─▶ applied to the broker itself
 
-The sketch knows every exchange and queue that there is, and refuses what the broker would refuse,
+The dry run knows every exchange and queue that there is, and refuses what the broker would refuse,
 so nothing is left half done. What is in the file is made or changed, and nothing is deleted but
 policies that an earlier reading of a file has brought and that it does not hold any more. Users
 are known until the end of the process; the file is read at each start. Must not know files.
@@ -114,7 +114,7 @@ class Importer:
     Args:
         broker: whose virtual hosts
         auth: whose users
-        admission: keeps the limits of connections
+        connection_limits: keeps the limits of connections
     """
 
     def __init__(

@@ -250,25 +250,25 @@ class Server:
         runtime.commit.request()
         self._importer = Importer(runtime.broker, self._auth, self._connection_limits)
         await self._load_at_start()
-        door = Listener(
+        listener = Listener(
             loop,
             self._new_connection,
             self._settings.deliver_high_water_bytes,
             raise_descriptor_limit(),
         )
-        door.look = lambda: self._look(loop)
-        door.is_short = lambda: runtime.memory_relief.is_refusing
-        servers, port = await self._listen(self._settings.port, lambda: SocketProtocol(door))
+        listener.look = lambda: self._look(loop)
+        listener.is_short = lambda: runtime.memory_relief.is_refusing
+        servers, port = await self._listen(self._settings.port, lambda: SocketProtocol(listener))
         tls_port = 0
         if self._tls_context is not None:
-            tls = self._tls = TlsListener(door, self._tls_context, self._name_of)
+            tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
             others, tls_port = await self._listen(self._settings.tls_port, lambda: TlsProtocol(tls))
             servers += others
         commands = await self._open_control_commands(loop)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
-        self._begin_watch(loop, door)
+        self._begin_watch(loop, listener)
         gc.collect()
         gc.freeze()
         for server in servers:
@@ -284,7 +284,7 @@ class Server:
         await self._stopping.wait()
         for server in servers:
             server.close()
-        await self._drain(door)
+        await self._drain(listener)
         await self._seal()
         loop.remove_reader(runtime.commit.fileno)
         if commands is not None:
@@ -414,12 +414,12 @@ class Server:
         with self._watch or nullcontext():
             how(path)
 
-    def _begin_watch(self, loop: asyncio.AbstractEventLoop, door: Listener) -> None:
+    def _begin_watch(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
         if self._watch is None:
             return
         self._watchman = DiskWatchThread(
             self._watch,
-            clients=lambda: door.edges,
+            clients=lambda: listener.edges,
             stop=self._stop,
             soon=loop.call_soon_threadsafe,
             leave=lambda: os._exit(1),
@@ -604,29 +604,29 @@ class Server:
         self._exit_code = 1
         self._stopping.set()
 
-    async def _drain(self, door: Listener) -> None:
+    async def _drain(self, listener: Listener) -> None:
         """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
         runtime = self._runtime
         self._remove_ready_file()
         timeout_s = self._settings.shutdown_timeout_s
         deadline = time.monotonic() + timeout_s
         # Nothing new is read, so that what has been published can be synced and confirmed.
-        for edge in list(door.edges):
+        for edge in list(listener.edges):
             edge.pause(STOPPING)
         runtime.turn.run()
         is_quiet = lambda: runtime.context.has_failed or runtime.commit.is_idle  # noqa: E731
         await until(is_quiet, time.monotonic() + timeout_s / 2)
-        for edge in list(door.edges):
+        for edge in list(listener.edges):
             connection = edge.connection
             if connection is not None:
                 connection.shut_down("broker forced connection closure with reason 'shutdown'")
             edge.resume(STOPPING)
         runtime.turn.run()
-        is_left = lambda: not door.edges and runtime.context.budget.is_idle  # noqa: E731
+        is_left = lambda: not listener.edges and runtime.context.budget.is_idle  # noqa: E731
         await until(is_left, deadline)
-        for edge in list(door.edges):
+        for edge in list(listener.edges):
             edge.abort()
-        await until(lambda: not door.edges, time.monotonic() + LAST_WORDS_S)
+        await until(lambda: not listener.edges, time.monotonic() + LAST_WORDS_S)
         runtime.turn.run()
 
     async def _seal(self) -> None:

@@ -2,7 +2,7 @@
 
     one line of JSON in: {"verb": "ledger status"}  ─▶  one line out: {"ok": true, …}, then the end
 
-An edge. Who may open the socket is what the mode of the file says (0600). Must not know what the
+Who may open the socket is what the mode of the file says (0600). Must not know what the
 verbs do.
 """
 

@@ -37,7 +37,7 @@ SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 class Client(Protocol):
     """A connection, as seen by another thread than the loop's while that stands still."""
 
-    def beat_aside(self, now: float) -> None:
+    def beat_from_thread(self, now: float) -> None:
         """Send a heartbeat if one is due and can be sent."""
 
     def cut(self) -> None:
@@ -96,7 +96,7 @@ class DiskWatch:
 
     def _beat(self, clients: Collection[Client]) -> None:
         for client in clients:
-            client.beat_aside(self._clock())
+            client.beat_from_thread(self._clock())
 
     def during_hang(self, job: Callable[[], object]) -> bool:
         """Do something while the loop is in the call that was seen last; False if it is not.

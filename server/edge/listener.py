@@ -1,4 +1,4 @@
-"""The door: asyncio's side of a connection, and nothing else.
+"""The listener: asyncio's side of a connection, and nothing else.
 
 All connections share one receive buffer: asyncio asks for it, receives into it and hands it
 over without a pause between, and what has come is copied out at once. A larger buffer would
@@ -65,7 +65,7 @@ class Listener:
 
     Args:
         loop: the running event loop
-        new_connection: makes the connection behind an edge
+        new_connection: makes the connection of a socket
         high_octets: the high-water mark of a socket's write buffer (CONS-11)
         descriptors: how many this process may have open
     """
@@ -346,7 +346,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     # Calls of another thread, while that of the loop is known to stand still
 
-    def beat_aside(self, now: float) -> None:
+    def beat_from_thread(self, now: float) -> None:
         """Send a heartbeat if one is due, and nothing waits in front of it (CONN-60)."""
         transport, connection = self._transport, self._connection
         if transport is None or connection is None or not self._is_plain:

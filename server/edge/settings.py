@@ -9,7 +9,7 @@ Users and virtual hosts are tables of the file (`server/edge/accounts.py`).
 Defaults < file < environment < flags. The variables RABBITMQ_DEFAULT_USER, _PASS and _VHOST, which
 people set for RabbitMQ's image, count between file and VOUCHMQ_*.
 
-Other rooms get values, never this object. Must not know what a value is used for.
+Other modules get values, never this object. Must not know what a value is used for.
 """
 
 from __future__ import annotations

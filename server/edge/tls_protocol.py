@@ -1,11 +1,11 @@
-"""The door for AMQP over TLS: a tunnel between a socket and an edge.
+"""The listener for AMQP over TLS: a protocol between a socket and a `SocketProtocol`.
 
-    socket ◀─ TLS records ─▶ Tunnel ◀─ octets of AMQP ─▶ Edge
+    socket ◀─ TLS records ─▶ TlsProtocol ◀─ octets of AMQP ─▶ SocketProtocol
 
-To the socket's transport a tunnel is the protocol, to the edge it is the transport. TLS itself is
-OpenSSL, fed through memory: so whoever fails to shake hands can be told from the others and is
-logged, and the end is like that of a plain connection: close-notify, then the sending side is shut
-down, and what still comes is swallowed, so that no reset destroys the last words (CONN-07).
+To the socket's transport it is the protocol, to the `SocketProtocol` it is the transport. TLS
+itself is OpenSSL, fed through memory: so whoever fails to shake hands can be told from the others
+and is logged, and the end is like that of a plain connection: close-notify, then the sending side
+is shut down, and what still comes is swallowed, so that no reset destroys the last words (CONN-07).
 Must not know what a certificate means.
 
 Spec: TLS-01 … TLS-04
@@ -45,10 +45,10 @@ HANDSHAKE_RECORD: Final = 0x16
 
 
 class TlsListener:
-    """What all tunnels share. A new context counts for connections from then on (TLS-04).
+    """What all TLS connections share. A new context counts for connections from then on (TLS-04).
 
     Args:
-        door: the one behind it
+        listener: the one behind it
         context: certificate, key and what clients must show
         name_of: a valid certificate's user name, "" when it holds none
     """
@@ -118,7 +118,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         return self._listener.ends(self)
 
     def end(self) -> None:
-        """See `transport.Ends`."""
+        """See `listener.Ends`."""
         self._socket.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -144,7 +144,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
     # TLS
 
     def _shake_hands(self) -> SocketProtocol | None:
-        """Go on with the handshake; returns the edge when it is done."""
+        """Go on with the handshake; returns the `SocketProtocol` when it is done."""
         try:
             self._tls_protocol.do_handshake()
         except ssl.SSLWantReadError:
@@ -157,7 +157,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         self._flush()
         self._listener.greeted.discard(self)
         protocol = SocketProtocol(self._listener, self._certified(), is_plain=False)
-        # Our methods are those that an edge calls.
+        # Our methods are those that a `SocketProtocol` calls.
         protocol.connection_made(cast("asyncio.Transport", self))
         self._protocol = protocol
         return protocol
@@ -172,7 +172,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         return self._tls.name_of(certificate) if certificate else None
 
     def _read(self, protocol: SocketProtocol, *, is_full: bool) -> None:
-        """Give to the edge what the records hold that have come."""
+        """Give to the `SocketProtocol` what the records hold that have come."""
         pieces: list[bytes] = []
         is_over = False
         try:
@@ -232,10 +232,10 @@ class TlsProtocol(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._timer = None
 
-    # The edge's calls
+    # What the `SocketProtocol` calls
 
     def write(self, data: bytes | memoryview) -> None:
-        """Encrypt and send octets; nothing once the tunnel is broken."""
+        """Encrypt and send octets; nothing once TLS is broken."""
         if self._socket.is_closing():
             return
         view = memoryview(data)

@@ -1,4 +1,4 @@
-"""The pen of a channel: what it publishes, is confirmed, and settles.
+"""The recorder of a channel: what it publishes, is confirmed, and settles.
 
 What is published to one route without anything between is one line, also when it came in pieces.
 `docs/operate/ledger.md` says what the lines mean. Must not know files.
@@ -70,7 +70,7 @@ class ChannelEventRecorder:
     """Writes what one channel publishes, is confirmed, and settles.
 
     Args:
-        book: where
+        writer: where
         names: gives routes their numbers
         vhost: the name of its virtual host
         connection: the ledger's number of the connection

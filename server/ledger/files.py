@@ -1,4 +1,4 @@
-"""The ledger's files: an edge, the only room of the ledger that touches the disk.
+"""The ledger's files: the only module of the ledger that touches the disk.
 
     DIR/.<broker>-<epoch>-<number>.jsonl.open  ──rotate──▶  DIR/<broker>-<epoch>-<number>.jsonl[.gz]
 
@@ -402,7 +402,7 @@ class LedgerFiles:
     # Syncs of the journal
 
     def targets(self) -> list[Syncable]:
-        """See `Companions`."""
+        """See `ExtraSyncTargets`."""
         self._in_flight = list(self._retired)
         found: list[Syncable] = [*self._retired]
         if self._file is not None:
@@ -413,7 +413,7 @@ class LedgerFiles:
         return found
 
     def synced(self, error: int) -> None:
-        """See `Companions`: files that were given up can be closed."""
+        """See `ExtraSyncTargets`: files that were given up can be closed."""
         for file in self._in_flight:
             self._retired.remove(file)
             self._close(file)

@@ -1,4 +1,4 @@
-"""Inventories: what every queue holds, ready, unacked or kept aside, as ranges of LSNs.
+"""Inventories: what every queue holds, ready, unacked or parked, as ranges of LSNs.
 
 Only a list of what is really there tells a message that waits from one that is lost. What a queue
 holds is noted in one moment, as references and ranges, without reading a body; where it is much it
@@ -85,7 +85,7 @@ class InventoryJob:
     """Takes inventories, one after the other.
 
     Args:
-        node: whose queues
+        context: whose queues
         kept: dead letters of a queue that a full disk has sent back
     """
 

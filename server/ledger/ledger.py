@@ -1,11 +1,11 @@
 """The ledger: the journal of every message's life, as evidence for whoever audits the broker.
 
-    queues, channels, consumers ──pens──▶ book ──▶ file
+    queues, channels, consumers ──recorders──▶ writer ──▶ file
                                             ▲
     inventories, syncs, epochs ─────────────┘
 
-While it is off nobody has a pen, which is all that the broker pays for it. Switching it on gives a
-pen to everybody and begins a new epoch, from inventories on. What the lines mean is in
+While it is off nobody has a recorder, which is all that the broker pays for it. Switching it on
+gives a recorder to everybody and begins a new epoch, from inventories on. What the lines mean is in
 `docs/operate/ledger.md`. Must not know files, sockets or threads.
 """
 
@@ -103,9 +103,9 @@ class Ledger:
     """The ledger of one broker, on or off.
 
     Args:
-        habits: settings
+        ledger_config: settings
         files: keeps the lines
-        node: whose queues and connections
+        context: whose queues and connections
         clock_us: microseconds since 1970, never going back
         kept: dead letters of a queue that a full disk has sent back, by LSN
     """
@@ -195,7 +195,7 @@ class Ledger:
                 queue.recorder = self._names.queue(queue, "recovered" if at_start else "known")
         for connection in context.connections:
             for channel in connection.channels.values():
-                self._equip(channel)
+                self._add_recorders(channel)
         self._inventory_job.begin_at_once(writer, "boot" if at_start else "on", self._nothing)
         self.flush()
         log.info("ledger.enabled", epoch=writer.epoch)
@@ -320,7 +320,7 @@ class Ledger:
             self._names.queue_again(queue, "deleted")
 
     def opened(self, channel: Channel) -> ChannelEventRecorder | None:
-        """A pen for a new channel."""
+        """A recorder for a new channel."""
         if self._writer is None:
             return None
         connection = channel.connection
@@ -360,8 +360,8 @@ class Ledger:
             number, _ = self._numbers_of(consumer.channel.connection)
             self._names.say_consumer(consumer, recorder, number, why)
 
-    def _equip(self, channel: Channel) -> None:
-        """Give pens to a channel that was there before."""
+    def _add_recorders(self, channel: Channel) -> None:
+        """Give recorders to a channel that was there before."""
         recorder = channel.recorder = self.opened(channel)
         if recorder is not None and channel.confirms is not None:
             recorder.last = channel.confirms.last

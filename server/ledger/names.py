@@ -27,7 +27,7 @@ class Names:
     """Numbers and names of one epoch.
 
     Args:
-        book: where they are written
+        writer: where they are written
         queue_id: the number of a queue, the same as long as the queue lives
         watch: told by queues of what concerns all of them
         tells_ids: message ids are written down, too
@@ -51,7 +51,7 @@ class Names:
         self.tells_ids = tells_ids
 
     def queue(self, queue: Queue, why: str) -> QueueEventRecorder:
-        """Say what a queue is; gives its pen."""
+        """Say what a queue is; gives its recorder."""
         recorder = QueueEventRecorder(
             self._writer, self._queue_id(queue), look_of(queue), self._watch
         )
@@ -100,7 +100,7 @@ class Names:
     def consumer(
         self, consumer: Consumer, connection: int, why: str
     ) -> ConsumerEventRecorder | None:
-        """Say who consumes; gives the consumer's pen."""
+        """Say who consumes; gives the consumer's recorder."""
         queue_recorder = consumer.queue.recorder
         if queue_recorder is None:
             return None

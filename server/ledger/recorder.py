@@ -57,7 +57,7 @@ class QueueEventRecorder:
     """Writes what becomes of the copies in one queue.
 
     Args:
-        book: where
+        writer: where
         qid: the queue's number in the ledger
         look: type, durability and order, as they were written down
         watch: told of what concerns a whole queue
@@ -85,7 +85,7 @@ class QueueEventRecorder:
 
     def back(self, messages: Sequence[Message]) -> None:
         """Their end was refused by the disk: they are in the queue again."""
-        # A message that was refused at the door of its queue has no LSN, and is a copy of none.
+        # A message that was refused before it entered its queue has no LSN, and is a copy of none.
         copies = [message for message in messages if message[2]]
         if copies:
             self._writer.put(f'uns","qid":{self.qid},"i":{lsns_text(copies)}')
@@ -106,11 +106,11 @@ class QueueEventRecorder:
         return MoveRecorder(self._writer, self.qid, messages, raws, why)
 
     def purged(self, queue: Queue) -> None:
-        """See `Pen`."""
+        """See `QueueRecorder`."""
         self._watch.purged(queue)
 
     def deleted(self, queue: Queue) -> None:
-        """See `Pen`."""
+        """See `QueueRecorder`."""
         self._watch.deleted(queue)
 
     def dealing(self) -> None:
@@ -151,7 +151,7 @@ class MoveRecorder:
         sources = lsns_in(self._of(raws))
         qid, text = self._qid, ranges_text(sources)
         if not sources[0]:
-            qid, text = 0, "[]"  # refused at the door of a queue: a copy of none
+            qid, text = 0, "[]"  # refused before it entered a queue: a copy of none
         last_lsn = first_lsn + len(raws) - 1
         self._writer.highest_lsn = last_lsn
         self._writer.put(

@@ -2,7 +2,7 @@
 
     readings ──▶ thresholds with hysteresis ──▶ raised / cleared ──▶ connections
 
-Readings come in as numbers; who takes them, and how often, is the edge's business. While an
+Readings come in as numbers; who takes them, and how often, is up to `server/edge/`. While an
 alarm is up every connection is *blocking*; one becomes *blocked* by itself when it publishes.
 When the last alarm clears, the blocked ones are let go a few per turn, because each has up to a
 buffer of publishes to catch up with (LIMIT-23). Must not know frames or sockets.

@@ -1,6 +1,6 @@
 """What all connections of one broker share: journal, turn, watermark, reply names, limits.
 
-The rooms below the edge get their clock, their randomness and their journal from here, as
+The modules below `server/edge/` get their clock, their randomness and their journal from here, as
 arguments of `app.py`. Nothing here knows frames.
 """
 
@@ -121,7 +121,7 @@ class BrokerContext:
         self.enqueuer = enqueuer
         self.timers = feature_builder.timers
         self.feature_builder = feature_builder
-        # Has the block with this LSN written now, and tells whether it was; see `storage.py`.
+        # Has the block with this LSN written now, and tells whether it was; see `disk_full.py`.
         self.hand_over: Callable[[int], bool] = lambda _lsn: True
         # Takes settles of a queue's copies back that were refused.
         self.unsettle: Callable[[int, list[int]], None] = lambda _queue_id, _lsns: None

@@ -52,7 +52,7 @@ class Holder(Protocol):
         """Which one it is, for the log."""
 
     @property
-    def stuck_octets(self) -> int:
+    def buffered_octets(self) -> int:
         """What only its client can end: unfinished contents, transactions, unread answers."""
 
     @property
@@ -70,13 +70,13 @@ class Share(NamedTuple):
     """What a connection holds."""
 
     holder: Holder
-    stuck_octets: int
+    buffered_octets: int
     unacked_octets: int
 
     @property
     def octets(self) -> int:
         """All of it."""
-        return self.stuck_octets + self.unacked_octets
+        return self.buffered_octets + self.unacked_octets
 
 
 class MemoryRelief:
@@ -119,7 +119,8 @@ class MemoryRelief:
         if used < self._lowest_octets - PROGRESS_OCTETS:
             self._lowest_octets, self._since = used, now
         shares = [
-            Share(holder, holder.stuck_octets, holder.unacked_octets) for holder in self._holders()
+            Share(holder, holder.buffered_octets, holder.unacked_octets)
+            for holder in self._holders()
         ]
         limit = alarms.memory_limit_octets
         much = limit // UNACKED_SHARE
@@ -138,7 +139,7 @@ class MemoryRelief:
     def _close(self, shares: list[Share], wanted: int) -> bool:
         """Close the largest until so much is let go; what can still be acked comes last."""
         freed = 0
-        shares.sort(key=lambda share: (share.stuck_octets >= LEAST_OCTETS, share.octets))
+        shares.sort(key=lambda share: (share.buffered_octets >= LEAST_OCTETS, share.octets))
         while shares and freed < wanted:
             share = shares.pop()
             freed += share.octets
@@ -146,7 +147,7 @@ class MemoryRelief:
             log.warning(
                 "memory.connection_closed",
                 connection=share.holder.label,
-                unfinished_bytes=share.stuck_octets,
+                unfinished_bytes=share.buffered_octets,
                 unacked_bytes=share.unacked_octets,
                 used_bytes=self._alarms.memory_octets,
                 limit_bytes=self._alarms.memory_limit_octets,

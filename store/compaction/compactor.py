@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # What a message costs beside its octets when it is moved, and a row of them.
 _MESSAGE_BYTES: Final = 4
 _ROW_BYTES: Final = 24
-# Messages whose fate is looked up at once while moving, and the octets of those moved at once.
+# Messages that are looked up at once while moving, and the octets of those moved at once.
 _PIECE: Final = 32
 _PIECE_BYTES: Final = 32 * 1024
 # What a step takes is counted in octets: one that is moved is one, and so about 10 ns. By that
@@ -73,7 +73,7 @@ class CompactionCounters:
     passed_bytes: int = 0
     moved_messages: int = 0
     moved_bytes: int = 0
-    relogged: int = 0
+    rewritten: int = 0
 
 
 @dataclass(slots=True)
@@ -382,7 +382,7 @@ class Compactor:
         if not needed:
             return 0
         self._journal.rewrite_settlements(queue_id, needed)
-        self.counters.relogged += len(needed)
+        self.counters.rewritten += len(needed)
         return _size_of_settles(needed)
 
     # The end of a round.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from vouchmq.store.journal.segment import Segment
-    from vouchmq.store.journal.segments import Vacated
+    from vouchmq.store.journal.segments import RetiredSegment
 
 # Settled ranges of more LSNs are never expanded.
 _LONG_RANGE: Final = 256
@@ -40,11 +40,11 @@ class Pending:
         "moves",
         "positions",
         "raws",
-        "relogs",
+        "retired_early",
+        "rewritten",
         "runs",
         "settled_ranges",
         "settles",
-        "vacated",
         "written_ms",
     )
 
@@ -57,8 +57,8 @@ class Pending:
         self.arrivals: list[int] = []
         self.settles: dict[int, list[int]] = {}
         self.settled_ranges: list[tuple[int, range]] = []
-        self.relogs: list[tuple[int, Sequence[int]]] = []
-        self.vacated: list[Segment] = []
+        self.rewritten: list[tuple[int, Sequence[int]]] = []
+        self.retired_early: list[Segment] = []
         self.defines: list[bytes] = []
         self.drops: list[int] = []
         self.dropped_again: list[int] = []
@@ -71,7 +71,9 @@ class Pending:
     @property
     def asks_for_sync(self) -> bool:
         """Whether somebody waits for this to be durable."""
-        return bool(self.runs or self.defines or self.drops or self.vacated or self.has_barrier)
+        return bool(
+            self.runs or self.defines or self.drops or self.retired_early or self.has_barrier
+        )
 
     @property
     def brings_new(self) -> bool:
@@ -81,7 +83,7 @@ class Pending:
     @property
     def has_riders(self) -> bool:
         """Whether there is anything that is written without asking for a sync."""
-        settles = self.settles or self.settled_ranges or self.relogs
+        settles = self.settles or self.settled_ranges or self.rewritten
         return bool(settles or self.marks or self.moves or self.dropped_again)
 
     @property
@@ -137,8 +139,8 @@ class Pending:
             for queue_id, lsns in self.settled_ranges
             if lsns.start < first_lsn
         ]
-        left.relogs = self.relogs
-        left.vacated = self.vacated
+        left.rewritten = self.rewritten
+        left.retired_early = self.retired_early
         left.dropped_again = self.dropped_again
         left.marks, left.marks_before = self.marks, self.marks_before
         return left
@@ -161,12 +163,12 @@ class Pending:
         if self.moves:
             put_numbers(parts, records.MOVES, self.moves, 3)
             put_numbers(parts, records.MOVES_WRITTEN, self.arrivals, 1)
-        if self.settles or self.settled_ranges or self.relogs:
-            parts += records.pack_settles((*self.all_settles(), *self.relogs))
+        if self.settles or self.settled_ranges or self.rewritten:
+            parts += records.pack_settles((*self.all_settles(), *self.rewritten))
         if self.drops or self.dropped_again:
             put_numbers(parts, records.DROPPED_QUEUES, self.drops + self.dropped_again, 1)
-        if self.vacated:
-            put_vacated(parts, self.vacated)
+        if self.retired_early:
+            put_retired(parts, self.retired_early)
         if self.positions is not None:
             put_numbers(parts, records.POSITIONS, self.positions.flat, WIDTH)
         if self.marks:
@@ -189,7 +191,7 @@ def encode_head(
     definitions: list[bytes],
     marks: Mapping[int, int],
     gaps: Sequence[tuple[int, int]],
-    vacated: Sequence[Vacated],
+    retired_early: Sequence[RetiredSegment],
 ) -> list[bytes]:
     """Return the sections of a segment's first block."""
     info = records.pack_numbers([segment_size_bytes])
@@ -200,8 +202,8 @@ def encode_head(
         put_numbers(parts, records.DELIVERED_MARKS, pairs, 2)
     if gaps:
         put_numbers(parts, records.KNOWN_GAPS, [number for gap in gaps for number in gap], 2)
-    if vacated:
-        put_vacated(parts, vacated)
+    if retired_early:
+        put_retired(parts, retired_early)
     return parts
 
 
@@ -210,7 +212,7 @@ def put_numbers(parts: list[bytes], kind: int, numbers: Sequence[int], width: in
     parts += records.pack_section(kind, len(numbers) // width, records.pack_numbers(numbers))
 
 
-def put_vacated(parts: list[bytes], segments: Sequence[Segment | Vacated]) -> None:
+def put_retired(parts: list[bytes], segments: Sequence[Segment | RetiredSegment]) -> None:
     """Append the section that names segments which left out of turn."""
     numbers = [n for s in segments for n in (s.generation, s.first_number, s.last_number)]
     put_numbers(parts, records.VACATED, numbers, 3)

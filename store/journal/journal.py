@@ -240,7 +240,7 @@ class Journal:
 
     def rewrite_settlements(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer settles again whose block is about to go; they are counted already."""
-        self._turn.relogs.append((queue_id, lsns))
+        self._turn.rewritten.append((queue_id, lsns))
 
     def rewrite_drop(self, queue_id: int) -> None:
         """Buffer again that a queue is gone; it is counted already."""
@@ -252,7 +252,7 @@ class Journal:
         It is not the oldest and not the newest, no live copy is in it, and of what it says
         everything that others need was logged again.
         """
-        self._turn.vacated.append(segment)
+        self._turn.retired_early.append(segment)
 
     def _add_route(self, queue_ids: tuple[int, ...], tail: bytes) -> int:
         if len(self._routes) >= self._route_limit:
@@ -338,7 +338,7 @@ class Journal:
         first_lsn = self.written_lsn + 1
         offset = self._chain.active.offset
         # The scan looks into few kinds of blocks; this one must be among them.
-        kind = records.CHECKPOINT if self._turn.vacated else records.BATCH
+        kind = records.CHECKPOINT if self._turn.retired_early else records.BATCH
         size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind)
         self.unsynced_bytes += size
         self.written_lsn = self.next_lsn - 1
@@ -359,11 +359,11 @@ class Journal:
         # it hands out, and its LSNs are given again.
         marks = self._all_marks | self._turn.marks_before
         chain = self._chain
-        vacated = chain.vacated
-        head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, vacated)
+        retired_early = chain.retired_early
+        head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, retired_early)
         self.unsynced_bytes += chain.begin(head, need, self.written_lsn + 1, brings_new=brings_new)
         rested = (chain.resting[-1], self._index.active) if chain.resting else None
-        self._summarizer.begin(rested, chain.gaps, vacated, marks)
+        self._summarizer.begin(rested, chain.gaps, retired_early, marks)
         begun = self._chain.active
         self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
 
@@ -444,13 +444,13 @@ class Journal:
         self._summarizer.add(turn, keys, self._notes.words() if has_notes else ())
         if has_notes:
             self._notes.count()
-        if has_notes or turn.relogs or turn.dropped_again:
+        if has_notes or turn.rewritten or turn.dropped_again:
             chain.note_outer()
         for queue_id in turn.drops:
             self._all_marks.pop(queue_id, None)
             self._notes.count_drop(queue_id)
             chain.drop_queue(queue_id)
-        for segment in turn.vacated:
+        for segment in turn.retired_early:
             chain.retire(segment)
 
     # What group commit asks.
@@ -526,9 +526,9 @@ class Journal:
         """Return file work for somebody who may block; none of it is needed for safety."""
         return self._chain.take_file_tasks()
 
-    def set_aside(self, segment: Segment) -> None:
+    def leave_out(self, segment: Segment) -> None:
         """Leave out a damaged segment whose live copies were moved and synced."""
-        self._chain.set_aside(segment)
+        self._chain.leave_out(segment)
         self._forget_segments()
 
     def _forget_segments(self) -> None:

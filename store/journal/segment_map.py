@@ -1,7 +1,7 @@
 """Which segment holds the live copies with an LSN.
 
 A message lives in the segment that was active when its LSN was handed out, until it is moved. So
-ranges of LSNs have a home, and a segment that was emptied leaves few ranges behind: those of its
+ranges of LSNs have a segment, and a segment that was emptied leaves few ranges behind: those of its
 messages that live on, whatever died between them.
 
 It must not know what a segment is.

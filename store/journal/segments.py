@@ -3,7 +3,7 @@
 Segments go oldest first: a settle is only ever needed while an older segment lives. One
 that holds no live copy is first declared gone (field `oldest` of later blocks) and removed
 or recycled once such a block is synced, so that no crash can bring back a part of the past.
-One in the middle goes the same way when somebody has logged its settles again (`vacate`).
+One in the middle goes the same way when somebody has logged its settles again (`retire`).
 
 It knows blocks by number and size only; what they say is the journal's business.
 """
@@ -26,7 +26,7 @@ DAMAGED_SUFFIX: Final = ".damaged"
 _JOIN_BELOW_BYTES: Final = 16 * 1024
 
 
-class Vacated(NamedTuple):
+class RetiredSegment(NamedTuple):
     """A segment that was left out of turn: its blocks are missed by nobody."""
 
     generation: int
@@ -57,7 +57,7 @@ class ChainState:
     number: int = 1
     gaps: list[tuple[int, int]] = field(default_factory=list)
     moved: dict[int, Segment] = field(default_factory=dict)
-    vacated: list[Vacated] = field(default_factory=list)
+    retired_early: list[RetiredSegment] = field(default_factory=list)
     settled: Mapping[int, LsnSet] = field(default_factory=dict)
 
 
@@ -81,7 +81,7 @@ class SegmentChain:
         self._generation = state.generation
         self._segment_map: SegmentMap[Segment] = SegmentMap()
         self._segment_map.restore([(s.first_lsn, s) for s in state.segments], state.moved)
-        self._vacated = state.vacated
+        self._retired_early = state.retired_early
         # Of the segments that recovery found, while there are any: what had been settled.
         self._recovered = {segment.generation for segment in state.segments}
         self._recovered_settled = state.settled
@@ -141,10 +141,10 @@ class SegmentChain:
         return self._segment_pool.ready_bytes
 
     @property
-    def vacated(self) -> list[Vacated]:
+    def retired_early(self) -> list[RetiredSegment]:
         """Those left out of turn that an older one might make somebody look for."""
         oldest = self._segments[0].generation if self._segments else 0
-        return [each for each in self._vacated if each.generation > oldest]
+        return [each for each in self._retired_early if each.generation > oldest]
 
     def append(
         self,
@@ -157,7 +157,7 @@ class SegmentChain:
         """Write one block at the end of the active segment; return its size in octets.
 
         Raises:
-            OSError: nothing was written, or something that `scrub` will wipe.
+            OSError: nothing was written, or something that `wipe_header` will wipe.
         """
         active = self.active
         block = self._seal(active, kind, payload, length, first_lsn, next_lsn)
@@ -456,7 +456,7 @@ class SegmentChain:
             self._leave(segments[0], self.number)
         if len(segments) == was:
             return False
-        self._vacated = self.vacated
+        self._retired_early = self.retired_early
         return True
 
     def retire(self, segment: Segment) -> None:
@@ -465,8 +465,8 @@ class SegmentChain:
         It holds no live copy, and what it says about others was logged again.
         """
         if segment in self._segments:
-            self._vacated.append(
-                Vacated(segment.generation, segment.first_number, segment.last_number)
+            self._retired_early.append(
+                RetiredSegment(segment.generation, segment.first_number, segment.last_number)
             )
             self._leave(segment, self.number - 1)
 
@@ -474,12 +474,12 @@ class SegmentChain:
         """Leave a segment out; block `number` and those behind it say so."""
         self._retired.append((segment, number))
         self._segments.remove(segment)
-        self._forget_home(segment)
+        self._forget_ranges_of(segment)
         self._recovered.discard(segment.generation)
         if not self._recovered:
             self._recovered_settled = {}
 
-    def _forget_home(self, segment: Segment) -> None:
+    def _forget_ranges_of(self, segment: Segment) -> None:
         # Moves go to younger segments: what is older may still hold what was moved to this one.
         self._segment_map.forget(segment, lambda each: each.generation > segment.generation)
 
@@ -492,13 +492,13 @@ class SegmentChain:
             if self._segment_pool.keep(segment.name, segment.generation, segment.size_bytes):
                 self._is_directory_dirty = True
 
-    def set_aside(self, segment: Segment) -> None:
+    def leave_out(self, segment: Segment) -> None:
         """Leave out a damaged segment whose live copies were moved and synced.
 
         Its file is renamed, not removed. The numbers of its blocks are among `gaps`.
         """
         self._segments.remove(segment)
-        self._forget_home(segment)
+        self._forget_ranges_of(segment)
         self.disk.rename(segment.name, segment.name + DAMAGED_SUFFIX)
         self._is_directory_dirty = True
 

@@ -37,7 +37,7 @@ from vouchmq.store.journal.segment import (
     summary_name,
 )
 from vouchmq.store.journal.segment_pool import SPARE_SUFFIX
-from vouchmq.store.journal.segments import DAMAGED_SUFFIX, ChainState, Vacated
+from vouchmq.store.journal.segments import DAMAGED_SUFFIX, ChainState, RetiredSegment
 from vouchmq.store.reading.index import Index, SegmentIndex
 from vouchmq.store.recovery.replay import RecoveredQueue, Remains, Replay
 from vouchmq.store.recovery.scan import Extent, Verdict, list_generations, merge_gaps, read_segment
@@ -195,7 +195,7 @@ def open_journal(
     definitions = replay.definitions()
     if verdict.holes:
         report.damaged = _describe(verdict, remains)
-        _set_damaged_aside(disk, journal, verdict, remains, segments)
+        _leave_out_damaged(disk, journal, verdict, remains, segments)
     _ask(journal, recall, position_of)
     return journal, Recovered(definitions, _queues(replay, journal, report), notes, report)
 
@@ -274,8 +274,8 @@ def _is_rubbish(name: str, verdict: Verdict) -> bool:
     generation = parse_generation(name)
     if generation is None:
         return False
-    is_vacated = any(generation == left for left, _, _ in verdict.vacated)
-    return generation < verdict.oldest or generation in verdict.abandoned or is_vacated
+    is_retired = any(generation == left for left, _, _ in verdict.retired_early)
+    return generation < verdict.oldest or generation in verdict.abandoned or is_retired
 
 
 def _write_again(disk: Disk, extents: list[Extent], verdict: Verdict) -> None:
@@ -408,7 +408,7 @@ def _state(
         generation=max([*list_generations(stems), end.generation if end is not None else 0]),
         gaps=merge_gaps([*verdict.gaps, *_lost_numbers(verdict)]),
         moved=replay.moved,
-        vacated=[Vacated(*left) for left in verdict.vacated],
+        retired_early=[RetiredSegment(*left) for left in verdict.retired_early],
         settled={q: replay.settled[q] for q in replay.settled if q in live},
     )
     state = JournalState(chain, marks=replay.live_marks(), definitions=replay.definitions())
@@ -450,7 +450,7 @@ def _describe(verdict: Verdict, remains: dict[int, Remains]) -> list[Damage]:
     ]
 
 
-def _set_damaged_aside(
+def _leave_out_damaged(
     disk: Disk,
     journal: Journal,
     verdict: Verdict,
@@ -468,7 +468,7 @@ def _set_damaged_aside(
     for target in ticket.targets:
         target.sync()
     for segment in emptied:
-        journal.set_aside(segment)
+        journal.leave_out(segment)
     names = disk.listdir()
     for generation in damaged - {segment.generation for segment in emptied}:
         if segment_name(generation) in names:

@@ -1,8 +1,8 @@
 """From checked blocks to queues: what was published, minus what was settled.
 
 Segments are replayed newest first. A settle never stands before what it settles, so when a
-message is met its fate is known. Contents are stepped over: what comes out is LSNs, and where
-each block lies, so that whoever wants a message can fetch it.
+message is met it is known what became of it. Contents are stepped over: what comes out is LSNs,
+and where each block lies, so that whoever wants a message can fetch it.
 
 Spec: DURABLE-12, DURABLE-13
 """

@@ -39,7 +39,7 @@ class Extent:
     oldest: int
     block_count: int
     gaps: list[Gap] = field(default_factory=list)
-    vacated: list[Left] = field(default_factory=list)
+    retired_early: list[Left] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,7 +62,7 @@ class Verdict:
     """What of the scanned extents counts.
 
     `unproven` is the first block number that no block declares synced. Segments below
-    `oldest` were declared gone, and those of `vacated`; those of `doomed` lie behind the torn
+    `oldest` were declared gone, and those of `retired_early`; those of `doomed` lie behind the torn
     tail, those of `abandoned` were given up when their very first block could not be written.
     `end` is the end mark, if there is one: what it names was synced, whether it is there or not.
     """
@@ -75,7 +75,7 @@ class Verdict:
     unproven: int
     doomed: list[int]
     abandoned: list[int]
-    vacated: list[Left]
+    retired_early: list[Left]
     end: EndMark | None = None
 
     def damaged_generations(self) -> set[int]:
@@ -195,7 +195,7 @@ def _read_declared(buffer: bytes, start: int, end: int, extent: Extent) -> None:
         extent.gaps += zip(numbers, numbers, strict=True)
     if records.VACATED in sections:
         numbers = iter(records.unpack_numbers(buffer, sections[records.VACATED]))
-        extent.vacated += zip(numbers, numbers, numbers, strict=True)
+        extent.retired_early += zip(numbers, numbers, numbers, strict=True)
 
 
 def judge(extents: list[Extent], generations: list[int], end: EndMark | None = None) -> Verdict:
@@ -205,26 +205,26 @@ def judge(extents: list[Extent], generations: list[int], end: EndMark | None = N
     so counts itself: files go after it is synced, so without it they are still there.
     """
     for oldest in sorted({extent.oldest for extent in extents}, reverse=True):
-        verdict = _judge_without_vacated(oldest, extents, generations, end)
+        verdict = _judge_without_retired(oldest, extents, generations, end)
         if any(extent.oldest == oldest for extent in verdict.accepted):
             return verdict
-    return _judge_without_vacated(0, extents, generations, end)
+    return _judge_without_retired(0, extents, generations, end)
 
 
-def _judge_without_vacated(
+def _judge_without_retired(
     oldest: int, extents: list[Extent], generations: list[int], end: EndMark | None
 ) -> Verdict:
-    """Leave out segments that were vacated, if the blocks that say so count themselves.
+    """Leave out segments that were retired early, if the blocks that say so count themselves.
 
-    Or did count until their own segment was vacated, by a newer one: otherwise a torn tail that
-    declares a segment gone would take that segment's word along, and never give it back.
+    Or did count until their own segment was retired early, by a newer one: otherwise a torn tail
+    that declares a segment gone would take that segment's word along, and never give it back.
     """
-    believed = {left for extent in extents for left in extent.vacated}
+    believed = {left for extent in extents for left in extent.retired_early}
     while True:
         verdict = _judge_from(oldest, extents, generations, believed, end)
         gone = {generation for generation, _, _ in believed}
         speakers = [*verdict.accepted, *(e for e in extents if e.generation in gone)]
-        declared = {left for extent in speakers for left in extent.vacated}
+        declared = {left for extent in speakers for left in extent.retired_early}
         if believed <= declared:
             return verdict
         believed &= declared
@@ -234,15 +234,15 @@ def _judge_from(
     oldest: int,
     extents: list[Extent],
     generations: list[int],
-    vacated: set[Left],
+    retired_early: set[Left],
     end: EndMark | None = None,
 ) -> Verdict:
-    left_out = {generation for generation, _, _ in vacated}
+    left_out = {generation for generation, _, _ in retired_early}
     generations = [generation for generation in generations if generation not in left_out]
     synced = max((extent.synced for extent in extents), default=0)
     synced = max(synced, end.number if end is not None else 0)
     known = [gap for extent in extents for gap in extent.gaps]
-    gaps = merge_gaps([*known, *((first, last) for _, first, last in vacated)])
+    gaps = merge_gaps([*known, *((first, last) for _, first, last in retired_early)])
     judged = [e for e in extents if e.generation >= oldest and e.generation not in left_out]
     accepted: list[Extent] = []
     holes: list[Hole] = []
@@ -286,7 +286,7 @@ def _judge_from(
         unproven=synced + 1,
         doomed=[generation for generation in generations if generation > newest],
         abandoned=[g for g in abandoned if g not in {e.generation for e in accepted}],
-        vacated=sorted(vacated),
+        retired_early=sorted(retired_early),
         end=end,
     )
 

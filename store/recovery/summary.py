@@ -99,7 +99,7 @@ class Summary:
         self._drops: list[int] = []
         self._marks: dict[int, int] = {}
         self._gaps: list[tuple[int, int]] = []
-        self._vacated: list[tuple[int, int, int]] = []
+        self._retired_early: list[tuple[int, int, int]] = []
         self._words: dict[tuple[int, bytes], bytes | None] = {}
         self._positions = Rows()
 
@@ -113,12 +113,14 @@ class Summary:
             self.add_settle(queue_id, lsns)
         if turn.marks:
             self._marks.update(turn.marks)
-        if turn.moves or turn.relogs or turn.dropped_again or turn.vacated:
+        if turn.moves or turn.rewritten or turn.dropped_again or turn.retired_early:
             self._add_runs(self._moves, turn.moves, routes)
-            for queue_id, some in turn.relogs:
+            for queue_id, some in turn.rewritten:
                 self.add_settle(queue_id, some)
             self._drops += turn.dropped_again
-            self._vacated += ((s.generation, s.first_number, s.last_number) for s in turn.vacated)
+            self._retired_early += (
+                (s.generation, s.first_number, s.last_number) for s in turn.retired_early
+            )
         if turn.positions is not None:
             self._add_positions(turn.positions.flat)
         if turn.drops or turn.defines:
@@ -154,12 +156,12 @@ class Summary:
     def add_head(
         self,
         gaps: Iterable[tuple[int, int]],
-        vacated: Iterable[tuple[int, int, int]],
+        retired_early: Iterable[tuple[int, int, int]],
         marks: Mapping[int, int],
     ) -> None:
         """Take in what a head says beside its snapshot, which is read from the head itself."""
         self._gaps += gaps
-        self._vacated += vacated
+        self._retired_early += retired_early
         self._marks.update(marks)
 
     def add_settle(self, queue_id: int, lsns: Sequence[int]) -> None:
@@ -226,7 +228,7 @@ class Summary:
             self._drops += _numbers(bodies, records.DROPPED_QUEUES)
             self._marks.update((q, lsn) for q, lsn in _rows(bodies, records.DELIVERED_MARKS, 2))
             self._gaps += ((a, b) for a, b in _rows(bodies, records.KNOWN_GAPS, 2))
-            self._vacated += ((g, a, b) for g, a, b in _rows(bodies, records.VACATED, 3))
+            self._retired_early += ((g, a, b) for g, a, b in _rows(bodies, records.VACATED, 3))
             if records.DEFINITIONS in bodies:
                 self._definitions += records.unpack_texts(*bodies[records.DEFINITIONS])
             for kind in (records.NOTES, records.FORGOTTEN_NOTES):
@@ -280,7 +282,7 @@ class Summary:
         for kind, rows, width in (
             (records.DELIVERED_MARKS, self._marks.items(), 2),
             (records.KNOWN_GAPS, self._gaps, 2),
-            (records.VACATED, self._vacated, 3),
+            (records.VACATED, self._retired_early, 3),
         ):
             put_numbers(small, kind, [number for row in rows for number in row], width)
         yield b"".join(small)
@@ -353,7 +355,7 @@ class Found(NamedTuple):
     def extent(self) -> Extent:
         """The segment as a scan would have found it."""
         facts = self.facts
-        vacated = iter(self._numbers(records.VACATED))
+        retired_early = iter(self._numbers(records.VACATED))
         gaps = iter(self._numbers(records.KNOWN_GAPS))
         return Extent(
             generation=facts.generation,
@@ -368,7 +370,7 @@ class Found(NamedTuple):
             oldest=facts.oldest,
             block_count=facts.last_number - facts.first_number + 1,
             gaps=list(zip(gaps, gaps, strict=True)),
-            vacated=list(zip(vacated, vacated, vacated, strict=True)),
+            retired_early=list(zip(retired_early, retired_early, retired_early, strict=True)),
         )
 
     @property

@@ -38,13 +38,13 @@ class Summarizer:
         self,
         rested: tuple[Segment, SegmentIndex] | None,
         gaps: Iterable[tuple[int, int]],
-        vacated: Iterable[tuple[int, int, int]],
+        retired_early: Iterable[tuple[int, int, int]],
         marks: Mapping[int, int],
     ) -> None:
         """A segment was begun with this in its head; the one before it takes no more blocks."""
         self.finish()
         summary, self._summary = self._summary, Summary(self._segment_size_bytes)
-        self._summary.add_head(gaps, vacated, marks)
+        self._summary.add_head(gaps, retired_early, marks)
         if rested is not None and summary is not None and not summary.is_too_large:
             segment, index = rested
             segment.has_summary = True

@@ -1,4 +1,4 @@
-"""The program of the sync helper process; see sync_worker.py for the other end.
+"""The program of the sync helper process; see worker.py for the other end.
 
 Run as a script with descriptors 3 to 6: eventfd of requests, eventfd of replies, shared
 page, socket. It imports as little as it can, as its memory is part of the broker's. It
@@ -52,7 +52,7 @@ class Helper:
         os.eventfd_write(REPLY, 1)
 
     def sync(self, slots: tuple[int, ...]) -> tuple[int, int]:
-        """Return 0 or the errno of the first failure, and the same of companions."""
+        """Return 0 or the errno of the first failure, and the same of the extra targets."""
         companion_errno = 0
         for slot in slots:
             # The descriptor was sent before the request, but may not be read yet.

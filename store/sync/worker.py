@@ -33,8 +33,8 @@ from vouchmq.store.disk import Disk, Syncable
 from vouchmq.store.sync.sched_slice import ask_for_slice
 
 PAGE_SIZE: Final = 4096
-# sequence, count, slots... at REQUEST; sequence, errno, companions' errno at REPLY.
-# See sync_helper.py.
+# sequence, count, slots... at REQUEST; sequence, errno, the extra targets' errno at REPLY.
+# See helper.py.
 REQUEST_AT: Final = 64
 REPLY_AT: Final = 0
 MAX_TARGETS: Final = 480
@@ -95,7 +95,7 @@ def sync_all(targets: Sequence[Syncable]) -> int:
 
 
 def sync_each(targets: Sequence[Syncable]) -> tuple[int, int]:
-    """The same, and the errno of companions."""
+    """The same, and the errno of the extra targets."""
     companion_errno = 0
     for target in targets:
         try:

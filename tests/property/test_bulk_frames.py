@@ -157,7 +157,7 @@ def test_any_cut_of_the_bytes_gives_the_same(
     cuts = sorted(set(data.draw(st.lists(st.integers(0, len(stream)), max_size=12))))
     walk = opened()
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        walk.feed(stream[start:stop])
+        walk.receive_data(stream[start:stop])
     for channel, inbox in walk.inboxes.items():
         assert list(inbox.deliveries) == expected[channel].deliveries
         assert list(inbox.outcomes) == expected[channel].outcomes
@@ -173,7 +173,7 @@ def test_byte_by_byte_gives_the_same(made: tuple[bytes, dict[int, Expected]]) ->
     stream, expected = made
     walk = opened()
     for place in range(len(stream)):
-        walk.feed(stream[place : place + 1])
+        walk.receive_data(stream[place : place + 1])
     for channel, inbox in walk.inboxes.items():
         assert list(inbox.deliveries) == expected[channel].deliveries
         assert list(inbox.outcomes) == expected[channel].outcomes
@@ -192,7 +192,7 @@ def test_a_changed_byte_is_read_or_refused_and_nothing_else(
     cut = data.draw(st.integers(0, len(stream)))
     walk = opened()
     try:
-        walk.feed(bytes(stream[:cut]))
-        walk.feed(bytes(stream[cut:]))
+        walk.receive_data(bytes(stream[:cut]))
+        walk.receive_data(bytes(stream[cut:]))
     except BrokenFrameError as error:
         assert str(error)

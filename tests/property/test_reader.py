@@ -47,7 +47,7 @@ def read(pieces: list[bytes]) -> tuple[list[Thing], HardError | None]:
     said: list[Thing] = []
     for piece in pieces:
         try:
-            for event in reader.feed(piece):
+            for event in reader.receive_data(piece):
                 said += things(event)
         except HardError as error:
             return said, error
@@ -343,7 +343,7 @@ def test_what_was_published_is_delivered(frames: list[bytes], mark: int, frame_m
 
 def test_runs_are_as_long_as_they_can_be() -> None:
     octets = wire.publish(1, "q", b"x") * 100 + wire.ack(1, 1) * 3 + wire.publish(1, "q") * 10
-    events = list(Reader(wire.FRAME_MAX, LARGEST_BODY).feed(octets))
+    events = list(Reader(wire.FRAME_MAX, LARGEST_BODY).receive_data(octets))
     assert [(kind, len(list(group))) for kind, group in groupby(event[0] for event in events)] == [
         (PUBLISHES, 1),
         (ACKS, 1),

@@ -81,7 +81,7 @@ class UnackedMachine(RuleBasedStateMachine):
     @rule(place=st.floats(0, 1), work=st.integers(1, 60))
     def ack_up_to_in_pieces(self, place: float, work: int) -> None:
         tag = self.near(place)
-        assert self.unacked.delay_queues(tag) == (tag in self.model)
+        assert self.unacked.is_outstanding(tag) == (tag in self.model)
         assert self.unacked.last_tag == max(self.model, default=0)
         if tag not in self.model:
             return

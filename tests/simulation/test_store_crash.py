@@ -506,10 +506,10 @@ def test_harness_catches_a_word_believed_that_does_not_count(
     def believing_all(
         oldest: int, extents: list[scan.Extent], generations: list[int], end: EndMark | None
     ) -> scan.Verdict:
-        said = {left for extent in extents for left in extent.vacated}
+        said = {left for extent in extents for left in extent.retired_early}
         return scan._judge_from(oldest, extents, generations, said, end)
 
-    monkeypatch.setattr(scan, "_judge_without_vacated", believing_all)
+    monkeypatch.setattr(scan, "_judge_without_retired", believing_all)
     assert first_failing_seed() is not None
 
 

@@ -5,7 +5,7 @@ breath and so stands in one block of the journal: after a crash the message is i
 the others (DLX-08, DLX-11). Nothing is delivered from here; what a target then drops in its turn
 is dropped in its dispatch, so that chains of any length never recurse (DLX-12).
 
-A block that a full disk refuses has taken nothing: the office keeps its dead letters, tells the
+A block that a full disk refuses has taken nothing: the publisher keeps its dead letters, tells the
 journal that their sources still have them, and sends them again when the disk takes blocks again.
 
 Spec: DLX-06 … DLX-12, DLX-20
@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 class VHostRouter(Protocol):
-    """A virtual host, as far as dead letters walk through it."""
+    """A virtual host, as far as dead letters are routed through it."""
 
     exchanges: dict[str, Exchange]
     generation: int
@@ -66,7 +66,7 @@ class VHostRouter(Protocol):
 
 
 class Refused(Protocol):
-    """The journal's ear for settles that did not happen."""
+    """The journal, told of settles that did not happen."""
 
     def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """These copies are not gone after all."""
@@ -76,10 +76,10 @@ class DeadLetterConfig:
     """The dead letter settings of one queue.
 
     Args:
-        office: sends them
+        dead_letter_publisher: sends them
         exchange: the dead letter exchange, which need not exist
         routing_key: of the dead letters, None: as they were published
-        stuck: keeps what nobody takes, None: it is dropped (DLX-09)
+        pending: keeps what nobody takes, None: it is dropped (DLX-09)
         is_safe: what dies from now on is kept so, too, and not only what had been before
     """
 
@@ -90,19 +90,19 @@ class DeadLetterConfig:
         dead_letter_publisher: DeadLetterPublisher,
         exchange: str,
         routing_key: str | None,
-        stuck: PendingDeadLetters | None = None,
+        pending: PendingDeadLetters | None = None,
         *,
         is_safe: bool = False,
     ) -> None:
         self._dead_letter_publisher = dead_letter_publisher
         self._is_safe = is_safe
-        self.pending = stuck
+        self.pending = pending
         self.exchange = exchange
         self.routing_key = routing_key
         self.told: set[tuple[str, DeadLetterReason]] = set()  # what has been logged, once each
 
     def send(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
-        """Let messages go; they are in no line of their queue any more and not unacked."""
+        """Let messages go; they are in no ready list of their queue any more and not unacked."""
         if not self._is_safe:
             self._dead_letter_publisher.send(queue, self, messages, reason)
         else:
@@ -115,12 +115,12 @@ class DeadLetterConfig:
 
     @property
     def is_nested(self) -> bool:
-        """True when letters are being sent for the sake of letters for the sake of letters …"""
+        """True while dead letters are sent that make dead letters, many levels deep"""
         return self._dead_letter_publisher.is_nested
 
     @property
     def pace(self) -> DeadLetterPace:
-        """See `Office`."""
+        """See `DeadLetterPublisher`."""
         return self._dead_letter_publisher.pace
 
     def withdraw(self, queue: Queue, messages: list[Message]) -> None:
@@ -133,7 +133,7 @@ class DeadLetterPublisher:
 
     Args:
         domain: finds a virtual host by its name
-        storing: gives messages to their targets
+        enqueuer: gives messages to their targets
         journal: returns the journal, which does not exist yet while it is being opened
         wall_ms: the wall clock in milliseconds
         wake: sees to it that a turn is run
@@ -175,12 +175,12 @@ class DeadLetterPublisher:
 
     @property
     def is_gathering(self) -> bool:
-        """See `Letters`."""
+        """See `DeadLetterConfig`."""
         return self._enqueuer.is_gathering
 
     @property
     def is_nested(self) -> bool:
-        """See `Letters`."""
+        """See `DeadLetterConfig`."""
         return self._depth > MOST_DEPTH
 
     def send(
@@ -292,7 +292,7 @@ class DeadLetterPublisher:
                 letters.pending.keep(message, one._replace(taken_by=taken_by))
 
     def release(self, delay_queue: Queue, exchange_name: str, messages: list[Message]) -> None:
-        """Publish delayed messages whose time has come, as they leave their hold (DELAY-13)."""
+        """Publish delayed messages whose time has come, as they leave their queue (DELAY-13)."""
         domain = self._domain(delay_queue.spec.vhost)
         exchange = domain.exchanges.get(exchange_name) if domain is not None else None
         with self._one_block():
@@ -423,7 +423,7 @@ class DeadLetterPublisher:
         hooks = queue.hooks
         if hooks is None or hooks.dead_letters is None or hooks.dedup is None:
             return
-        if hooks.dedup.sends_letters and not self._depth:
+        if hooks.dedup.has_dead_letters and not self._depth:
             self.send(queue, hooks.dead_letters, [message], DeadLetterReason.REJECTED)
 
     def _store(
@@ -505,21 +505,21 @@ class DeadLetterPublisher:
             queue = sent.queue
             for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
                 self._journal().unsettle(store_id, lsns)
-            stuck = (
+            undelivered = (
                 queue.hooks.dead_letters.pending
                 if queue.hooks and queue.hooks.dead_letters
                 else None
             )
             had = [each for each in sent.messages if not is_gone(each)]
             if queue.recorder is not None and not queue.is_deleted:
-                # What is stuck still is in the queue.
+                # What is pending still is in the queue.
                 queue.recorder.back(
-                    [each for each in had if stuck is None or not stuck.knows(each)]
+                    [each for each in had if undelivered is None or not undelivered.knows(each)]
                 )
-            if sent.one is None or stuck is None:
+            if sent.one is None or undelivered is None:
                 kept.append(sent)
             elif had:
-                stuck.keep_again(sent.messages[0], sent.one)
+                undelivered.keep_again(sent.messages[0], sent.one)
                 queue.keeps(sent.messages)
         self._kept += reversed(kept)
         self._forget(lambda _, message: is_gone(message))

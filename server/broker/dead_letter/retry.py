@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.ports import NoteLog
     from vouchmq.server.broker.timers import Timers
 
-# The first octet of the keys of these notes; the LSN follows (see `care.py`).
+# The first octet of the keys of these notes; the LSN follows (see `FeatureHooks.recall`).
 PENDING: Final = b"l"
 # Tried in one turn; the others follow in the next ones.
 TURN_TRIES: Final = 512
-# How often a change of the topology is looked for while something is stuck.
+# How often a change of the topology is looked for while something is pending.
 LOOK_MS: Final = 200
 _LSN: Final = Struct(">Q")
 _HEAD: Final = Struct(">BQ")
@@ -51,7 +51,7 @@ class PendingDeadLetters:
 
     Args:
         queue: whose they are
-        office: tries them
+        dead_letter_publisher: tries them
         timers: ring when it is time to try again
         interval_ms: between two tries
         log: returns the journal, for notes
@@ -181,7 +181,7 @@ class PendingDeadLetters:
         return None if one is None else packed(one)
 
     def restore(self, notes: dict[bytes, bytes]) -> None:
-        """Take out of their line what had been kept before a restart, and try it."""
+        """Take out of the ready list what had been kept before a restart, and try it."""
         kept = {
             _LSN.unpack(key[1:])[0]: unpacked(value)
             for key, value in notes.items()

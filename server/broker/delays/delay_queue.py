@@ -87,16 +87,16 @@ class DelayQueue(Queue):
         return len(self._heap)
 
     def check(self, raw: bytes) -> int:
-        """See `Gate` (DELAY-21)."""
+        """See `PublishFilter` (DELAY-21)."""
         del raw
         return TAKES if self.has_room(1, 0) else REFUSES
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
-        """See `Gate`."""
+        """See `PublishFilter`."""
         return self.has_room(len(raws), 0)
 
     def has_room(self, count: int, octets: int) -> bool:
-        """See `Gate`."""
+        """See `PublishFilter`."""
         del octets
         return len(self._heap) + count <= self._most
 
@@ -211,9 +211,9 @@ class DelayQueue(Queue):
         if due_ms <= now_ms:
             self.wake()
         elif not now_ms < self._armed_ms <= due_ms:
-            self._armed_ms = self._timers.at(due_ms, self._ring)
+            self._armed_ms = self._timers.at(due_ms, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         if not self.is_deleted:
             self.wake()
 

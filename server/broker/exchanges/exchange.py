@@ -125,9 +125,9 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self.router = ROUTERS[self.routed_type or "direct"](self.arguments)
-        self.govern({})
+        self.apply_policy({})
 
-    def govern(self, policy: Mapping[str, object]) -> None:
+    def apply_policy(self, policy: Mapping[str, object]) -> None:
         """From now on this policy says what the arguments do not (EXCH-63, DELAY-11)."""
         alternate = as_text(self.arguments.get(ALTERNATE_EXCHANGE))
         if ALTERNATE_EXCHANGE not in self.arguments:

@@ -1,4 +1,4 @@
-"""Gives a queue the rooms of its features, and other ones when its features change."""
+"""Builds the features that a queue's options ask for, anew when its options change."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ LETTERS_INTERVAL_MS: Final = 10_000
 
 
 class FeatureBuilder:
-    """What the rooms of all queues need.
+    """What the features of all queues need.
 
     Args:
         timers: for everything that has a deadline
-        office: sends dead letters
+        dead_letter_publisher: sends dead letters
         pager: keeps the memory of all queues within bounds
         journal: returns the journal, which does not exist yet while it is being opened
         clock: tells the journal's clock from the loop's
@@ -77,9 +77,9 @@ class FeatureBuilder:
         self._journal = journal
         self._clock = clock
         self._only_failures = only_failures
-        # Serves waiting consumers at once; see `Limit`.
+        # Serves waiting consumers at once; see `LengthLimit`.
         self.serve: Callable[[Queue], bool] = lambda _: False
-        # Deletes a queue whose lease has run out.
+        # Deletes a queue that nobody has used for so long.
         self.expire: Callable[[Queue], None] = lambda _: None
         self.dead_letter_publisher = dead_letter_publisher
         dead_letter_publisher.expect_expirations = self.expect_expirations
@@ -88,7 +88,7 @@ class FeatureBuilder:
 
     @property
     def log(self) -> NoteLog:
-        """Where rooms note what must be known after a restart."""
+        """Where features note what must be known after a restart."""
         return self._journal()
 
     def apply_options(self, queue: Queue, features: Features) -> None:
@@ -114,7 +114,7 @@ class FeatureBuilder:
         queue.wake()
 
     def _hooks_of(self, queue: Queue) -> FeatureHooks:
-        """The queue's page of rooms, a new one if it has been a plain one."""
+        """The queue's hooks, new ones if it has been a plain one."""
         queue.hooks = queue.hooks or FeatureHooks(queue, self.timers.now_ms)
         return queue.hooks
 
@@ -128,17 +128,17 @@ class FeatureBuilder:
             queue.hooks = None
 
     def _dead_letters(self, queue: Queue, hooks: FeatureHooks, features: Features) -> None:
-        exchange, stuck = features.dead_letter_exchange, None
+        exchange, pending = features.dead_letter_exchange, None
         if hooks.dead_letters is not None:
-            stuck = hooks.dead_letters.pending
-        if features.dead_letters_are_safe and stuck is None:
+            pending = hooks.dead_letters.pending
+        if features.dead_letters_are_safe and pending is None:
             interval_ms = self.letters_interval_ms
-            stuck = PendingDeadLetters(
+            pending = PendingDeadLetters(
                 queue, self.dead_letter_publisher, self.timers, interval_ms, self._journal
             )
         if exchange is None:
-            if stuck is not None:
-                dropped = stuck.drop()
+            if pending is not None:
+                dropped = pending.drop()
                 if queue.recorder is not None:
                     queue.recorder.dropped(dropped, "dropped")
                 queue.drop(dropped)
@@ -148,7 +148,7 @@ class FeatureBuilder:
             self.dead_letter_publisher,
             exchange,
             features.dead_letter_routing_key,
-            stuck,
+            pending,
             is_safe=features.dead_letters_are_safe,
         )
 

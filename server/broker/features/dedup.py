@@ -44,7 +44,7 @@ LONGEST_KEY_OCTETS: Final = 1024
 # So many keys, less one, are read the long way before it is looked anew where they stand.
 LOOK_AGAIN: Final = 15
 SWEEP_MS: Final = 1000
-# The first octet of the keys of these notes (see `care.py`).
+# The first octet of the keys of these notes (see `FeatureHooks.recall`).
 KEYS: Final = b"d"
 _NOTE: Final = struct.Struct(">QQ")
 _LOW: Final = (1 << 64) - 1
@@ -335,7 +335,7 @@ class KeyWindow:
 
 
 class Dedup:
-    """The window of one queue, which is also its gate.
+    """The window of one queue, which is also its publish filter.
 
     Args:
         queue: whose messages they are
@@ -353,12 +353,12 @@ class Dedup:
         self.dropped_count = 0
 
     @property
-    def sends_letters(self) -> bool:
+    def has_dead_letters(self) -> bool:
         """True when duplicates become dead letters (DUP-16)."""
         return self.window.keys.to_letters
 
     def check(self, raw: bytes) -> int:
-        """See `Gate`: a duplicate is dropped and confirmed (DUP-07)."""
+        """See `PublishFilter`: a duplicate is dropped and confirmed (DUP-07)."""
         key = self.key_of(raw)
         if key is None or self._comes_back(raw):
             return TAKES
@@ -375,11 +375,11 @@ class Dedup:
         return lsn
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
-        """See `Gate`."""
+        """See `PublishFilter`."""
         return self.window.new_keys(raws) is not None
 
     def has_room(self, count: int, octets: int) -> bool:
-        """See `Gate`; keys need no room."""
+        """See `PublishFilter`; keys need no room."""
         del count, octets
         return True
 

@@ -163,14 +163,14 @@ class Expiry:
             self._queue.hooks.continue_later()
             return
         if self._armed_ms <= now_ms or due_ms < self._armed_ms:
-            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._ring)
+            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._fire)
 
     def _head_deadline_ms(self, line: ReadyList) -> int | None:
         if not (line.ready or line.refill(at_once=True)):
             return None
         return self.deadline_ms(line.ready[0])
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         if not self._queue.is_deleted:
             self._queue.wake()
 

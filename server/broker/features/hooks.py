@@ -1,6 +1,6 @@
-"""What a queue asks for when it has more to do than a plain one: the rooms of its features.
+"""What a queue asks for when it has more to do than a plain one: its features.
 
-A plain queue has no such page and pays one look for it per run. Each room is None unless the
+A plain queue has no hooks and pays one look for them per run. Each feature is None unless the
 queue has the feature; here stands only who is asked when, and in which order.
 Must not know how a feature works.
 """
@@ -87,9 +87,9 @@ class FeatureHooks:
     def held_count(self) -> int:
         """Messages neither ready nor unacked, which count toward length limits (REDELIVER-20)."""
         delayed = len(self.redelivery.parked) if self.redelivery is not None else 0
-        stuck = self.dead_letters.pending if self.dead_letters is not None else None
+        pending = self.dead_letters.pending if self.dead_letters is not None else None
         dying = sum(len(messages) for messages, _ in self._deferred)
-        return delayed + dying + (len(stuck) if stuck is not None else 0)
+        return delayed + dying + (len(pending) if pending is not None else 0)
 
     def held(self) -> list[Message]:
         """Messages neither ready nor unacked."""
@@ -327,9 +327,9 @@ class FeatureHooks:
             return self.redelivery.recall(key)
         if self.dedup is not None and key[:1] == KEYS:
             return self.dedup.window.recall(key)
-        stuck = self.dead_letters.pending if self.dead_letters is not None else None
-        if stuck is not None and key[:1] == PENDING:
-            return stuck.recall(key)
+        pending = self.dead_letters.pending if self.dead_letters is not None else None
+        if pending is not None and key[:1] == PENDING:
+            return pending.recall(key)
         if self.queue_seq is not None and key[:1] == SEQUENCE_NOTES:
             return self.queue_seq.recall(key)
         return None
@@ -340,8 +340,8 @@ class FeatureHooks:
             self.expiry.restored()
         if self.queue_seq is not None:
             self.queue_seq.restore(notes)
-        # What is stuck is in no line any more when it is looked who had been handed out, and what
-        # keys there are: it has left as far as they are concerned.
+        # A pending dead letter is in no ready list any more when it is looked who had been
+        # delivered, and what keys there are: it has left as far as they are concerned.
         if self.dead_letters is not None and self.dead_letters.pending is not None:
             self.dead_letters.pending.restore(notes)
         if self.dedup is not None:

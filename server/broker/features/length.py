@@ -84,7 +84,7 @@ class LengthLimit:
         return REFUSES
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
-        """See `Gate`."""
+        """See `PublishFilter`."""
         octets = 0 if self.max_octets is None else sum(map(body_size, raws))
         return self.has_room(len(raws), octets)
 

@@ -1,6 +1,6 @@
 """Queues that do not take every message: who is asked, and what they may answer.
 
-A queue without such a say has no gate, and a target without such a queue asks nobody.
+A queue without such a say has no filter, and a target without such a queue asks nobody.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PublishFilter(Protocol):
 
 
 class PublishFilters:
-    """Several gates as one: a message must pass all, in their order."""
+    """Several filters as one: a message must pass all, in their order."""
 
     __slots__ = ("_filters",)
 
@@ -38,24 +38,24 @@ class PublishFilters:
         self._filters = filters
 
     def check(self, raw: bytes) -> int:
-        """See `Gate`."""
-        for gate in self._filters:
-            word = gate.check(raw)
+        """See `PublishFilter`."""
+        for each in self._filters:
+            word = each.check(raw)
             if word != TAKES:
                 return word
         return TAKES
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
-        """See `Gate`."""
-        return all(gate.takes_all(raws) for gate in self._filters)
+        """See `PublishFilter`."""
+        return all(each.takes_all(raws) for each in self._filters)
 
     def has_room(self, count: int, octets: int) -> bool:
-        """See `Gate`."""
-        return all(gate.has_room(count, octets) for gate in self._filters)
+        """See `PublishFilter`."""
+        return all(each.has_room(count, octets) for each in self._filters)
 
 
 class Verdict(NamedTuple):
-    """What the gates of a target said to one message.
+    """What the filters of a target said to one message.
 
     `is_refused`: some queue refused it (CONF-07). `lsn`: what a duplicate waits for, 0 for nothing.
     """

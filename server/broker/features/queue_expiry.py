@@ -1,4 +1,4 @@
-"""The lease of a queue: it is deleted when nobody has used it for so long.
+"""The expiry of a queue: it is deleted when nobody has used it for so long.
 
 Used means: it has a consumer, it was declared, also passively, or somebody got from it.
 Publishing is no use (TTL-20).
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class QueueExpiry:
-    """The lease of one queue, which begins now.
+    """The expiry of one queue, which begins now.
 
     Args:
         queue: what ends with it
@@ -55,9 +55,9 @@ class QueueExpiry:
         now_ms = self._timers.now_ms()
         # One that rings too early looks and waits on, so that using a queue costs nothing.
         if not now_ms < self._armed_ms <= due_ms:
-            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._ring)
+            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         queue = self._queue
         if queue.is_deleted or queue.hooks is None or queue.hooks.queue_expiry is not self:
             return

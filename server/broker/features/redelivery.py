@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.ports import NoteLog
     from vouchmq.server.broker.timers import Timers
 
-# The first octet of the keys of these notes; the LSN follows (see `care.py`).
+# The first octet of the keys of these notes; the LSN follows (see `FeatureHooks.recall`).
 COUNTS: Final = b"r"
 X_DELIVERY_COUNT: Final = "x-delivery-count"
 X_ACQUIRED_COUNT: Final = "x-acquired-count"

@@ -1,7 +1,7 @@
 """Keeps the queues and exchanges of a vhost under its policies, whatever changes.
 
-    policy set or cleared ─▶ who is governed by something else now? ─▶ queue re-equipped,
-    queue or exchange made ─▶ what governs it?                         exchange told
+    policy set or cleared ─▶ to whom does another apply now? ─▶ features rebuilt,
+    queue or exchange made ─▶ what applies to it?                exchange told
 
 Must not know what a definition means: queues learn it through a callback, exchanges know it.
 
@@ -41,9 +41,9 @@ class PolicyEngine(Generic[Q]):
 
     Args:
         vhost: whose
-        regulate: gives a queue what it is to have under a ruling
+        regulate: gives a queue what it is to have under a policy match
         define: logs a definition; its LSN
-        hold_for: makes the queue in which an exchange's delayed messages wait
+        delay_queue_for: makes the queue in which an exchange's delayed messages wait
     """
 
     __slots__ = ("_define", "_delay_queue_for", "_regulate", "_rulings", "_vhost", "policies")
@@ -60,7 +60,7 @@ class PolicyEngine(Generic[Q]):
         self._define = define
         self._delay_queue_for = delay_queue_for
         self.policies = Policies()
-        # Of the queues that are governed at all; a vhost without policies keeps nothing here.
+        # Of the queues that a policy applies to; a vhost without policies keeps nothing here.
         self._rulings: dict[str, PolicyMatch] = {}
 
     # What operators do
@@ -99,14 +99,14 @@ class PolicyEngine(Generic[Q]):
         lsn = self._define(d.PolicyCleared(self._vhost.name, name, is_operator))
         return max(lsn, self._end_delay_queues())
 
-    # What governs whom
+    # What applies to whom
 
     def policy_of_queue(self, queue: QueueLike) -> PolicyMatch:
-        """The policies that govern a queue (POLICY-09)."""
+        """The policies that apply to a queue (POLICY-09)."""
         return self._rulings.get(queue.spec.name, NO_POLICY)
 
     def policy_of_exchange(self, exchange: Exchange) -> PolicyMatch:
-        """The policy that governs an exchange (POLICY-09)."""
+        """The policy that applies to an exchange (POLICY-09)."""
         return self.policies.of_exchange(exchange.name)
 
     def apply_to_queue(self, queue: Q) -> None:
@@ -131,7 +131,7 @@ class PolicyEngine(Generic[Q]):
     def apply_to_exchange(self, exchange: Exchange) -> None:
         """An exchange has been made, or the policies have changed."""
         if exchange.name != DEFAULT_EXCHANGE:
-            exchange.govern(self.policies.of_exchange(exchange.name).policy_definition)
+            exchange.apply_policy(self.policies.of_exchange(exchange.name).policy_definition)
 
     def enforce(self) -> None:
         """See to it that everybody has what the policies say, logging nothing."""

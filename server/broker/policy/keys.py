@@ -1,6 +1,6 @@
 """The keys of policies: what each may say, and which of several values counts.
 
-One table, one row per key. Must not know which object is governed, nor how a feature works.
+One table, one row per key. Must not know which object it applies to, nor how a feature works.
 
 Spec: POLICY-05 … POLICY-08
 """

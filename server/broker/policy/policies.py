@@ -1,9 +1,8 @@
 """Policies: what an operator lays down for queues and exchanges by their names.
 
-A vhost has two lists, policies and operator policies. At most one of each governs an object; what
-comes of the two and of the object's own arguments is `features.py`'s and the exchange's business.
-What a definition may say is `policy_keys.py`'s. Must not know queues or exchanges beyond name
-and type.
+A vhost has two lists, policies and operator policies. At most one of each applies to an object;
+what comes of the two and of the object's own arguments is up to `options.py` and the exchange.
+What a definition may say is in `keys.py`. Must not know queues or exchanges beyond name and type.
 
 Spec: POLICY-01 … POLICY-03, POLICY-09
 """
@@ -81,7 +80,7 @@ class Policy:
 
     @property
     def rank(self) -> tuple[float, str]:
-        """What is smallest among those that match governs (POLICY-02)."""
+        """What is smallest among those that match applies (POLICY-02)."""
         return -self.priority, self.name
 
     @property
@@ -93,7 +92,7 @@ class Policy:
 
 
 class PolicyMatch(NamedTuple):
-    """What governs one object."""
+    """What applies to one object."""
 
     policy: Policy | None = None
     operator: Policy | None = None
@@ -141,7 +140,7 @@ class _Ranked:
         self._pattern = compile_pattern(policy.pattern)
 
     def matches(self, kind: str, name: str) -> bool:
-        """Whether it is for this one; a name that takes too long to search is not governed."""
+        """Whether it is for this one; a name that takes too long to search does not match."""
         return kind in self._kinds and bool(self._pattern.is_in(name))
 
 
@@ -187,13 +186,13 @@ class Policies:
         return self._lists[is_operator].pop(name, None) is not None
 
     def of_queue(self, name: str, queue_type: str) -> PolicyMatch:
-        """What governs a queue of this name and type."""
+        """What applies to a queue of this name and type."""
         kind = QUEUE_KINDS[queue_type]
         policies, operator_policies = self._lists
         return PolicyMatch(_first(policies, kind, name), _first(operator_policies, kind, name))
 
     def of_exchange(self, name: str) -> PolicyMatch:
-        """What governs an exchange of this name; operator policies are for queues."""
+        """What applies to an exchange of this name; operator policies are for queues."""
         return PolicyMatch(_first(self._lists[0], EXCHANGES, name))
 
 

@@ -2,7 +2,7 @@
 
 Who has no room is not asked again before the queue hears that it may have some, so what a message
 costs does not grow with the number of consumers. Must not know where messages lie, nor what a
-consumer is beyond `outlet.py`.
+consumer is beyond `ports.py`.
 
 Spec: CONS-10
 """

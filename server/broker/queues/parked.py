@@ -1,8 +1,8 @@
-"""Messages of a queue that are neither ready nor unacked: put aside until their time comes.
+"""Messages of a queue that are neither ready nor unacked: parked until their time comes.
 
 Used for what waits before it may be tried again (delayed retry) and for dead letters that nobody
-took yet. The journal holds them as copies of the queue like any other; that they are aside is a
-note, so that after a restart they are taken out of their line again.
+took yet. The journal holds them as copies of the queue like any other; that they are parked is a
+note, so that after a restart they are taken out of the ready list again.
 
 Spec: REDELIVER-20, REDELIVER-22, DLX-09
 """
@@ -87,9 +87,9 @@ class ParkedMessages:
         now_ms = self._timers.now_ms()
         due_ms = max(self._heap[0][0], now_ms + 1)
         if not now_ms < self._armed_ms <= due_ms:
-            self._armed_ms = self._timers.at(due_ms, self._ring)
+            self._armed_ms = self._timers.at(due_ms, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         if self._heap:
             self._due()
             self._arm()

@@ -1,4 +1,4 @@
-"""What a queue may ask of a consumer, and of the rooms it reports to.
+"""What a queue may ask of a consumer, and of those it reports to.
 
 A queue knows its consumers only through this page: it never sees a channel or a socket.
 """
@@ -36,7 +36,7 @@ class ConsumerPort(Protocol):
     def capacity(self, head: Message) -> int:
         """How many messages it can take now, `head` being the first; 0 when it must wait.
 
-        Its queue hears of it when that has changed, see `Queue.room_again`.
+        Its queue hears of it when that has changed, see `Queue.credit_available`.
         """
 
     def deliver(
@@ -64,7 +64,7 @@ class Dispatcher(Protocol):
 
 
 class SettlementLog(Protocol):
-    """Where the fate of stored copies is written down: the journal."""
+    """Where it is written down what became of stored copies: the journal."""
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """These copies are gone."""
@@ -74,12 +74,12 @@ class SettlementLog(Protocol):
 
 
 class NoteLog(Protocol):
-    """Where rooms of a queue write down what must be known after a restart: the journal."""
+    """Where features of a queue write down what must be known after a restart: the journal."""
 
     def note(self, scope_id: int, key: bytes, value: bytes) -> int:
         """Something about a queue to be known after a restart; the newest value counts.
 
-        The first octet of the key says whose it is, see `care.py`.
+        The first octet of the key says whose it is, see `FeatureHooks.recall`.
         """
 
     def unnote(self, scope_id: int, key: bytes) -> None:

@@ -1,6 +1,6 @@
 """What a queue is by declaration, and what the vhost asks of a queue.
 
-The queue itself, with its messages and consumers, is `queue.py`; the vhost knows it only through
+The queue itself, with its messages and consumers, is `classic.py`; the vhost knows it only through
 the protocol here, so that either can be tested without the other.
 """
 
@@ -107,7 +107,7 @@ class QueueLike(Protocol):
         """Under which the journal keeps its copies, none when it keeps none."""
 
     def used(self) -> None:
-        """It was declared, also passively: its lease begins anew, and what is told of it is true
+        """It was declared, also passively: its expiry begins anew, and what is told of it is true
         now (TTL-20).
         """
 

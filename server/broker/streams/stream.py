@@ -4,7 +4,7 @@
                   │                            │
     consumer ◀── its own position ◀── journal, read back in runs
 
-To the rooms around it a stream is a queue; it shares nothing with a plain one but the names of
+To the modules around it a stream is a queue; it shares nothing with a plain one but the names of
 what can be asked. All it holds is in the journal, so memory has the index, the newest messages
 and what consumers have read ahead, and the pager may take the latter two at any time. Must not
 know channels.

@@ -41,7 +41,7 @@ def payload(event: Event) -> bytes:
 
 def read(octets: bytes, frame_max: int = wire.FRAME_MAX) -> list[Event]:
     """Events of octets that come in one piece."""
-    return list(Reader(frame_max, LARGEST_BODY).feed(octets))
+    return list(Reader(frame_max, LARGEST_BODY).receive_data(octets))
 
 
 def error_of(octets: bytes, frame_max: int = wire.FRAME_MAX) -> HardError:
@@ -51,7 +51,7 @@ def error_of(octets: bytes, frame_max: int = wire.FRAME_MAX) -> HardError:
     reader = Reader(frame_max, LARGEST_BODY)
     with pytest.raises(HardError) as pieces:
         for at in range(len(octets)):
-            list(reader.feed(octets[at : at + 1]))
+            list(reader.receive_data(octets[at : at + 1]))
     assert pieces.value.reply_text == whole.value.reply_text
     assert pieces.value.ids == whole.value.ids
     return whole.value
@@ -72,7 +72,7 @@ class TestRuns:
         whole = wire.publish(1, "q", b"x" * 50)
         fast = read(whole)[0]
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
-        slow = [event for octet in whole for event in reader.feed(bytes((octet,)))]
+        slow = [event for octet in whole for event in reader.receive_data(bytes((octet,)))]
         assert slow == [(PUBLISH_BEGUN, 1), fast]
 
     def test_another_mode_ends_the_run(self) -> None:
@@ -123,7 +123,7 @@ class TestRuns:
             for number in range(5000)
         )
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
-        events = list(reader.feed(octets))
+        events = list(reader.receive_data(octets))
         assert sum(len(run(event)[3]) for event in events) == 5000
         assert len(reader._modes) <= 2048
 
@@ -172,13 +172,16 @@ class TestContents:
         size = LARGEST_BODY + 1
         head = PUBLISH + wire.header(1, size)
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
-        assert list(reader.feed(head)) == [(PUBLISH_BEGUN, 1), (TOO_LARGE, 1, PUBLISH, size)]
+        assert list(reader.receive_data(head)) == [
+            (PUBLISH_BEGUN, 1),
+            (TOO_LARGE, 1, PUBLISH, size),
+        ]
         left = size
         while left:
             chunk = min(left, wire.ONE_BODY)
             left -= chunk
-            assert list(reader.feed(wire.frame(3, 1, b"x" * chunk))) == []
-        assert list(reader.feed(QOS)) == [(METHOD, 1, QOS[7:-1])]
+            assert list(reader.receive_data(wire.frame(3, 1, b"x" * chunk))) == []
+        assert list(reader.receive_data(QOS)) == [(METHOD, 1, QOS[7:-1])]
 
     def test_largest_body_passes(self) -> None:
         octets = wire.publish(1, "q", b"x" * LARGEST_BODY, sizes=[4000] * 25)
@@ -186,32 +189,32 @@ class TestContents:
 
     def test_discarded_channel_hears_only_close_and_close_ok(self) -> None:
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
-        list(reader.feed(PUBLISH + wire.header(1, 5)))
+        list(reader.receive_data(PUBLISH + wire.header(1, 5)))
         reader.discard_channel(1)
         close_ok = wire.method(1, commands.Channel.CloseOk())
         close = wire.method(1, commands.Channel.Close(200, "", 0, 0))
         octets = wire.frame(3, 1, b"12345") + wire.publish(1, "q", b"x") + wire.ack(1, 1)
-        events = list(reader.feed(octets + QOS + close + close_ok + wire.publish(2, "q")))
+        events = list(reader.receive_data(octets + QOS + close + close_ok + wire.publish(2, "q")))
         assert [event[:2] for event in events] == [(METHOD, 1), (METHOD, 1), (PUBLISHES, 2)]
         assert [payload(event) for event in events[:2]] == [close[7:-1], close_ok[7:-1]]
 
     def test_discarding_takes_effect_on_the_next_frame_of_the_same_octets(self) -> None:
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
-        events = reader.feed(wire.publish(1, "q") + wire.publish(1, "r") + QOS)
+        events = reader.receive_data(wire.publish(1, "q") + wire.publish(1, "r") + QOS)
         assert next(events)[0] == PUBLISHES
         reader.discard_channel(1)
         assert list(events) == []
 
     def test_forgotten_channel_begins_anew(self) -> None:
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
-        list(reader.feed(PUBLISH))
+        list(reader.receive_data(PUBLISH))
         reader.discard_channel(1)
         reader.forget_channel(1)
-        assert list(reader.feed(QOS)) == [(METHOD, 1, QOS[7:-1])]
+        assert list(reader.receive_data(QOS)) == [(METHOD, 1, QOS[7:-1])]
 
     def test_negotiated_limit_counts_from_the_next_frame(self) -> None:
         reader = Reader(4096, LARGEST_BODY)
-        events = reader.feed(QOS + wire.frame(1, 1, b"\x00" * 5000))
+        events = reader.receive_data(QOS + wire.frame(1, 1, b"\x00" * 5000))
         next(events)
         reader.set_frame_max(8192)
         assert next(events)[0] == METHOD
@@ -220,7 +223,7 @@ class TestContents:
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
         octets = wire.publish(1, "q", b"x" * 4000) * 3
         for at in range(0, len(octets), 100):
-            list(reader.feed(octets[at : at + 100]))
+            list(reader.receive_data(octets[at : at + 100]))
             assert sum(map(len, reader._rest)) <= wire.FRAME_MAX + 8
 
 
@@ -244,7 +247,7 @@ class TestFrameErrors:
 
     def test_without_a_frame_limit_the_largest_body_still_caps(self) -> None:
         most = LARGEST_BODY + 65536
-        assert list(Reader(0, LARGEST_BODY).feed(struct.pack(">BHI", 3, 1, most))) == []
+        assert list(Reader(0, LARGEST_BODY).receive_data(struct.pack(">BHI", 3, 1, most))) == []
         assert "frame_too_large" in error_of(struct.pack(">BHI", 3, 1, most + 1), 0).text
 
     @pytest.mark.parametrize("good", [b"", QOS, wire.publish(1, "q", b"x")])
@@ -370,7 +373,7 @@ class TestContentErrors:
 
     def test_events_before_the_error_are_given(self) -> None:
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
-        events = reader.feed(wire.publish(1, "q") * 2 + wire.frame(9, 0, b""))
+        events = reader.receive_data(wire.publish(1, "q") * 2 + wire.frame(9, 0, b""))
         assert len(run(next(events))[3]) == 2
         with pytest.raises(FrameError):
             next(events)

@@ -298,7 +298,7 @@ class BulkConnection:
         """Bytes to the channels; methods are dispatched in their order."""
         broken = ""
         try:
-            self._walk.feed(data)
+            self._walk.receive_data(data)
         except BrokenFrameError as error:
             broken = str(error)
         methods = self._walk.methods

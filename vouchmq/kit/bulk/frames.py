@@ -122,7 +122,7 @@ class FrameWalk:
         self._routes: dict[bytes, tuple[str, str]] = {}
         self._deliver_heads: dict[int, struct.Struct] = {}
 
-    def feed(self, data: bytes) -> None:
+    def receive_data(self, data: bytes) -> None:
         """Take the next bytes, however they are cut.
 
         Raises:

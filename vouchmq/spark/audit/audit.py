@@ -2,7 +2,7 @@
 
     files ──▶ lines ──▶ facts, copies, findings ──▶ tables ──▶ summary
 
-Puts the other rooms together; the order of things is here, their meaning there. Works in any
+Puts the other modules together; the order of things is here, their meaning there. Works in any
 session, also one that `spark-submit` has made.
 """
 
@@ -236,7 +236,7 @@ def parts_of(folded: Folded, batch: Batch, cache: TableCache) -> Parts:
         folded.findings,
         cache.keep("hours", folded.hours),
         cache.keep("rates", line_tables.rate_parts(batch.lines)),
-        cache.keep("letters", line_tables.letter_parts(batch.lines)),
+        cache.keep("letters", line_tables.dead_letter_parts(batch.lines)),
     )
 
 
@@ -320,7 +320,7 @@ def finish(
     counted = found.groupBy("kind").agg({"*": "count", "rank": "min"}).collect()
     kinds = {row["kind"]: row["count(1)"] for row in counted}
     ranks = ", ".join(str(row["min(rank)"]) for row in counted)
-    # One of each: neighbours tell the same story.
+    # One of each: the next ones say the same.
     worst = found.where(f"rank IN ({ranks})").orderBy("rank").collect() if kinds else []
     lives = summary_text.lives(told, rows, worst, facts)
     tables.write(summary_text.lives_table(spark, lives), job.out / "lives")

@@ -50,7 +50,7 @@ def rate_parts(lines: DataFrame) -> DataFrame:
     return told.groupBy("bk", f.expr("t div 1000000").alias("second")).agg(*made)
 
 
-def letter_parts(lines: DataFrame) -> DataFrame:
+def dead_letter_parts(lines: DataFrame) -> DataFrame:
     """(bk, hour, qid, why, target, count) of the dead letters of these lines."""
     from pyspark.sql import functions as f
 

@@ -243,7 +243,7 @@ def _unit_of(value_us: float) -> tuple[int, str]:
 @contextmanager
 def _drawing(name: str, title: str, height_in: float) -> Iterator[tuple[Figure, list[str]]]:
     """A figure to draw on; its SVG is in the list when the block has ended."""
-    # Not when the package is imported: other rooms do without it.
+    # Not when the package is imported: other modules do without it.
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -97,7 +97,7 @@ class Tables:
         return self._read[name]
 
     def _load(self, path: Path) -> pa.Table | None:
-        # Not when the package is imported: other rooms do without it.
+        # Not when the package is imported: other modules do without it.
         from pyarrow import dataset
 
         if not any(path.rglob("*.parquet")):

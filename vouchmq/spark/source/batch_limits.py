@@ -49,7 +49,7 @@ class Intake:
         self._count_after = clock()
 
     def start(self) -> None:
-        """Start the feed, once.
+        """Start the consumer, once.
 
         Raises:
             ConsumerError: no broker, no queue, no permission, or somebody else has it exclusively

@@ -33,7 +33,7 @@ class Replay:
 
     Args:
         options: as the user gave them
-        feed: started
+        consumer: started
         handed: knows what is finished
         wanted: the places of the batch
     """
@@ -75,7 +75,7 @@ class Replay:
         finally:
             consumer.unlimited(False)
         for portion in self._later.values():
-            consumer.put_aside(portion)
+            consumer.untake(portion)
         found = list(self._found.values())
         return [portion for portion, _ in found], [place for _, places in found for place in places]
 
@@ -105,7 +105,7 @@ class Replay:
         later: list[Delivery] = []
         mine, my_places = self._found.setdefault(portion.queue, (portion.part([]), []))
         for delivery, place in zip(portion.deliveries, places, strict=True):
-            # One that comes as new is another message, see `Handed.is_copy`.
+            # One that comes as new is another message, see `DeliveredSet.is_copy`.
             if place is not None and delivery[1] and place in self._wanted:
                 mine.deliveries.append(delivery)
                 my_places.append(place)

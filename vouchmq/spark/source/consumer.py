@@ -3,10 +3,10 @@
 Lives in the driver-side process for as long as the query runs. Between triggers nobody else would
 answer heartbeats, and a batch may last longer than the heartbeat: so a thread polls all the time.
 What has arrived waits in the channels until the next trigger takes it. Each queue has a channel of
-its own, called its lane.
+its own, its `QueueChannel`.
 
-    broker ──▶ pump thread: poll ──▶ lanes ──▶ take() of the trigger
-    broker ◀──────────────────────── lanes ◀── ack() of the trigger
+    broker ──▶ pump thread: poll ──▶ channels ──▶ take() of the trigger
+    broker ◀──────────────────────── channels ◀── ack() of the trigger
 
 When the connection is lost, what has arrived is dropped, because the broker delivers it again, and
 the `generation` counts up: acks of an older one are not sent, their tags mean nothing any more.
@@ -86,9 +86,9 @@ class QueueConsumer:
         self.ready_at_connect = 0
         self._connection: Any = None
         # To ask how much is waiting, and of which generation it is.
-        self._aside: Any = None
-        self._aside_channel: Any = None
-        self._aside_generation = 0
+        self._side_connection: Any = None
+        self._side_channel: Any = None
+        self._side_generation = 0
         self._failure: Exception | None = None
         self._news = threading.Condition()
         # Fences to be asked for by the thread: whoever waits for one holds up a trigger.
@@ -130,11 +130,11 @@ class QueueConsumer:
         self._ending.set()
         if self._thread is not None:
             self._thread.join(_END_S)
-        self._leave_aside()
+        self._close_side_connection()
         self._hang_up()
 
     def check(self) -> None:
-        """Raise what has ended the feed, if anything has."""
+        """Raise what has ended the consumer, if anything has."""
         if self._failure is not None:
             raise self._failure
 
@@ -190,7 +190,7 @@ class QueueConsumer:
                         break
             return list(taken.values())
 
-    def put_aside(self, portion: Portion) -> None:
+    def untake(self, portion: Portion) -> None:
         """Give back what was taken, to be taken first again; in the order it came."""
         with self._news:
             if portion.generation == self.generation:
@@ -244,26 +244,26 @@ class QueueConsumer:
         delivered, which may be more than there is room for.
         """
         try:
-            if self._aside is not None and self._aside_generation != self.generation:
-                self._leave_aside()
-            if self._aside is None:
+            if self._side_connection is not None and self._side_generation != self.generation:
+                self._close_side_connection()
+            if self._side_connection is None:
                 if (connection := self._connection) is None:
                     return None
-                self._aside_generation = self.generation
-                self._aside = connection.another(name="vouchmq.spark backlog")
-                self._aside_channel = self._aside.channel()
-            ask = self._aside_channel.declare_passive
+                self._side_generation = self.generation
+                self._side_connection = connection.another(name="vouchmq.spark backlog")
+                self._side_channel = self._side_connection.channel()
+            ask = self._side_channel.declare_passive
             return sum(int(ask(queue_channel.queue)[0]) for queue_channel in self.queue_channels)
         except bulk.BulkError as error:
             log.debug("messages could not be counted: %s", error)
-            self._leave_aside()
+            self._close_side_connection()
             return None
 
-    def _leave_aside(self) -> None:
-        aside, self._aside, self._aside_channel = self._aside, None, None
+    def _close_side_connection(self) -> None:
+        side, self._side_connection, self._side_channel = self._side_connection, None, None
         try:
-            if aside is not None:
-                aside.close()
+            if side is not None:
+                side.close()
         except bulk.BulkError as error:
             log.debug("closing the connection: %s", error)
 
@@ -309,7 +309,7 @@ class QueueConsumer:
         except bulk.BulkError as error:
             log.debug("the broker could not be asked for its position: %s", error)
         for portion in portions:
-            self.put_aside(portion)
+            self.untake(portion)
         return False, None
 
     def unlimited(self, is_unlimited: bool) -> None:

@@ -1,9 +1,9 @@
 """Which deliveries a query has had already.
 
-By the broker's sequence (`Handed`): a copy has one place in its queue for good, so what comes again
-is known by two numbers. By a key of the publisher's (`Keys`): a message-id or a header, looked up
-among the last spooled ones, and only for deliveries that the broker calls redelivered. Must not
-know connections, files, nor Spark.
+By the broker's sequence (`DeliveredSet`): a copy has one place in its queue for good, so what comes
+again is known by two numbers. By a key of the publisher's (`Keys`): a message-id or a header,
+looked up among the last spooled ones, and only for deliveries that the broker calls redelivered.
+Must not know connections, files, nor Spark.
 
 Spec: SEQ-01, SEQ-02
 """

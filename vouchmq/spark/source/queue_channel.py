@@ -1,8 +1,8 @@
-"""One queue's part of a feed: its channel, what was put aside, and which tags are settled.
+"""One queue's part of a consumer: its channel, what was given back, and which tags are settled.
 
-Tags of a channel are dense from 1. What is acked may be mixed with what is not, so a lane knows all
-tags it has settled and says with as little as is right what to ack: one tag for all up to it, and
-the others singly. Must not know threads, connections, nor Spark.
+Tags of a channel are dense from 1. What is acked may be mixed with what is not, so a queue channel
+knows all tags it has settled and says with as little as is right what to ack: one tag for all up to
+it, and the others singly. Must not know threads, connections, nor Spark.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class QueueDriver:
     Args:
         options: as the user gave them
         columns: of the rows
-        feed: not started yet
+        consumer: not started yet
         clock: seconds, never going back
     """
 

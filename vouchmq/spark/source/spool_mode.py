@@ -94,7 +94,7 @@ class SpoolDriver:
     Args:
         options: as the user gave them
         columns: of the rows
-        feed: not started yet
+        consumer: not started yet
         directory: not opened yet
         clock: seconds, never going back
     """
@@ -265,7 +265,7 @@ class SpoolDriver:
         if not any(delivery[1] for delivery in deliveries):
             return portion, places
         if self._consumer.has_sequence:
-            # One that comes as new is another message, see `Handed.is_copy`.
+            # One that comes as new is another message, see `DeliveredSet.is_copy`.
             marks = [
                 delivery[1] and place is not None and place in self._places
                 for delivery, place in zip(deliveries, places, strict=True)

@@ -62,23 +62,23 @@ WHOLE = deliver() + header(2) + frame(3, 1, b"hi")
 )
 def test_a_broken_frame_is_named(stream: bytes, text: str) -> None:
     with pytest.raises(BrokenFrameError, match=text):
-        opened().feed(stream)
+        opened().receive_data(stream)
 
 
 def test_what_came_before_a_broken_frame_is_kept() -> None:
     walk = opened()
     with pytest.raises(BrokenFrameError):
-        walk.feed(WHOLE + WHOLE + b"garbage of some length")
+        walk.receive_data(WHOLE + WHOLE + b"garbage of some length")
     assert [each[5] for each in walk.inboxes[1].deliveries] == [b"hi", b"hi"]
 
 
 def test_a_close_in_the_middle_of_a_message_ends_the_message() -> None:
     walk = opened()
     close = method_frame(1, amqp.Channel.Close(404, "gone", 60, 20))
-    walk.feed(deliver() + header(10) + frame(3, 1, b"half") + close)
+    walk.receive_data(deliver() + header(10) + frame(3, 1, b"half") + close)
     assert [method.name for _, method in walk.methods] == ["Channel.Close"]
     assert not walk.inboxes[1].deliveries
-    walk.feed(WHOLE)
+    walk.receive_data(WHOLE)
     assert len(walk.inboxes[1].deliveries) == 1
 
 
@@ -87,15 +87,15 @@ def test_a_body_of_many_frames_is_put_together() -> None:
     body = bytes(range(256)) * 1000
     pieces = [body[place : place + 4088] for place in range(0, len(body), 4088)]
     stream = deliver() + header(len(body)) + b"".join(frame(3, 1, piece) for piece in pieces)
-    walk.feed(stream[:70_000])
-    walk.feed(HEARTBEAT[:0] + stream[70_000:])
+    walk.receive_data(stream[:70_000])
+    walk.receive_data(HEARTBEAT[:0] + stream[70_000:])
     assert [each[5] for each in walk.inboxes[1].deliveries] == [body]
 
 
 def test_the_answer_to_get_is_handed_out_once() -> None:
     walk = opened()
     got = amqp.Basic.GetOk(5, redelivered=True, exchange="x", routing_key="k", message_count=300)
-    walk.feed(method_frame(1, got) + header(0))
+    walk.receive_data(method_frame(1, got) + header(0))
     inbox = walk.inboxes[1]
     assert inbox.got is not None
     assert inbox.got.message_count == 300

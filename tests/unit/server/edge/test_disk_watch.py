@@ -15,7 +15,7 @@ class Peer:
     beats: list[float] = field(default_factory=list)
     cuts: int = 0
 
-    def beat_aside(self, now: float) -> None:
+    def beat_from_thread(self, now: float) -> None:
         self.beats.append(now)
 
     def cut(self) -> None:

@@ -85,19 +85,19 @@ class TestOneConnection:
     def test_unfinished_contents_are_counted_until_their_end(self, world: World) -> None:
         client = opened(world, 3)
         connection = client.connection
-        assert connection.stuck_octets == 0
+        assert connection.buffered_octets == 0
         for number in (1, 2, 3):
             client.send(but_the_end(number))
             client.world.run_turns()
-            assert number * MESSAGE < connection.stuck_octets < number * (MESSAGE + 2000)
+            assert number * MESSAGE < connection.buffered_octets < number * (MESSAGE + 2000)
         client.send(the_end(1))
         client.hear()
-        assert 2 * MESSAGE < connection.stuck_octets < 2 * MESSAGE + 4000
+        assert 2 * MESSAGE < connection.buffered_octets < 2 * MESSAGE + 4000
         client.send(the_end(3))
         # In the middle of a content, which is an error.
         client.method(2, commands.Basic.Qos())
         assert closes(client) == [505]
-        assert connection.stuck_octets < 100
+        assert connection.buffered_octets < 100
 
     def test_too_much_of_them_closes(self, world: World) -> None:
         beside = 3 * MIB
@@ -237,7 +237,7 @@ class TestRelief:
         assert [closes(client) for client in clients] == [[], [506], [], [506]]
         assert self.refuses(memory_relief)
         assert memory_relief.closed_count == 2
-        assert all(each.connection.stuck_octets == 0 for each in (clients[1], clients[3]))
+        assert all(each.connection.buffered_octets == 0 for each in (clients[1], clients[3]))
         # What was let go needs a moment.
         assert not self.look(world, memory_relief, LIMIT + MARGIN_OCTETS + 1)
         world.now += 1.1 * PAUSE_S
@@ -267,7 +267,7 @@ class TestRelief:
     def test_nobody_is_closed_in_vain(self, world: World, memory_relief: MemoryRelief) -> None:
         client = opened(world)
         client.send(but_the_end(1))
-        assert client.connection.stuck_octets > LEAST_OCTETS
+        assert client.connection.buffered_octets > LEAST_OCTETS
         for _ in range(3):
             assert not self.look(world, memory_relief, LIMIT + MIB)
             world.now += 2 * GRACE_S

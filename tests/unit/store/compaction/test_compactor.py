@@ -130,7 +130,7 @@ def test_a_dead_segment_is_not_read_through_for_settles_of_its_own(
     assert lsns_of(recovered, 2) == []
 
 
-def test_a_vacated_file_that_comes_back_does_not_count() -> None:
+def test_a_retired_file_that_comes_back_does_not_count() -> None:
     disk = SimDisk()
     journal, _ = open_on(disk, size=SIZE)
     living = publish(journal, 1, *[RAW] * 60)
@@ -294,7 +294,7 @@ def test_a_settle_is_logged_again_once_and_only_while_its_message_is_there() -> 
         sync(journal)
     assert spoiled == []
     assert compactor.counters.rounds > 20
-    assert compactor.counters.relogged < settled
+    assert compactor.counters.rewritten < settled
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == live
 
 
@@ -315,7 +315,7 @@ def test_a_segment_of_settles_that_others_need_is_left_alone() -> None:
     assert any(not segment.live_count for segment in journal.chain.resting)
     compactor, spoiled = compact(journal)
     assert spoiled == []
-    assert compactor.counters.relogged < 2 * len(gone)
+    assert compactor.counters.rewritten < 2 * len(gone)
     left = sorted(set(lsns).difference(gone))
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == left
     # When the messages have gone, it goes as well.
