@@ -474,6 +474,23 @@ def reload_definitions(stage: Stage) -> None:
     time.sleep(4 * SETTLE_S)
 
 
+def many_queues(stage: Stage) -> None:
+    """Fifty thousand queues."""
+    client = stage.client()
+    for number in range(stage.sized(50_000)):
+        client.socket.sendall(declare_nowait(f"q-{number}"))
+    finish(client)
+
+
+def list_queues(stage: Stage) -> None:
+    """`vouchmq list queues`, read to the end."""
+    command = [sys.executable, "-m", "vouchmq", "list", "queues", "--data-dir"]
+    command.append(str(stage.directory / "vouchmq"))
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
+    if listed.stdout.count("\tq-") != stage.sized(50_000):
+        raise BrokerError("queues are missing from the list")
+
+
 def wrong_passwords(stage: Stage) -> None:
     """Five hundred logins with a wrong password, each on a connection of its own."""
     for _ in range(stage.sized(500)):
@@ -584,6 +601,7 @@ CASES: Final = (
         reload_definitions,
         ("--load-definitions", "{definitions}"),
     ),
+    Case("list_queues", "`vouchmq list queues` of 50,000 queues", many_queues, list_queues),
     Case("wrong_passwords", "500 wrong passwords", nothing, wrong_passwords),
     Case(
         "partial_contents",

@@ -32,6 +32,17 @@ LEDGER_VERBS: Final = {
     "rotate": "give what was written until now up for reading; prints the newest file",
 }
 # Of the extra `spark`: programs of their own that import nothing of ours, and their modules.
+LISTINGS: Final = {
+    "vhosts": "virtual hosts",
+    "queues": "queues, their messages and consumers",
+    "exchanges": "exchanges",
+    "bindings": "bindings, but those of the default exchange",
+    "connections": "connections",
+    "channels": "channels, what is unacknowledged and unconfirmed there",
+    "consumers": "consumers",
+    "alarms": "alarms, and what they look at",
+    "store": "the journal: LSNs, segments, syncs",
+}
 SPARK_COMMANDS: Final = {
     "audit": ("vouchmq.spark.audit.cli", "judge what ledgers tell of every message"),
     "archive": ("vouchmq.spark.archive.cli", "read a queue or stream into a table"),
@@ -92,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser("definitions", help="export what is declared", allow_abbrev=False)
     )
     _add_ledger(commands.add_parser("ledger", help="switch the ledger", allow_abbrev=False))
+    _add_list(commands.add_parser("list", help="show what a broker has", allow_abbrev=False))
     commands.add_parser(
         "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
     )
@@ -149,6 +161,20 @@ def _add_ledger(parser: argparse.ArgumentParser) -> None:
         _add_settings(verb, ["data_dir"])
 
 
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", metavar="WHAT", required=True)
+    for name, text in LISTINGS.items():
+        verb = verbs.add_parser(
+            name,
+            help=text,
+            description="Ask the broker that runs on a data directory. Columns are separated by "
+            "tabs. Exit 0 when it is done, 2 when no broker runs there.",
+            allow_abbrev=False,
+        )
+        verb.add_argument("--json", action="store_true", help="a line of JSON for each row")
+        _add_settings(verb, ["data_dir"])
+
+
 def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None:
     parser.add_argument(
         "--config", metavar="FILE", default=argparse.SUPPRESS, help="TOML file with settings"
@@ -181,7 +207,7 @@ def _settings(options: argparse.Namespace) -> s.Settings:
     flags = {
         name: ",".join(value) if isinstance(value, list) else value
         for name, value in vars(options).items()
-        if name not in {"command", "verb"}
+        if name not in {"command", "verb", "json"}
     }
     return s.load(flags, os.environ)
 
@@ -226,6 +252,13 @@ def _ledger(options: argparse.Namespace) -> int:
     return code
 
 
+def _list(options: argparse.Namespace) -> int:
+    settings = _settings(options)
+    listing = import_module("vouchmq.server.cli.listing")
+    code: int = listing.run(settings.data_dir, options.verb, as_json=options.json)
+    return code
+
+
 def _conformance(arguments: Sequence[str]) -> int:
     """Hand over to the conformance suite, which imports nothing else of ours."""
     missing = [name for name in ("rich", "pika", "aio_pika") if not find_spec(name)]
@@ -258,4 +291,5 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "store": _store,
     "definitions": _definitions,
     "ledger": _ledger,
+    "list": _list,
 }

@@ -45,6 +45,11 @@ class PublisherBlock:
         self.is_blocking = False
         connection.context.alarms.enter(self)
 
+    @property
+    def is_blocked(self) -> bool:
+        """True from the first publish under an alarm until the alarms clear."""
+        return self._timer is not None
+
     def block(self, event: Event | None = None) -> None:
         """The connection publishes while an alarm is up: it is not read any further.
 

@@ -155,6 +155,11 @@ class Connection:
         """What the client calls this connection; "" if it does not say (CONN-14)."""
         return self._handshake.connection_name
 
+    @property
+    def is_blocked(self) -> bool:
+        """True while an alarm keeps it from publishing."""
+        return self._publisher_block.is_blocked
+
     def has_capability(self, name: str) -> bool:
         """What the client said it can do (CONN-14)."""
         return name in self._handshake.capabilities

@@ -102,7 +102,7 @@ def _queues(vhost: VHost[QueueLike]) -> Iterator[Row]:
             "name": name,
             "durable": True,
             "auto_delete": queue.spec.auto_delete,
-            "arguments": _plain_table(queue.spec.arguments),
+            "arguments": plain_table(queue.spec.arguments),
         }
 
 
@@ -117,7 +117,7 @@ def _exchanges(vhost: VHost[QueueLike]) -> Iterator[Row]:
             "durable": True,
             "auto_delete": exchange.auto_delete,
             "internal": exchange.internal,
-            "arguments": _plain_table(exchange.arguments),
+            "arguments": plain_table(exchange.arguments),
         }
 
 
@@ -130,11 +130,12 @@ def _bindings(vhost: VHost[QueueLike]) -> Iterable[Row]:
                 "destination": each.destination,
                 "destination_type": each.kind,
                 "routing_key": each.routing_key,
-                "arguments": _plain_table(each.arguments),
+                "arguments": plain_table(each.arguments),
             }
 
 
-def _plain_table(table: Table) -> Row:
+def plain_table(table: Table) -> Row:
+    """A field table as an object of JSON."""
     return {name: _plain(value) for name, value in table.items()}
 
 
@@ -144,7 +145,7 @@ def _plain(field: Field) -> object:
     if isinstance(value, bytes):
         return as_text(field) or decode_text(value)
     if isinstance(value, dict):
-        return _plain_table(value)
+        return plain_table(value)
     if field.kind == "D" and isinstance(value, tuple):
         scale, number = value
         return float(f"{number}e-{scale}") if isinstance(number, int) else 0.0

@@ -28,6 +28,8 @@ import aiofiles.os
 import structlog
 import uvloop
 
+from vouchmq.server.admin.commands import ControlCommands, ListingCommands
+from vouchmq.server.admin.views import Views
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.failed_logins import FailedLogins
 from vouchmq.server.auth.users import Authenticator, is_loopback
@@ -500,9 +502,13 @@ class Server:
     async def _open_control_commands(
         self, loop: asyncio.AbstractEventLoop
     ) -> asyncio.Server | None:
-        """Let who owns the data directory switch the ledger, if there can be sockets in it."""
+        """Let who owns the data directory look and command, if there can be sockets in it."""
         directory = self._settings.data_dir
-        commands = LedgerCommands(self._runtime, loop.call_soon_threadsafe)
+        runtime = self._runtime
+        commands = ControlCommands()
+        LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
+        views = Views(runtime.context, runtime.journal, runtime.commit)
+        ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)
         try:
             listener = control.listening_socket(directory)
         except OSError as error:
@@ -510,7 +516,7 @@ class Server:
                 "control.unavailable", path=str(directory / control.NAME), reason=str(error)
             )
             return None
-        return await loop.create_unix_server(lambda: control.Peer(commands.verbs), sock=listener)
+        return await loop.create_unix_server(lambda: control.Peer(commands), sock=listener)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the gauges for the alarms, and once more in a while."""

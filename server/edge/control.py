@@ -1,9 +1,10 @@
 """The control socket of a running broker: `DATA_DIR/control.sock`, for its owner alone.
 
     one line of JSON in: {"verb": "ledger status"}  ─▶  one line out: {"ok": true, …}, then the end
+    {"verb": "list queues"}  ─▶  a line for each row, then that line
 
 Who may open the socket is what the mode of the file says (0600). Must not know what the
-verbs do.
+commands do.
 """
 
 from __future__ import annotations
@@ -12,24 +13,20 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from vouchmq.server.admin.commands import ControlCommands
 
 NAME: Final = "control.sock"
 MOST_OCTETS: Final = 65536
 BACKLOG: Final = 16
 # A command that takes inventories may take its time.
 ANSWER_LIMIT_S: Final = 600.0
-
-# Gets called with what the answer holds, once, now or later; in the thread of the loop.
-Answer = Callable[[Mapping[str, object]], None]
-# Does what a request asks for.
-Verb = Callable[[Answer], None]
 
 
 class NoBrokerError(Exception):
@@ -80,34 +77,49 @@ def ask(directory: Path, verb: str, limit_s: float = ANSWER_LIMIT_S) -> dict[str
     Raises:
         NoBrokerError: none runs there, or it does not answer
     """
+    *_, answer = ask_rows(directory, verb, limit_s)
+    return answer
+
+
+def ask_rows(
+    directory: Path, verb: str, limit_s: float = ANSWER_LIMIT_S
+) -> Iterator[dict[str, Any]]:
+    """The same, of a command that answers with rows: they come first, the answer last.
+
+    Raises:
+        NoBrokerError: none runs there, or it does not answer to the end
+    """
     asked = json.dumps({"verb": verb}).encode() + b"\n"
+    found: dict[str, Any] = {}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(limit_s)
             with _address(directory) as address:
                 peer.connect(address)
             peer.sendall(asked)
-            answer = b""
-            while more := peer.recv(MOST_OCTETS):
-                answer += more
-        found: dict[str, Any] = json.loads(answer)
+            with peer.makefile("rb") as lines:
+                for line in lines:
+                    found = json.loads(line)
+                    yield found
     except (OSError, ValueError) as error:
         why = error.strerror or str(error) if isinstance(error, OSError) else "no answer"
         raise NoBrokerError(f"no broker runs on data directory {directory} ({why})") from error
-    return found
+    if "ok" not in found:
+        raise NoBrokerError(f"no broker runs on data directory {directory} (no answer)")
 
 
 class Peer(asyncio.Protocol):
     """Somebody at the control socket.
 
     Args:
-        verbs: what may be asked for
+        commands: what may be asked for
     """
 
-    def __init__(self, verbs: Mapping[str, Verb]) -> None:
-        self._verbs = verbs
+    def __init__(self, commands: ControlCommands) -> None:
+        self._commands = commands
         self._heard = b""
         self._transport: asyncio.Transport | None = None
+        self.is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -121,27 +133,46 @@ class Peer(asyncio.Protocol):
             line, self._heard = self._heard.split(b"\n", 1)[0], b""
             self._obey(line)
         elif len(self._heard) > MOST_OCTETS:
-            self._answer({"ok": False, "error": "too long"})
+            self({"ok": False, "error": "too long"})
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
         self._transport = None
 
-    def _obey(self, line: bytes) -> None:
-        try:
-            request = json.loads(line)
-            verb = self._verbs.get(request["verb"])
-        except (ValueError, KeyError, TypeError):
-            self._answer({"ok": False, "error": "expected a JSON object with a verb"})
-            return
-        if verb is None:
-            self._answer({"ok": False, "error": "no such verb"})
-        else:
-            verb(self._answer)
+    def pause_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.is_full = True
 
-    def _answer(self, facts: Mapping[str, object]) -> None:
+    def resume_writing(self) -> None:
+        """See `asyncio.Protocol`."""
+        self.is_full = False
+
+    @property
+    def is_open(self) -> bool:
+        """See `commands.Reply`."""
+        return self._transport is not None
+
+    def send(self, lines: bytes) -> None:
+        """See `commands.Reply`."""
+        if self._transport is not None:
+            self._transport.write(lines)
+
+    def __call__(self, facts: Mapping[str, object], /) -> None:
+        """See `commands.Reply`."""
         if self._transport is not None:
             self._transport.write(json.dumps(facts).encode() + b"\n")
             self._transport.close()
             self._transport = None
+
+    def _obey(self, line: bytes) -> None:
+        try:
+            request = json.loads(line)
+            command = self._commands.find(request["verb"])
+        except (ValueError, KeyError, TypeError):
+            self({"ok": False, "error": "expected a JSON object with a verb"})
+            return
+        if command is None:
+            self({"ok": False, "error": "no such verb", "verbs": self._commands.names})
+        else:
+            command(self)

@@ -21,6 +21,13 @@ class Owner(Protocol):
     ledger: Ledger | None
 
 
+class Commands(Protocol):
+    """Where commands are registered."""
+
+    def register(self, name: str, command: Callable[[Answer], None], /) -> None:
+        """See `ControlCommands.register`."""
+
+
 class LedgerCommands:
     """Answers what is asked of the ledger.
 
@@ -32,13 +39,14 @@ class LedgerCommands:
     def __init__(self, owner: Owner, soon: Callable[..., object]) -> None:
         self._owner = owner
         self._soon = soon
-        self.verbs: dict[str, Callable[[Answer], None]] = {
-            "ledger on": self._on,
-            "ledger off": self._off,
-            "ledger status": self._status,
-            "ledger inventory": self._inventory,
-            "ledger rotate": self._rotate,
-        }
+
+    def register(self, commands: Commands) -> None:
+        """Enter the ledger's commands."""
+        commands.register("ledger on", self._on)
+        commands.register("ledger off", self._off)
+        commands.register("ledger status", self._status)
+        commands.register("ledger inventory", self._inventory)
+        commands.register("ledger rotate", self._rotate)
 
     @property
     def _ledger(self) -> Ledger:

@@ -1,0 +1,364 @@
+"""Read-only snapshots of everything an operator may ask: what is declared, and who is connected.
+
+    broker, connections, alarms, store ─▶ generators of frozen views ─▶ whoever renders them
+
+A view is taken of one object at one moment and never changes. A listing is a generator: it copies
+references to the objects once and makes one view a step, so that whoever renders it (`commands.py`)
+can stop after any of them and let the loop go on. What has gone meanwhile is left out, what has
+come is not in it: a listing is as true as RabbitMQ's, of no single moment. Making views costs the
+objects nothing: they count nothing for it, and are asked only what they know.
+
+Must not know how views are shown, nor change anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.broker.delays.delay import is_hidden
+from vouchmq.server.broker.features.arguments import queue_type_of
+from vouchmq.server.definitions.export import plain_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from vouchmq.server.broker.broker import Broker
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.channel.consumer import Consumer
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.runtime.alarms import Alarms
+    from vouchmq.store.journal.segments import SegmentChain
+    from vouchmq.store.sync.group_commit import GroupCommit
+
+
+@dataclass(frozen=True, slots=True)
+class VHostView:
+    """A virtual host."""
+
+    name: str
+    queues: int
+    exchanges: int
+    default_queue_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue; `messages` is ready and unacknowledged together."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    arguments: Mapping[str, object]
+    policy: str
+    operator_policy: str
+    messages: int
+    messages_ready: int
+    messages_unacknowledged: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeView:
+    """An exchange."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: Mapping[str, object]
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class BindingView:
+    """A binding; `destination_type` is `queue` or `exchange`."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str
+    routing_key: str
+    arguments: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionView:
+    """A connection; empty names until the client has logged in."""
+
+    name: str
+    client_name: str
+    user: str
+    vhost: str
+    state: str
+    channels: int
+    frame_max: int
+    age_s: int
+    blocked: bool
+    unacknowledged_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """A channel; `prefetch` is that of `basic.qos` with global, 0 when there is none."""
+
+    connection: str
+    number: int
+    user: str
+    vhost: str
+    confirm: bool
+    transactional: bool
+    consumers: int
+    prefetch: int
+    unacknowledged: int
+    unconfirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """A consumer; `active` is false of one that waits behind a single active consumer."""
+
+    vhost: str
+    queue: str
+    connection: str
+    channel: int
+    tag: str
+    ack_required: bool
+    active: bool
+    priority: int
+    prefetch: int
+    unacknowledged: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmView:
+    """An alarm and what it looks at; of a disk that refuses writes, what it has left."""
+
+    name: str
+    raised: bool
+    measured_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """The journal: its last LSN and the last synced one, its segments, and its syncs so far."""
+
+    last_lsn: int
+    watermark_lsn: int
+    segments: int
+    syncs: int
+    synced_bytes: int
+    last_sync_ms: float
+    max_sync_ms: float
+
+
+View = (
+    VHostView
+    | QueueView
+    | ExchangeView
+    | BindingView
+    | ConnectionView
+    | ChannelView
+    | ConsumerView
+    | AlarmView
+    | StoreView
+)
+
+
+class Source(Protocol):
+    """A running broker."""
+
+    broker: Broker[Queue]
+    alarms: Alarms
+    clock: Callable[[], float]
+    connections: dict[Connection, None]
+
+
+class Store(Protocol):
+    """What is asked of the journal."""
+
+    @property
+    def next_lsn(self) -> int:
+        """That of the next message."""
+
+    @property
+    def chain(self) -> SegmentChain:
+        """Its segments."""
+
+
+class Views:
+    """Listings of one broker.
+
+    Args:
+        source: the running broker
+        journal: where it keeps messages
+        commit: which syncs that
+    """
+
+    def __init__(self, source: Source, journal: Store, commit: GroupCommit) -> None:
+        self._source = source
+        self._journal = journal
+        self._commit = commit
+        self.listings: dict[str, Callable[[], Iterator[View]]] = {
+            "vhosts": self.vhosts,
+            "queues": self.queues,
+            "exchanges": self.exchanges,
+            "bindings": self.bindings,
+            "connections": self.connections,
+            "channels": self.channels,
+            "consumers": self.consumers,
+            "alarms": self.alarms,
+            "store": self.store,
+        }
+
+    def vhosts(self) -> Iterator[VHostView]:
+        """All virtual hosts."""
+        for vhost in list(self._source.broker.vhosts.values()):
+            yield VHostView(
+                vhost.name, len(vhost.queues), len(vhost.exchanges), vhost.default_queue_type
+            )
+
+    def queues(self) -> Iterator[QueueView]:
+        """All queues that clients can see."""
+        for vhost in list(self._source.broker.vhosts.values()):
+            engine = vhost.policy_engine
+            for queue in list(vhost.queues.values()):
+                spec = queue.spec
+                if queue.is_deleted or is_hidden(spec.name):
+                    continue
+                match = engine.policy_of_queue(queue)
+                ready, unacked = queue.ready_count, queue.unacked_count
+                yield QueueView(
+                    vhost=vhost.name,
+                    name=spec.name,
+                    type=queue_type_of(spec.arguments),
+                    durable=spec.durable,
+                    exclusive=spec.exclusive_owner is not None,
+                    auto_delete=spec.auto_delete,
+                    arguments=plain_table(spec.arguments),
+                    policy=match.policy.name if match.policy else "",
+                    operator_policy=match.operator.name if match.operator else "",
+                    messages=ready + unacked,
+                    messages_ready=ready,
+                    messages_unacknowledged=unacked,
+                    consumers=queue.consumer_count,
+                )
+
+    def exchanges(self) -> Iterator[ExchangeView]:
+        """All exchanges, the predeclared ones as well."""
+        for vhost in list(self._source.broker.vhosts.values()):
+            for exchange in list(vhost.exchanges.values()):
+                match = vhost.policy_engine.policy_of_exchange(exchange)
+                yield ExchangeView(
+                    vhost=vhost.name,
+                    name=exchange.name,
+                    type=exchange.type,
+                    durable=exchange.durable,
+                    auto_delete=exchange.auto_delete,
+                    internal=exchange.internal,
+                    arguments=plain_table(exchange.arguments),
+                    policy=match.policy.name if match.policy else "",
+                )
+
+    def bindings(self) -> Iterator[BindingView]:
+        """All bindings, without those of every queue to the default exchange."""
+        for vhost in list(self._source.broker.vhosts.values()):
+            for binding in list(vhost.bindings):
+                yield BindingView(
+                    vhost=vhost.name,
+                    source=binding.source,
+                    destination=binding.destination,
+                    destination_type=binding.kind,
+                    routing_key=binding.routing_key,
+                    arguments=plain_table(binding.arguments),
+                )
+
+    def connections(self) -> Iterator[ConnectionView]:
+        """All connections, also those that have not logged in yet."""
+        now = self._source.clock()
+        for connection in list(self._source.connections):
+            is_open = connection.state == ConnectionState.RUNNING
+            yield ConnectionView(
+                name=connection.label,
+                client_name=connection.client_name if is_open else "",
+                user=connection.user.name if is_open else "",
+                vhost=connection.vhost.name if is_open else "",
+                state=str(connection.state),
+                channels=len(connection.channels),
+                frame_max=connection.frame_max,
+                age_s=int(now - connection.opened_at),
+                blocked=connection.is_blocked,
+                unacknowledged_bytes=connection.unacked_octets,
+            )
+
+    def channels(self) -> Iterator[ChannelView]:
+        """All open channels."""
+        for connection in list(self._source.connections):
+            for channel in list(connection.channels.values()):
+                confirms = channel.confirms
+                yield ChannelView(
+                    connection=connection.label,
+                    number=channel.number,
+                    user=channel.user.name,
+                    vhost=channel.vhost.name,
+                    confirm=confirms is not None,
+                    transactional=channel.transaction is not None,
+                    consumers=len(channel.consumers),
+                    prefetch=channel.credit.limit,
+                    unacknowledged=channel.unacked.count,
+                    unconfirmed=confirms.unconfirmed_count if confirms is not None else 0,
+                )
+
+    def consumers(self) -> Iterator[ConsumerView]:
+        """All consumers, by channel."""
+        for connection in list(self._source.connections):
+            for channel in list(connection.channels.values()):
+                for consumer in list(channel.consumers.values()):
+                    yield _of_consumer(connection.label, channel.number, consumer)
+
+    def alarms(self) -> Iterator[AlarmView]:
+        """The alarms, raised or not."""
+        alarms = self._source.alarms
+        free = alarms.disk_free_octets
+        yield AlarmView(
+            "memory", alarms.is_memory_low, alarms.memory_octets, alarms.memory_limit_octets
+        )
+        yield AlarmView("disk", alarms.is_disk_low, free, alarms.disk_limit_octets)
+        yield AlarmView("write", alarms.is_storage_failing, free, 0)
+
+    def store(self) -> Iterator[StoreView]:
+        """The journal, in one view."""
+        counters = self._commit.counters
+        yield StoreView(
+            last_lsn=self._journal.next_lsn - 1,
+            watermark_lsn=self._commit.watermark,
+            segments=len(self._journal.chain.generations),
+            syncs=counters.syncs,
+            synced_bytes=counters.synced_bytes,
+            last_sync_ms=counters.last_sync_ms,
+            max_sync_ms=counters.max_sync_ms,
+        )
+
+
+def _of_consumer(connection: str, channel: int, consumer: Consumer) -> ConsumerView:
+    queue, credit = consumer.queue, consumer.credit
+    single = queue.subscribers.single_active
+    return ConsumerView(
+        vhost=queue.spec.vhost,
+        queue=queue.spec.name,
+        connection=connection,
+        channel=channel,
+        tag=consumer.tag,
+        ack_required=not consumer.no_ack,
+        active=single is None or consumer not in single.everybody(),
+        priority=consumer.priority,
+        prefetch=credit.limit,
+        unacknowledged=credit.outstanding,
+    )
