@@ -107,6 +107,8 @@ ROOMS: Final[dict[str, Room]] = {
         frozenset({"pamqp", "regex", "structlog"}),
     ),
     "vouchmq.server": Room(("vouchmq.server", "vouchmq.protocol"), STATE_MACHINES),
+    # It shows everything, the journal too.
+    "vouchmq.server.admin": Room(("vouchmq.server", "vouchmq.protocol", "vouchmq.store")),
     "vouchmq.__main__": Room(("vouchmq.server.cli",), world=WORLD),
     "vouchmq.kit": Room(("vouchmq.kit",), frozenset({"aio_pika", "pika", "pytest"}), WORLD),
     # The bulk client takes pamqp for all that is cold.

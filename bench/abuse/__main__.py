@@ -132,14 +132,15 @@ def main() -> int:
     rows: dict[str, Row] = {}
     for name in options.cases or by_name:
         with tempfile.TemporaryDirectory(prefix="vouchmq-abuse-", dir=options.work_dir) as made:
-            rows[name] = play(by_name[name], options.scale, Path(made))
             where = conditions(Path(made))
-        print(name, json.dumps(rows[name]), flush=True)
+            rows[name] = {**play(by_name[name], options.scale, Path(made)), "conditions": where}
+        shown = {key: value for key, value in rows[name].items() if key != "conditions"}
+        print(name, json.dumps(shown), flush=True)
     show(console, rows)
     if options.out:
         kept = json.loads(options.out.read_text())["cases"] if options.out.exists() else {}
         command = "python -m bench.abuse " + " ".join(sys.argv[1:])
-        text = {"command": command, "conditions": where, "cases": {**kept, **rows}}
+        text = {"command": command, "cases": {**kept, **rows}}
         options.out.write_text(json.dumps(text, indent=1) + "\n")
     failed = any("error" in row for row in rows.values())
     is_late = any(float(str(row["wait_worst_ms"])) > LONGEST_MS for row in rows.values())
