@@ -1,7 +1,29 @@
-"""Giving messages to their queues: LSNs, the journal where it must be, the ends of the queues.
+"""Enqueueing: LSNs for a run of messages, the journal where it must be, the ends of the queues.
 
-Whoever has messages for queues comes here: publishers, dead letters, delays that have ended.
-Must not know channels, nor why a message goes where it goes.
+Whoever has messages for queues comes here: publishers, dead letters, delays that have ended. So
+there is one place where it is decided whether a message is stored, and under which number.
+
+`Enqueuer.store` gives consecutive LSNs to a run. If the run is persistent and goes to a durable
+queue, `Journal.append_run` hands them out and keeps the contents; if not, `Journal.take` only
+reserves them, so that transient messages are ordered among the stored ones. Then each queue gets
+the run with `Queue.enqueue`. A message's `seq` is twice its LSN, plus one when the journal has it.
+
+What holds:
+
+- The journal's buffer comes before the queue. What a queue has is in the block of this turn, or in
+  no journal at all; the turn writes that block before any queue dispatches.
+- The result is the LSN that has to be synced before the run is safe, 0 for none (CONF-06): what the
+  confirm waits for.
+- While `is_gathering` is set, what is stored must stand in one block and nobody is served: that is
+  how a commit, and a dead letter with the end of its original, are atomic.
+- Queues that may refuse a message have a publish filter. They are asked first (`admit`), message by
+  message, and a target without such a queue asks nobody.
+
+What it costs: per message a tuple and, if stored, a pointer in the journal's buffer; all else is
+per run. Queues with priorities need a run for each level in use, and a run of transient messages
+that only some of its queues store (`keeps_all`) is stored for those alone under one LSN.
+
+It must not know channels, nor why a message goes where it goes.
 
 Spec: CONF-06
 """

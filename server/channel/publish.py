@@ -1,12 +1,29 @@
 """Publishing on one channel: from a run of contents to queues, journal and confirm numbers.
 
-The first publish with a given method frame goes the slow way: pamqp decodes it, the permission
-is checked, the exchange routes. The answer is a *route*, kept under those raw octets until the
-topology changes; every further run costs one dict look-up, one journal entry and one `extend`
-per queue (architecture: the unit of work is the run).
+The first publish with a given method frame goes the slow way (`_resolve`): pamqp decodes it, the
+permission is checked, the exchange routes. The result is a `Route`, kept under those raw octets
+until the topology changes. Every further run costs one dict look-up, one journal entry and one
+`extend` per queue. Decoding every frame into objects costs 13 µs a publish before anything else is
+done; working on runs costs 0.3 to 1.0 µs (decision 0001).
 
-A message that needs care (expiration, user-id, CC or BCC, reply-to, a headers exchange, the
-immediate flag, a reply name) leaves the run and is judged by itself, in the order of PUB-01.
+What holds:
+
+- A route counts only while its `generation` is the virtual host's. A binding, exchange, queue or
+  permission that changes moves the generation, so no route can lead to what is gone.
+- Both ways mean the same. A message that needs a closer look (expiration, user-id, CC or BCC,
+  reply-to, a headers exchange, the immediate flag, a reply name) leaves the run and is examined by
+  itself, in the order of PUB-01; property tests hold the two ways against each other.
+- Messages before a faulty one are kept. A basic.return precedes the confirm of its message
+  (PUB-21).
+- What there is no time for in this turn is put off as the rest of the same event, and nothing
+  behind it on the connection is done before (LIMIT-23, GEN-08).
+
+    publish ─▶ _resolve (first time) ─▶ store ─▶ Enqueuer.store ─▶ Channel.confirm
+           └▶ _publish_checked ─▶ _examined ─▶ …                what needs a closer look
+
+What it costs: two ways for one meaning. A publisher with ever new routing keys gets no use of the
+routes; `ROUTES_KEPT` bounds what it can pile up. The octets between name and properties are taken
+as they came, so a route's `tail` goes into the deliver frame without being encoded again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,28 @@
 """The outstanding deliveries of one channel, by delivery tag.
 
 They are kept as they came: in runs of consecutive tags to one consumer. An ack run that meets a
-delivery run is then a slice. Acks in order cut the front of the first run; acks out of order
-leave holes, and a run without live entries goes.
+delivery run is then a slice, so acking in ranges costs no work per message here (decision 0001). A
+dict from tag to message, the obvious choice, would cost an insertion for each delivery and a
+removal for each ack.
+
+What holds:
+
+- Runs are in the order of their tags and do not overlap. `Run.live` counts what is not None in it;
+  a run without live entries goes at once.
+- Acks in order cut the front of the first run. Acks out of order leave holes (None), and only then
+  does anybody look for holes.
+- A tag is taken once. `take_range` returns what it took, and the first tag that is not outstanding:
+  what stood before that tag has been taken, as single acks would have done it.
+- All messages of a run came from one queue, and at one time where there is a consumer timeout: so a
+  run is settled, given back and timed as a whole.
+- `is_dense` says that LSNs follow each other as the tags do. The ledger can then write a range
+  instead of numbers; who does not know says no.
+
+A refused commit puts deliveries back under their old tags (`restore`, TX-10), as old as they were.
+
+What it costs: cutting the front of a list moves what is behind it, so a run has at most
+`RUN_MESSAGES`. Finding a tag in the middle is a bisection over runs. Settling very many runs at
+once is cut by `take_first`, where a run itself counts for `RUN_WORK` messages (LIMIT-23).
 """
 
 from __future__ import annotations

@@ -1,11 +1,34 @@
 """A connection: events in, channel table, stalls, heartbeats, and one way from error to close.
 
-The connection is fed octets by its wire and never touches a socket. It is the only place that
-turns an `AmqpError` into `channel.close` or `connection.close`, and the only one that knows
-which frames are owed after that.
+The connection gets octets from its wire and never touches a socket. From `receive` to the journal's
+buffer a publish is one chain of plain calls, without `async`; that is what lets tests and the
+simulator run it without a loop.
 
-A reply that has to wait for the disk (DURABLE-02) stalls the connection: its intake stops until
-the watermark has passed, so that everything behind it stays in order (GEN-08).
+    receive ─▶ InboundQueue.receive_data ─▶ Reader.receive_data ─▶ _take ─▶ _dispatch ─▶ Channel
+
+What holds:
+
+- Events are done one at a time and in order (GEN-08). When one has to stop, everything behind it
+  waits in `InboundQueue` and the socket is not read.
+- It is the only place that turns an `AmqpError` into `channel.close` or `connection.close`, and the
+  only one that knows which frames are owed after that. Anything else that is raised is a bug:
+  logged with its traceback, and 541 for the client.
+- A reply that has to wait for the disk (DURABLE-02) stalls the connection (`hold_reply`) until the
+  watermark has passed. A definition that is not stored ends the connection with 506: a promise that
+  is never made before it is true need not be undone (decision 0003).
+- Clean-up happens before close-ok leaves, and is the same after a lost socket (CONN-53, CONN-55).
+
+Reasons to stop reading are bits, so that several can hold at once: a reply waits for the disk
+(`STALLED`), too much is not yet synced (`FLOODED`), what was said is not yet sent (`UNSENT`), work
+is put off to a later turn, an alarm blocks publishers.
+
+What was learnt: all that one read held was once done in one go, and 500 gets of 10 MB kept
+everybody else waiting for seconds (commit fdfff34). Work is now cut by the clock between events,
+and a client that does not read has no further method done, but for those that settle or end
+something.
+
+What it costs: a connection and its parts refer to each other. `_tear_down` cuts that circle, or
+thousands of short connections would be left to the garbage collector.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Outbox:
         if small:
             self._write(b"".join(small))
 
-    def delay_queue(self) -> None:
+    def hold(self) -> None:
         """The socket's own buffer is above its high mark: deliveries wait."""
         self._is_held = self.blocked = True
 

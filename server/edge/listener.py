@@ -248,7 +248,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """The write buffer is above its mark."""
         self._is_held = True
         if self._connection is not None:
-            self._connection.outbox.delay_queue()
+            self._connection.outbox.hold()
 
     def resume_writing(self) -> None:
         """The write buffer has drained."""

@@ -1,12 +1,31 @@
-"""Once per loop turn: the work list, one dispatch per dirty queue, the journal, the sockets.
+"""The turn: what one turn of the event loop leaves to do, gathered and done once.
 
-Everything that happens in one turn of the event loop is gathered here and done once, in this
-order: put-off work, the journal, deliveries, confirms that wait for nothing, what the deliveries
-left to the journal, one write per socket. The journal stands before the deliveries, so that a
-message which the disk refuses has gone to nobody (CONF-12), and again before the sockets, so that
-what a client has been told is at least with the operating system.
+`Turn.run` does, in this order:
 
-No timer waits for a batch to fill: a turn is as large as what came in meanwhile.
+    put-off work                        `later`
+    the journal, one block              `_write_journal`
+    one dispatch per queue that asked   `wants_dispatch`, bounded by `DISPATCH_S`
+    confirms that wait for nothing      `wants_release`
+    what the deliveries left to log     `_write_journal` again, if a queue was dispatched
+    one write per socket                `wants_flush`
+
+The order is the invariant. The journal stands before the deliveries, so that a message which the
+disk refuses has gone to nobody (CONF-12), and again before the sockets, so that what a client has
+been told is at least with the operating system. The ledger is flushed before the journal, so that
+no settlement is on disk whose evidence is not. Who has to speak within a call, such as basic.get,
+has `write_first` note that the journal goes before the socket.
+
+What was tried: dispatching first and writing once, as the cheapest order. Then a message of a
+failed write could be on its way to a consumer already. Calling it back would mean searching
+outboxes and unacked lists; keeping it, a third kind of message, neither stored nor transient
+(decision 0003).
+
+What it costs: a second small block in turns that deliver, which is within the noise of throughput
+and latency there. What a turn causes anew is left to the next one, so one chain of causes can take
+several turns. A bug in one queue or channel is reported and stops no other.
+
+No timer waits for a batch to fill: a turn is as large as what came in meanwhile. `watermark` is
+told by `synced`, between turns; queues that wait for it (`waits_for_sync`) are woken then.
 """
 
 from __future__ import annotations

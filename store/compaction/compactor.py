@@ -1,16 +1,29 @@
-"""Keeping the journal small: live messages leave mostly dead segments, a piece at a time.
+"""Compaction: live messages leave mostly dead segments, a piece at a time, so that files come free.
 
-    look ─▶ survey ─▶ move ─▶ leave
+    look ─▶ survey ─▶ move ─▶ retire
              └ too much is alive: not now
 
 A round empties one segment. The survey reads what its blocks say, without contents, and finds
 where live messages are and how large. Moving reads those blocks again, checksums included, and
-has the journal write the messages once more under the LSNs they have. The oldest segment then
-goes by itself; from one in the middle the settles that others need are logged again first.
+has the journal write the messages once more under the LSNs they have (`Journal.move_run`). The
+oldest segment then goes by itself; from one in the middle the settles that others need are logged
+again first (`Journal.rewrite_settlements`), and `Journal.retire` names it in a checkpoint block.
 
-A crash at any point loses nothing: a message that was moved is found where it was moved to, and
-if that block was not written, where it was. Nothing here syncs, waits or knows the time: the
-caller takes steps, each bounded in octets, and has the journal written in between.
+The invariant: a crash at any point loses nothing and revives nothing. A message that was moved is
+found where it was moved to, and if that block was not written, where it was. A segment's file goes
+only after a block that says so is synced. Messages keep their LSNs, so queues, acks and paging
+notice nothing.
+
+What was learnt: LSNs of an emptied segment may not be given to an older one that may still hold
+them. With that mistake, a kill in the middle of a round could lose confirmed messages and bring
+acked ones back (commit af9ed81; the simulation now looks for it). Settles are logged
+again once, and only where another segment needs them (commit f653433).
+
+What it costs: a message that lives is written again, and its block is read twice. Steps are
+bounded in octets and by the clock, and the caller lets turns pass in between. A segment that is
+damaged is left as it is, for the next start to deal with.
+
+Nothing here syncs, waits or knows the time of day.
 
 Spec: DURABLE-15
 """

@@ -1,9 +1,28 @@
-"""The journal: everything durable, in the order it happened.
+"""The journal: everything durable, of all queues, in the order it happened.
 
-A turn of the broker buffers what it decided (`append_run`, `settle`, `define`, …) and then
-calls `write` once, which hands all of it to the disk as one checksummed block: after a
-crash the block is there or it is not. Nothing here syncs; group commit does that with the
-tickets of `begin_sync`, and what is durable comes back through `end_sync`.
+It is one write-ahead log for messages, settlements and definitions (`docs/internals/decisions/`,
+0002). A turn of the broker buffers what it decided (`append_run`, `settle`, `define`, …), which is
+no I/O and cannot fail, and then calls `write` once. That hands all of it to the disk as one
+checksummed block in the active segment. Group commit syncs with the tickets of `begin_sync`, and
+`end_sync` learns what is durable.
+
+What holds at any moment:
+
+- A block is there after a crash, or it is not. So whatever one turn decided is atomic over all
+  queues: a transaction, or a dead letter that leaves one queue and enters another.
+- LSNs rise in the order of the decisions. `written_lsn` < `next_lsn`; the watermark, which others
+  keep, is never beyond `written_lsn`.
+- A message is stored once, however many queues it goes to. Each queue's copy is settled by itself.
+- After `WriteFailed` runs, definitions and drops of the refused block are forgotten; settles and
+  marks stay for the next block.
+
+What was tried: a file for each queue. Syncing 256 records of 512 bytes took 0.3 ms in one file,
+5.6 ms in eight and 27 ms in sixty-four. Writing from a helper process or a thread cost more in
+changes of context than the copy into the page cache does (decision 0005), so the loop writes.
+
+What it costs: one live message keeps a whole segment, which is why there is `store/compaction/`;
+a failed sync concerns every queue and ends the process; and while the disk hangs in a write, the
+loop hangs with it.
 
 It must not know AMQP connections, queues' names, the clock, threads or the loop.
 """

@@ -8,9 +8,25 @@ Three passes, each of which a crash may interrupt without harm:
      number is damage, the first hole above it is the torn tail, and what lies behind that
      was never promised to anybody.
   3. Files that count no more are removed and the torn tail is cut; what is served but not
-     proven synced is written again and synced; damaged segments are emptied and set aside.
+     proven synced is written again and synced; damaged segments are emptied and left out.
 `replay` then builds the queues, newest segment first, out of LSNs alone: contents are checked by
 the scan and read when somebody wants them.
+
+The invariant: recovering twice gives the same state, and nothing is invented or silently skipped.
+What is served was durable, or has been made so before anybody is told of it: blocks that are only
+in the page cache may have been marked clean by a sync that failed.
+
+What was tried: reading every segment. That took 1.7 s for a million messages of 1 KiB and half a
+minute for ten million, with everything in the page cache. A checkpoint of the whole state has to be
+made again and again while everything changes, and its last piece must be synced before it counts.
+So each full segment has a *summary* beside it, a cache that may be lost (decision 0004): now ten
+million messages take 0.6 s warm. Only the newest `WHOLE_BYTES` are read in any case, since a crash
+or a failing disk does its harm there.
+
+What it costs: damage in an old segment is found when a message of it is read or the segment is
+emptied, not at the start. With `refuse_damage`, as in `vouchmq store check`, all is read as before.
+Damage to the blocks of the very last sync looks like a torn tail unless the end mark speaks for
+them; it is kept in a file of its own.
 
 Spec: DURABLE-12, DURABLE-14, DURABLE-15
 """

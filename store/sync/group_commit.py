@@ -1,10 +1,30 @@
-"""The one place where the disk batches: one sync in flight, the rest is the next batch.
+"""Group commit: one sync in flight, what arrives meanwhile is the next batch.
 
-Nobody waits for a timer. A lone writer waits for one sync; a thousand writers share the
-next. What comes back is one integer, the watermark: the highest LSN known to be durable.
+Nobody waits for a timer. A lone writer waits for one sync; a thousand writers share the next. A
+timer that collects records for a fixed time would cap a lone publisher at a few dozen confirms a
+second (decision 0002). What comes back is one integer, the watermark: the highest LSN known to be
+durable. It is the only meaning of the word durable outside `store/`.
 
-A failed sync is final. The kernel may have dropped the pages and call the next sync a
-success, so nothing is retried: the owner is told once and has to end the process.
+    request ─▶ Journal.begin_sync ─▶ SyncWorker.submit
+    on_readable ─▶ Journal.end_sync ─▶ on_synced
+
+What holds:
+
+- The watermark never goes back, and never passes what a finished sync was asked for: a sync speaks
+  for what was written before it began, not for what is written while it runs.
+- The next sync is started before the new watermark is told, so that the disk works while confirms
+  are written.
+- Files of `extra_targets` (the ledger) are synced in front of the journal, in the same request.
+
+A failed sync is final. The kernel may have dropped the pages and call the next sync a success, so
+nothing is retried: the owner is told once and has to end the process. The simulation has bugs
+planted here (a sync tried again, one left out, one that also speaks for what is written while it
+runs), and each must be caught.
+
+What was tried: a thread that syncs must take the interpreter's lock back to report, 50 to 340 ms
+late under load. So a helper process does it (`worker.py`).
+
+What it costs: a confirm waits for up to two syncs, the one in flight and its own.
 
 Spec: DURABLE-10, DURABLE-21
 """

@@ -223,7 +223,7 @@ def step(world: World) -> None:
             client.leave()
     elif chance < 0.06 and world.clients:
         outbox = world.clients[draw.choice(list(world.clients))].connection.outbox
-        outbox.delay_queue() if draw.random() < 0.3 else outbox.release()
+        outbox.hold() if draw.random() < 0.3 else outbox.release()
     elif len(world.clients) < 2 or (len(world.clients) < 5 and chance < 0.08):
         world.set_up(world.connect())
     else:

@@ -371,7 +371,7 @@ class TestConsume:
         other = client.world.connect()
         other.open()
         client.consume("q", "t", no_ack=True)
-        client.connection.outbox.delay_queue()
+        client.connection.outbox.hold()
         other.consume("q", "u")
         other.send(*(wire.publish(1, "q", body) for body in numbers(1, 4)))
         assert len(other.deliveries()) == 4

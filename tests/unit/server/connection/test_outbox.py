@@ -78,7 +78,7 @@ def test_nobody_is_woken_when_nobody_waited(outbox: Outbox, socket: Socket) -> N
 
 
 def test_held_socket_blocks_deliveries_but_not_replies(outbox: Outbox, socket: Socket) -> None:
-    outbox.delay_queue()
+    outbox.hold()
     assert waits(outbox) is True
     outbox.send(b"reply")
     outbox.flush()
@@ -91,10 +91,10 @@ def test_held_socket_blocks_deliveries_but_not_replies(outbox: Outbox, socket: S
 
 def test_full_and_held_needs_both_to_end(outbox: Outbox, socket: Socket) -> None:
     outbox.add([b"x"], 200)
-    outbox.delay_queue()
+    outbox.hold()
     outbox.release()
     assert waits(outbox) is True
-    outbox.delay_queue()
+    outbox.hold()
     outbox.flush()
     assert waits(outbox) is True
     assert socket.drained_count == 0

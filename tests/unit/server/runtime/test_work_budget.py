@@ -318,7 +318,7 @@ class TestUnsentAnswers:
         assert max(counts) == 2
 
     def test_nothing_is_answered_until_the_socket_has_drained(self, client: Client) -> None:
-        client.connection.outbox.delay_queue()
+        client.connection.outbox.hold()
         client.send(GET * 2, wire.method(1, commands.Queue.Declare(queue="q", passive=True)))
         assert client.names() == []
         assert client.paused
@@ -330,7 +330,7 @@ class TestUnsentAnswers:
         """A client that writes before it reads must not wait for itself."""
         client.send(GET * 2)
         assert client.names() == ["Basic.GetOk"] * 2
-        client.connection.outbox.delay_queue()
+        client.connection.outbox.hold()
         client.send(wire.ack(1, 1), wire.ack(1, 2, multiple=True), wire.publish(1, "q", b"y"))
         client.send(wire.method(1, commands.Channel.Close(200, "", 0, 0)))
         client.world.run_turns()
@@ -340,7 +340,7 @@ class TestUnsentAnswers:
 
     def test_deliveries_and_what_was_asked_behind_them_go_on_together(self, client: Client) -> None:
         client.consume("q", "c", no_ack=True)
-        client.connection.outbox.delay_queue()
+        client.connection.outbox.hold()
         client.send(GET)
         client.world.run_turns()
         client.connection.outbox.release()
