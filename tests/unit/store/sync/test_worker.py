@@ -251,7 +251,8 @@ def test_the_helper_dies_with_a_killed_broker() -> None:
 def _state(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # It may go between the opening and the reading, too.
         return "Z"
 
 
