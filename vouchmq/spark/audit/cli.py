@@ -1,7 +1,7 @@
 """`vouchmq audit`: ledgers in; tables, a verdict, ten lines and the worst lives out.
 
     vouchmq audit PATH… --out DIR
-    spark-submit …/vouchmq/spark/cli.py PATH… --out DIR
+    spark-submit …/vouchmq/spark/audit/cli.py PATH… --out DIR
 
 Exit codes: 0 every confirmed message is accounted for, 1 findings of a kind in --fail-on, 2 bad
 input, 3 something is missing that a verdict needs, and nothing is worse.
