@@ -93,5 +93,5 @@ requirements: ## pin the newest versions that pyproject.toml allows
 check: lint types test ## the gate
 
 clean: ## remove what was made here, but no data
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis reports
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis reports build dist *.egg-info
 	@find . -name __pycache__ -prune -exec rm -rf {} +

@@ -59,7 +59,7 @@ class Part(NamedTuple):
 def page(columns: Sequence[Column], parts: Sequence[Part]) -> str:
     """The page."""
     names = " · ".join(column.name for column in columns)
-    here = files("conformance")
+    here = files("vouchmq.conformance")
     style = here.joinpath("page.css").read_text(encoding="utf-8")
     script = here.joinpath("page.js").read_text(encoding="utf-8")
     heads = "".join(f'<th scope="col" class="broker">{escape(one.name)}</th>' for one in columns)
