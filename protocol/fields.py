@@ -2,7 +2,7 @@
 
 A value keeps the type octet it came with, because RabbitMQ's rules look at it: a declared argument
 is refused by type name, a header must leave the broker in the width in which it came.
-Must not know which keys mean something; that is `server/broker/features/arguments.py`.
+Must not know which keys mean something; that is `server/broker/features/options.py`.
 
 Order of keys is kept. Of duplicate keys a `Table` holds the first only, which is the one that
 look-ups see in RabbitMQ; whoever must relay duplicates works on octets (`properties.py`).

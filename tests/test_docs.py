@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from tools.write_configuration import written
+from vouchmq.server.broker.features.options import (
+    ARGUMENTS,
+    OPERATOR_POLICY_KEYS,
+    POLICY_KEYS,
+    Option,
+    Rule,
+    argument_first,
+    operator_first,
+    smallest,
+    smallest_limit,
+)
 from vouchmq.server.edge.settings import environment_name, flag_name, scalar_fields
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = PROJECT / "docs"
 CONFIGURATION: Final = DOCS / "reference" / "configuration.md"
 PAGES: Final = sorted([*DOCS.rglob("*.md"), *PROJECT.glob("*.md")])
-ARGUMENT: Final = re.compile(r"x-[a-z][a-z0-9-]*[a-z0-9]")
 LINK: Final = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 TARGET: Final = re.compile(r"\bmake ([a-z]+(?:-[a-z]+)*)")
 
@@ -38,29 +47,77 @@ def test_every_setting_is_documented() -> None:
     assert undocumented_settings(text(CONFIGURATION).replace("| `port` |", "")) == ["port"]
 
 
-def known_arguments() -> list[str]:
-    """The x-arguments that the broker knows by name."""
-    path = PROJECT / "server" / "broker" / "features" / "arguments.py"
-    return sorted(
-        {
-            node.value
-            for node in ast.walk(ast.parse(text(path)))
-            if isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and ARGUMENT.fullmatch(node.value)
-        }
-    )
+def rows_of(page: str, heading: str) -> list[tuple[str, str]]:
+    """The rows of the tables in a part of a page, from its heading to the next one."""
+    found = page.split(f"{heading}\n", 1)[1].split("\n## ", 1)[0].splitlines()
+    cells = [line.strip("| ").split(" | ") for line in found if line.startswith("| ")]
+    return [(names, " | ".join(rest)) for names, *rest in cells]
 
 
 def undocumented_arguments(page: str) -> list[str]:
-    return [name for name in known_arguments() if f"`{name}`" not in page]
+    """Arguments that no row tells of, with a link to the guide or that they have no effect."""
+    rows = rows_of(page, "## Queues")
+
+    def is_told(option: Option) -> bool:
+        told = [what for names, what in rows if f"`{option.argument}`" in names]
+        if not option.page:
+            return any(what.startswith("accepted") for what in told)
+        pages = {Path(link[1]).name for what in told for link in LINK.finditer(what)}
+        return option.page in pages
+
+    return [option.argument for option in ARGUMENTS if not is_told(option)]
 
 
 def test_every_argument_is_documented() -> None:
     page = text(DOCS / "reference" / "arguments.md")
-    assert {"x-queue-type", "x-message-ttl"} <= set(known_arguments())
     assert undocumented_arguments(page) == []
     assert undocumented_arguments(page.replace("`x-expires`", "")) == ["x-expires"]
+    assert "x-expires" in undocumented_arguments(page.replace("/expiry.md)", "/limits.md)"))
+    assert undocumented_arguments(page.replace("accepted; filters", "filters")) == [
+        "x-stream-filter-size-bytes"
+    ]
+
+
+RULES: Final[dict[Rule, str]] = {
+    argument_first: "argument, else policy",
+    operator_first: "operator policy, else argument, else policy",
+    smallest: "the smallest",
+    smallest_limit: "the smallest that is not negative",
+}
+
+
+def undocumented_policy_keys(page: str) -> list[str]:
+    """Keys of policies that do not stand in the row of what counts where several are given."""
+    rows = rows_of(page, "it is decided key by key:")
+
+    def stands(option: Option) -> bool:
+        told = [(names, what) for names, what in rows if f"`{option.name}`" in names]
+        in_streams = [names for names, _ in told if names.startswith("in streams:")]
+        if (option.rules_by_type.get("stream") is not None) is not bool(in_streams):
+            return False
+        what = [what.split(";")[0] for names, what in told if names not in in_streams]
+        if option.types == ("stream",):
+            return not what
+        return what == [RULES[option.rule] if option.page else "accepted as in RabbitMQ, no effect"]
+
+    return [name for name, option in POLICY_KEYS.items() if not stands(option)]
+
+
+def operator_keys(page: str) -> set[str]:
+    """The keys that the page gives operator policies."""
+    [sentence] = re.findall(r"^Operator policies may hold ([^.]*)\.", page, re.MULTILINE)
+    return set(re.findall(r"`([^`]+)`", sentence))
+
+
+def test_every_policy_key_is_documented() -> None:
+    page = text(DOCS / "reference" / "policies.md")
+    assert undocumented_policy_keys(page) == []
+    assert undocumented_policy_keys(page.replace("| the smallest |", "| the largest |")) == [
+        *("expires", "message-ttl", "max-length", "max-length-bytes")
+    ]
+    assert undocumented_policy_keys(page.replace("`ha-mode`, ", "")) == ["ha-mode"]
+    assert undocumented_policy_keys(page.replace("`max-age`, ", "")) == ["max-age"]
+    assert operator_keys(page) == set(OPERATOR_POLICY_KEYS)
 
 
 def lost_links(path: Path, page: str) -> list[str]:

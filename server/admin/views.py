@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.broker.delays.delay import is_hidden
-from vouchmq.server.broker.features.arguments import queue_type_of
+from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from vouchmq.protocol.fields import Table, decode_table_at, encode_table
 from vouchmq.server.broker.delays.delay import X_DELAYED_MESSAGE
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
 from vouchmq.server.broker.exchanges.exchange import ROUTERS, Exchange
-from vouchmq.server.broker.policy.keys import Value
+from vouchmq.server.broker.features.options import Value
 from vouchmq.server.broker.policy.policies import Policy
 from vouchmq.server.broker.queues.spec import QueueSpec
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.policy.keys import InvalidPolicy
+from vouchmq.server.broker.features.options import InvalidPolicy
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.queues.spec import QueueLike

@@ -26,13 +26,13 @@ from vouchmq.server.broker.delays.delay import delay_queue_name, filter_name, is
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
 from vouchmq.server.broker.exchanges.exchange import READS_KEYS, Exchange, check_type
 from vouchmq.server.broker.exchanges.routes import Routes, RouteWalk
-from vouchmq.server.broker.features.arguments import (
+from vouchmq.server.broker.features.dedup import ExchangeDedup, KeyWindow
+from vouchmq.server.broker.features.options import (
     X_QUEUE_TYPE,
     check_arguments,
     dead_letter_exchange,
     levels_of,
 )
-from vouchmq.server.broker.features.dedup import ExchangeDedup, KeyWindow
 from vouchmq.server.broker.names import (
     SERVER_NAMED_PREFIX,
     check_exchange_name,

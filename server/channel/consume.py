@@ -17,7 +17,7 @@ from vouchmq.protocol.errors import (
 )
 from vouchmq.protocol.fields import INTEGER_KINDS, as_integer, decode_shortstr, type_name
 from vouchmq.protocol.runs import body_size, content_pieces
-from vouchmq.server.broker.features.arguments import QUORUM, not_negative
+from vouchmq.server.broker.features.options import QUORUM, not_negative
 from vouchmq.server.broker.queues.settlement import Outcome
 from vouchmq.server.channel.consumer import Consumer, Credit
 from vouchmq.server.channel.handler import handler

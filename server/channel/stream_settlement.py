@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vouchmq.protocol.errors import NotImplementedByBroker, PreconditionFailed
-from vouchmq.server.broker.features.arguments import STREAM, queue_type_of
+from vouchmq.server.broker.features.options import STREAM, queue_type_of
 from vouchmq.server.broker.queues.types import not_for_type
 from vouchmq.server.broker.streams.start import OFFSET, Start, start_of
 from vouchmq.server.broker.streams.stream import Stream

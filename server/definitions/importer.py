@@ -22,8 +22,8 @@ from vouchmq.server.auth.users import User, grant_of
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
+from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.names import check_exchange_name, check_queue_name
-from vouchmq.server.broker.policy.keys import InvalidPolicy
 from vouchmq.server.definitions.entry import DefinitionsError
 from vouchmq.server.definitions.file import TopicEntry
 

@@ -48,8 +48,8 @@ from vouchmq.server.broker.delays.delay import held_for
 from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.broker.enqueue import Enqueuer
 from vouchmq.server.broker.features.apply import FeatureBuilder
-from vouchmq.server.broker.features.arguments import STREAM, X_DEAD_LETTER_EXCHANGE
-from vouchmq.server.broker.features.options import features_of
+from vouchmq.server.broker.features.effective import features_of
+from vouchmq.server.broker.features.options import STREAM, X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
 from vouchmq.server.broker.paging.pager import Pager
 from vouchmq.server.broker.queues.classic import Queue

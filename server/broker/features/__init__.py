@@ -1,5 +1,5 @@
 """What a queue does beyond a plain one: expiry, length limits, redelivery, de-duplication.
 
-`arguments.py` declares the options, `options.py` resolves them against policies, `apply.py`
-builds the features, `hooks.py` calls them.
+`options.py` is the table of arguments and policy keys, `effective.py` says what they come to for
+one queue, `apply.py` builds its features, `hooks.py` calls them.
 """

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.server.broker.dead_letter.publisher import DeadLetterConfig
 from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
-from vouchmq.server.broker.features.arguments import QUORUM
 from vouchmq.server.broker.features.dedup import Dedup, KeyWindow
 from vouchmq.server.broker.features.expiry import Expiry
 from vouchmq.server.broker.features.hooks import OWN_EXPIRATIONS, FeatureHooks
 from vouchmq.server.broker.features.length import LengthLimit
+from vouchmq.server.broker.features.options import QUORUM
 from vouchmq.server.broker.features.publish_filter import PublishFilters
 from vouchmq.server.broker.features.queue_expiry import QueueExpiry
 from vouchmq.server.broker.features.queue_seq import SEQUENCE_NOTES, QueueSequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
-    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.features.publish_filter import PublishFilter
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock

@@ -21,7 +21,7 @@ from vouchmq.server.broker.queues.settlement import DeadLetterReason
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.queues.ready_list import ReadyList

@@ -1,192 +1,629 @@
-"""What a queue is to do beyond a plain one: its arguments and policies, worked out once.
+"""The options of queues and exchanges: one table for x-arguments and policies alike.
 
-Each value is what counts in the end; where argument, policy and operator policy meet, the
-precedence of POLICY-05 has decided. Must not know how a feature works.
+A row says of which type and range a value is, which queue types have the argument, which policies
+may hold the key, and what counts where argument, policy and operator policy meet. The checks of a
+declaration, its equivalence, the checks of policies, the values in effect (`effective.py`) and the
+tests of the documentation all read it. Whoever adds an option adds a row.
 
-Spec: QUEUE-41 … QUEUE-54, POLICY-05, POLICY-06
+Must not know what an option does.
+
+Spec: QUEUE-40 … QUEUE-59, EXCH-09, POLICY-05 … POLICY-08
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
-from vouchmq.protocol.fields import as_integer, as_text
-from vouchmq.server.broker.features.arguments import QUORUM, levels_of, queue_type_of
-from vouchmq.server.broker.features.dedup import Keys, keys_of
-from vouchmq.server.broker.policy.keys import resolve
-from vouchmq.server.broker.policy.policies import NO_POLICY
-from vouchmq.server.broker.streams.start import interval_ms
+from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.protocol.fields import Field, Table, as_integer, as_text, type_name
+from vouchmq.server.broker.equivalence import require_same_argument
 
-if TYPE_CHECKING:
-    from vouchmq.protocol.fields import Field, Table
-    from vouchmq.server.broker.policy.policies import PolicyMatch
+X_QUEUE_TYPE: Final = "x-queue-type"
+X_DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+TEN_YEARS_MS: Final = 315_360_000_000
+MAX_PRIORITY: Final = 255
+# Highest level and that of messages without a priority, in a quorum-type queue (PRIO-07).
+QUORUM_LEVELS: Final = (31, 4)
 
-QUORUM_DELIVERY_LIMIT: Final = 20
-AT_LEAST_ONCE: Final = "at-least-once"
-RETRY_MULTIPLIER: Final = 5.0
+CLASSIC: Final = "classic"
+QUORUM: Final = "quorum"
+STREAM: Final = "stream"
+# What error texts call the types: RabbitMQ's module names (5.3).
+TYPE_NAMES: Final = {
+    CLASSIC: "rabbit_classic_queue",
+    QUORUM: "rabbit_quorum_queue",
+    STREAM: "rabbit_stream_queue",
+}
 
+# What a policy's definition holds: values of JSON.
+Value = object
 
-@dataclass(slots=True, frozen=True)
-class Features:
-    """The features of one queue; None where it has not got one."""
+ArgumentCheck = Callable[[Field, Table], str | None]
+"""The `{why}` for which a value is refused, or None; gets all arguments beside the value."""
 
-    type: str = "classic"
-    message_ttl_ms: int | None = None
-    expires_ms: int | None = None
-    dead_letter_exchange: str | None = None
-    dead_letter_routing_key: str | None = None
-    dead_letters_are_safe: bool = False
+Rule = Callable[[Value | None, Value | None, Value | None], Value | None]
+"""Which of argument, policy and operator policy counts; None: that one says nothing."""
 
-    keys: Keys | None = None
-    max_length: int | None = None
-    max_length_octets: int | None = None
-    overflow: str | None = None
-    single_active: bool = False
-    consumer_timeout_ms: int | None = None
-    delivery_limit: int | None = None
-    retry_type: str | None = None
-    retry_min_ms: int | None = None
-    retry_max_ms: int | None = None
-    retry_is_exponential: bool = False
-    retry_multiplier: float = RETRY_MULTIPLIER
-    highest_level: int = 0
-    default_level: int = 0
-    max_age_ms: int | None = None
-    segment_octets: int | None = None
-
-    @property
-    def counts_returns(self) -> bool:
-        """True when it matters how often a message has come back."""
-        has_limit = self.delivery_limit is not None and self.delivery_limit >= 0
-        retries = self.retry_type not in {None, "disabled"} and bool(self.retry_min_ms)
-        return has_limit or retries or self.type == QUORUM
-
-    @property
-    def is_limited(self) -> bool:
-        """True when it has a length limit."""
-        return self.max_length is not None or self.max_length_octets is not None
-
-    @property
-    def is_plain(self) -> bool:
-        """True when the queue needs no care at all."""
-        return self == plain_of(self.type)
+_MAX_AGE: Final = re.compile(r"0*[1-9][0-9]*[YMDhms]", re.ASCII)
 
 
-@cache
-def plain_of(queue_type: str) -> Features:
-    """What a queue of a type has that asks for nothing."""
-    return Features(type=queue_type)
+def check_arguments(queue: str, arguments: Table) -> None:
+    """Check the arguments of a queue to be created; `queue` is the {Q} of the texts.
+
+    First the queue type, then the values of the arguments that it has, then whether there are
+    arguments of other types.
+
+    Raises:
+        PreconditionFailed: 406, naming the first argument at fault.
+
+    Spec: QUEUE-40 … QUEUE-58
+    """
+    _check_values(queue, arguments, [_BY_ARGUMENT[X_QUEUE_TYPE]])
+    queue_type = queue_type_of(arguments)
+    _check_values(queue, arguments, [row for row in ARGUMENTS if queue_type in row.types])
+    for name in arguments:
+        row = _BY_ARGUMENT.get(name)
+        if row is not None and queue_type not in row.types:
+            raise PreconditionFailed(
+                f"invalid arg '{name}' for {queue} of queue type {TYPE_NAMES[queue_type]}"
+            )
 
 
-PLAIN: Final = Features()
+def require_equivalent_arguments(queue: str, declared: Table, current: Table) -> None:
+    """Compare the arguments known to the existing queue's type; others do not count.
+
+    Raises:
+        PreconditionFailed: 406, naming the first difference.
+
+    Spec: QUEUE-21, QUEUE-23
+    """
+    queue_type = queue_type_of(current)
+    for row in ARGUMENTS:
+        if queue_type not in row.types:
+            continue
+        received, existing = declared.get(row.argument), current.get(row.argument)
+        if row.argument == X_QUEUE_TYPE and _means_classic(received) and _means_classic(existing):
+            continue
+        require_same_argument(row.argument, queue, received, existing)
 
 
-class OptionSources:
-    """What argument, policy and operator policy together say, key by key.
+def dead_letter_exchange(queue: str, arguments: Table) -> str | None:
+    """The exchange named for dead letters, None when there is none.
 
-    Keys are those of policies; the argument `x-message-ttl` is the key `message-ttl`.
+    Raises:
+        PreconditionFailed: 406, the argument is no longstr.
 
-    Spec: POLICY-05, POLICY-06
+    Spec: QUEUE-59
+    """
+    field = arguments.get(X_DEAD_LETTER_EXCHANGE)
+    name = as_text(field)
+    if field is not None and name is None:
+        raise PreconditionFailed(
+            f"invalid type '{type_name(field)}' for arg '{X_DEAD_LETTER_EXCHANGE}' in {queue}"
+        )
+    return name
+
+
+def queue_type_of(arguments: Table) -> str:
+    """`classic`, `quorum` or `stream`, given arguments that passed the check."""
+    return as_text(arguments.get(X_QUEUE_TYPE)) or CLASSIC
+
+
+def levels_of(arguments: Table) -> tuple[int, int]:
+    """The highest priority level of a queue, 0: there are none, and that of messages without one.
+
+    Spec: PRIO-01, PRIO-07
+    """
+    if queue_type_of(arguments) == QUORUM:
+        return QUORUM_LEVELS
+    return as_integer(arguments.get("x-max-priority")) or 0, 0
+
+
+def _check_values(queue: str, arguments: Table, rows: list[Option]) -> None:
+    for row in rows:
+        field = arguments.get(row.argument)
+        why = None if field is None else row.check.argument(field, arguments)
+        if why is not None:
+            raise PreconditionFailed(f"invalid arg '{row.argument}' for {queue}: {why}")
+
+
+def _means_classic(field: Field | None) -> bool:
+    return field is None or as_text(field) == CLASSIC
+
+
+# What a policy may say.
+
+
+class InvalidPolicy(ValueError):  # noqa: N818 - it is the policy that is invalid
+    """A policy that cannot be; the text says why, in the words that operators know.
+
+    HTTP answers 400 with `reason` (POLICY-07).
     """
 
-    __slots__ = ("_arguments", "_operator", "_policy", "_type")
-
-    def __init__(self, arguments: Table, policy_match: PolicyMatch) -> None:
-        self._arguments = arguments
-        self._policy, self._operator = (
-            policy_match.policy_definition,
-            policy_match.operator_definition,
-        )
-        self._type = queue_type_of(arguments)
-
-    def value(self, key: str) -> object:
-        """What counts in the end, None when nobody says anything."""
-        argument = plain(self._arguments.get(f"x-{key}"))
-        policy, operator = self._policy.get(key), self._operator.get(key)
-        if policy is None and operator is None:
-            return argument
-        return resolve(key, argument, policy, operator, self._type)
-
-    def number(self, key: str) -> int | None:
-        """A value that is an integer."""
-        value = self.value(key)
-        return value if isinstance(value, int) else None
-
-    def text(self, key: str) -> str | None:
-        """A value that is a text."""
-        value = self.value(key)
-        return value if isinstance(value, str) else None
+    @property
+    def reason(self) -> str:
+        """The text under its heading."""
+        return f"Validation failed\n\n{self}\n"
 
 
-def features_of(arguments: Table, policy_match: PolicyMatch = NO_POLICY) -> Features:
-    """The features that arguments and policies ask for; all of them passed their checks."""
-    # What most queues ask for is worked out once for all of them.
-    return (
-        _without_arguments(policy_match) if not arguments else _worked_out(arguments, policy_match)
-    )
+def check_definition(definition: Mapping[str, Value]) -> None:
+    """Check the definition of a policy.
+
+    Raises:
+        InvalidPolicy: it is empty, has an unknown key, or a value that cannot be
+
+    Spec: POLICY-07
+    """
+    _check(definition, POLICY_KEYS)
 
 
-@lru_cache(maxsize=64)
-def _without_arguments(policy_match: PolicyMatch) -> Features:
-    return _worked_out({}, policy_match)
+def check_operator_definition(definition: Mapping[str, Value]) -> None:
+    """Check the definition of an operator policy, which may say less.
+
+    Raises:
+        InvalidPolicy: it is empty, has a key that is not for operators, or a bad value
+
+    Spec: POLICY-08
+    """
+    _check(definition, OPERATOR_POLICY_KEYS)
 
 
-def _worked_out(arguments: Table, policy_match: PolicyMatch) -> Features:
-    queue_type = queue_type_of(arguments)
-    highest_level, default_level = levels_of(arguments)
-    given = OptionSources(arguments, policy_match)
-    return Features(
-        type=queue_type,
-        single_active=is_true(arguments.get("x-single-active-consumer")),
-        consumer_timeout_ms=given.number("consumer-timeout"),
-        delivery_limit=limit_of(given, queue_type),
-        retry_type=given.text("delayed-retry-type"),
-        retry_min_ms=given.number("delayed-retry-min"),
-        retry_max_ms=given.number("delayed-retry-max"),
-        retry_is_exponential=given.text("delayed-retry-backoff") == "exponential",
-        retry_multiplier=multiplier_of(given.value("delayed-retry-multiplier")),
-        highest_level=highest_level,
-        default_level=default_level,
-        expires_ms=given.number("expires"),
-        message_ttl_ms=given.number("message-ttl"),
-        dead_letter_exchange=given.text("dead-letter-exchange"),
-        dead_letter_routing_key=given.text("dead-letter-routing-key"),
-        dead_letters_are_safe=given.text("dead-letter-strategy") == AT_LEAST_ONCE,
-        keys=keys_of(arguments),
-        max_length=given.number("max-length"),
-        max_length_octets=given.number("max-length-bytes"),
-        overflow=given.text("overflow"),
-        max_age_ms=interval_ms(given.text("max-age") or ""),
-        segment_octets=given.number("stream-max-segment-size-bytes"),
-    )
+def _check(definition: Mapping[str, Value], keys: Mapping[str, Option]) -> None:
+    if not definition:
+        raise InvalidPolicy("no policy provided")
+    unknown = {name: value for name, value in definition.items() if name not in keys}
+    if unknown:
+        raise InvalidPolicy(f"{term(unknown)} are not recognised policy settings")
+    for name, value in definition.items():
+        if not keys[name].check.policy(value):
+            raise InvalidPolicy(f"{term(value)} is not a valid {keys[name].policy_term}")
 
 
-def plain(field: Field | None) -> object:
-    """An argument as a policy would say it."""
-    if field is None:
+def term(value: Value) -> str:
+    """A value of JSON as RabbitMQ shows it in texts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'<<"{quoted}">>'
+    if isinstance(value, dict):
+        pairs = (f"{{{term(name)},{term(each)}}}" for name, each in value.items())
+        return f"[{','.join(pairs)}]"
+    if isinstance(value, list):
+        return f"[{','.join(map(term, value))}]"
+    return "null" if value is None else str(value)
+
+
+def resolve(
+    key: str,
+    argument: Value | None,
+    policy: Value | None,
+    operator: Value | None,
+    queue_type: str = CLASSIC,
+) -> Value | None:
+    """The value of a key that counts; None stands for a value that is not given, and for none.
+
+    Spec: POLICY-05, POLICY-06, TTL-01, TTL-23, LEN-25, REDELIVER-10
+    """
+    row = _BY_NAME.get(key)
+    if row is None:
+        return argument_first(argument, policy, operator)
+    return row.rules_by_type.get(queue_type, row.rule)(argument, policy, operator)
+
+
+def merged(
+    policy: Mapping[str, Value], operator: Mapping[str, Value], queue_type: str = CLASSIC
+) -> dict[str, Value]:
+    """A policy and an operator policy together, key by key.
+
+    Spec: POLICY-03, POLICY-09
+    """
+    result: dict[str, Value] = {}
+    for key in dict.fromkeys([*policy, *operator]):
+        if key in policy and key in operator:
+            result[key] = resolve(key, None, policy[key], operator[key], queue_type)
+        else:
+            result[key] = policy.get(key, operator.get(key))
+    return result
+
+
+# Which of argument, policy and operator policy counts.
+
+
+def argument_first(
+    argument: Value | None, policy: Value | None, operator: Value | None
+) -> Value | None:
+    """The argument, else the policy; no operator policy holds such a key."""
+    del operator
+    return _first(argument, policy)
+
+
+def operator_first(
+    argument: Value | None, policy: Value | None, operator: Value | None
+) -> Value | None:
+    """The operator policy, else the argument, else the policy."""
+    return _first(operator, argument, policy)
+
+
+def argument_last(
+    argument: Value | None, policy: Value | None, operator: Value | None
+) -> Value | None:
+    """The operator policy, else the policy, else the argument."""
+    return _first(operator, policy, argument)
+
+
+def smallest(argument: Value | None, policy: Value | None, operator: Value | None) -> Value | None:
+    """The smallest of the numbers given."""
+    numbers = (each for each in (argument, policy, operator) if isinstance(each, int))
+    return min(numbers, default=None)
+
+
+def smallest_limit(
+    argument: Value | None, policy: Value | None, operator: Value | None
+) -> Value | None:
+    """The smallest number that is not negative: a negative one is no limit."""
+    given = [each for each in (argument, policy, operator) if isinstance(each, int)]
+    return min((each for each in given if each >= 0), default=_first(*given))
+
+
+def _first(*values: Value | None) -> Value | None:
+    return next((value for value in values if value is not None), None)
+
+
+# What a value may be.
+
+
+class Check(NamedTuple):
+    """What a value may be: of an argument, typed on the wire, and of JSON in a policy."""
+
+    argument: ArgumentCheck
+    policy: Callable[[Value], bool]
+
+
+def _unacceptable(field: Field) -> str:
+    return f"{{unacceptable_type,{type_name(field)}}}"
+
+
+def _no_integer(field: Field) -> str:
+    return f'"expected integer, got {type_name(field)}"'
+
+
+def _integer_within(
+    minimum: int, maximum: int | None = None, too_large: str = "value_too_large"
+) -> Check:
+    def argument(field: Field, arguments: Table) -> str | None:
+        value = as_integer(field)
+        if value is None:
+            return _no_integer(field)
+        if value < 0:
+            return f"{{value_negative,{value}}}"
+        if value < minimum:
+            return f"{{value_zero,{value}}}"
+        if maximum is not None and value > maximum:
+            return f"{{{too_large},{value}}}"
         return None
+
+    def policy(value: Value) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return minimum <= value and (maximum is None or value <= maximum)
+
+    return Check(argument, policy)
+
+
+def _one_of(*values: str, otherwise: str = "") -> Check:
+    """One of some strings; `otherwise` is the why for another one, with {} for its value."""
+
+    def argument(field: Field, arguments: Table) -> str | None:
+        value = as_text(field)
+        if value is None:
+            return _unacceptable(field)
+        return None if value in values else otherwise.replace("{}", value)
+
+    return Check(argument, lambda value: isinstance(value, str) and value in values)
+
+
+def _text_argument(field: Field, arguments: Table) -> str | None:
+    return None if field.kind == "S" else _unacceptable(field)
+
+
+def _is_text(value: Value) -> bool:
+    return isinstance(value, str)
+
+
+def _routing_key_argument(field: Field, arguments: Table) -> str | None:
+    if field.kind != "S":
+        return _unacceptable(field)
+    if X_DEAD_LETTER_EXCHANGE not in arguments:
+        return "routing_key_but_no_dlx_defined"
+    return None
+
+
+def _multiplier_argument(field: Field, arguments: Table) -> str | None:
+    value = field.value
+    if field.kind in "fd" and isinstance(value, float):
+        return None if value >= 1 else f"{{value_too_small,{value}}}"
     number = as_integer(field)
-    if number is not None:
-        return number
-    text = as_text(field)
-    return text if text is not None else field.value
+    if number is None:
+        return f'"expected number, got {type_name(field)}"'
+    return None if number >= 1 else f"{{value_too_small,{number}}}"
 
 
-def is_true(field: Field | None) -> bool:
-    """Whether a boolean argument is there and set."""
-    return field is not None and field.value is True
+def _is_multiplier(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 1
 
 
-def limit_of(given: OptionSources, queue_type: str) -> int | None:
-    """The delivery limit; quorum-type queues have one by default (REDELIVER-14)."""
-    limit = given.number("delivery-limit")
-    if limit is None and queue_type == QUORUM:
-        return QUORUM_DELIVERY_LIMIT
-    return limit
+def _version_argument(field: Field, arguments: Table) -> str | None:
+    value = as_integer(field)
+    if value is None or value < 0:
+        return not_negative(field, arguments)
+    return None if value in {1, 2} else f"\"unsupported queue version '{value}'\""
 
 
-def multiplier_of(value: object) -> float:
-    """How much longer each exponential delay is than the one before (REDELIVER-21)."""
-    return float(value) if isinstance(value, int | float) else RETRY_MULTIPLIER
+def _max_age_argument(field: Field, arguments: Table) -> str | None:
+    value = as_text(field)
+    if value is None:
+        return _unacceptable(field)
+    return None if _MAX_AGE.fullmatch(value) else "invalid_max_age"
+
+
+_COUNT: Final = _integer_within(0)
+_POSITIVE: Final = _integer_within(1)
+_INTEGER: Final = Check(
+    lambda field, _: None if as_integer(field) is not None else _no_integer(field),
+    lambda value: type(value) is int,
+)
+_TEXT: Final = Check(_text_argument, _is_text)
+_TEXTS: Final = Check(_text_argument, lambda value: isinstance(value, str | int | list))
+_BOOLEAN: Final = Check(
+    lambda field, _: None if field.kind == "t" else _unacceptable(field),
+    lambda value: isinstance(value, bool),
+)
+_ROUTING_KEY: Final = Check(_routing_key_argument, _is_text)
+_MULTIPLIER: Final = Check(_multiplier_argument, _is_multiplier)
+_VERSION: Final = Check(_version_argument, lambda value: type(value) is int and value in {1, 2})
+_MAX_AGE_TEXT: Final = Check(
+    _max_age_argument,
+    lambda value: isinstance(value, str) and _MAX_AGE.fullmatch(value) is not None,
+)
+# Consumers have an argument of this kind, too.
+not_negative: Final = _COUNT.argument
+
+
+# The table.
+
+_ALL: Final = (CLASSIC, QUORUM, STREAM)
+_NO_STREAM: Final = (CLASSIC, QUORUM)
+_STREAM_ONLY: Final = (STREAM,)
+# In streams the operator policy counts first, and arguments count least.
+_LAST_IN_STREAMS: Final[Mapping[str, Rule]] = {STREAM: argument_last}
+
+
+class Option(NamedTuple):
+    """One row.
+
+    Attributes:
+        name: the key in a policy; the argument is called the same, with `x-` before it
+        check: what a value may be
+        types: the queue types that have the argument, empty: no queue has
+        policy_term: what a text of an invalid policy calls the value, empty: no policy holds it
+        is_for_operators: whether an operator policy may hold the key as well
+        rule: what counts where argument, policy and operator policy meet
+        rules_by_type: the queue types for which another rule holds
+        page: of the guide that tells what the option does, empty: it is accepted, without effect
+    """
+
+    name: str
+    check: Check
+    types: tuple[str, ...] = ()
+    policy_term: str = ""
+    is_for_operators: bool = False
+    rule: Rule = argument_first
+    rules_by_type: Mapping[str, Rule] = {}
+    page: str = ""
+
+    @property
+    def argument(self) -> str:
+        """The name of the argument."""
+        return f"x-{self.name}"
+
+
+# Arguments in the order of RabbitMQ's own list as far as it has them, so that of several faults in
+# one declaration the same one is reported.
+OPTIONS: Final[tuple[Option, ...]] = (
+    Option(
+        "expires",
+        _integer_within(1, TEN_YEARS_MS),
+        _NO_STREAM,
+        "queue expiry",
+        is_for_operators=True,
+        rule=smallest,
+        page="expiry.md",
+    ),
+    Option(
+        "message-ttl",
+        _integer_within(0, TEN_YEARS_MS),
+        _NO_STREAM,
+        "message TTL",
+        is_for_operators=True,
+        rule=smallest,
+        page="expiry.md",
+    ),
+    Option(
+        "dead-letter-exchange",
+        _TEXT,
+        _NO_STREAM,
+        "dead letter exchange name",
+        page="dead-letters.md",
+    ),
+    Option(
+        "dead-letter-routing-key",
+        _ROUTING_KEY,
+        _NO_STREAM,
+        "dead letter routing key",
+        page="dead-letters.md",
+    ),
+    Option(
+        "dead-letter-strategy",
+        _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
+        _NO_STREAM,
+        "dead letter strategy",
+        page="dead-letters.md",
+    ),
+    Option(
+        "max-length",
+        _COUNT,
+        _ALL,
+        "maximum length",
+        is_for_operators=True,
+        rule=smallest,
+        page="limits.md",
+    ),
+    Option(
+        "max-length-bytes",
+        _COUNT,
+        _ALL,
+        "maximum length in bytes",
+        is_for_operators=True,
+        rule=smallest,
+        rules_by_type=_LAST_IN_STREAMS,
+        page="limits.md",
+    ),
+    Option(
+        "max-in-memory-length", _COUNT, _ALL, "maximum memory in messages", is_for_operators=True
+    ),
+    Option("max-in-memory-bytes", _COUNT, _ALL, "maximum memory in bytes", is_for_operators=True),
+    Option(
+        "max-priority",
+        _integer_within(0, MAX_PRIORITY, "max_value_exceeded"),
+        (CLASSIC,),
+        page="priorities.md",
+    ),
+    Option(
+        "overflow",
+        _one_of(
+            "drop-head",
+            "drop-lowest",
+            "reject-publish",
+            "reject-publish-dlx",
+            otherwise="invalid_overflow",
+        ),
+        _NO_STREAM,
+        "overflow value",
+        is_for_operators=True,
+        rule=operator_first,
+        rules_by_type={QUORUM: argument_last},
+        page="limits.md",
+    ),
+    Option(
+        "queue-mode",
+        _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\""),
+        _ALL,
+        "queue-mode value",
+    ),
+    Option("queue-version", _VERSION, _ALL, "queue version", is_for_operators=True),
+    Option("single-active-consumer", _BOOLEAN, _NO_STREAM, page="consumers.md"),
+    Option(
+        "queue-type",
+        _one_of(CLASSIC, QUORUM, STREAM, otherwise="\"unsupported queue type '{}'\""),
+        _ALL,
+        page="quorum.md",
+    ),
+    Option("queue-master-locator", _TEXT, _ALL, "queue master locator"),
+    Option(
+        "delivery-limit",
+        _INTEGER,
+        _NO_STREAM,
+        "delivery limit",
+        is_for_operators=True,
+        rule=smallest_limit,
+        page="redelivery.md",
+    ),
+    Option("consumer-timeout", _COUNT, _NO_STREAM, "consumer timeout", page="consumers.md"),
+    Option(
+        "delayed-retry-type",
+        _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
+        _NO_STREAM,
+        "delayed retry type",
+        page="redelivery.md",
+    ),
+    Option("delayed-retry-min", _COUNT, _NO_STREAM, "delayed retry minimum", page="redelivery.md"),
+    Option("delayed-retry-max", _COUNT, _NO_STREAM, "delayed retry maximum", page="redelivery.md"),
+    Option(
+        "delayed-retry-backoff",
+        _one_of("linear", "exponential", otherwise="invalid_delayed_retry_backoff"),
+        _NO_STREAM,
+        "delayed retry backoff",
+        page="redelivery.md",
+    ),
+    Option(
+        "delayed-retry-multiplier",
+        _MULTIPLIER,
+        _NO_STREAM,
+        "delayed retry multiplier",
+        page="redelivery.md",
+    ),
+    Option("message-deduplication", _BOOLEAN, _NO_STREAM, page="deduplication.md"),
+    Option("cache-size", _POSITIVE, _NO_STREAM, page="deduplication.md"),
+    Option("cache-ttl", _POSITIVE, _NO_STREAM, page="deduplication.md"),
+    Option(
+        "cache-persistence",
+        _one_of("memory", "disk", otherwise="invalid_cache_persistence"),
+        _NO_STREAM,
+        page="deduplication.md",
+    ),
+    Option("deduplication-header", _TEXT, _NO_STREAM, page="deduplication.md"),
+    Option("deduplication-dead-letter", _BOOLEAN, _NO_STREAM, page="deduplication.md"),
+    Option(
+        "max-age",
+        _MAX_AGE_TEXT,
+        _STREAM_ONLY,
+        "max age",
+        rules_by_type=_LAST_IN_STREAMS,
+        page="streams.md",
+    ),
+    Option(
+        "stream-max-segment-size-bytes",
+        _COUNT,
+        _STREAM_ONLY,
+        "segment size",
+        rules_by_type=_LAST_IN_STREAMS,
+        page="streams.md",
+    ),
+    Option(
+        "stream-filter-size-bytes",
+        _COUNT,
+        _STREAM_ONLY,
+        "filter size",
+        rules_by_type=_LAST_IN_STREAMS,
+    ),
+    Option("quorum-initial-group-size", _COUNT, _ALL),
+    Option("initial-cluster-size", _COUNT, _ALL, "cluster size"),
+    Option("queue-leader-locator", _TEXT, _ALL, "queue leader locator value"),
+    Option("consumer-disconnected-timeout", _COUNT, _ALL, "consumer disconnected timeout"),
+    Option("member-placement-tag", _TEXT, _ALL),
+    # Keys of policies only.
+    Option("alternate-exchange", _TEXT, (), "alternate exchange name", page="routing.md"),
+    Option("delayed-message", _BOOLEAN, (), "delayed-message value", page="delays.md"),
+    Option("target-group-size", _COUNT, (), "target group size", is_for_operators=True),
+    Option("ha-mode", _one_of("all", "exactly", "nodes"), (), "ha-mode"),
+    Option("ha-params", _TEXTS, (), "ha-params"),
+    Option("ha-sync-mode", _one_of("manual", "automatic"), (), "ha-sync-mode"),
+    Option("ha-sync-batch-size", _POSITIVE, (), "ha-sync-batch-size"),
+    Option(
+        "ha-promote-on-shutdown", _one_of("always", "when-synced"), (), "ha-promote-on-shutdown"
+    ),
+    Option("ha-promote-on-failure", _one_of("always", "when-synced"), (), "ha-promote-on-failure"),
+    Option("federation-upstream", _TEXT, (), "federation upstream"),
+    Option("federation-upstream-set", _TEXT, (), "federation upstream set"),
+    Option("federation-upstream-pattern", _TEXT, (), "federation upstream pattern"),
+)
+ARGUMENTS: Final = tuple(row for row in OPTIONS if row.types)
+POLICY_KEYS: Final = {row.name: row for row in OPTIONS if row.policy_term}
+OPERATOR_POLICY_KEYS: Final = {
+    name: row for name, row in POLICY_KEYS.items() if row.is_for_operators
+}
+_BY_NAME: Final = {row.name: row for row in OPTIONS}
+_BY_ARGUMENT: Final = {row.argument: row for row in ARGUMENTS}

@@ -23,7 +23,7 @@ from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock
     from vouchmq.server.broker.queues.classic import Queue

@@ -16,7 +16,7 @@ import structlog
 
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.delays.delay import delay_queue_name, is_hidden
-from vouchmq.server.broker.features.arguments import queue_type_of
+from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
 from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueLike

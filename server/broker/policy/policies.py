@@ -1,8 +1,9 @@
 """Policies: what an operator lays down for queues and exchanges by their names.
 
 A vhost has two lists, policies and operator policies. At most one of each applies to an object;
-what comes of the two and of the object's own arguments is up to `options.py` and the exchange.
-What a definition may say is in `keys.py`. Must not know queues or exchanges beyond name and type.
+what comes of the two and of the object's own arguments is up to `features/effective.py` and the
+exchange. What a definition may say is in `features/options.py`. Must not know queues or exchanges
+beyond name and type.
 
 Spec: POLICY-01 … POLICY-03, POLICY-09
 """
@@ -12,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vouchmq.server.broker.features.arguments import CLASSIC, QUORUM, STREAM
-from vouchmq.server.broker.patterns import Pattern
-from vouchmq.server.broker.policy.keys import (
+from vouchmq.server.broker.features.options import (
+    CLASSIC,
+    QUORUM,
+    STREAM,
     InvalidPolicy,
     Value,
     check_definition,
@@ -22,6 +24,7 @@ from vouchmq.server.broker.policy.keys import (
     merged,
     term,
 )
+from vouchmq.server.broker.patterns import Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.errors import AccessRefused
 from vouchmq.protocol.runs import body_size
-from vouchmq.server.broker.features.options import PLAIN
+from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.message import Message, lsn_of, lsns_of
 from vouchmq.server.broker.queues.consumers import QueueConsumers
 from vouchmq.server.broker.queues.dispatch import serve_group

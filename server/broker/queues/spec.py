@@ -12,8 +12,8 @@ from typing import Protocol
 from vouchmq.protocol.errors import ResourceLocked
 from vouchmq.protocol.fields import Table
 from vouchmq.server.broker.equivalence import require_same_flag
-from vouchmq.server.broker.features.arguments import levels_of
 from vouchmq.server.broker.features.dedup import KeyWindow
+from vouchmq.server.broker.features.options import levels_of
 from vouchmq.server.broker.names import queue_text
 
 

@@ -13,7 +13,7 @@ import structlog
 
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import as_text
-from vouchmq.server.broker.features.arguments import (
+from vouchmq.server.broker.features.options import (
     CLASSIC,
     STREAM,
     TYPE_NAMES,

@@ -28,7 +28,7 @@ from vouchmq.server.broker.streams.index import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.timers import Timers
 
 # Messages of dropped segments that are settled in one turn (LIMIT-23).

@@ -32,7 +32,7 @@ from vouchmq.server.broker.streams.start import Start
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    from vouchmq.server.broker.features.options import Features
+    from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.paging.pager import Pager
     from vouchmq.server.broker.queues.ports import ConsumerPort, Dispatcher
     from vouchmq.server.broker.queues.ready_list import RunSize

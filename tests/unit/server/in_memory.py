@@ -21,7 +21,7 @@ from vouchmq.server.broker.delays.delay import held_for
 from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.broker.enqueue import Enqueuer
 from vouchmq.server.broker.features.apply import FeatureBuilder
-from vouchmq.server.broker.features.options import features_of
+from vouchmq.server.broker.features.effective import features_of
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.paging.paged_store import JournalClock
 from vouchmq.server.broker.paging.pager import Pager

@@ -13,7 +13,7 @@ from tests.unit.server.broker.features.test_length import confirms
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
 from vouchmq.server.broker.delays.delay import delay_queue_name
-from vouchmq.server.broker.policy.keys import InvalidPolicy
+from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.policy.policies import Policy
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from vouchmq.server.broker.features.options import Features
+from vouchmq.server.broker.features.effective import Features
 from vouchmq.server.broker.streams.index import StreamIndex
 from vouchmq.server.broker.streams.retention import TURN_SETTLES, Retention
 from vouchmq.server.broker.timers import Timers

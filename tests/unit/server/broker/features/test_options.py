@@ -7,8 +7,8 @@ import pytest
 from tests.unit.server.broker.stand_ins import integer
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import Field, Table, boolean, long_int, longstr
-from vouchmq.server.broker.features.arguments import (
-    QUEUE_ARGUMENTS,
+from vouchmq.server.broker.features.options import (
+    OPTIONS,
     check_arguments,
     dead_letter_exchange,
     queue_type_of,
@@ -275,5 +275,5 @@ def test_inequivalent_argument_is_told_with_both_values(
 
 
 def test_table_names_every_argument_once() -> None:
-    names = [row.name for row in QUEUE_ARGUMENTS]
+    names = [row.name for row in OPTIONS]
     assert len(names) == len(set(names))

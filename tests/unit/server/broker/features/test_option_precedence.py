@@ -8,8 +8,14 @@ import pytest
 
 from tests.unit.server.broker.stand_ins import integer
 from vouchmq.protocol.fields import longstr
-from vouchmq.server.broker.features.options import features_of
-from vouchmq.server.broker.policy.keys import KEYS, OPERATOR_KEYS, InvalidPolicy, merged, resolve
+from vouchmq.server.broker.features.effective import features_of
+from vouchmq.server.broker.features.options import (
+    OPERATOR_POLICY_KEYS,
+    POLICY_KEYS,
+    InvalidPolicy,
+    merged,
+    resolve,
+)
 from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, PolicyMatch
 
 
@@ -159,7 +165,7 @@ class TestValidation:
         with pytest.raises(InvalidPolicy):
             Policies().put(policy(pattern="("))
 
-    @pytest.mark.parametrize("key", sorted(set(KEYS) - set(OPERATOR_KEYS)))
+    @pytest.mark.parametrize("key", sorted(set(POLICY_KEYS) - set(OPERATOR_POLICY_KEYS)))
     def test_operators_may_not_say_everything(self, key: str) -> None:
         with pytest.raises(InvalidPolicy, match=r"are not recognised policy settings$"):
             operator(definition={key: "1h"}).require_valid()
@@ -170,7 +176,7 @@ class TestValidation:
         operator(apply_to="streams").require_valid()
 
     def test_operator_keys(self) -> None:
-        assert set(OPERATOR_KEYS) == {
+        assert set(OPERATOR_POLICY_KEYS) == {
             *("expires", "message-ttl", "max-length", "max-length-bytes", "overflow"),
             *("delivery-limit", "max-in-memory-length", "max-in-memory-bytes"),
             *("target-group-size", "queue-version"),
