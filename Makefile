@@ -21,6 +21,10 @@ help: ## what there is
 	@tools/setup.sh dev
 	@touch .venv/base.stamp $@
 
+.venv/docs.stamp: .venv/dev.stamp requirements/docs.txt
+	@tools/setup.sh docs
+	@touch $@
+
 setup: .venv/dev.stamp ## make .venv with everything a developer needs
 
 serve: .venv/base.stamp ## run the broker on 127.0.0.1:5672, data in ./vouchmq-data
@@ -75,9 +79,10 @@ compare: .venv/dev.stamp ## the last two side by side, as one page
 bench: .venv/dev.stamp ## throughput and latency (bench/README.md)
 	@$(PY) -m bench $(ARGS)
 
-docs: .venv/dev.stamp ## write the tables that are made from the code, then check the pages
+docs: .venv/docs.stamp ## write the tables that are made from the code, check the pages, build build/docs/html
 	@$(PY) -m tools.write_configuration
 	@$(PY) -m pytest -q tests/test_docs.py
+	@$(PY) -m tools.site
 
 # Needs uv. No index host may end up in the files, so no lock file: hashes pin as well.
 requirements: ## pin the newest versions that pyproject.toml allows
@@ -85,6 +90,8 @@ requirements: ## pin the newest versions that pyproject.toml allows
 		--no-header --no-emit-index-url pyproject.toml -o requirements/base.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-header --no-emit-index-url --extra dev pyproject.toml -o requirements/dev.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-emit-index-url -c requirements/dev.txt --extra docs pyproject.toml -o requirements/docs.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-header --no-emit-index-url requirements/nameko.in -o requirements/nameko.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from tools.site import navigation, prepared
 from tools.write_configuration import written
 from vouchmq.server.broker.features.options import (
     ARGUMENTS,
@@ -160,3 +161,18 @@ def test_names_in_the_image_and_the_readme_are_settings() -> None:
     flags = {flag_name(field.name) for field in scalar_fields()} | {"--config"}
     serve = re.findall(r"vouchmq serve([^`\n]*)", text(PROJECT / "README.md"))
     assert {word for line in serve for word in re.findall(r"--[a-z-]+", line)} <= flags
+
+
+def test_the_site_leads_where_the_index_does() -> None:
+    index = "[a](a.md)\n## Use\n- [b](b.md), [a](a.md)\n### More\n- [c](u/c.md) [d](d.json)"
+    nav = navigation(index)
+    assert nav == [{"Home": "index.md"}, "a.md", {"Use": ["b.md", {"More": ["u/c.md"]}]}]
+
+
+def test_links_out_of_the_pages_lead_to_copies_in_the_site() -> None:
+    page = "[a](../../bench/README.md#x) [b](tls.md) [c](../nowhere.md)"
+    text, outside = prepared(DOCS / "operate" / "store.md", page)
+    assert text == "[a](../source/bench/README.md#x) [b](tls.md) [c](../nowhere.md)"
+    assert outside == {PROJECT / "bench" / "README.md"}
+    text, _ = prepared(PROJECT / "bench" / "README.md", "[a](../docs/operate/tls.md)")
+    assert text == "[a](../../operate/tls.md)"

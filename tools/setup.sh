@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Makes .venv and installs one of requirements/*.txt into it, by hash.
 # Needs Python >= 3.11 and nothing else; takes uv when it is there.
-#   usage: tools/setup.sh base|dev        PYTHON=/path/to/python to choose one
+#   usage: tools/setup.sh base|dev|docs   PYTHON=/path/to/python to choose one
 set -euo pipefail
 cd "$(dirname "$0")/.."
-requirements="requirements/${1:?base or dev}.txt"
+requirements="requirements/${1:?base, dev or docs}.txt"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
