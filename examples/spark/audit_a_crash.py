@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from vouchmq.kit.bulk import BulkChannel, BulkConnection
 from vouchmq.kit.bulk.errors import BulkError
 from vouchmq.spark.audit import audit
+from vouchmq.spark.audit.result import Job
 from vouchmq.spark.report import report
 
 QUEUE = "example.payments"
@@ -104,7 +105,7 @@ def crash(directory: Path, count: int) -> None:
 
 def judge(spark: SparkSession, ledger: Path, out: Path) -> None:
     """Audit the ledger, and print what it says."""
-    result = audit.run(spark, audit.Job(paths=(str(ledger),), out=out / "tables"))
+    result = audit.run(spark, Job(paths=(str(ledger),), out=out / "tables"))
     for state, count in result.states.items():
         print(f"{state}: {count}")
     for kind, count in result.findings.items():

@@ -24,6 +24,7 @@ from tests.pipeline.audit_reference import Reference
 from tests.pipeline.worlds import Event, Order, World, spoil, write_files, write_sealed
 from vouchmq.spark.audit import audit, incremental, summary_text
 from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.audit.result import Job, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +166,7 @@ def expected(brokers: Sequence[Sequence[Event]]) -> Verdict:
     }
 
 
-def summary_of(result: audit.Result) -> dict[str, str]:
+def summary_of(result: Result) -> dict[str, str]:
     """The lines of the summary, by their first words."""
     return {line.split()[0]: line for line in summary_text.summary(result, ())}
 
@@ -200,7 +201,7 @@ def test_spark_says_what_plain_python_says(spark: SparkSession, tmp_path: Path) 
         write_files(lines, tmp_path / "ledger", [60, 25, 200])
     sealed = tmp_path / "ledger" / "sealed"
     brokers += tampered(sealed)
-    result = audit.run(spark, audit.Job((str(tmp_path / "ledger"),), tmp_path / "out"))
+    result = audit.run(spark, Job((str(tmp_path / "ledger"),), tmp_path / "out"))
     wanted = expected(brokers)
     assert_same(verdict(spark, tmp_path / "out"), wanted)
     found = spark.read.parquet(str(tmp_path / "out" / "findings")).where("kind = 'tampered'")
@@ -240,7 +241,7 @@ def test_incremental_is_full_in_any_split(spark: SparkSession, tmp_path: Path) -
     runs.append([path for path in shuffled if path not in runs[0] and path not in runs[1]])
     place = tmp_path / "ledger"
     place.mkdir()
-    job = audit.Job((str(place),), tmp_path / "out")
+    job = Job((str(place),), tmp_path / "out")
     for batch in runs:
         for path in batch:
             shutil.copy(path, place / path.name)
@@ -273,7 +274,7 @@ class TestBadInput:
         damaged = json.loads(text[4])
         text[4] = b"\0" * 40 + b"\n"
         written[2].write_bytes(b"".join(text))
-        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        result = audit.run(spark, Job((str(tmp_path / "l"),), tmp_path / "out"))
         assert result.facts.torn == 1
         assert result.facts.broken == [f"{written[2]}:5"]
         assert result.facts.missing() == 1
@@ -286,7 +287,7 @@ class TestBadInput:
         *_, written = write_files(self.world().lines, tmp_path / "l", [])
         with written.open("ab") as file:
             file.write(b'{"b":"one@host","o"\n[]\n')
-        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        result = audit.run(spark, Job((str(tmp_path / "l"),), tmp_path / "out"))
         assert (result.facts.missing(), result.facts.lost()) == (0, 0)
         # Spark makes no row of an array that is empty.
         assert result.facts.broken_count == len(result.facts.broken) == 2
@@ -304,7 +305,7 @@ class TestBadInput:
         assert {line["o"] for line in whole} >= {1, 2, 3}
         lines = [line for line in whole if line["o"] != 2]
         write_files(lines, tmp_path / "l", [])
-        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        result = audit.run(spark, Job((str(tmp_path / "l"),), tmp_path / "out"))
         assert (result.facts.missing(), result.facts.unseen()) == (0, 1)
         assert result.exit_code(()) == 3
         told = summary_of(result)
@@ -319,14 +320,14 @@ class TestBadInput:
         write_files(World("one").lines, tmp_path / "a", [])
         write_files(World("one", start_t=1_780_000_000_000_000).lines, tmp_path / "b", [])
         with pytest.raises(LedgerError, match="two brokers have the id one: line 0 of epoch 1"):
-            audit.run(spark, audit.Job((str(tmp_path),), tmp_path / "out"))
+            audit.run(spark, Job((str(tmp_path),), tmp_path / "out"))
 
     def test_another_format_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         lines = World("one").lines
         lines[0]["fmt"] = 2
         write_files(lines, tmp_path / "l", [])
         with pytest.raises(LedgerError, match="format 2 of the ledger is not known"):
-            audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+            audit.run(spark, Job((str(tmp_path / "l"),), tmp_path / "out"))
 
     def test_files_that_went_by_their_age_are_nothing_missing(
         self, spark: SparkSession, tmp_path: Path
@@ -338,11 +339,11 @@ class TestBadInput:
         world.follow([(12, 0, 0)])
         files = write_files(world.lines, tmp_path / "l", [20])
         assert len(files) > 4
-        whole = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "whole"))
+        whole = audit.run(spark, Job((str(tmp_path / "l"),), tmp_path / "whole"))
         assert whole.exit_code(()) == 0
         for path in files[:2]:
             path.unlink()
-        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "out"))
+        result = audit.run(spark, Job((str(tmp_path / "l"),), tmp_path / "out"))
         assert (result.facts.missing(), result.facts.unseen()) == (0, 0)
         assert result.exit_code(()) == 0, (result.states, result.findings)
         assert "older files are gone" in summary_of(result)["complete"]
@@ -352,6 +353,6 @@ class TestBadInput:
             assert state == before["states"][copy] or state == "known", copy
         # Without the one behind them a file is missing indeed.
         files[3].unlink()
-        result = audit.run(spark, audit.Job((str(tmp_path / "l"),), tmp_path / "hole"))
+        result = audit.run(spark, Job((str(tmp_path / "l"),), tmp_path / "hole"))
         assert result.facts.missing() == 20
         assert result.exit_code(()) == 3

@@ -10,7 +10,7 @@ Spec: POLICY-02, POLICY-04, DELAY-11, EXCH-63
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -22,14 +22,29 @@ from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, P
 from vouchmq.server.broker.queues.spec import QueueLike
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from vouchmq.server.broker.exchanges.exchange import Exchange
-    from vouchmq.server.broker.vhost import VHost
 
 Q = TypeVar("Q", bound=QueueLike)
 
 log = structlog.get_logger(__name__)
+
+
+class GovernedVHost(Protocol[Q]):
+    """A virtual host, as far as policies go."""
+
+    name: str
+    generation: int
+    defined_lsn: int
+    exchanges: dict[str, Exchange]
+
+    @property
+    def queues(self) -> Mapping[str, Q]:
+        """By name."""
+
+    def end_queue(self, queue: Q, /) -> int | None:
+        """Delete a queue that nobody needs; the LSN of the record."""
 
 
 def keep_features(queue: object, policy_match: PolicyMatch) -> None:
@@ -50,7 +65,7 @@ class PolicyEngine(Generic[Q]):
 
     def __init__(
         self,
-        vhost: VHost[Q],
+        vhost: GovernedVHost[Q],
         regulate: Callable[[Q, PolicyMatch], None],
         define: Callable[[d.Definition], int],
         delay_queue_for: Callable[[Exchange], None],

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,34 +23,16 @@ from vouchmq.spark.audit import findings, line_tables, lines, seals, summary_tex
 from vouchmq.spark.audit.collect import Batch, file_of, gather
 from vouchmq.spark.audit.facts import Facts
 from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.audit.result import Job, Result
 from vouchmq.spark.audit.seals import Look, Seals
 from vouchmq.spark.audit.step import Folded, State, facts_before, fold
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-INTERNAL: Final = "_audit"
-"""Below the output directory: what the audit itself keeps; Spark passes over it."""
-POISON_DELIVERIES: Final = 5
 SMALL_BYTES: Final = 4 * 1024 * 1024
 PARTITIONS: Final = 64
 """Of a shuffle, before Spark puts small ones together: each has to fit in the heap of a task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What to audit and how to tell of it."""
-
-    paths: tuple[str, ...]
-    out: Path
-    scope: tables.Scope = field(default_factory=tables.Scope)
-    poison_deliveries: int = POISON_DELIVERIES
-    by_queue: bool = False
-
-    @property
-    def internal(self) -> Path:
-        """Where the audit keeps its own things."""
-        return self.out / INTERNAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,40 +58,6 @@ class TableCache:
         path = str(self._directory / name)
         frame.write.mode("overwrite").parquet(path)
         return self._spark.read.schema(frame.schema).parquet(path)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What an audit has found; the tables have the rest."""
-
-    job: Job
-    facts: Facts
-    seals: Seals
-    states: dict[str, int]
-    findings: dict[str, int]
-    worst: list[Any]
-    lives: list[Any]
-    overall: list[Any]
-    took_s: float
-
-    @property
-    def copies(self) -> int:
-        """How many copies were judged."""
-        return sum(self.states.values())
-
-    @property
-    def is_provable(self) -> bool:
-        """Whether nothing is missing that a verdict would have needed."""
-        facts = self.facts
-        # A line that cannot be read may have been the last of its epoch: its number is not missed.
-        lacking = facts.missing() or facts.lost() or facts.broken_count or facts.unseen()
-        return not (lacking or self.states.get("unproven"))
-
-    def exit_code(self, fail_on: Sequence[str]) -> int:
-        """0 clean, 1 findings of these kinds, 3 nothing worse than what cannot be proven."""
-        if any(self.findings.get(kind) for kind in fail_on):
-            return 1
-        return 0 if self.is_provable else 3
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.audit import audit, input, lines, summary_text, tables, verdicts
+from vouchmq.spark.audit.result import INTERNAL, POISON_DELIVERIES, Job
 from vouchmq.spark.command_line import (
     EXIT_UNUSABLE,
     Parser,
@@ -82,7 +83,7 @@ def parser() -> Parser:
         "--poison-deliveries",
         type=whole(2),
         metavar="N",
-        help=f"copies delivered so often are listed ({audit.POISON_DELIVERIES})",
+        help=f"copies delivered so often are listed ({POISON_DELIVERIES})",
     )
     made.add_argument(
         "--partition-by-queue",
@@ -162,8 +163,8 @@ def _audit(options: argparse.Namespace, codes: list[int]) -> int:
 
 def _ledgers(spark: SparkSession, options: argparse.Namespace, paths: tuple[str, ...]) -> int:
     scope = tables.Scope(options.since, options.until, options.vhost, options.queue)
-    poison = options.poison_deliveries or audit.POISON_DELIVERIES
-    job = audit.Job(paths, options.out, scope, poison, by_queue=options.partition_by_queue)
+    poison = options.poison_deliveries or POISON_DELIVERIES
+    job = Job(paths, options.out, scope, poison, by_queue=options.partition_by_queue)
     fail_on = FAIL_ON if options.fail_on is None else options.fail_on
     if options.incremental:
         from vouchmq.spark.audit import incremental
@@ -199,7 +200,7 @@ def _witnesses(spark: SparkSession, options: argparse.Namespace, paths: tuple[st
     out = options.out / "witness" if paths else options.out
     ledger_lines = None
     if paths:
-        ledger_lines = spark.read.parquet(str(options.out / audit.INTERNAL / "full" / "lines"))
+        ledger_lines = spark.read.parquet(str(options.out / INTERNAL / "full" / "lines"))
     result = witness.run(spark, options.witness, out, ledger_lines)
     for line in (*result.summary(), *result.worst):
         sys.stdout.write(f"{line}\n")

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.spark.audit import audit, lines, seals
 from vouchmq.spark.audit import copies as c
-from vouchmq.spark.audit.audit import Job, Parts, Result, TableCache, apart, write_json
+from vouchmq.spark.audit.audit import Parts, TableCache, apart, write_json
 from vouchmq.spark.audit.collect import Batch, gather
 from vouchmq.spark.audit.facts import Facts
 from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.audit.result import Job, Result
 from vouchmq.spark.audit.seals import Look
 from vouchmq.spark.audit.step import Folded, State, facts_before, fold
 

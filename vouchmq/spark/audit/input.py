@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from vouchmq.spark.audit import lines, verdicts
-from vouchmq.spark.audit.audit import INTERNAL
+from vouchmq.spark.audit.result import INTERNAL
 from vouchmq.spark.command_line import UsageError
 from vouchmq.spark.witness import witness
 

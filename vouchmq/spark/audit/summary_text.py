@@ -16,7 +16,7 @@ from vouchmq.spark.audit.facts import LINE_BITS, Facts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from vouchmq.spark.audit.audit import Result
+    from vouchmq.spark.audit.result import Result
     from vouchmq.spark.audit.seals import Seals
     from vouchmq.spark.audit.tables import Scope
 
