@@ -176,3 +176,19 @@ def test_links_out_of_the_pages_lead_to_copies_in_the_site() -> None:
     assert outside == {PROJECT / "bench" / "README.md"}
     text, _ = prepared(PROJECT / "bench" / "README.md", "[a](../docs/operate/tls.md)")
     assert text == "[a](../../operate/tls.md)"
+
+
+def rule_ids(path: Path, page: str) -> list[str]:
+    """The ids of the specification that a page names: its readers do not know them."""
+    rules = text(DOCS / "reference" / "behaviour.md")
+    families = "|".join(sorted(set(re.findall(r"^(?:\*\*|\| )([A-Z]+)-\d\d", rules, re.M))))
+    found = re.findall(rf"\b(?:{families})-\d\d\b", page)
+    return [f"{path.relative_to(PROJECT)}: {rule}" for rule in found]
+
+
+def test_pages_for_users_name_no_rule_by_its_id() -> None:
+    folders = [DOCS / name for name in ("start", "guides", "operate")]
+    pages = [PROJECT / "README.md", *(page for folder in folders for page in folder.rglob("*.md"))]
+    assert [rule for path in pages for rule in rule_ids(path, text(path))] == []
+    planted = "CRC-32 is not one, CONF-07 is"
+    assert rule_ids(DOCS / "index.md", planted) == ["docs/index.md: CONF-07"]
