@@ -37,7 +37,7 @@ test-all: .venv/dev.stamp ## every test
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
 unit: .venv/dev.stamp ## the quick tests
-	@$(PY) -m pytest $(PARALLEL) tests/unit tests/property tests/test_house.py tests/test_docs.py $(ARGS)
+	@$(PY) -m pytest $(PARALLEL) tests/unit tests/property tests/test_house.py tests/test_docs.py tests/test_flow.py $(ARGS)
 
 sim: .venv/dev.stamp ## crashes of the store and the broker from fresh seeds; SECONDS=60
 	@$(PY) -m tests.simulation --seconds $(SECONDS) $(ARGS)
@@ -81,7 +81,8 @@ bench: .venv/dev.stamp ## throughput and latency (bench/README.md)
 
 docs: .venv/docs.stamp ## write the tables that are made from the code, check the pages, build build/docs/html
 	@$(PY) -m tools.write_configuration
-	@$(PY) -m pytest -q tests/test_docs.py
+	@$(PY) -m tools.draw_flow
+	@$(PY) -m pytest -q tests/test_docs.py tests/test_flow.py
 	@$(PY) -m tools.site
 
 # Needs uv. No index host may end up in the files, so no lock file: hashes pin as well.
