@@ -530,6 +530,26 @@ def test_names_are_those_of_the_field() -> None:
     assert speaks_in_metaphors(Source(Path("store/tally.py"), "")) == ["tally"]
 
 
+MODULE_NAMED: Final = re.compile(r"`(?:[\w/]+/)?(\w+\.py)`")
+CLASS_NAMED: Final = re.compile(r"\b[Ss]ee `([A-Z]\w+)")
+
+
+@cache
+def known() -> frozenset[str]:
+    """Files and classes that prose may name."""
+    among = sources(*OURS)
+    return frozenset(name for one in among for name in (one.path.name, *one.facts.names))
+
+
+def names_what_is_gone(one: Source) -> list[str]:
+    named = [*MODULE_NAMED.findall(one.text), *CLASS_NAMED.findall(one.text)]
+    return [name for name in named if name not in known()]
+
+
+def test_prose_names_modules_and_classes_that_exist() -> None:
+    assert offenders(names_what_is_gone, sources(*PRODUCT)) == []
+
+
 def does_something_in_its_package(one: Source) -> list[str]:
     if one.path.name != "__init__.py" or not one.text:
         return []
@@ -652,6 +672,11 @@ PLANTED: Final[dict[Rule, tuple[str, str, str]]] = {
         "store/a.py",
         "class A:\n def f():\n  def put_aside(): pass",
         "class DeadLetters: pass",
+    ),
+    names_what_is_gone: (
+        "store/a.py",
+        "# see `Care`, `server/care.py` and `line.py`",
+        "# see `Queue`, `server/channel/publish.py` and `disk.py`",
     ),
     cites_no_rule: ("store/a.py", f"# CONN-{99}", "# CONN-01"),
     leaves_for_later: ("store/a.py", "# TO" + "DO", "# done"),

@@ -88,11 +88,11 @@ class Route(Target):
     """What a `basic.publish` frame means, as long as the topology stays as it is."""
 
     __slots__ = (
+        "examined_modes",
         "exchange",
         "generation",
-        "hooks",
         "immediate",
-        "is_careful",
+        "is_examined",
         "is_refused",
         "mandatory",
         "reads_keys",
@@ -108,14 +108,14 @@ class Route(Target):
         self.routing_key = routing_key
         self.mandatory = False
         self.immediate = False
-        self.is_careful = False
+        self.is_examined = False
         self.is_refused = False
         self.reads_keys = False
         self.reads_properties = False
         self.way: tuple[Exchange, tuple[str, ...], Table] | None = None
         # Of the exchange, when nothing else on the way reads more than routing keys.
         self.window: KeyWindow | None = None
-        self.hooks = CARE
+        self.examined_modes = CARE
         self.generation = -1
 
 
@@ -160,7 +160,7 @@ class Publisher:
                 self._put_off(key, raws, mode, largest)
                 return
         channel = self._channel
-        if route.is_careful or mode & route.hooks or channel.transaction is not None:
+        if route.is_examined or mode & route.examined_modes or channel.transaction is not None:
             left = self._publish_checked(route, raws, mode)
             if left:
                 self._put_off(key, left, mode, largest)
@@ -247,22 +247,22 @@ class Publisher:
         if route.immediate:
             channel.refuse_immediate_if_configured()
         is_reply = not exchange_name and routing_key.startswith(PREFIX)
-        route.is_careful = route.immediate or is_reply
+        route.is_examined = route.immediate or is_reply
         reads = exchange.reads | self._read_onward()
         if reads & READS_HEADERS:
-            route.hooks = CARE | HEADERS
+            route.examined_modes = CARE | HEADERS
         route.reads_keys = bool(reads & READS_KEYS)
         if not self._onward and not exchange.reads_beyond_keys:
             route.window = vhost.window_of(exchange)
         if reads & READS_PROPERTIES:
-            route.reads_properties = route.is_careful = True
+            route.reads_properties = route.is_examined = True
         route.leads_to(self._queues_of(key, exchange, (routing_key,), {}))
-        route.is_careful |= route.is_gated
+        route.is_examined |= route.is_gated
         if exchange.type == "topic":
             may = channel.user.may_topic("write", routing_key, exchange_name, vhost.name)
             # Not said at once: faults of a message's properties come before (PUB-01).
             route.is_refused = not may
-            route.is_careful |= route.is_refused
+            route.is_examined |= route.is_refused
         route.generation = vhost.generation
         if len(self._routes) >= ROUTES_KEPT:
             self._routes.clear()
@@ -319,7 +319,7 @@ class Publisher:
         Returns:
             those there was no time for
         """
-        if not (mode & route.hooks or route.reads_properties or route.is_refused):
+        if not (mode & route.examined_modes or route.reads_properties or route.is_refused):
             self._publish_examined(route, raws, mode)
             return []
         if route.window is not None and not mode & CARE and self._publish_new(route, raws, mode):
@@ -405,7 +405,7 @@ class Publisher:
 
     def settle_routes(self, route: Route, raws: list[bytes], mode: int) -> int:
         """The same for a run: as one where nothing has to be looked at singly."""
-        needs_a_look = route.is_careful or route.is_gated or route.way is not None
+        needs_a_look = route.is_examined or route.is_gated or route.way is not None
         if needs_a_look or mode & CARE or (route.mandatory and not route.queues):
             return max(self.settle_route(route, raw, mode) for raw in raws)
         return self.store(route, raws, mode, max(map(len, raws)))
@@ -510,7 +510,7 @@ class Publisher:
         if block != original:
             raw = with_properties(raw, block)
         raw = with_blind_copies(raw, copies(headers, "BCC"))
-        if len(keys) == 1 and not route.hooks & HEADERS and not route.reads_properties:
+        if len(keys) == 1 and not route.examined_modes & HEADERS and not route.reads_properties:
             return route, raw
         exact = Route(route.exchange, route.routing_key, route.tail)
         exact.mandatory, exact.immediate = route.mandatory, route.immediate

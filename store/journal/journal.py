@@ -82,7 +82,7 @@ class JournalState:
 
 
 class Journal:
-    """The open journal. Made by `recovery.open_journal` only.
+    """The open journal. Made by `open_journal` only.
 
     LSNs start at 1 and are handed out in order. `snapshot` returns all current definition
     records; it is called when a new segment begins. Replay may meet a definition both in a

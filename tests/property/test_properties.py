@@ -76,7 +76,7 @@ def block_of(properties: dict[int, bytes]) -> bytes:
 def expected_mode(view: Properties) -> int:
     """The mode by its definition, from the decoded view."""
     table = view.headers
-    hooks = (
+    examined = (
         view.expiration is not None
         or view.user_id is not None
         or view.reply_to == "amq.rabbitmq.reply-to"
@@ -84,7 +84,7 @@ def expected_mode(view: Properties) -> int:
     )
     return (
         (PERSISTENT if view.delivery_mode == 2 else 0)
-        | (CARE if hooks else 0)
+        | (CARE if examined else 0)
         | (HEADERS if table is not None else 0)
     )
 
@@ -124,13 +124,13 @@ def test_pamqp_sees_the_same_where_it_can(properties: dict[int, bytes]) -> None:
     assert theirs.delivery_mode == view.delivery_mode
     assert (theirs.delivery_mode == 2) == bool(mode & PERSISTENT)
     assert (theirs.headers is not None) == bool(mode & HEADERS)
-    hooks = (
+    examined = (
         theirs.expiration is not None
         or theirs.user_id is not None
         or theirs.reply_to == "amq.rabbitmq.reply-to"
         or bool({"CC", "BCC"} & (theirs.headers or {}).keys())
     )
-    assert hooks == bool(mode & CARE)
+    assert examined == bool(mode & CARE)
     for name in ("content_type", "correlation_id", "reply_to", "expiration", "message_id"):
         assert getattr(theirs, name) == getattr(view, name)
 

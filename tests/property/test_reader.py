@@ -181,8 +181,8 @@ def mode_of(head: pamqp_header.ContentHeader) -> int:
     """Persistent, care, headers: as pamqp's properties tell."""
     told = head.properties
     headers = told.headers or {}
-    hooks = told.expiration is not None or "CC" in headers
-    return (told.delivery_mode == 2) | hooks << 1 | (told.headers is not None) << 2
+    examined = told.expiration is not None or "CC" in headers
+    return (told.delivery_mode == 2) | examined << 1 | (told.headers is not None) << 2
 
 
 cuts = st.one_of(

@@ -186,31 +186,31 @@ class DeadLetterPublisher:
     def send(
         self,
         queue: Queue,
-        letters: DeadLetterConfig,
+        config: DeadLetterConfig,
         messages: list[Message],
         reason: DeadLetterReason,
     ) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
-        death = self._death(queue, letters, Attempt(reason, self._wall_ms() // 1000))
+        death = self._death(queue, config, Attempt(reason, self._wall_ms() // 1000))
         lost: list[Message] = []
         with self._one_block():
             run: Batch | None = None
-            pending = self._parted(queue, letters, messages)
+            pending = self._parted(queue, config, messages)
             while pending:
                 some = pending.popleft()
                 letter, raws = dead_letters(some, death)
                 if self._is_too_far(letter):
                     lost += some
-                    self._dropped(queue, letters, reason, "too many hops", len(some))
+                    self._dropped(queue, config, reason, "too many hops", len(some))
                     continue
-                targets, passage = self._targets(queue, letters, letter)
+                targets, passage = self._targets(queue, config, letter)
                 open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
                 if not open_to:
                     lost += some
                     why = "cycle" if targets else "no route"
-                    self._dropped(queue, letters, reason, why, len(some))
+                    self._dropped(queue, config, reason, why, len(some))
                     continue
-                tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+                tail = encode_shortstr(config.exchange) + encode_shortstr(letter.keys[0])
                 if any(each.publish_filter is not None for each in open_to):
                     # Asked one by one: what was taken before counts.
                     if len(some) > 1:
@@ -225,7 +225,7 @@ class DeadLetterPublisher:
                         if verdict.is_refused and not any(
                             is_at_least_once(each) for each in targets
                         ):
-                            self._dropped(queue, letters, reason, "target full")
+                            self._dropped(queue, config, reason, "target full")
                         continue
                 if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
                     self._store(queue, run)
@@ -235,9 +235,9 @@ class DeadLetterPublisher:
                     passage.record(0, persistent=letter.persistent)
             self._store(queue, run)
             if queue.recorder is not None:
-                write_headers(queue.recorder, messages, lost, reason, letters.exchange)
+                write_headers(queue.recorder, messages, lost, reason, config.exchange)
             queue.log_settled(messages)
-        self.pace.sent(queue, len(messages), letters.exchange)
+        self.pace.sent(queue, len(messages), config.exchange)
 
     def send_safely(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         """The same for a queue that keeps what is not taken everywhere (DLX-09)."""
@@ -247,29 +247,29 @@ class DeadLetterPublisher:
 
     def try_again(self, queue: Queue, message: Message, one: Attempt) -> None:
         """Offer a dead letter to those who have not taken it; keep it until all have."""
-        letters = queue.hooks.dead_letters if queue.hooks is not None else None
-        if letters is None or letters.pending is None:
+        config = queue.hooks.dead_letters if queue.hooks is not None else None
+        if config is None or config.pending is None:
             if queue.recorder is not None:
                 queue.recorder.dropped([message], one.reason.value)
             queue.drop([message])
             return
         with self._one_block():
-            letter = dead_letter(message, self._death(queue, letters, one))
+            letter = dead_letter(message, self._death(queue, config, one))
             if self._is_too_far(letter):
-                self._dropped(queue, letters, one.reason, "too many hops")
-                letters.pending.done(message)
+                self._dropped(queue, config, one.reason, "too many hops")
+                config.pending.done(message)
                 if queue.recorder is not None:
                     queue.recorder.dropped([message], one.reason.value)
                 queue.log_settled([message])
                 return
             # Its key has been looked at when it was tried first.
-            is_new = not letters.pending.knows(message)
-            targets, passage = self._targets(queue, letters, letter, is_new=is_new)
+            is_new = not config.pending.knows(message)
+            targets, passage = self._targets(queue, config, letter, is_new=is_new)
             if targets and passage is not None:
                 passage.record(0, persistent=letter.persistent)
             wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
             open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
-            tail = encode_shortstr(letters.exchange) + encode_shortstr(letter.keys[0])
+            tail = encode_shortstr(config.exchange) + encode_shortstr(letter.keys[0])
             waiting = len(self._refused)
             admitted, verdict = self._enqueuer.admit(Target(tail, open_to), letter.raw)
             while len(self._refused) > waiting:
@@ -284,12 +284,12 @@ class DeadLetterPublisher:
                 run.add([message], [letter.raw])
                 self._store(queue, run, one)
             if is_done:
-                letters.pending.done(message)
+                config.pending.done(message)
                 if queue.recorder is not None:
-                    queue.recorder.died([message], one.reason.value, letters.exchange)
+                    queue.recorder.died([message], one.reason.value, config.exchange)
                 queue.log_settled([message])
             else:
-                letters.pending.keep(message, one._replace(taken_by=taken_by))
+                config.pending.keep(message, one._replace(taken_by=taken_by))
 
     def release(self, delay_queue: Queue, exchange_name: str, messages: list[Message]) -> None:
         """Publish delayed messages whose time has come, as they leave their queue (DELAY-13)."""
@@ -333,11 +333,11 @@ class DeadLetterPublisher:
         return domain.generation if domain is not None else -1
 
     def _parted(
-        self, queue: Queue, letters: DeadLetterConfig, messages: list[Message]
+        self, queue: Queue, config: DeadLetterConfig, messages: list[Message]
     ) -> deque[list[Message]]:
         """Messages that become the same letters; each alone where its key is looked at."""
         domain = self._domain(queue.spec.vhost)
-        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
+        exchange = domain.exchanges.get(config.exchange) if domain is not None else None
         if exchange is not None and exchange.reads & READS_KEYS:
             return deque([message] for message in messages)
         return deque(runs_of_same(messages))
@@ -345,22 +345,22 @@ class DeadLetterPublisher:
     def _is_too_far(self, letter: DeadLetter) -> bool:
         return 0 < self._most_hops < letter.hops
 
-    def _death(self, queue: Queue, letters: DeadLetterConfig, one: Attempt) -> Death:
+    def _death(self, queue: Queue, config: DeadLetterConfig, one: Attempt) -> Death:
         return Death(
             queue.spec.name,
             one.reason,
-            letters.exchange,
-            letters.routing_key,
+            config.exchange,
+            config.routing_key,
             one.time_s,
             self._heeds_clients,
         )
 
     def _targets(
-        self, queue: Queue, letters: DeadLetterConfig, letter: DeadLetter, *, is_new: bool = True
+        self, queue: Queue, config: DeadLetterConfig, letter: DeadLetter, *, is_new: bool = True
     ) -> tuple[tuple[Queue, ...], ExchangeDedup | None]:
         """Where a letter goes, and by which keys, if those are looked at."""
         domain = self._domain(queue.spec.vhost)
-        exchange = domain.exchanges.get(letters.exchange) if domain is not None else None
+        exchange = domain.exchanges.get(config.exchange) if domain is not None else None
         if domain is None or exchange is None:
             return (), None
         if not (exchange.reads & READS_KEYS and is_new):
@@ -442,19 +442,19 @@ class DeadLetterPublisher:
     def _dropped(
         self,
         queue: Queue,
-        letters: DeadLetterConfig,
+        config: DeadLetterConfig,
         reason: DeadLetterReason,
         why: str,
         count: int = 1,
     ) -> None:
         self.dropped_count += count
-        if (why, reason) not in letters.told:
-            letters.told.add((why, reason))
+        if (why, reason) not in config.told:
+            config.told.add((why, reason))
             log.warning(
                 "dead_letter.dropped",
                 vhost=queue.spec.vhost,
                 queue=queue.spec.name,
-                exchange=letters.exchange,
+                exchange=config.exchange,
                 reason=reason.value,
                 why=why,
             )

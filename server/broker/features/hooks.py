@@ -129,10 +129,10 @@ class FeatureHooks:
 
     @property
     def is_idle(self) -> bool:
-        """True when there is nothing to be cared for."""
-        rooms = (self.dead_letters, self.expiry, self.limit, self.queue_expiry, self.redelivery)
-        has_room = any(room is not None for room in (*rooms, self.dedup, self.queue_seq))
-        return not has_room and not self._deferred
+        """True when there is no feature, and nothing left to do."""
+        features = (self.dead_letters, self.expiry, self.limit, self.queue_expiry, self.redelivery)
+        has_feature = any(each is not None for each in (*features, self.dedup, self.queue_seq))
+        return not has_feature and not self._deferred
 
     @property
     def is_nested(self) -> bool:

@@ -162,12 +162,12 @@ class ReadyList:
             if self.ready_bytes is not None:
                 self.ready_bytes.octets += self.backlog.body_octets()
 
-    def measure(self, tally: ReadyBytes) -> None:
+    def measure(self, counted: ReadyBytes) -> None:
         """From now on count the octets of bodies, beginning with what is there."""
-        self.ready_bytes = tally
-        tally.add(self.in_memory())
+        self.ready_bytes = counted
+        counted.add(self.in_memory())
         if self.backlog is not None:
-            tally.octets += self.backlog.body_octets()
+            counted.octets += self.backlog.body_octets()
 
     def append(self, messages: Iterable[Message], size: RunSize) -> None:
         """Add a run behind everything else."""

@@ -1,7 +1,7 @@
 """A batch of an earlier process, got together again: exactly its messages, by their places.
 
 They were not acked, so the broker gives them back, at the head of their queues. What arrives
-between them and is finished is acked; what is new is put aside, in its order, for the next batch.
+between them and is finished is acked; what is new is given back, in its order, for the next batch.
 Whatever does not come back was settled by somebody else: it expired, or another consumer has it.
 
 Spec: SEQ-02
