@@ -251,8 +251,8 @@ class Inspector:
     def _count(self, segment: SegmentView, run: Run) -> None:
         bounds, first = run.bounds, run.first_lsn
         messages: set[int] = set()
-        fates = [(queue_id, self._alive(queue_id, run.lsns)) for queue_id in run.queue_ids]
-        for queue_id, lsns in fates:
+        alive_by_queue = [(queue_id, self._alive(queue_id, run.lsns)) for queue_id in run.queue_ids]
+        for queue_id, lsns in alive_by_queue:
             if not lsns:
                 continue
             messages.update(lsns)
@@ -266,8 +266,8 @@ class Inspector:
             queue.redelivered += sum(lsn <= mark for lsn in lsns)
             segment.live_copies += len(lsns)
         if run.is_moved and messages:
-            self._carried += _stored(run, fates, segment.generation)
-            for queue_id, lsns in fates:
+            self._carried += _stored(run, alive_by_queue, segment.generation)
+            for queue_id, lsns in alive_by_queue:
                 self._moved.setdefault(queue_id, Settled()).add_list(lsns)
         self.result.messages += len(messages)
         segment.live_bytes += sum(bounds[n - first + 1] - bounds[n - first] for n in messages)
@@ -288,8 +288,8 @@ class Inspector:
                     for block in walk(window, extent):
                         learn_routes(block, window, routes)
                         for run in runs_of(block, window, routes, (records.RUNS,)):
-                            fates = [(q, self._alive(q, run.lsns)) for q in run.queue_ids]
-                            yield from _stored(run, fates, generation)
+                            alive_by_queue = [(q, self._alive(q, run.lsns)) for q in run.queue_ids]
+                            yield from _stored(run, alive_by_queue, generation)
             finally:
                 file.close()
 
@@ -323,11 +323,11 @@ class Contents:
 
 
 def _stored(
-    run: Run, fates: Sequence[tuple[int, Sequence[int]]], generation: int
+    run: Run, alive_by_queue: Sequence[tuple[int, Sequence[int]]], generation: int
 ) -> Iterator[StoredMessage]:
     """Yield the live messages of a run, each with the queues that it is live in."""
     queue_ids: dict[int, tuple[int, ...]] = {}
-    for queue_id, lsns in fates:
+    for queue_id, lsns in alive_by_queue:
         for lsn in lsns:
             queue_ids[lsn] = (*queue_ids.get(lsn, ()), queue_id)
     for lsn in sorted(queue_ids):

@@ -227,12 +227,12 @@ class Server:
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
         # Cold work on files of the ledger, one after the other.
-        self._clerk = ThreadPoolExecutor(1, "ledger")
+        self._io_pool = ThreadPoolExecutor(1, "ledger")
         # Threads that sync in our place make calls of their own: then nobody can tell whose one is.
         self._watch = DiskWatch() if isinstance(worker, HelperProcess) else None
         self._ledger_files = self._new_ledger_files()
         self._gave_back_at = 0.0
-        self._watchman: DiskWatchThread | None = None
+        self._disk_watch_thread: DiskWatchThread | None = None
         self._runtime: BrokerRuntime
         self._importer: Importer
 
@@ -292,8 +292,8 @@ class Server:
         if commands is not None:
             commands.close()
         self._close()
-        if self._watchman is not None:
-            self._watchman.end()
+        if self._disk_watch_thread is not None:
+            self._disk_watch_thread.end()
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
 
@@ -302,7 +302,7 @@ class Server:
         steps: tuple[Callable[[], object], ...] = (
             lambda: self._remove(control.remove, self._settings.data_dir),
             self._runtime.close,
-            self._clerk.shutdown,
+            self._io_pool.shutdown,
             self._ledger_files.close,
         )
         for step in steps:
@@ -419,7 +419,7 @@ class Server:
     def _begin_watch(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
         if self._watch is None:
             return
-        self._watchman = DiskWatchThread(
+        self._disk_watch_thread = DiskWatchThread(
             self._watch,
             clients=lambda: listener.edges,
             stop=self._stop,
@@ -427,7 +427,7 @@ class Server:
             leave=lambda: os._exit(1),
             patience_s=self._settings.shutdown_timeout_s,
         )
-        self._watchman.start()
+        self._disk_watch_thread.start()
 
     def _open(self, loop: asyncio.AbstractEventLoop) -> BrokerRuntime:
         settings = self._settings
@@ -494,7 +494,7 @@ class Server:
             compresses=settings.ledger_compress == "gz",
             keep_s=settings.ledger_keep_hours * HOUR_S,
             keep_octets=settings.ledger_keep_bytes,
-            run=self._clerk.submit,
+            run=self._io_pool.submit,
             worker=self._worker if settings.ledger_sync == "group" else None,
             calls=self._watch,
         )

@@ -101,7 +101,7 @@ class CompactionScheduler:
         turns: a turn is run behind each step
         clock: monotonic seconds
         later: runs a callable in some time, given in seconds
-        is_stuck: whether the disk refused the last block, and nothing was written since
+        is_refused: whether the disk refused the last block, and nothing was written since
         segment_octets: a part of it must be free on the disk before one is begun for this
     """
 
@@ -114,7 +114,7 @@ class CompactionScheduler:
         *,
         clock: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
-        is_stuck: Callable[[], bool],
+        is_refused: Callable[[], bool],
         segment_octets: int,
     ) -> None:
         self._steps = steps
@@ -123,7 +123,7 @@ class CompactionScheduler:
         self._turns = turns
         self._clock = clock
         self._later = later
-        self._is_stuck = is_stuck
+        self._is_refused = is_refused
         self._segment_octets = segment_octets
         self._is_scheduled = False
         self._generation = tail.tail_generation
@@ -163,7 +163,7 @@ class CompactionScheduler:
 
         On a full disk that is the way out: a segment that is moved leaves more than it takes.
         """
-        if self._is_stuck():
+        if self._is_refused():
             return False
         if self._tail.tail_room_bytes >= ROOM_SHARE * self._segment_octets:
             return True

@@ -92,7 +92,7 @@ class WriteRejection:
         self._has_only_probe = False
         self._has_new = False  # messages came because of the last refusal, and wait for the disk
         # The next LSN when the disk refused the last block; nothing new until it grows. 0: fine.
-        self.stuck_lsn = 0
+        self.refused_lsn = 0
 
     # What the broker wants stored
 
@@ -117,7 +117,7 @@ class WriteRejection:
 
     def written(self) -> None:
         """The disk has taken everything that was buffered."""
-        self.stuck_lsn = 0
+        self.refused_lsn = 0
         self._has_new = False
         self._unwritten.clear()
 
@@ -127,7 +127,7 @@ class WriteRejection:
         # First, so that nobody publishes because of what follows.
         if not self._alarms.is_storage_failing:
             self._alarms.storage_failed(self._free_octets())
-        if not self.stuck_lsn:
+        if not self.refused_lsn:
             log.warning("journal.disk_full", count=max(0, last_lsn - first_lsn + 1))
         if last_lsn >= first_lsn:
             self._resubmit()
@@ -136,7 +136,7 @@ class WriteRejection:
                 context.storage_refused(first_lsn, last_lsn)
             # What was let go may have died meanwhile: its dead letters go with the next probe.
             self._has_new = journal.next_lsn > given_lsn
-        self.stuck_lsn = journal.next_lsn
+        self.refused_lsn = journal.next_lsn
         # What was written before says nothing of the disk as it is now.
         self._probe_lsn = 0
 
@@ -152,7 +152,7 @@ class WriteRejection:
         """While the disk refuses: have a block written and synced (LIMIT-15)."""
         if self._alarms.is_storage_failing and not self._probe_lsn:
             lsn = self._journal().barrier()
-            self._has_only_probe = lsn == self.stuck_lsn and not self._has_new
+            self._has_only_probe = lsn == self.refused_lsn and not self._has_new
             if self.flush_through(lsn):
                 self._probe_lsn = lsn
             self._has_only_probe = False

@@ -412,7 +412,7 @@ class BrokerRuntime:
             self.journal_clock,
             only_failures=settings.delivery_count_mode == "failures",
         )
-        feature_builder.letters_interval_ms = settings.dlx_retry_interval_ms
+        feature_builder.retry_interval_ms = settings.dlx_retry_interval_ms
         feature_builder.serve = self._serve
         feature_builder.expire = self._expire
         return feature_builder
@@ -460,7 +460,7 @@ class BrokerRuntime:
             self.turn,
             clock=self._clock,
             later=call_later or (lambda _, step: self.turn.later(step)),
-            is_stuck=lambda: self.write_rejection.stuck_lsn != 0,
+            is_refused=lambda: self.write_rejection.refused_lsn != 0,
             segment_octets=settings.segment_size_bytes,
         )
 
@@ -553,7 +553,7 @@ class BrokerRuntime:
             self.turn.ledger.flush()  # first: no settle may be on disk whose event is not
         if self.context.has_failed or self._is_closed:
             return
-        if self.journal.next_lsn != self.write_rejection.stuck_lsn:
+        if self.journal.next_lsn != self.write_rejection.refused_lsn:
             self._hand_to_disk()
         self.pager.run()
         if self.pager.is_behind:

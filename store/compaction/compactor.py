@@ -110,7 +110,7 @@ class Compactor:
 
     Args:
         journal: whose segments they are
-        on_spoiled: told the name of a segment that cannot be read as it was written, and why; it
+        on_corrupt: told the name of a segment that cannot be read as it was written, and why; it
             stays as it is, for recovery to deal with
         clock: monotonic seconds
     """
@@ -118,13 +118,13 @@ class Compactor:
     def __init__(
         self,
         journal: Journal,
-        on_spoiled: Callable[[str, str], None],
+        on_corrupt: Callable[[str, str], None],
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.counters = CompactionCounters()
         self._clock = clock
         self._journal = journal
-        self._on_spoiled = on_spoiled
+        self._on_corrupt = on_corrupt
         self._round: _Round | None = None
         self._work: Iterator[int] = iter(())
         self._victims = VictimSelector(journal.chain)
@@ -250,10 +250,10 @@ class Compactor:
                     yield cost
                     cost = 0
             current.live_bytes += live_bytes
-            has_fates = not current.is_oldest and _has_outcomes(block)
-            if has_fates:
+            has_outcomes = not current.is_oldest and _has_outcomes(block)
+            if has_outcomes:
                 cost += yield from self._survey_outcomes(current, block, window)
-            is_needed = live_bytes or has_fates
+            is_needed = live_bytes or has_outcomes
             if is_needed or records.ROUTES in block.sections:
                 current.plan.append((offset, block.end))
             self.counters.passed_bytes += (block.end - offset) // 2
@@ -297,14 +297,14 @@ class Compactor:
     def _live_bytes(self, segment: Segment, run: Run) -> int:
         """Return what it would take to move what lives of a run."""
         chain = self._journal.chain
-        fates = [chain.alive(segment, queue_id, run.lsns) for queue_id in run.queue_ids]
-        fates = [lsns for lsns in fates if lsns]
-        if not fates:
+        live_parts = [chain.alive(segment, queue_id, run.lsns) for queue_id in run.queue_ids]
+        live_parts = [lsns for lsns in live_parts if lsns]
+        if not live_parts:
             return 0
         bounds, first = run.bounds, run.first_lsn
-        if any(len(lsns) == len(run.lsns) for lsns in fates):
+        if any(len(lsns) == len(run.lsns) for lsns in live_parts):
             return bounds[-1] - bounds[0] + len(run.lsns) * _MESSAGE_BYTES + _ROW_BYTES
-        alive = set().union(*fates)
+        alive = set().union(*live_parts)
         size = sum(bounds[lsn - first + 1] - bounds[lsn - first] for lsn in alive)
         return size + len(alive) * (_MESSAGE_BYTES + _ROW_BYTES)
 
@@ -420,7 +420,7 @@ class Compactor:
         self._end()
         self._victims.rule_out(segment)
         self._journal.distrust(segment.generation)
-        self._on_spoiled(segment.name, reason)
+        self._on_corrupt(segment.name, reason)
 
     def close(self) -> None:
         """Stop where it is; nothing is lost by that."""

@@ -215,4 +215,4 @@ def put_numbers(parts: list[bytes], kind: int, numbers: Sequence[int], width: in
 def put_retired(parts: list[bytes], segments: Sequence[Segment | RetiredSegment]) -> None:
     """Append the section that names segments which left out of turn."""
     numbers = [n for s in segments for n in (s.generation, s.first_number, s.last_number)]
-    put_numbers(parts, records.VACATED, numbers, 3)
+    put_numbers(parts, records.RETIRED, numbers, 3)

@@ -80,7 +80,7 @@ SETTLED_LISTS: Final = 10
 DROPPED_QUEUES: Final = 11
 DELIVERED_MARKS: Final = 12
 KNOWN_GAPS: Final = 13
-VACATED: Final = 20
+RETIRED: Final = 20
 NOTES: Final = 21
 FORGOTTEN_NOTES: Final = 22
 WRITTEN: Final = 23
@@ -90,7 +90,7 @@ MOVES_WRITTEN: Final = 24
 SKIPPABLE: Final = 0x8000_0000
 POSITIONS: Final = SKIPPABLE | 25
 _KNOWN: Final = frozenset(
-    {*range(SEGMENT_INFO, KNOWN_GAPS + 1), *range(VACATED, MOVES_WRITTEN + 1), POSITIONS}
+    {*range(SEGMENT_INFO, KNOWN_GAPS + 1), *range(RETIRED, MOVES_WRITTEN + 1), POSITIONS}
 )
 
 # (buffer, offset) -> (kind, count of entries, length) of the section there.

@@ -286,7 +286,7 @@ class SegmentChain:
         alive: Sequence[int] = lsns
         if self._segment_map.shared(lsns[0], lsns[-1]) is not segment:
             alive = [
-                n for home, some in self._segment_map.split(lsns) if home is segment for n in some
+                n for owner, some in self._segment_map.split(lsns) if owner is segment for n in some
             ]
         alive = segment.without_settled(queue_id, alive)
         before = self._recovered_settled.get(queue_id)

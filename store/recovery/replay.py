@@ -298,12 +298,12 @@ class Replay:
             if route is None:
                 self.unroutable_count += count
                 continue
-            fates = []
+            alive = []
             for queue_id in route[0]:
                 lsns = self._alive(queue_id, first, count)
                 if not lsns:
                     continue
-                fates.append((queue_id, lsns))
+                alive.append((queue_id, lsns))
                 queue = self._queues.get(queue_id)
                 if queue is None:
                     queue = self._queues[queue_id] = Lsns()
@@ -312,8 +312,8 @@ class Replay:
                 if kind == records.MOVES:
                     self._note_moved(queue_id, lsns)
                     self.moved.update(zip(lsns, repeat(segment)))
-            if remains is not None and fates:
-                remains.runs += _remaining(fates, first, count, route[1])
+            if remains is not None and alive:
+                remains.runs += _remaining(alive, first, count, route[1])
 
     def _alive(self, queue_id: int, first: int, count: int) -> Sequence[int]:
         if queue_id in self._dropped:
@@ -410,14 +410,14 @@ def _numbers(bodies: Bodies, kind: int) -> list[int]:
 
 
 def _remaining(
-    fates: list[tuple[int, Sequence[int]]], first: int, count: int, tail: bytes
+    live: list[tuple[int, Sequence[int]]], first: int, count: int, tail: bytes
 ) -> list[RemainingRun]:
     """Return a run's live copies as runs that go to the same queues."""
-    if all(len(lsns) == count for _, lsns in fates):
-        return [RemainingRun(range(first, first + count), tuple(q for q, _ in fates), tail)]
+    if all(len(lsns) == count for _, lsns in live):
+        return [RemainingRun(range(first, first + count), tuple(q for q, _ in live), tail)]
     runs = []
     for lsn in range(first, first + count):
-        queue_ids = tuple(queue_id for queue_id, lsns in fates if lsn in lsns)
+        queue_ids = tuple(queue_id for queue_id, lsns in live if lsn in lsns)
         if queue_ids:
             runs.append(RemainingRun((lsn,), queue_ids, tail))
     return runs

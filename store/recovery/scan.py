@@ -193,8 +193,8 @@ def _read_declared(buffer: bytes, start: int, end: int, extent: Extent) -> None:
     if records.KNOWN_GAPS in sections:
         numbers = iter(records.unpack_numbers(buffer, sections[records.KNOWN_GAPS]))
         extent.gaps += zip(numbers, numbers, strict=True)
-    if records.VACATED in sections:
-        numbers = iter(records.unpack_numbers(buffer, sections[records.VACATED]))
+    if records.RETIRED in sections:
+        numbers = iter(records.unpack_numbers(buffer, sections[records.RETIRED]))
         extent.retired_early += zip(numbers, numbers, numbers, strict=True)
 
 

@@ -228,7 +228,7 @@ class Summary:
             self._drops += _numbers(bodies, records.DROPPED_QUEUES)
             self._marks.update((q, lsn) for q, lsn in _rows(bodies, records.DELIVERED_MARKS, 2))
             self._gaps += ((a, b) for a, b in _rows(bodies, records.KNOWN_GAPS, 2))
-            self._retired_early += ((g, a, b) for g, a, b in _rows(bodies, records.VACATED, 3))
+            self._retired_early += ((g, a, b) for g, a, b in _rows(bodies, records.RETIRED, 3))
             if records.DEFINITIONS in bodies:
                 self._definitions += records.unpack_texts(*bodies[records.DEFINITIONS])
             for kind in (records.NOTES, records.FORGOTTEN_NOTES):
@@ -282,7 +282,7 @@ class Summary:
         for kind, rows, width in (
             (records.DELIVERED_MARKS, self._marks.items(), 2),
             (records.KNOWN_GAPS, self._gaps, 2),
-            (records.VACATED, self._retired_early, 3),
+            (records.RETIRED, self._retired_early, 3),
         ):
             put_numbers(small, kind, [number for row in rows for number in row], width)
         yield b"".join(small)
@@ -355,7 +355,7 @@ class Found(NamedTuple):
     def extent(self) -> Extent:
         """The segment as a scan would have found it."""
         facts = self.facts
-        retired_early = iter(self._numbers(records.VACATED))
+        retired_early = iter(self._numbers(records.RETIRED))
         gaps = iter(self._numbers(records.KNOWN_GAPS))
         return Extent(
             generation=facts.generation,

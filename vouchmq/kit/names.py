@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Final
 
-_HOMES: Final = {
+_MODULES: Final = {
     "ChannelLostError": "vouchmq.kit.errors",
     "Connection": "vouchmq.kit.connection",
     "IllegalStateError": "vouchmq.kit.errors",
@@ -26,9 +26,9 @@ _HOMES: Final = {
 
 def __getattr__(name: str) -> object:
     """A public name of `vouchmq.kit`."""
-    home = _HOMES.get(name)
-    if home is None:
+    module = _MODULES.get(name)
+    if module is None:
         raise AttributeError(f"module 'vouchmq.kit' has no attribute {name!r}")
     # The way in says what is missing where aio-pika is not there.
     import_module("vouchmq.kit.connection")
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # What dead letters may take of a turn.
 TURN_S: Final = 0.006
 # How many are sent between two looks at the clock: more when that took less, fewer when more.
-LEAST_LETTERS: Final = 8
-MOST_LETTERS: Final = 256
+LEAST_DEAD_LETTERS: Final = 8
+MOST_DEAD_LETTERS: Final = 256
 SHORT_S: Final = 0.001
 # Told when letters have been put off for so long without a pause, and again after so long.
 LONG_S: Final = 1.0
@@ -66,7 +66,7 @@ class DeadLetterPace:
         self._turn = -1
         self._ends_at = 0.0
         self._began = 0.0  # the last few letters, in this turn
-        self.at_a_time = LEAST_LETTERS
+        self.at_a_time = LEAST_DEAD_LETTERS
         self._is_behind = False  # some were refused in the last turn
         # Who has waited longest and comes first; who was refused in this turn; in which turn those
         # who wait were served.
@@ -147,9 +147,9 @@ class DeadLetterPace:
     def _learn(self, duration_s: float) -> None:
         """The last few letters took so long."""
         if duration_s < SHORT_S:
-            self.at_a_time = min(MOST_LETTERS, self.at_a_time * 2)
+            self.at_a_time = min(MOST_DEAD_LETTERS, self.at_a_time * 2)
         elif duration_s > 2 * SHORT_S:
-            self.at_a_time = max(LEAST_LETTERS, self.at_a_time // 2)
+            self.at_a_time = max(LEAST_DEAD_LETTERS, self.at_a_time // 2)
 
     def _begin(self, turn: int) -> None:
         self._began = 0.0

@@ -47,7 +47,7 @@ UNSTORED_IDS: Final = 1 << 60
 
 
 # Between two tries of a dead letter that nobody takes (DLX-09).
-LETTERS_INTERVAL_MS: Final = 10_000
+RETRY_INTERVAL_MS: Final = 10_000
 
 
 class FeatureBuilder:
@@ -83,7 +83,7 @@ class FeatureBuilder:
         self.expire: Callable[[Queue], None] = lambda _: None
         self.dead_letter_publisher = dead_letter_publisher
         dead_letter_publisher.expect_expirations = self.expect_expirations
-        self.letters_interval_ms = LETTERS_INTERVAL_MS
+        self.retry_interval_ms = RETRY_INTERVAL_MS
         self._unstored_count = 0  # queues with numbers that are not stored
 
     @property
@@ -132,7 +132,7 @@ class FeatureBuilder:
         if hooks.dead_letters is not None:
             pending = hooks.dead_letters.pending
         if features.dead_letters_are_safe and pending is None:
-            interval_ms = self.letters_interval_ms
+            interval_ms = self.retry_interval_ms
             pending = PendingDeadLetters(
                 queue, self.dead_letter_publisher, self.timers, interval_ms, self._journal
             )

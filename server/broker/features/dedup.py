@@ -35,7 +35,7 @@ X_CACHE_SIZE: Final = "x-cache-size"
 X_CACHE_TTL: Final = "x-cache-ttl"
 X_CACHE_PERSISTENCE: Final = "x-cache-persistence"
 X_HEADER: Final = "x-deduplication-header"
-X_TO_LETTERS: Final = "x-deduplication-dead-letter"
+X_DEDUP_DEAD_LETTER: Final = "x-deduplication-dead-letter"
 MESSAGE_ID: Final = "message-id"
 # What an ordinary exchange remembers that says nothing about it (DUP-03).
 DEFAULT_SIZE: Final = 10_000
@@ -60,7 +60,7 @@ class Keys(NamedTuple):
     size: int | None = None
     ttl_ms: int | None = None
     persists: bool = True
-    to_letters: bool = False
+    dead_letters_duplicates: bool = False
 
     @property
     def follows_messages(self) -> bool:
@@ -73,13 +73,13 @@ def keys_of(arguments: Table) -> Keys | None:
     asked = arguments.get(X_DEDUPLICATION)
     if asked is None or asked.value is not True:
         return None
-    to_letters = arguments.get(X_TO_LETTERS)
+    dead_letters_duplicates = arguments.get(X_DEDUP_DEAD_LETTER)
     return Keys(
         as_text(arguments.get(X_HEADER)) or X_HEADER,
         as_integer(arguments.get(X_CACHE_SIZE)),
         as_integer(arguments.get(X_CACHE_TTL)),
         as_text(arguments.get(X_CACHE_PERSISTENCE)) != "memory",
-        to_letters is not None and to_letters.value is True,
+        dead_letters_duplicates is not None and dead_letters_duplicates.value is True,
     )
 
 
@@ -355,7 +355,7 @@ class Dedup:
     @property
     def has_dead_letters(self) -> bool:
         """True when duplicates become dead letters (DUP-16)."""
-        return self.window.keys.to_letters
+        return self.window.keys.dead_letters_duplicates
 
     def check(self, raw: bytes) -> int:
         """See `PublishFilter`: a duplicate is dropped and confirmed (DUP-07)."""

@@ -33,7 +33,7 @@ BATCH_MESSAGES: Final = 512
 DROP_HEAD: Final = "drop-head"
 DROP_LOWEST: Final = "drop-lowest"
 REJECT: Final = "reject-publish"
-REJECT_TO_LETTERS: Final = "reject-publish-dlx"
+REJECT_DEAD_LETTER: Final = "reject-publish-dlx"
 
 
 class LengthLimit:
@@ -59,18 +59,18 @@ class LengthLimit:
         self.max_length = features.max_length
         self.max_octets = features.max_length_octets
         self.overflow = features.overflow or DROP_HEAD
-        if features.type == "quorum" and self.overflow == REJECT_TO_LETTERS:
+        if features.type == "quorum" and self.overflow == REJECT_DEAD_LETTER:
             self.overflow = REJECT  # LEN-24
 
     @property
     def rejects(self) -> bool:
         """True when publishers are refused instead of messages dropped."""
-        return self.overflow in {REJECT, REJECT_TO_LETTERS}
+        return self.overflow in {REJECT, REJECT_DEAD_LETTER}
 
     @property
     def dead_letters_refused(self) -> bool:
         """True when what is refused becomes a dead letter (LEN-24)."""
-        return self.overflow == REJECT_TO_LETTERS
+        return self.overflow == REJECT_DEAD_LETTER
 
     # Refusing
 

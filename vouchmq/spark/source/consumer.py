@@ -75,7 +75,7 @@ class QueueConsumer:
         self._options = options
         self._open = connect
         self.queue_channels = [QueueChannel(queue) for queue in options.queues]
-        self._guard = DirectoryGuard(asks_aside=True)
+        self._guard = DirectoryGuard(asks_separately=True)
         # The thread that connects, and the trigger that asks.
         self._guard_lock = threading.Lock()
         self.generation = 0

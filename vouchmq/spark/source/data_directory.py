@@ -62,25 +62,25 @@ class DirectoryGuard:
 
     Args:
         seen: what a checkpoint has kept, if that is known already
-        asks_aside: whether to ask over a connection of its own, as answers would come behind
+        asks_separately: whether to ask over a connection of its own, as answers would come behind
             everything that is being delivered
     """
 
-    def __init__(self, seen: Seen | None = None, *, asks_aside: bool = False) -> None:
+    def __init__(self, seen: Seen | None = None, *, asks_separately: bool = False) -> None:
         self._seen = seen
-        self._asks_aside = asks_aside
+        self._asks_separately = asks_separately
         self._is_told = False
         self._identity = self._start = ""
         # The connection that is being read from, and what is asked over.
         self._main: Any = None
-        self._aside: Any = None
+        self._separate: Any = None
         self._channel: Any = None
 
     def close(self) -> None:
         """Close the connection that is the guard's own; the next question opens another."""
-        aside, self._aside, self._channel = self._aside, None, None
-        if aside is not None:
-            aside.close()
+        separate, self._separate, self._channel = self._separate, None, None
+        if separate is not None:
+            separate.close()
 
     def connected(self, connection: Any) -> None:
         """There is a new connection; nothing has been consumed on it yet.
@@ -160,13 +160,13 @@ class DirectoryGuard:
         return Seen(self._identity, self._start, low | high << 32)
 
     def _opened(self) -> Any:
-        if not self._asks_aside:
+        if not self._asks_separately:
             return self._main
-        self._aside = self._main.another(name="vouchmq.spark position")
-        if _identities(self._aside) != (self._identity, self._start):
+        self._separate = self._main.another(name="vouchmq.spark position")
+        if _identities(self._separate) != (self._identity, self._start):
             # Its answers would say nothing of what the other connection has delivered.
             raise BulkClosed(0, "the broker has been started again", is_connection=True)
-        return self._aside
+        return self._separate
 
 
 def _identities(connection: Any) -> tuple[str, str]:

@@ -20,14 +20,22 @@ STREAM_HEADER: Final = b"\x0fx-stream-offset"
 class QueueChannel:
     """A queue and the channel that consumes from it."""
 
-    __slots__ = ("_aside", "_aside_bytes", "_settled", "_through", "channel", "is_known", "queue")
+    __slots__ = (
+        "_returned",
+        "_returned_bytes",
+        "_settled",
+        "_through",
+        "channel",
+        "is_known",
+        "queue",
+    )
 
     def __init__(self, queue: str) -> None:
         self.queue = queue
         self.channel: Any = None
         # Taken from the channel and given back: next to be taken.
-        self._aside: deque[Delivery] = deque()
-        self._aside_bytes = 0
+        self._returned: deque[Delivery] = deque()
+        self._returned_bytes = 0
         # Whether a first message has shown that it is a queue and no stream.
         self.is_known = False
         self._settled = Ranges()
@@ -41,8 +49,8 @@ class QueueChannel:
     def end(self) -> None:
         """The channel is gone, and with it what had arrived."""
         self.channel = None
-        self._aside.clear()
-        self._aside_bytes = 0
+        self._returned.clear()
+        self._returned_bytes = 0
         self._settled = Ranges()
         self._through = 0
 
@@ -51,18 +59,18 @@ class QueueChannel:
         if self.channel is None or not self.is_known:
             return 0, 0
         count, size = self.channel.arrived
-        return count + len(self._aside), size + self._aside_bytes
+        return count + len(self._returned), size + self._returned_bytes
 
     def take(self, max_messages: int, max_bytes: int) -> tuple[list[Delivery], int]:
         """Up to so much of what has arrived, one message at least, and its bytes."""
         taken: list[Delivery] = []
         size = 0
-        while self._aside and len(taken) < max_messages and (size < max_bytes or not taken):
-            taken.append(self._aside.popleft())
+        while self._returned and len(taken) < max_messages and (size < max_bytes or not taken):
+            taken.append(self._returned.popleft())
             size += size_of(taken[-1])
-        self._aside_bytes -= size
+        self._returned_bytes -= size
         left = max_messages - len(taken)
-        if left and not self._aside and (size < max_bytes or not taken):
+        if left and not self._returned and (size < max_bytes or not taken):
             more = self.channel.take(left, max_bytes=max(1, max_bytes - size))
             taken += more
             size += sum(map(size_of, more))
@@ -70,21 +78,21 @@ class QueueChannel:
 
     def put_back(self, deliveries: Sequence[Delivery]) -> None:
         """Give back what was taken, in the order it came: it is next to be taken."""
-        self._aside.extendleft(reversed(deliveries))
-        self._aside_bytes += sum(map(size_of, deliveries))
+        self._returned.extendleft(reversed(deliveries))
+        self._returned_bytes += sum(map(size_of, deliveries))
 
     def first(self) -> Delivery | None:
         """What is next to be taken, which stays."""
         if not self.arrived()[0]:
             return None
-        if not self._aside:
+        if not self._returned:
             self.put_back(self.channel.take(1))
-        return self._aside[0] if self._aside else None
+        return self._returned[0] if self._returned else None
 
     def is_suspicious(self) -> bool:
         """Whether the first message looks as if it were from a stream; if not, it is known."""
-        if not self.channel.arrived[0] or self._aside:
-            return bool(self._aside)
+        if not self.channel.arrived[0] or self._returned:
+            return bool(self._returned)
         first = self.channel.take(1)
         self.put_back(first)
         self.is_known = STREAM_HEADER not in first[0][4]

@@ -34,7 +34,7 @@ class Stage:
         self.spare_bytes = 0
         self.passed_bytes = self.moved_bytes = 0
         self.has_work = True
-        self.is_stuck = False
+        self.is_refused = False
         self.passes = 0
         self.limits: list[float] = []
         self.pauses: list[float] = []
@@ -48,7 +48,7 @@ class Stage:
             self,
             clock=lambda: self.now,
             later=self._later,
-            is_stuck=lambda: self.is_stuck,
+            is_refused=lambda: self.is_refused,
             segment_octets=SEGMENT_OCTETS,
         )
 
@@ -167,11 +167,11 @@ def test_a_new_segment_is_a_reason_to_look(stage: Stage) -> None:
 
 def test_there_are_no_steps_while_the_disk_refuses(stage: Stage) -> None:
     stage.compaction_scheduler.look()
-    stage.is_stuck = True
+    stage.is_refused = True
     stage.run(1)
     assert stage.limits == []
     assert not stage.is_waiting
-    stage.is_stuck = False
+    stage.is_refused = False
     stage.compaction_scheduler.look()
     stage.run(1)
     assert len(stage.limits) == 1

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests import wire
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client, World
-from vouchmq.server.broker.dead_letter.pace import LEAST_LETTERS, LONG_S, TELL_EVERY_S, TURN_S
+from vouchmq.server.broker.dead_letter.pace import LEAST_DEAD_LETTERS, LONG_S, TELL_EVERY_S, TURN_S
 
 PLENTY = 1 << 40
 
@@ -78,7 +78,7 @@ def test_what_multiplies_sends_a_bounded_part_each_turn_and_all_in_the_end() -> 
     ticking(hurried, TURN_S / 2)
     sent = until_quiet(hurried)
     assert sum(sent) == everything
-    assert max(sent) <= 3 * LEAST_LETTERS
+    assert max(sent) <= 3 * LEAST_DEAD_LETTERS
     assert hurried.dead_letter_publisher.pace.put_off_count > 0
     assert (
         unhurried.dead_letter_publisher.dropped_count == hurried.dead_letter_publisher.dropped_count
@@ -120,7 +120,7 @@ def test_queues_take_turns(world: World) -> None:
         turn(world)
     left = sorted(queue.ready_count for queue in ready.values())
     assert left[0] < left[2] < 200
-    assert left[2] - left[0] <= 2 * LEAST_LETTERS
+    assert left[2] - left[0] <= 2 * LEAST_DEAD_LETTERS
     until_quiet(world)
     assert client.message_count("dead") == 600
 

@@ -53,7 +53,7 @@ class Load:
             self,
             clock=lambda: self.now,
             later=lambda pause_s, job: self._jobs.append((self.now + pause_s, job)),
-            is_stuck=lambda: False,
+            is_refused=lambda: False,
             segment_octets=SEGMENT,
         )
         self.live: deque[int] = deque()
