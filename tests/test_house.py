@@ -486,6 +486,18 @@ def test_async_stops_at_the_door() -> None:
     assert offenders(waits_behind_the_door, sources("protocol", "store", "server")) == []
 
 
+def takes_from_a_test(one: Source) -> list[str]:
+    return [
+        each.module
+        for each in one.facts.imports
+        if each.module.startswith("tests.") and each.module.rsplit(".", 1)[-1].startswith("test_")
+    ]
+
+
+def test_what_tests_share_is_in_no_test_module() -> None:
+    assert offenders(takes_from_a_test, sources("tests")) == []
+
+
 def is_too_long(one: Source) -> list[str]:
     lines = len(one.text.splitlines())
     return [f"{lines} lines"] if lines > MODULE_LINES else []
@@ -652,6 +664,11 @@ def test_nothing_is_left_for_later_in_the_code() -> None:
 PLANTED: Final[dict[Rule, tuple[str, str, str]]] = {
     imports_what_it_may_not: ("store/a.py", "def f():\n    import os", "import zlib"),
     waits_behind_the_door: ("store/a.py", "async def f(): pass", "def f(): pass"),
+    takes_from_a_test: (
+        "tests/unit/store/test_a.py",
+        "from tests.unit.store.test_b import disk",
+        "from tests.unit.store.disks import disk",
+    ),
     is_too_long: ("store/a.py", "1\n" * (MODULE_LINES + 1), "1\n" * MODULE_LINES),
     has_long_functions: (
         "store/a.py",

@@ -15,11 +15,11 @@ import pytest
 
 from tests.fault.campaign import FLAGS
 from tests.fault.clients import Client, Scene, load
+from tests.fault.injected import START_LIMIT_S, WRITES, some_or_all
 from tests.fault.ledger import Ledger
 from tests.fault.planted import VARIABLE
 from tests.fault.special_clients import declare_specials
 from tests.fault.special_judge import Specials
-from tests.fault.test_strace_injection import START_LIMIT_S, WRITES, some_or_all
 from tests.integration.broker_process import BrokerProcess
 
 # What `declare_specials` needs of writes, and some more.

@@ -31,13 +31,12 @@ from tests.fault.clients import (
     everybody,
     load,
 )
+from tests.fault.injected import START_LIMIT_S, WRITES, some_or_all
 from tests.fault.ledger import End, Ledger
 from tests.fault.planted import VARIABLE
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import HEARTBEAT, RawClient, content, frame, method
 
-WRITES: Final = "pwritev,pwritev2,pwrite64"
-START_LIMIT_S: Final = 60.0
 ONE_SEGMENT: Final = ("--disk-free-limit", "0")
 # What `declare_all` needs of syncs and writes, and some more.
 SETTLED_IN: Final = 30
@@ -46,12 +45,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
-
-
-def some_or_all(few: list[int], many: range) -> list[object]:
-    """A few places to strike at in every run, all of them in a campaign."""
-    rest = [pytest.param(n, marks=pytest.mark.campaign) for n in many if n not in few]
-    return [*few, *rest]
 
 
 class Struck:

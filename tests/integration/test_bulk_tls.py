@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_tls import TlsBroker
+from tests.integration.tls_broker import TlsBroker
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
 
 NONE = b"\x00\x00"

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import pytest
 
 from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
 from tests.integration.raw_client import RawClient, content, method
+from tests.integration.start_up import assert_one_clear_line, serve
 from tests.waiting import LIMIT_S, Lateness
 
 READY_LIMIT_S = 5.0
@@ -32,32 +33,6 @@ EXIT_LIMIT_S = 5.0
 def _ours_only(referee_url: str | None) -> None:
     if referee_url is not None:
         pytest.skip("VouchMQ's own command line")
-
-
-def serve(
-    *flags: str, environment: Mapping[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a broker that is expected to end by itself."""
-    return subprocess.run(
-        [sys.executable, "-m", "vouchmq", "serve", "--log-level", "warning", *flags],
-        cwd=PROJECT,
-        env=clean_environment(environment),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-
-
-def assert_one_clear_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Exit 2, nothing on standard output, one line on standard error that names the culprit."""
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, lines
-    for word in words:
-        assert word in lines[0], lines[0]
 
 
 def tune_of(url: str) -> tuple[int, int, int]:

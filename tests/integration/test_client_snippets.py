@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.broker_process import PROJECT, clean_environment
+from tests.integration.snippets import ADDRESS, BLOCK, PROMISE
 
 PAGE = (PROJECT / "docs" / "guides" / "clients.md").read_text(encoding="utf-8")
-ADDRESS = "amqp://guest:guest@127.0.0.1:5672/%2F"
 SECTION = re.compile(r"^##+ (?P<title>.+?)\n(?P<text>.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
-BLOCK = re.compile(r"^```(?P<language>python|javascript|shell)\n(?P<code>.*?)^```", re.M | re.S)
-PROMISE = re.compile(r"(?:print\(.*\)  #|console\.log\(.*\); //|^amqp-.*  #) (?P<said>.*)$", re.M)
 SNIPPETS = [
     (section["title"], block["language"], block["code"])
     for section in SECTION.finditer(PAGE)

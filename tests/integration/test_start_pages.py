@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tests.integration.broker_process import PROJECT, clean_environment
-from tests.integration.test_client_snippets import ADDRESS, BLOCK, PROMISE
+from tests.integration.snippets import ADDRESS, BLOCK, PROMISE
 
 START: Final = PROJECT / "docs" / "start"
 COMMAND: Final = re.compile(r"^(?:\S+=\S+ )*vouchmq (?P<rest>[^#\n]*)", re.MULTILINE)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from tests.pipeline import wire_values
+from tests.pipeline.row_schemas import Schema, Spelt
 from tests.pipeline.wire_values import Content, Typed, contents, table
 from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL, COLUMNS, SCHEMA_DDL, SchemaError, projection
@@ -289,24 +290,6 @@ def test_sequences_are_those_of_the_columns() -> None:
     )
     assert sequences([b"\0\0", marked.raw, fake.raw]) == ([None, 3, None], [None, 2**40, None])
     assert sequences([b"\0\0"]) == ([None], [None])
-
-
-class Spelt:
-    """Looks like a field of a Spark schema."""
-
-    def __init__(self, name: str, kind: str, *, nullable: bool = True) -> None:
-        self.name = name
-        self.nullable = nullable
-        self.dataType = self
-        self._kind = kind
-
-    def simpleString(self) -> str:  # noqa: N802
-        return self._kind
-
-
-class Schema:
-    def __init__(self, *fields: Spelt) -> None:
-        self.fields = fields
 
 
 def test_a_schema_of_some_columns_is_a_projection() -> None:

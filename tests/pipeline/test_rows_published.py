@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.test_rows import Schema, Spelt
+from tests.pipeline.row_schemas import Schema, Spelt
 from vouchmq.kit.bulk import decode_properties
 from vouchmq.spark.columns import SchemaError, check_published
 from vouchmq.spark.options import OptionError, SinkOptions

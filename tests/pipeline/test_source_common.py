@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from tests.pipeline.test_rows import Schema, Spelt
+from tests.pipeline.row_schemas import Schema, Spelt
 from vouchmq.spark import register
 from vouchmq.spark.columns import SCHEMA_DDL, SchemaError
 from vouchmq.spark.data_source import AmqpDataSource, SpeculativeAmqpDataSource

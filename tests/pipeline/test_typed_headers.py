@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.pipeline import wire_values
-from tests.pipeline.test_rows import Schema, Spelt
+from tests.pipeline.row_schemas import Schema, Spelt
 from tests.pipeline.wire_values import Content, contents, tables
 from vouchmq.kit.bulk import decode_properties
 from vouchmq.spark.columns import KINDS, TYPED

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
-from tests.property.test_fields import tables
+from tests.property.field_tables import tables
 from vouchmq.protocol import codec
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import Table, encode_table

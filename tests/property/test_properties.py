@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pamqp import header as pamqp_header
 
-from tests.property.test_fields import tables
+from tests.property.field_tables import tables
 from vouchmq.protocol.errors import FrameError
 from vouchmq.protocol.fields import Table, encode_table
 from vouchmq.protocol.properties import (

@@ -14,7 +14,7 @@ import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.property.test_routing import topic_oracle
+from tests.property.routing_oracles import topic_oracle
 from tests.unit.server.in_memory import World, delivery, name_of
 from vouchmq.server.broker.definitions import decode
 from vouchmq.server.broker.features.dedup import Key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis.stateful import invariant, rule
 
-from tests.property.test_queue import QueueMachine
+from tests.property.queue_machine import QueueMachine
 from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
 from tests.unit.server.queues import Stage
 from vouchmq.server.broker.paging.pager import LEAST_OCTETS, ScratchSpan

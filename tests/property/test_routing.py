@@ -7,6 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.property.routing_oracles import topic_oracle
 from tests.unit.server.broker.stand_ins import QueueStandIn, exchange, new_vhost, queue, routed
 from vouchmq.protocol.fields import Field, Table, boolean, header_equal, longstr
 from vouchmq.server.broker.exchanges.bindings import Binding
@@ -21,15 +22,6 @@ keys = st.lists(st.sampled_from(WORDS), max_size=6).map(".".join)
 
 def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
-
-
-def topic_oracle(pattern: list[str], words: list[str]) -> bool:
-    """EXCH-40 as it is written, by trying every way."""
-    if not pattern:
-        return not words
-    if pattern[0] == "#":
-        return any(topic_oracle(pattern[1:], words[skip:]) for skip in range(len(words) + 1))
-    return bool(words) and pattern[0] in {"*", words[0]} and topic_oracle(pattern[1:], words[1:])
 
 
 @given(st.lists(keys, min_size=1, max_size=8), st.data())

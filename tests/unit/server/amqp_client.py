@@ -13,6 +13,10 @@ from vouchmq.protocol.properties import Properties
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
     from vouchmq.protocol.fields import Table
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.unit.server.in_memory import Client
 
 
 def declare(client: Client, name: str, **arguments: object) -> None:
@@ -81,3 +85,12 @@ def reject(client: Client, queue: str) -> None:
     tag = what.method.delivery_tag
     client.send(wire.nack(1, tag, requeue=False))
     client.world.run_turns()
+
+
+def confirms(client: Client) -> list[tuple[str, int, bool]]:
+    """The confirms heard, as (name, number, multiple)."""
+    said = []
+    for _, what in client.hear():
+        if isinstance(what, commands.Basic.Ack | commands.Basic.Nack):
+            said.append((what.name, what.delivery_tag or 0, bool(what.multiple)))
+    return said

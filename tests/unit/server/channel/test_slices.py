@@ -13,7 +13,7 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.in_memory import World
-from tests.unit.server.runtime.test_work_budget import GET, LOOKS, TICK_S, opened, said
+from tests.unit.server.runtime.budgeted import GET, LOOKS, TICK_S, opened, said
 from vouchmq.server.broker.queues import classic as queues
 from vouchmq.server.channel import channel, topology
 

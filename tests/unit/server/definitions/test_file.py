@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.server.definitions.entries import BINDING, POLICY, QUEUE
 from vouchmq.protocol.fields import Field, longstr
 from vouchmq.server.definitions.entry import DefinitionsError
 from vouchmq.server.definitions.file import Content, read_content
@@ -14,18 +15,6 @@ from vouchmq.server.definitions.file import Content, read_content
 
 def content(**document: Any) -> Content:
     return read_content(json.dumps(document))
-
-
-QUEUE = {"vhost": "/", "name": "q", "durable": True, "auto_delete": False, "arguments": {}}
-POLICY = {"vhost": "/", "name": "p", "pattern": "^q", "definition": {"max-length": 1}}
-BINDING = {
-    "vhost": "/",
-    "source": "x",
-    "destination": "q",
-    "destination_type": "queue",
-    "routing_key": "",
-    "arguments": {},
-}
 
 
 def test_an_export_of_rabbitmq_is_read_whole() -> None:

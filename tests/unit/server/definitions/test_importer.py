@@ -10,8 +10,8 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.amqp_client import declare, publish
-from tests.unit.server.broker.policy.test_policies import lay_down
-from tests.unit.server.definitions.test_file import BINDING, POLICY, QUEUE
+from tests.unit.server.broker.policy.laid_down import lay_down
+from tests.unit.server.definitions.entries import BINDING, POLICY, QUEUE
 from tests.unit.server.in_memory import World, closes_channel
 from vouchmq.protocol.errors import AccessRefused, NotAllowed
 from vouchmq.protocol.fields import Field

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.unit.server.edge.test_tls_protocol import Echo, Loop, Socket
+from tests.unit.server.edge.sockets import Echo, Loop, Socket
 from vouchmq.server.edge.listener import TURN_ENDS, Listener, SocketProtocol
 
 if TYPE_CHECKING:

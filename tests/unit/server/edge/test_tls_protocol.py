@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.unit.server.edge.sockets import Echo, Loop, Socket
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.edge.listener import (
     LAST_WORDS_LIMIT_S,
@@ -23,95 +24,6 @@ from vouchmq.server.edge.listener import (
 from vouchmq.server.edge.settings import Settings
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import HANDSHAKE_S, TlsListener, TlsProtocol
-
-
-class Timer:
-    """A timer that rings by hand."""
-
-    def __init__(self, delay_s: float, callback: Callable[[], None]) -> None:
-        self.delay_s = delay_s
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
-class Loop:
-    """A loop in which no time passes by itself."""
-
-    def __init__(self) -> None:
-        self.timers: list[Timer] = []
-        self.soon: list[Callable[[], None]] = []
-        self.now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(delay_s, callback))
-        return self.timers[-1]
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
-
-    def pending(self) -> list[Timer]:
-        return [timer for timer in self.timers if timer.callback is not None]
-
-
-class Socket:
-    """The transport of a socket whose other side is in the test."""
-
-    def __init__(self) -> None:
-        self.written = bytearray()
-        self.has_eof = self.is_closed = self.is_aborted = self.is_paused = False
-
-    def write(self, data: bytes) -> None:
-        assert not self.has_eof
-        assert not self.is_closed
-        self.written += data
-
-    def write_eof(self) -> None:
-        self.has_eof = True
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_closed = self.is_aborted = True
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def set_write_buffer_limits(self, high: int, low: int) -> None:
-        assert high > low
-
-    def get_extra_info(self, name: str) -> object:
-        return {"peername": ("10.0.0.9", 4000), "sockname": ("10.0.0.1", 5671)}.get(name)
-
-
-class Echo:
-    """A connection that says what it hears, and keeps it."""
-
-    def __init__(self, edge: SocketProtocol) -> None:
-        self.edge = edge
-        self.heard = bytearray()
-        self.lost_by: list[str] = []
-
-    def receive(self, data: bytes) -> None:
-        self.heard += data
-        self.edge.write(data)
-
-    def lost(self, reason: str) -> None:
-        self.lost_by.append(reason)
 
 
 class Wire:
@@ -500,7 +412,7 @@ class HeldOutbox:
     def __init__(self, told: list[str]) -> None:
         self._told = told
 
-    def delay_queue(self) -> None:
+    def hold(self) -> None:
         self._told.append("hold")
 
     def release(self) -> None:

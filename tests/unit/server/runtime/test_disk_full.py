@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from tests import wire
 from tests.unit.server.amqp_client import got
+from tests.unit.server.full_disk import refuse
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.store.journals import segments_on, spoil
@@ -57,14 +58,6 @@ def other(world: DiskWorld) -> Client:
 def stored(number: int, key: str = "d", **more: str) -> bytes:
     """A persistent publish whose body is its number."""
     return wire.publish(1, key, b"%d" % number, wire.persistent(), **more)  # type: ignore[arg-type]
-
-
-def refuse(world: DiskWorld, *, times: int = 1, number: int = errno.ENOSPC) -> None:
-    """The next writes fail; what wipes a failed block is a write as well, and works."""
-    at = world.disk.calls["write"] + 1
-    for _ in range(times):
-        world.disk.fail[("write", at)] = number
-        at += 2
 
 
 def numbers(world: DiskWorld, queue: str = "d") -> list[bytes]:

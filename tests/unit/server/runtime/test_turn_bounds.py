@@ -9,9 +9,9 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, got, publish
+from tests.unit.server.full_disk import refuse
 from tests.unit.server.in_memory import World
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.runtime.test_disk_full import refuse
 from vouchmq.protocol.contents import REMEMBERED_OCTETS, remembered
 from vouchmq.server.broker.features import hooks
 from vouchmq.server.broker.timers import MOST_MS

@@ -15,19 +15,16 @@ import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.in_memory import World, confirms, content, name_of
+from tests.unit.server.in_memory import World, confirms, content
+from tests.unit.server.runtime.budgeted import GET, LOOKS, TICK_S, opened, said
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.server.edge import app
 from vouchmq.server.edge.app import in_slices
 from vouchmq.server.runtime.context import Limits
-from vouchmq.server.runtime.work_budget import SLICE_S, TURN_S, WorkBudget
+from vouchmq.server.runtime.work_budget import TURN_S, WorkBudget
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
-
-TICK_S = 0.001
-# Looks at the clock in one slice, and what is done at most in one: each look is behind some work.
-LOOKS = round(SLICE_S / TICK_S) + 1
 
 
 @pytest.fixture
@@ -38,22 +35,6 @@ def world() -> World:
     client.open()
     client.declare("q")
     return world
-
-
-def opened(world: World) -> Client:
-    """A client with channel 1 open."""
-    client = world.connect()
-    client.open()
-    return client
-
-
-def said(client: Client) -> list[str]:
-    """Names of what has been written to a client by now; no turn is run for it."""
-    octets, client.octets = bytes(client.octets), bytearray()
-    return [name_of(what) for _, what in wire.hear(octets)]
-
-
-GET = wire.method(1, commands.Basic.Get(queue="q"))
 
 
 class TestBetweenMethods:

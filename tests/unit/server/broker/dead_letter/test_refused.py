@@ -9,9 +9,9 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.amqp_client import bodies
+from tests.unit.server.full_disk import refuse
 from tests.unit.server.in_memory import content
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.runtime.test_disk_full import refuse
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client

@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.amqp_client import bodies, declare, got, publish
+from tests.unit.server.amqp_client import bodies, confirms, declare, got, publish
 from tests.unit.server.in_memory import World, closes_channel, delivery
 
 if TYPE_CHECKING:
@@ -27,15 +27,6 @@ def client(world: World) -> Client:
     client = world.connect()
     client.open()
     return client
-
-
-def confirms(client: Client) -> list[tuple[str, int, bool]]:
-    """The confirms heard, as (name, number, multiple)."""
-    said = []
-    for _, what in client.hear():
-        if isinstance(what, commands.Basic.Ack | commands.Basic.Nack):
-            said.append((what.name, what.delivery_tag or 0, bool(what.multiple)))
-    return said
 
 
 class TestDropHead:

@@ -8,8 +8,8 @@ import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.amqp_client import bodies, declare, got, publish, reject
-from tests.unit.server.broker.features.test_length import confirms
+from tests.unit.server.amqp_client import bodies, confirms, declare, got, publish, reject
+from tests.unit.server.broker.policy.laid_down import lay_down
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
 from vouchmq.server.broker.delays.delay import delay_queue_name
@@ -32,13 +32,6 @@ def client(world: World) -> Client:
     client = world.connect()
     client.open()
     return client
-
-
-def lay_down(world: World, name: str = "p", pattern: str = "^q", **definition: object) -> None:
-    """Set a policy; keys with underscores."""
-    table = {key.replace("_", "-"): value for key, value in definition.items()}
-    world.vhost.policy_engine.set_policy(Policy(name, pattern, table))
-    world.run_turns()
 
 
 def lay_down_as_operator(world: World, **definition: object) -> None:
