@@ -1,6 +1,7 @@
 """The numbers and fixed octets of AMQP 0-9-1, under their names in the specification.
 
-Knows nothing but literals: every other module of `protocol/` may read it, and it reads nobody.
+Knows next to nothing but literals: every other module of `protocol/` may read it, and it reads
+nobody.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ CLASS_TX: Final = 90
 # (class id, method id), as they stand in a method frame and in a close.
 Ids = tuple[int, int]
 NO_IDS: Final[Ids] = (0, 0)
+
+
+def index_of(ids: Ids) -> int:
+    """The first four octets of a method's payload, as one number."""
+    return ids[0] << 16 | ids[1]
+
 
 CONNECTION_START: Final[Ids] = (10, 10)
 CONNECTION_START_OK: Final[Ids] = (10, 11)

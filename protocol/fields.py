@@ -45,7 +45,7 @@ FieldValue = Union[  # the names are forward references, which X | Y cannot join
     None, bool, int, float, bytes, "tuple[int, int]", "tuple[Field, ...]", "dict[str, Field]"
 ]
 
-_NAMES: Final[dict[str, str]] = {
+TYPE_NAMES: Final[dict[str, str]] = {
     "t": "bool",
     "b": "byte",
     "B": "unsignedbyte",
@@ -66,6 +66,7 @@ _NAMES: Final[dict[str, str]] = {
     "V": "void",
 }
 INTEGER_KINDS: Final = frozenset("bBsuIilL")
+INTEGER_OCTETS: Final = frozenset(b"bBsuIilL")
 
 # Equivalence classes for argument comparison; a kind not named is a class of its own (FRAME-52).
 _CLASS: Final[dict[str, str]] = dict.fromkeys((*INTEGER_KINDS, "D"), "integer") | {
@@ -78,7 +79,7 @@ _HEADER_CLASS: Final[dict[str, str]] = dict.fromkeys(INTEGER_KINDS, "integer") |
     "d": "float",
 }
 
-_FIXED: Final[dict[str, struct.Struct]] = {
+FIXED: Final[dict[str, struct.Struct]] = {
     "t": struct.Struct(">B"),
     "b": struct.Struct(">b"),
     "B": struct.Struct(">B"),
@@ -93,9 +94,13 @@ _FIXED: Final[dict[str, struct.Struct]] = {
     "D": struct.Struct(">BI"),
     "T": struct.Struct(">Q"),
 }
-_SIZE: Final[dict[str, int]] = {kind: fixed.size for kind, fixed in _FIXED.items()}
-# The same by the octet of the type.
-_OCTETS: Final[dict[int, int]] = {ord(kind): size for kind, size in _SIZE.items()}
+_SIZE: Final[dict[str, int]] = {kind: fixed.size for kind, fixed in FIXED.items()}
+# The same by the octet of the type; what is in neither of these two is no field.
+WIDTHS: Final[dict[int, int]] = {
+    **{ord(kind): size for kind, size in _SIZE.items()},
+    ord("V"): 0,
+}
+SIZED: Final = frozenset(b"SxAF")
 _TEXT: Final = ord("S")
 _LENGTH: Final = struct.Struct(">I")
 
@@ -127,7 +132,7 @@ def has_entry(body: bytes, names: frozenset[bytes]) -> bool:
             raise cannot_decode(body)
         if body[start:at] in names:
             found = True
-        size = _OCTETS.get(body[at])
+        size = WIDTHS.get(body[at])
         if size is not None:
             offset = at + 1 + size
         elif body[at] == _TEXT:
@@ -187,7 +192,7 @@ def decode_field(data: bytes, offset: int, end: int, depth: int = 0) -> tuple[Fi
         after = offset + size
         if after > end:
             raise cannot_decode(data)
-        numbers = _FIXED[kind].unpack_from(data, offset)
+        numbers = FIXED[kind].unpack_from(data, offset)
         if kind == "t":
             return Field("t", numbers[0] != 0), after
         return Field(kind, numbers if kind == "D" else numbers[0]), after
@@ -233,7 +238,7 @@ def encode_field(field: Field) -> bytes:
     """The type octet and the value."""
     kind = field.kind
     octet = kind.encode("ascii")
-    fixed = _FIXED.get(kind)
+    fixed = FIXED.get(kind)
     value = field.value
     if fixed is not None:
         if isinstance(value, tuple):
@@ -322,7 +327,7 @@ def type_name(field: Field) -> str:
 
     Spec: FRAME-51
     """
-    return _NAMES[field.kind]
+    return TYPE_NAMES[field.kind]
 
 
 def same_value(a: Field | None, b: Field | None) -> bool:
@@ -403,14 +408,14 @@ def _render_term(field: Field) -> str:
             return _render_binary(value)
         case dict():
             entries = (
-                f"{{{_render_binary(encode_text(key))},{_NAMES[each.kind]},{_render_term(each)}}}"
+                f"{{{_render_binary(encode_text(key))},{TYPE_NAMES[each.kind]},{_render_term(each)}}}"
                 for key, each in value.items()
             )
             return "[" + ",".join(entries) + "]"
     if field.kind == "D":
         return "{" + ",".join(map(str, value)) + "}"
     items = cast("tuple[Field, ...]", value)  # of the two kinds with tuples only A is left
-    return "[" + ",".join(f"{{{_NAMES[i.kind]},{_render_term(i)}}}" for i in items) + "]"
+    return "[" + ",".join(f"{{{TYPE_NAMES[i.kind]},{_render_term(i)}}}" for i in items) + "]"
 
 
 def _render_float(value: float) -> str:

@@ -26,6 +26,15 @@ from vouchmq.protocol.fields import (
     encode_table,
     has_entry,
 )
+from vouchmq.protocol.property_layout import (
+    CONTINUATION_FLAG,
+    FLAG_OF,
+    FLAGS,
+    LENGTH,
+    TIMESTAMP_VALUE,
+    Spans,
+    walk,
+)
 from vouchmq.protocol.text import decode_text
 
 # Bits of a message's mode, as `classify` gives it.
@@ -33,33 +42,26 @@ PERSISTENT: Final = 1
 CARE: Final = 2
 HEADERS: Final = 4
 
-_CONTENT_TYPE: Final = 0x8000
-_CONTENT_ENCODING: Final = 0x4000
-_HEADERS: Final = 0x2000
-_DELIVERY_MODE: Final = 0x1000
-_PRIORITY: Final = 0x0800
-_CORRELATION_ID: Final = 0x0400
-_REPLY_TO: Final = 0x0200
-_EXPIRATION: Final = 0x0100
-_MESSAGE_ID: Final = 0x0080
-_TIMESTAMP: Final = 0x0040
-_TYPE: Final = 0x0020
-_USER_ID: Final = 0x0010
-_APP_ID: Final = 0x0008
-_CLUSTER_ID: Final = 0x0004
-# Bit 1 is reserved and ignored; bit 0 announces more flags, of which there are none (FRAME-40).
-_CONTINUATION: Final = 0x0001
+_CONTENT_TYPE: Final = FLAG_OF["content_type"]
+_CONTENT_ENCODING: Final = FLAG_OF["content_encoding"]
+_HEADERS: Final = FLAG_OF["headers"]
+_DELIVERY_MODE: Final = FLAG_OF["delivery_mode"]
+_PRIORITY: Final = FLAG_OF["priority"]
+_CORRELATION_ID: Final = FLAG_OF["correlation_id"]
+_REPLY_TO: Final = FLAG_OF["reply_to"]
+_EXPIRATION: Final = FLAG_OF["expiration"]
+_MESSAGE_ID: Final = FLAG_OF["message_id"]
+_TIMESTAMP: Final = FLAG_OF["timestamp"]
+_TYPE: Final = FLAG_OF["type"]
+_USER_ID: Final = FLAG_OF["user_id"]
+_APP_ID: Final = FLAG_OF["app_id"]
+_CLUSTER_ID: Final = FLAG_OF["cluster_id"]
 
-_FLAGS: Final = struct.Struct(">H")
-_LENGTH: Final = struct.Struct(">I")
-_TIMESTAMP_VALUE: Final = struct.Struct(">Q")
 _NEEDS_CARE: Final = _EXPIRATION | _USER_ID
 _TAIL: Final = _MESSAGE_ID | _TIMESTAMP | _TYPE | _USER_ID | _APP_ID | _CLUSTER_ID
-_OCTET_FLAGS: Final = _DELIVERY_MODE | _PRIORITY
 # A smaller table is read as fast as it is looked up, a larger one is not kept.
 _REMEMBERED: Final = range(100, 1025)
 _COPIES: Final = frozenset({b"CC", b"BCC"})
-_IN_ORDER: Final = tuple(0x8000 >> index for index in range(14))
 _DIRECT_REPLY_TO: Final = encode_shortstr(DIRECT_REPLY_TO)
 
 
@@ -124,7 +126,7 @@ def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
     except IndexError:
         _refuse(block)
     # Any step past the end shows here at the latest: offsets only grow.
-    if offset != size or flags & _CONTINUATION:
+    if offset != size or flags & CONTINUATION_FLAG:
         _refuse(block)
     return mode
 
@@ -154,32 +156,18 @@ def _has_copies(body: bytes) -> bool:
 _remembers_copies = lru_cache(maxsize=1024)(_has_copies)
 
 
-def _spans(block: bytes) -> dict[int, tuple[int, int]]:
+def _spans(block: bytes) -> Spans:
     """Where the octets of each property are, length included: {flag: (start, end)}.
 
     Raises:
         FrameError: 501, ids 60,40.
     """
-    size = len(block)
-    if size < 2:
+    try:
+        flags, spans, end = walk(block)
+    except (IndexError, struct.error):
         _refuse(block)
-    flags = int(_FLAGS.unpack_from(block)[0])
-    offset = 2
-    spans: dict[int, tuple[int, int]] = {}
-    for flag in _IN_ORDER:
-        if not flags & flag:
-            continue
-        start = offset
-        if flag & _OCTET_FLAGS:
-            offset += 1
-        elif flag == _TIMESTAMP:
-            offset += 8
-        elif flag == _HEADERS:
-            offset += 4 + int.from_bytes(block[offset : offset + 4], "big")
-        else:
-            offset += 1 + (block[offset] if offset < size else size)
-        spans[flag] = (start, offset)
-    if offset != size or flags & _CONTINUATION:
+    # Bit 1 is reserved and ignored; bit 0 announces more flags, of which there are none (FRAME-40).
+    if end != len(block) or flags & CONTINUATION_FLAG:
         _refuse(block)
     return spans
 
@@ -268,7 +256,7 @@ class Properties:
     def timestamp(self) -> int | None:
         """Seconds since 1970, unsigned 64 bits, unchecked."""
         span = self._spans.get(_TIMESTAMP)
-        return None if span is None else int(_TIMESTAMP_VALUE.unpack_from(self._block, span[0])[0])
+        return None if span is None else int(TIMESTAMP_VALUE.unpack_from(self._block, span[0])[0])
 
     @property
     def type(self) -> str | None:
@@ -316,7 +304,7 @@ def without_headers(block: bytes, keys: set[str] | frozenset[str]) -> bytes:
     except FrameError:
         _refuse(block)
     body = b"".join(kept)
-    return block[: span[0]] + _LENGTH.pack(len(body)) + body + block[end:]
+    return block[: span[0]] + LENGTH.pack(len(body)) + body + block[end:]
 
 
 def with_headers(block: bytes, headers: Table, *, without: frozenset[str] | set[str]) -> bytes:
@@ -331,7 +319,7 @@ def with_headers(block: bytes, headers: Table, *, without: frozenset[str] | set[
     span = _spans(cleared).get(_HEADERS)
     body = cleared[span[0] + 4 : span[1]] if span is not None else b""
     body += encode_table(headers)[4:]
-    return _with_value(cleared, _HEADERS, _LENGTH.pack(len(body)) + body)
+    return _with_value(cleared, _HEADERS, LENGTH.pack(len(body)) + body)
 
 
 def without_expiration(block: bytes) -> bytes:
@@ -345,8 +333,8 @@ def without_expiration(block: bytes) -> bytes:
     span = _spans(block).get(_EXPIRATION)
     if span is None:
         return block
-    flags = _FLAGS.unpack_from(block)[0] & ~_EXPIRATION
-    return _FLAGS.pack(flags) + block[2 : span[0]] + block[span[1] :]
+    flags = FLAGS.unpack_from(block)[0] & ~_EXPIRATION
+    return FLAGS.pack(flags) + block[2 : span[0]] + block[span[1] :]
 
 
 def with_reply_to(block: bytes, reply_to: str) -> bytes:
@@ -367,8 +355,8 @@ def _with_value(block: bytes, flag: int, octets: bytes) -> bytes:
     else:
         # Behind the last property that comes before it; a higher flag comes first.
         start = end = max((s[1] for before, s in spans.items() if before > flag), default=2)
-    flags = _FLAGS.unpack_from(block)[0] | flag
-    return _FLAGS.pack(flags) + block[2:start] + octets + block[end:]
+    flags = FLAGS.unpack_from(block)[0] | flag
+    return FLAGS.pack(flags) + block[2:start] + octets + block[end:]
 
 
 class HeaderSpot(NamedTuple):
@@ -380,7 +368,7 @@ class HeaderSpot(NamedTuple):
 
     def taken_from(self, block: bytes) -> tuple[bytes, bytes, bytes]:
         """The flags with that of the headers set, what stands before the table, and its entries."""
-        flags = _FLAGS.pack(_FLAGS.unpack_from(block)[0] | _HEADERS)
+        flags = FLAGS.pack(FLAGS.unpack_from(block)[0] | _HEADERS)
         entries = block[self.start + 4 : self.end] if self.is_there else b""
         return flags, block[2 : self.start], entries
 

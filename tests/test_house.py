@@ -112,9 +112,9 @@ ROOMS: Final[dict[str, Room]] = {
     "vouchmq.__main__": Room(("vouchmq.server.cli",), world=WORLD),
     "vouchmq.kit": Room(("vouchmq.kit",), frozenset({"aio_pika", "pika", "pytest"}), WORLD),
     # The bulk client takes pamqp for all that is cold.
-    "vouchmq.kit.bulk": Room(("vouchmq.kit",), frozenset({"pamqp"}), WORLD),
+    "vouchmq.kit.bulk": Room(("vouchmq.kit", "vouchmq.protocol"), frozenset({"pamqp"}), WORLD),
     "vouchmq.spark": Room(
-        ("vouchmq.spark", "vouchmq.kit"),
+        ("vouchmq.spark", "vouchmq.kit", "vouchmq.protocol"),
         frozenset({"matplotlib", "pamqp", "py4j", "pyarrow", "pyspark", "rich"}),
         WORLD,
     ),

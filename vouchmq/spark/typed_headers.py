@@ -16,23 +16,14 @@ from collections.abc import Callable, Iterable
 from decimal import Decimal, DecimalException
 from typing import Any, Final, NamedTuple
 
-MAX_DEPTH: Final = 64
+from vouchmq.protocol.constants import MAX_TABLE_DEPTH
+from vouchmq.protocol.fields import FIXED, TYPE_NAMES
+
 _TABLE_KEY: Final = 128
 _U32: Final = struct.Struct(">I")
-_U64: Final = struct.Struct(">Q")
-_OCTET_AND_U32: Final = struct.Struct(">BI")
-# Letter on the wire, name, form.
-_INTEGERS: Final = (
-    ("b", "byte", ">b"),
-    ("B", "unsignedbyte", ">B"),
-    ("s", "short", ">h"),
-    ("u", "unsignedshort", ">H"),
-    ("I", "signedint", ">i"),
-    ("i", "unsignedint", ">I"),
-    ("L", "long", ">q"),
-    ("l", "long", ">q"),
-)
-_FLOATS: Final = (("f", "float", ">f"), ("d", "double", ">d"))
+# `l` after `L`, which has the same name: it is the one that is written.
+_INTEGERS: Final = "bBsuIiLl"
+_FLOATS: Final = "fd"
 # Text that is no UTF-8.
 _LONGSTR_BASE64: Final = "longstr_base64"
 
@@ -101,8 +92,8 @@ def _read(raw: bytes, at: int, end: int, depth: int) -> tuple[_Field, int]:
     """One field from its letter on, and where the next begins."""
     kind = chr(raw[at])
     at += 1
-    if kind in _FIXED:
-        name, form = _FIXED[kind]
+    if kind in _NUMBERS:
+        name, form = _NUMBERS[kind]
         value = form.unpack_from(raw, at)[0]
         return (name, repr(value) if kind in "fd" else str(value)), at + form.size
     if kind == "t":
@@ -110,9 +101,9 @@ def _read(raw: bytes, at: int, end: int, depth: int) -> tuple[_Field, int]:
     if kind == "V":
         return ("void", None), at
     if kind == "T":
-        return ("timestamp", str(_U64.unpack_from(raw, at)[0])), at + 8
+        return ("timestamp", str(FIXED["T"].unpack_from(raw, at)[0])), at + 8
     if kind == "D":
-        scale, digits = _OCTET_AND_U32.unpack_from(raw, at)
+        scale, digits = FIXED["D"].unpack_from(raw, at)
         return ("decimal", format(Decimal(digits).scaleb(-scale), "f")), at + 5
     if kind not in "SxAF":
         raise TypedHeaderError("a field of a type that does not exist")
@@ -131,7 +122,7 @@ def _read_long(raw: bytes, kind: str, at: int, end: int, depth: int) -> _Field:
             return _LONGSTR_BASE64, b64encode(raw[at:end]).decode()
     if kind == "x":
         return "binary", b64encode(raw[at:end]).decode()
-    if depth > MAX_DEPTH:
+    if depth > MAX_TABLE_DEPTH:
         raise TypedHeaderError("a table nested too deep")
     if kind == "F":
         table = _read_table(raw, at, end, depth + 1)
@@ -188,7 +179,7 @@ def _encode(field: _Field, depth: int) -> bytes:
 
 
 def _encode_nested(name: str, value: Any, depth: int) -> bytes:
-    if depth > MAX_DEPTH:
+    if depth > MAX_TABLE_DEPTH:
         raise TypedHeaderError("a table nested too deep")
     if name == "table" and isinstance(value, dict):
         entries = [(key, _field(each)) for key, each in value.items()]
@@ -220,7 +211,7 @@ def _decimal(value: str) -> bytes:
     sign, digits, exponent = Decimal(value).as_tuple()
     if sign or not isinstance(exponent, int) or exponent > 0:
         raise ValueError(value)
-    return b"D" + _OCTET_AND_U32.pack(-exponent, int("".join(map(str, digits))))
+    return b"D" + FIXED["D"].pack(-exponent, int("".join(map(str, digits))))
 
 
 def _number(letter: str, form: struct.Struct, of: Callable[[str], Any]) -> Callable[[str], bytes]:
@@ -230,15 +221,13 @@ def _number(letter: str, form: struct.Struct, of: Callable[[str], Any]) -> Calla
     return encode
 
 
-_FIXED: Final = {
-    letter: (name, struct.Struct(form)) for letter, name, form in (*_INTEGERS, *_FLOATS)
-}
+_NUMBERS: Final = {letter: (TYPE_NAMES[letter], FIXED[letter]) for letter in _INTEGERS + _FLOATS}
 _ENCODERS: Final[dict[str, Callable[[str], bytes]]] = {
     "bool": _bool,
-    **{name: _number(letter, struct.Struct(form), int) for letter, name, form in _INTEGERS},
-    **{name: _number(letter, struct.Struct(form), float) for letter, name, form in _FLOATS},
+    **{TYPE_NAMES[letter]: _number(letter, FIXED[letter], int) for letter in _INTEGERS},
+    **{TYPE_NAMES[letter]: _number(letter, FIXED[letter], float) for letter in _FLOATS},
     "decimal": _decimal,
-    "timestamp": _number("T", _U64, int),
+    "timestamp": _number("T", FIXED["T"], int),
     "longstr": lambda value: _long(b"S", value.encode()),
     _LONGSTR_BASE64: lambda value: _long(b"S", b64decode(value, validate=True)),
     "binary": lambda value: _long(b"x", b64decode(value, validate=True)),

@@ -21,6 +21,10 @@ def test_method_ids_are_those_of_the_specification() -> None:
     assert ours == theirs
 
 
+def test_an_index_is_the_one_that_pamqp_has() -> None:
+    assert constants.index_of(constants.BASIC_DELIVER) == commands.Basic.Deliver.index
+
+
 def test_framing_numbers_are_those_of_the_specification() -> None:
     assert constants.FRAME_METHOD == pamqp_constants.FRAME_METHOD
     assert constants.FRAME_HEADER == pamqp_constants.FRAME_HEADER

@@ -21,9 +21,10 @@ from vouchmq.kit.bulk.columns import Columns, columns_of, rows_of
 from vouchmq.kit.bulk.confirms import Confirms, PublishResult, PublishWatch
 from vouchmq.kit.bulk.errors import BulkClosed, BulkError, BulkTimeout
 from vouchmq.kit.bulk.frames import Delivery, Inbox
-from vouchmq.kit.bulk.methods import FRAME_END, method_frame, named
+from vouchmq.kit.bulk.methods import method_frame, named
 from vouchmq.kit.bulk.publish import AnyRow, Encoder
 from vouchmq.kit.bulk.publish_run import PublishRun
+from vouchmq.protocol.constants import BASIC_ACK, BASIC_NACK, FRAME_END_OCTET
 
 if TYPE_CHECKING:
     from vouchmq.kit.bulk import BulkConnection
@@ -34,8 +35,8 @@ WINDOW: Final = 2000
 TIMEOUT_S: Final = 30.0
 
 _SETTLE: Final = struct.Struct(">BHIHHQB")
-_ACK: Final = 80
-_NACK: Final = 120
+_ACK: Final = BASIC_ACK[1]
+_NACK: Final = BASIC_NACK[1]
 _CLOSED_HERE: Final = "the channel was closed here"
 
 Answer = TypeVar("Answer", bound=base.Frame)
@@ -279,7 +280,7 @@ class BulkChannel:
         number = self._number
         frames = [pack(1, number, 13, 60, method, tag, bits) for tag in tags]
         if frames:
-            self._connection.write(FRAME_END.join(frames) + FRAME_END)
+            self._connection.write(FRAME_END_OCTET.join(frames) + FRAME_END_OCTET)
 
     # Publishing.
 

@@ -14,18 +14,27 @@ from typing import Final, NamedTuple, TypeAlias
 from pamqp import base
 
 from vouchmq.kit.bulk.methods import FRAME_MAX_BYTES, method_of
+from vouchmq.protocol.constants import (
+    BASIC_ACK,
+    BASIC_DELIVER,
+    BASIC_GET_OK,
+    BASIC_NACK,
+    BASIC_RETURN,
+    CHANNEL_CLOSE,
+    CLASS_BASIC,
+    CONNECTION_CLOSE,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    index_of,
+)
 
 # delivery tag, redelivered, exchange, routing key, properties as received, body
 Delivery: TypeAlias = tuple[int, bool, str, str, bytes, bytes]
 # publish number, speaks for all up to it, confirmed (or else nacked)
 Outcome: TypeAlias = tuple[int, bool, bool]
-
-_METHOD: Final = 1
-_HEADER: Final = 2
-_BODY: Final = 3
-_HEARTBEAT: Final = 8
-_END: Final = 0xCE
-_BASIC: Final = 60
 
 _FRAME: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
@@ -39,14 +48,15 @@ _TAG: Final = struct.Struct(">QB")
 _COUNT: Final = struct.Struct(">I")
 _CODE: Final = struct.Struct(">H")
 
-_DELIVER: Final = _BASIC << 16 | 60
-_GET_OK: Final = _BASIC << 16 | 71
-_RETURN: Final = _BASIC << 16 | 50
-_ACK: Final = _BASIC << 16 | 80
-_NACK: Final = _BASIC << 16 | 120
+_DELIVER: Final = index_of(BASIC_DELIVER)
+_GET_OK: Final = index_of(BASIC_GET_OK)
+_RETURN: Final = index_of(BASIC_RETURN)
+_ACK: Final = index_of(BASIC_ACK)
+_NACK: Final = index_of(BASIC_NACK)
 _DELIVER_BYTES: Final = _INDEX.pack(_DELIVER)
-_CLOSES: Final = frozenset({10 << 16 | 50, 20 << 16 | 40})
+_CLOSES: Final = frozenset({index_of(CONNECTION_CLOSE), index_of(CHANNEL_CLOSE)})
 
+_KINDS: Final = (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT)
 # More different pairs of exchange and key than this are not worth remembering.
 _ROUTES_KEPT: Final = 10_000
 
@@ -135,17 +145,17 @@ class FrameWalk:
         unpack = _FRAME.unpack_from
         while end - position >= 7:
             kind, channel, size = unpack(data, position)
-            if kind == _METHOD and data.startswith(_DELIVER_BYTES, position + 7):
+            if kind == FRAME_METHOD and data.startswith(_DELIVER_BYTES, position + 7):
                 after = self._run(data, position, end)
                 if after != position:
                     position = after
                     continue
-            if size > self.frame_max - 8 or kind not in (_METHOD, _HEADER, _BODY, _HEARTBEAT):
+            if size > self.frame_max - 8 or kind not in _KINDS:
                 raise BrokenFrameError(_no_frame(data[position : position + 8], size))
             stop = position + 7 + size
             if stop >= end:
                 break
-            if data[stop] != _END:
+            if data[stop] != FRAME_END:
                 raise BrokenFrameError(f"a frame of {size} bytes without its end byte")
             self._frame(kind, channel, data[position + 7 : stop])
             position = stop + 1
@@ -230,16 +240,16 @@ class FrameWalk:
 
     def _frame(self, kind: int, channel: int, payload: bytes) -> None:
         """Take one whole frame."""
-        if kind == _HEARTBEAT:
+        if kind == FRAME_HEARTBEAT:
             return
         inbox = self.inboxes.get(channel)
         if inbox is None and channel:
             raise BrokenFrameError(f"a frame for channel {channel}, which is not open")
-        if kind == _METHOD:
+        if kind == FRAME_METHOD:
             self._method(channel, inbox, payload)
         elif inbox is None or inbox.partial is None:
             raise BrokenFrameError("content that no method announced")
-        elif kind == _HEADER:
+        elif kind == FRAME_HEADER:
             self._header(inbox, inbox.partial, payload)
         else:
             self._body(inbox, inbox.partial, payload)
@@ -273,7 +283,7 @@ class FrameWalk:
         if len(payload) < 14:
             raise BrokenFrameError("a content header that is cut short")
         class_id, _, partial.missing = _CONTENT.unpack_from(payload)
-        if class_id != _BASIC:
+        if class_id != CLASS_BASIC:
             raise BrokenFrameError(f"a content header of class {class_id}")
         partial.properties = payload[12:]
         if not partial.missing:
@@ -345,6 +355,6 @@ def _no_frame(start: bytes, size: int) -> str:
     if start.startswith(b"AMQP"):
         version = ".".join(str(number) for number in start[4:])
         return f"the peer speaks another version of AMQP: {version}"
-    if start[0] not in (_METHOD, _HEADER, _BODY, _HEARTBEAT):
+    if start[0] not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
         return f"the peer does not speak AMQP: it sent {start!r}"
     return f"a frame of {size} bytes, more than was agreed"

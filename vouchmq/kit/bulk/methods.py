@@ -12,7 +12,13 @@ from typing import Final, TypeVar
 from pamqp import base, encode, frame
 from pamqp import exceptions as pamqp_errors
 
-FRAME_END: Final = b"\xce"
+from vouchmq.protocol.constants import (
+    BASIC_RECOVER_ASYNC,
+    FRAME_END_OCTET,
+    FRAME_METHOD,
+    index_of,
+)
+
 # What RabbitMQ proposes; this client takes less, never more.
 FRAME_MAX_BYTES: Final = 131072
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -21,7 +27,7 @@ Method = TypeVar("Method", bound=base.Frame)
 
 _FRAME: Final = struct.Struct(">BHI")
 _INDEX: Final = struct.Struct(">I")
-_RECOVER_ASYNC: Final = _INDEX.pack(60 << 16 | 100)
+_RECOVER_ASYNC: Final = _INDEX.pack(index_of(BASIC_RECOVER_ASYNC))
 
 
 def named(method: Method, **names: str) -> Method:
@@ -44,7 +50,7 @@ def method_frame(channel: int, method: base.Frame) -> bytes:
         ValueError, TypeError: a field does not fit into its type; the text names it
     """
     payload = _INDEX.pack(method.index) + _arguments(method)
-    return _FRAME.pack(1, channel, len(payload)) + payload + FRAME_END
+    return _FRAME.pack(FRAME_METHOD, channel, len(payload)) + payload + FRAME_END_OCTET
 
 
 def method_of(payload: bytes) -> base.Frame:
@@ -56,7 +62,7 @@ def method_of(payload: bytes) -> base.Frame:
     # Reading it is a DeprecationWarning of pamqp's, which may have been made an error.
     if payload.startswith(_RECOVER_ASYNC):
         raise ValueError("basic.recover-async, which only clients send")
-    whole = _FRAME.pack(1, 0, len(payload)) + payload + FRAME_END
+    whole = _FRAME.pack(FRAME_METHOD, 0, len(payload)) + payload + FRAME_END_OCTET
     try:
         method = frame.unmarshal(whole)[2]
     except (pamqp_errors.PAMQPException, ValueError, IndexError, struct.error) as error:

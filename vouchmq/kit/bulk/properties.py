@@ -16,25 +16,35 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from vouchmq.kit.bulk.errors import PropertiesError
+from vouchmq.protocol.constants import CLASS_BASIC
+from vouchmq.protocol.fields import FIXED
+from vouchmq.protocol.property_layout import (
+    FLAG_OF,
+    FLAGS,
+    LENGTH,
+    OCTET,
+    PROPERTIES,
+    TIMESTAMP_VALUE,
+)
 
 # By the names of `NAMES`; `type` is another word for `message_type`. None: not there.
 Properties: TypeAlias = Mapping[str, object]
 
-NAMES: Final = (
-    *("content_type", "content_encoding", "headers", "delivery_mode", "priority"),
-    *("correlation_id", "reply_to", "expiration", "message_id", "timestamp", "message_type"),
-    *("user_id", "app_id"),
+# In the order of their flags. `cluster_id` is none that this client writes.
+NAMES: Final = tuple(
+    "message_type" if name == "type" else name for name, _ in PROPERTIES if name != "cluster_id"
 )
 _KNOWN: Final = frozenset((*NAMES, "type"))
-_FLAGS: Final = {name: 0x8000 >> place for place, name in enumerate(NAMES)}
-_OCTETS: Final = frozenset({"delivery_mode", "priority"})
+_FLAGS: Final = {**FLAG_OF, "message_type": FLAG_OF["type"]}
+_OCTETS: Final = frozenset(name for name, kind in PROPERTIES if kind == OCTET)
 _HEADER: Final = struct.Struct(">HHQ")
-_FLAG_WORD: Final = struct.Struct(">H")
-_TIME: Final = struct.Struct(">Q")
-_SIZE: Final = struct.Struct(">I")
-_INT: Final = struct.Struct(">i")
-_LONG: Final = struct.Struct(">q")
-_DOUBLE: Final = struct.Struct(">d")
+# Bound here, as imported names are slower where each message looks them up.
+_FLAG_WORD: Final = FLAGS
+_TIME: Final = TIMESTAMP_VALUE
+_SIZE: Final = LENGTH
+_INT: Final = FIXED["I"]
+_LONG: Final = FIXED["l"]
+_DOUBLE: Final = FIXED["d"]
 
 
 def encode_properties(properties: Properties | base.BasicProperties | None) -> bytes:
@@ -82,7 +92,7 @@ def decode_properties(raw: bytes) -> Basic.Properties:
     """
     header = ContentHeader()
     try:
-        header.unmarshal(_HEADER.pack(60, 0, 0) + raw)
+        header.unmarshal(_HEADER.pack(CLASS_BASIC, 0, 0) + raw)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, OSError) as error:
         raise PropertiesError(f"properties that cannot be read: {error}") from error
     except (struct.error, RecursionError) as error:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from pamqp import base
 
 from vouchmq.kit.bulk.errors import BulkError
-from vouchmq.kit.bulk.methods import FRAME_END
 from vouchmq.kit.bulk.properties import Properties, encode_properties
+from vouchmq.protocol.constants import FRAME_END_OCTET
 
 if TYPE_CHECKING:
     from vouchmq.kit.bulk.confirms import Row
@@ -98,10 +98,10 @@ class Encoder:
             if 0 < size <= body_max:
                 parts += (
                     *(method, head, properties),
-                    *(body_head(206, 3, channel, size), body, FRAME_END),
+                    *(body_head(206, 3, channel, size), body, FRAME_END_OCTET),
                 )
             else:
-                parts += (method, head, properties, FRAME_END, *self._split(body))
+                parts += (method, head, properties, FRAME_END_OCTET, *self._split(body))
             taken.append((exchange, routing_key, properties, body))
             count -= 1
             room -= size + inner
@@ -113,14 +113,14 @@ class Encoder:
             piece = body[start : start + self._body_max]
             yield _FRAME.pack(3, self._channel, len(piece))
             yield piece
-            yield FRAME_END
+            yield FRAME_END_OCTET
 
     def _method(self, exchange: str, routing_key: str) -> bytes:
         if len(self._methods) >= _METHODS_KEPT:
             self._methods.clear()
         names = _short(exchange, "exchange") + _short(routing_key, "routing_key") + self._bits
         head = _PUBLISH.pack(1, self._channel, 6 + len(names), 60, 40, 0)
-        method = head + names + FRAME_END
+        method = head + names + FRAME_END_OCTET
         self._methods[exchange, routing_key] = method
         return method
 

@@ -13,18 +13,18 @@ from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
+from vouchmq.protocol.property_layout import FLAG_OF, OCTET, PROPERTIES, SHORTSTR, TABLE
 from vouchmq.spark.columns import TYPED, SchemaError
 from vouchmq.spark.options import SinkOptions, refuse
-from vouchmq.spark.properties import MICROSECONDS, OCTET, PROPERTIES, SHORTSTR, TABLE
+from vouchmq.spark.properties import MICROSECONDS
 from vouchmq.spark.typed_headers import Typed, TypedHeaderError, encode_typed
 
 # Exchange, routing key, properties as on the wire, body.
 Publish = tuple[str, str, bytes, bytes]
 
-_FLAGS: Final = {name: 0x8000 >> number for number, (name, _) in enumerate(PROPERTIES)}
 _KINDS: Final = dict(PROPERTIES)
-# Another way to say the same.
-_FLAGS[TYPED] = _FLAGS["headers"]
+# Typed headers are another way to say the same.
+_FLAGS: Final = {**FLAG_OF, TYPED: FLAG_OF["headers"]}
 _LENGTH: Final = tuple(bytes((size,)) for size in range(256))
 _TRANSIENT: Final = 1
 _PERSISTENT: Final = 2
