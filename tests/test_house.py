@@ -562,6 +562,27 @@ def test_prose_names_modules_and_classes_that_exist() -> None:
     assert offenders(names_what_is_gone, sources(*PRODUCT)) == []
 
 
+# Whoever opens one of these reads first what it is, what holds, what was tried and what it costs.
+LOAD_BEARING: Final = (
+    *("store/journal/journal.py", "store/journal/records.py", "store/recovery/recover.py"),
+    *("store/compaction/compactor.py", "store/sync/group_commit.py"),
+    *("server/runtime/turn.py", "server/runtime/runtime.py", "server/broker/enqueue.py"),
+    *("server/broker/queues/classic.py", "server/channel/publish.py"),
+    *("server/channel/unacked.py", "server/connection/connection.py"),
+)
+ESSAY_LINES: Final = 10
+
+
+def lacks_an_essay(one: Source) -> list[str]:
+    essay = ast.get_docstring(ast.parse(one.text)) or ""
+    lines = len(essay.splitlines())
+    return [f"{lines} lines"] if lines < ESSAY_LINES or "costs:" not in essay else []
+
+
+def test_load_bearing_modules_open_with_an_essay() -> None:
+    assert offenders(lacks_an_essay, [source(PROJECT / path) for path in LOAD_BEARING]) == []
+
+
 def does_something_in_its_package(one: Source) -> list[str]:
     if one.path.name != "__init__.py" or not one.text:
         return []
@@ -689,6 +710,11 @@ PLANTED: Final[dict[Rule, tuple[str, str, str]]] = {
         "store/a.py",
         "class A:\n def f():\n  def put_aside(): pass",
         "class DeadLetters: pass",
+    ),
+    lacks_an_essay: (
+        "store/a.py",
+        "'''A\n" + "1\n" * ESSAY_LINES + "'''",
+        "'''A\n" + "1\n" * ESSAY_LINES + "What it costs: much.'''",
     ),
     names_what_is_gone: (
         "store/a.py",
