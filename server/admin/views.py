@@ -331,7 +331,7 @@ class Views:
             "memory", alarms.is_memory_low, alarms.memory_octets, alarms.memory_limit_octets
         )
         yield AlarmView("disk", alarms.is_disk_low, free, alarms.disk_limit_octets)
-        yield AlarmView("write", alarms.is_storage_failing, free, 0)
+        yield AlarmView("storage", alarms.is_storage_failing, free, 0)
 
     def store(self) -> Iterator[StoreView]:
         """The journal, in one view."""

@@ -157,6 +157,7 @@ def test_queues_that_clients_cannot_see_are_not_shown(world: DiskWorld, client: 
 def test_alarms_and_store(world: DiskWorld, client: Client) -> None:
     client.ask(1, commands.Queue.Declare(queue="q", durable=True))
     alarms = {str(row["name"]): row for row in listed(world, "alarms")}
+    assert list(alarms) == ["memory", "disk", "storage"]  # as the log calls them
     assert not any(row["raised"] for row in alarms.values())
     world.context.alarms.read(1 << 62, 1 << 62)
     assert [row["name"] for row in listed(world, "alarms") if row["raised"]] == ["memory"]
