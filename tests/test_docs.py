@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -192,3 +194,22 @@ def test_pages_for_users_name_no_rule_by_its_id() -> None:
     assert [rule for path in pages for rule in rule_ids(path, text(path))] == []
     planted = "CRC-32 is not one, CONF-07 is"
     assert rule_ids(DOCS / "index.md", planted) == ["docs/index.md: CONF-07"]
+
+
+def commands(*words: str) -> list[str]:
+    """What `vouchmq --help` lists, and below a command its verbs."""
+    command = [sys.executable, "-m", "vouchmq", *words, "--help"]
+    shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^ {4}([a-z]+)(?= |$)", shown, re.MULTILINE)
+
+
+def test_every_command_is_documented() -> None:
+    page = text(DOCS / "reference" / "cli.md")
+    tops = commands()
+    assert {"serve", "list", "audit"} <= set(tops)
+    assert [name for name in tops if f"| `vouchmq {name}" not in page] == []
+    verbs = [f"vouchmq {top} {verb}" for top in ("store", "ledger") for verb in commands(top)]
+    assert len(verbs) > 5
+    assert [verb for verb in verbs if f"`{verb}" not in page] == []
+    (row,) = [line for line in page.splitlines() if line.startswith("| `vouchmq list")]
+    assert re.findall(r"`([a-z]+)`", row) == commands("list")
