@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -24,6 +25,7 @@ from vouchmq.server.version import VERSION
 
 EXIT_FAILED = 1
 EXIT_STARTUP = 2
+RULE_ID: Final = re.compile(r" \([A-Z]+-\d\d\)")
 LEDGER_VERBS: Final = {
     "on": "begin to write down events",
     "off": "end it, with inventories; prints the newest file",
@@ -199,7 +201,9 @@ def _metavar(name: str) -> str:
 
 
 def _help(name: str) -> str:
-    text = f"{s.doc_of(name)} Default: {s.show(s.default_of(name)) or 'empty'}"
+    # The ids of rules are for the reference, which has the same texts.
+    meaning = RULE_ID.sub("", s.doc_of(name))
+    text = f"{meaning} Default: {s.show(s.default_of(name)) or 'empty'}"
     return text.replace("%", "%%")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -139,9 +140,12 @@ def test_every_setting_has_a_flag_that_help_explains(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as caught:
         program.main(["serve", "--help"])
     assert caught.value.code == 0
-    words = capsys.readouterr().out.split()
+    shown = capsys.readouterr().out
+    words = shown.split()
     for field in scalar_fields():
         assert flag_name(field.name) in words
+    # Ids of the specification are for the reference.
+    assert re.findall(r"\b[A-Z]+-\d\d\b", shown) == []
 
 
 def test_help_imports_nothing_of_the_broker() -> None:
