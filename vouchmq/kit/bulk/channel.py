@@ -24,7 +24,7 @@ from vouchmq.kit.bulk.frames import Delivery, Inbox
 from vouchmq.kit.bulk.methods import method_frame, named
 from vouchmq.kit.bulk.publish import AnyRow, Encoder
 from vouchmq.kit.bulk.publish_run import PublishRun
-from vouchmq.protocol.constants import BASIC_ACK, BASIC_NACK, FRAME_END_OCTET
+from vouchmq.protocol.constants import BASIC_ACK, BASIC_NACK, FRAME_END_OCTET, Ids
 
 if TYPE_CHECKING:
     from vouchmq.kit.bulk import BulkConnection
@@ -35,8 +35,6 @@ WINDOW: Final = 2000
 TIMEOUT_S: Final = 30.0
 
 _SETTLE: Final = struct.Struct(">BHIHHQB")
-_ACK: Final = BASIC_ACK[1]
-_NACK: Final = BASIC_NACK[1]
 _CLOSED_HERE: Final = "the channel was closed here"
 
 Answer = TypeVar("Answer", bound=base.Frame)
@@ -264,21 +262,22 @@ class BulkChannel:
 
     def ack(self, tag: int, multiple: bool = False) -> None:
         """Settle a delivery, or all up to it."""
-        self._settle(_ACK, (tag,), int(multiple))
+        self._settle(BASIC_ACK, (tag,), int(multiple))
 
     def ack_many(self, tags: Iterable[int]) -> None:
         """Settle these deliveries, each by itself, in one write."""
-        self._settle(_ACK, tags, 0)
+        self._settle(BASIC_ACK, tags, 0)
 
     def nack(self, tag: int, multiple: bool = False, requeue: bool = True) -> None:
         """Refuse a delivery, or all up to it: back to the queue, or dropped or dead-lettered."""
-        self._settle(_NACK, (tag,), int(multiple) | int(requeue) << 1)
+        self._settle(BASIC_NACK, (tag,), int(multiple) | int(requeue) << 1)
 
-    def _settle(self, method: int, tags: Iterable[int], bits: int) -> None:
+    def _settle(self, ids: Ids, tags: Iterable[int], bits: int) -> None:
         self._check()
         pack = _SETTLE.pack
         number = self._number
-        frames = [pack(1, number, 13, 60, method, tag, bits) for tag in tags]
+        class_id, method_id = ids
+        frames = [pack(1, number, 13, class_id, method_id, tag, bits) for tag in tags]
         if frames:
             self._connection.write(FRAME_END_OCTET.join(frames) + FRAME_END_OCTET)
 

@@ -14,7 +14,7 @@ from pamqp import base
 
 from vouchmq.kit.bulk.errors import BulkError
 from vouchmq.kit.bulk.properties import Properties, encode_properties
-from vouchmq.protocol.constants import FRAME_END_OCTET
+from vouchmq.protocol.constants import BASIC_PUBLISH, FRAME_END_OCTET, FRAME_METHOD
 
 if TYPE_CHECKING:
     from vouchmq.kit.bulk.confirms import Row
@@ -119,7 +119,7 @@ class Encoder:
         if len(self._methods) >= _METHODS_KEPT:
             self._methods.clear()
         names = _short(exchange, "exchange") + _short(routing_key, "routing_key") + self._bits
-        head = _PUBLISH.pack(1, self._channel, 6 + len(names), 60, 40, 0)
+        head = _PUBLISH.pack(FRAME_METHOD, self._channel, 6 + len(names), *BASIC_PUBLISH, 0)
         method = head + names + FRAME_END_OCTET
         self._methods[exchange, routing_key] = method
         return method
