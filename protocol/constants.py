@@ -21,29 +21,16 @@ FRAME_END_OCTET: Final = b"\xce"
 # type:1 channel:2 size:4, then the payload, then the end octet.
 FRAME_HEADER_SIZE: Final = 7
 FRAME_OVERHEAD: Final = 8
-# Clients that compute frame_max - 8 wrongly are forgiven this much (FRAME-10).
-FRAME_SIZE_TOLERANCE: Final = 8
 FRAME_MIN_SIZE: Final = 4096
 
 METHOD_PAYLOAD_MIN_SIZE: Final = 4
-# class:2 weight:2 body-size:8 flags:2
-CONTENT_HEADER_MIN_SIZE: Final = 14
-CONTENT_HEADER_PROPERTIES_OFFSET: Final = 12
-MAX_CONTENT_SIZE: Final = 536_870_912
 MAX_TABLE_DEPTH: Final = 64
 MAX_SHORTSTR_SIZE: Final = 255
 
 PERSISTENT_DELIVERY_MODE: Final = 2
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
-CLASS_CONNECTION: Final = 10
-CLASS_CHANNEL: Final = 20
-CLASS_ACCESS: Final = 30
-CLASS_EXCHANGE: Final = 40
-CLASS_QUEUE: Final = 50
 CLASS_BASIC: Final = 60
-CLASS_CONFIRM: Final = 85
-CLASS_TX: Final = 90
 
 # (class id, method id), as they stand in a method frame and in a close.
 Ids = tuple[int, int]
@@ -130,6 +117,5 @@ TX_ROLLBACK: Final[Ids] = (90, 30)
 TX_ROLLBACK_OK: Final[Ids] = (90, 31)
 
 # Replies that are no errors; the codes of errors stand with their classes in errors.py.
-REPLY_SUCCESS: Final = 200
 NO_ROUTE: Final = 312
 NO_CONSUMERS: Final = 313

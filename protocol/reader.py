@@ -15,6 +15,9 @@ from __future__ import annotations
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.protocol.constants import (
+    BASIC_PUBLISH,
+)
 from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
 from vouchmq.protocol.properties import classify
 from vouchmq.protocol.runs import (
@@ -57,7 +60,6 @@ PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
 SETTLES: Final = {b"\x00\x3c\x00\x50": ACKS, b"\x00\x3c\x00\x5a": REJECTS}
 # channel.open (an error then), close and close-ok: what counts on a channel being closed.
 CLOSE_METHODS: Final = (b"\x00\x14\x00\x0a", b"\x00\x14\x00\x28", b"\x00\x14\x00\x29")
-PUBLISH_IDS: Final = (60, 40)
 # A header frame shorter than class, weight and body size is no frame at all (FRAME-14).
 FRAMED_HEADER: Final = 12
 BODY_CEILING: Final = 536870912
@@ -244,11 +246,11 @@ class Reader:
             return self._content_header(assembly, kind, channel, data[at:stop])
         if kind != 3:
             raise UnexpectedFrame(
-                "expected content body, got non content body frame instead", ids=PUBLISH_IDS
+                "expected content body, got non content body frame instead", ids=BASIC_PUBLISH
             )
         size = stop - at - 8
         if size > assembly.missing:
-            raise FrameError("content body frame exceeds remaining content size", ids=PUBLISH_IDS)
+            raise FrameError("content body frame exceeds remaining content size", ids=BASIC_PUBLISH)
         assembly.missing -= size
         if not assembly.skipping:
             with memoryview(data) as view:
@@ -269,14 +271,14 @@ class Reader:
             raise UnexpectedFrame(
                 f"expected content header for class {BASIC_CLASS}, got one for class {class_id} "
                 "instead",
-                ids=PUBLISH_IDS,
+                ids=BASIC_PUBLISH,
             )
         if weight:
             raise no_header()
         if body_octets > BODY_CEILING:
             raise FrameError(
                 f"content body size {body_octets} exceeds maximum allowed size {BODY_CEILING}",
-                ids=PUBLISH_IDS,
+                ids=BASIC_PUBLISH,
             )
         assembly.mode = classify(frame[PROPERTIES_AT:-1])
         assembly.missing = body_octets
@@ -328,7 +330,7 @@ def no_header() -> HardError:
     """FRAME-31."""
     return UnexpectedFrame(
         f"expected content header for class {BASIC_CLASS}, got non content header frame instead",
-        ids=PUBLISH_IDS,
+        ids=BASIC_PUBLISH,
     )
 
 

@@ -1,12 +1,12 @@
-"""The lifecycles of a connection and of a channel, as tables: (state, event) → state.
+"""The lifecycle of a connection as a table: (state, event) → state.
 
-What is not in a table is illegal. Nobody sets a state by hand: whoever holds one replaces it with
-what `next_connection_state` or `next_channel_state` gives for an event, and those raise what the
-peer shall be told. The diagrams in the manual are drawn from these tables.
+What is not in the table is illegal. The handshake moves the state up to connection.open, the
+connection from there on; each replaces it with what `next_connection_state` gives for an event,
+which raises what the peer is told.
 
 Must not know how an event comes about, nor what has to be done before the next state is true.
 
-Spec: CONN-20, CONN-35, CONN-50…55, CHAN-01…11
+Spec: CONN-20, CONN-35, CONN-50…55
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Final
 
 from vouchmq.protocol import constants as c
-from vouchmq.protocol.errors import AmqpError, ChannelError, CommandInvalid
+from vouchmq.protocol.errors import ChannelError
 
 
 class ConnectionState(StrEnum):
@@ -51,24 +51,6 @@ class ConnectionEvent(StrEnum):
     LOST = "socket gone or given up"
 
     __hash__ = str.__hash__
-
-
-class ChannelState(StrEnum):
-    """Where a channel stands; closing: our close is sent, close-ok awaited."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    CLOSING = "closing"
-
-
-class ChannelEvent(StrEnum):
-    """What moves a channel on."""
-
-    OPENED = "open received"
-    CLIENT_CLOSED = "close received"
-    SERVER_CLOSED = "close sent"
-    CLOSE_OK = "close-ok received"
-    CONNECTION_ENDED = "connection closed"
 
 
 _CS = ConnectionState
@@ -108,18 +90,6 @@ EXPECTED_METHODS: Final[dict[ConnectionState, frozenset[c.Ids]]] = {
 # Whatever else comes is thrown away, not judged: the peer may not have seen our close (CONN-54).
 DISCARDING_CONNECTION_STATES: Final = frozenset({_CS.CLOSING, _CS.CLOSED})
 
-_HS = ChannelState
-_HE = ChannelEvent
-
-CHANNEL_TRANSITIONS: Final[dict[tuple[ChannelState, ChannelEvent], ChannelState]] = {
-    (_HS.CLOSED, _HE.OPENED): _HS.OPEN,
-    (_HS.OPEN, _HE.CLIENT_CLOSED): _HS.CLOSED,
-    (_HS.OPEN, _HE.SERVER_CLOSED): _HS.CLOSING,
-    # Both sides closed at once: theirs is answered, the answer to ours is still owed (CHAN-11).
-    (_HS.CLOSING, _HE.CLIENT_CLOSED): _HS.CLOSING,
-    (_HS.CLOSING, _HE.CLOSE_OK): _HS.CLOSED,
-} | {(state, _HE.CONNECTION_ENDED): _HS.CLOSED for state in _HS}
-
 
 def is_expected(state: ConnectionState, ids: c.Ids) -> bool:
     """Whether the method has its turn on channel 0; False in a discarding state means: ignore it.
@@ -156,30 +126,3 @@ def next_connection_state(state: ConnectionState, event: ConnectionEvent) -> Con
     if following is None:
         raise unexpected_method(state)
     return following
-
-
-def next_channel_state(state: ChannelState, event: ChannelEvent) -> ChannelState:
-    """The state that follows.
-
-    Raises:
-        ChannelError: 504, channel.open on a channel that is not closed, or anything else on one
-            that is.
-        CommandInvalid: 503, close-ok on an open channel.
-
-    Spec: CHAN-02, CHAN-03, FRAME-17
-    """
-    following = CHANNEL_TRANSITIONS.get((state, event))
-    if following is None:
-        raise _channel_error(state, event)
-    return following
-
-
-def _channel_error(state: ChannelState, event: ChannelEvent) -> AmqpError:
-    if event is _HE.OPENED:
-        return ChannelError("second 'channel.open' seen")
-    if state is _HS.CLOSED:
-        return ChannelError("expected 'channel.open'")
-    if event is _HE.CLOSE_OK:
-        return CommandInvalid("unimplemented method")
-    # What is left is closing a channel twice from our side, which no client can bring about.
-    raise ValueError(f"no {event!r} in channel state {state!r}")

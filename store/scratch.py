@@ -53,11 +53,6 @@ class Scratch:
             if name.startswith(SCRATCH_PREFIX):
                 self._disk.unlink(name)
 
-    @property
-    def page_count(self) -> int:
-        """Pages that can still be read."""
-        return len(self._pages)
-
     def page_out(self, page: Page) -> int:
         """Write a page; return its number.
 

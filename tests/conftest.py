@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -169,18 +169,3 @@ def names(request: pytest.FixtureRequest, url: str) -> Iterator[Names]:
     made = Names(request.node.name.split("[")[0][:60])
     yield made
     made.delete_all(url)
-
-
-@pytest.fixture
-def need_argument(url: str) -> Callable[[str, object], None]:
-    """Skips the test when the broker refuses this queue argument as not supported yet."""
-
-    def need(argument: str, value: object) -> None:
-        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-            try:
-                connection.channel().queue_declare("", exclusive=True, arguments={argument: value})
-            except pika.exceptions.AMQPError as error:
-                assert "not supported by this broker version" in str(error), error
-                pytest.skip(f"the broker does not support {argument} yet")
-
-    return need

@@ -101,14 +101,6 @@ def decode_hash(text: str, algorithm: str) -> PasswordHash:
     return PasswordHash(octets[:SALT_SIZE], octets[SALT_SIZE:], digest)
 
 
-def encode_hash(hashed: PasswordHash) -> str:
-    """The hash as RabbitMQ's definitions carry it.
-
-    Spec: AUTH-03
-    """
-    return base64.b64encode(hashed.salt + hashed.value).decode("ascii")
-
-
 class Grant(NamedTuple):
     """The three patterns of a user in one virtual host."""
 

@@ -23,6 +23,13 @@ from vouchmq.protocol.codec import (
     tx_rollback_ok,
     tx_select_ok,
 )
+from vouchmq.protocol.constants import (
+    BASIC_ACK,
+    BASIC_NACK,
+    BASIC_PUBLISH,
+    BASIC_REJECT,
+    TX_COMMIT,
+)
 from vouchmq.protocol.errors import (
     ChannelError,
     CommandInvalid,
@@ -151,12 +158,16 @@ class Channel:
     def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
         """A run of publishes, see `Publisher.publish`."""
         if self.is_committing:
-            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 40))
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=BASIC_PUBLISH)
         self._publisher.publish(key, raws, mode, largest)
 
-    def refuse_too_large(self, key: bytes, body_octets: int) -> None:
-        """A publish refused at its header (FRAME-38)."""
-        self._publisher.check_size(key, body_octets)
+    def refuse_too_large(self, body_octets: int) -> None:
+        """Refuse a message too large, known from its header (FRAME-38)."""
+        largest = self.context.limits.max_message_size_bytes
+        raise PreconditionFailed(
+            f"message size {body_octets} is larger than configured max size {largest}",
+            ids=BASIC_PUBLISH,
+        )
 
     def confirm(self, count: int, lsn: int) -> None:
         """Number publishes; their confirms leave at the end of the turn or with the watermark."""
@@ -186,7 +197,7 @@ class Channel:
     def reply_name(self) -> str:
         """The generated name for a publish with reply-to (CONS-62)."""
         if self.reply_consumer is None:
-            raise PreconditionFailed("fast reply consumer does not exist", ids=(60, 40))
+            raise PreconditionFailed("fast reply consumer does not exist", ids=BASIC_PUBLISH)
         return self.reply_consumer.name
 
     def check_user_id(self, claimed: str) -> None:
@@ -195,38 +206,38 @@ class Channel:
             raise PreconditionFailed(
                 f"user_id property set to '{claimed}' but authenticated user was "
                 f"'{self.user.name}'",
-                ids=(60, 40),
+                ids=BASIC_PUBLISH,
             )
 
     def refuse_immediate_if_configured(self) -> None:
         """`compat.reject_immediate` gives RabbitMQ's answer."""
         if self.context.limits.reject_immediate:
-            raise NotImplementedByBroker("immediate=true", ids=(60, 40))
+            raise NotImplementedByBroker("immediate=true", ids=BASIC_PUBLISH)
 
     # Settling
 
     def ack_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """A run of single acks, as ranges of tags in the order received (ACK-03)."""
         if self.is_committing:
-            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 80))
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=BASIC_ACK)
         for first, last in ranges:
             taken, unknown = self.unacked.take_range(first, last)
             if taken:
                 self._settle_or_hold(taken, Outcome.ACKED)
             if unknown or not first:
-                raise unknown_tag(unknown, (60, 80))
+                raise unknown_tag(unknown, BASIC_ACK)
 
     def reject_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """The same for rejects that put nothing back (ACK-06)."""
         if self.is_committing:
-            raise ChannelError("unexpected command while processing 'tx.commit'", ids=(60, 90))
+            raise ChannelError("unexpected command while processing 'tx.commit'", ids=BASIC_REJECT)
         for first, last in ranges:
             taken, unknown = self.unacked.take_range(first, last)
             if taken:
-                refuse_nack(self, taken, (60, 90))
+                refuse_nack(self, taken, BASIC_REJECT)
                 self._settle_or_hold(taken, Outcome.DISCARDED)
             if unknown or not first:
-                raise unknown_tag(unknown, (60, 90))
+                raise unknown_tag(unknown, BASIC_REJECT)
 
     def settle_tag(
         self, tag: int, outcome: Outcome, ids: tuple[int, int], *, multiple: bool
@@ -502,7 +513,7 @@ class Channel:
 
 def refused_commit() -> PreconditionFailed:
     """A transaction could not be stored: its channel ends without commit-ok (TX-09)."""
-    return PreconditionFailed("partial tx completion", ids=(90, 20))
+    return PreconditionFailed("partial tx completion", ids=TX_COMMIT)
 
 
 def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
@@ -513,21 +524,21 @@ def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
 def ack(channel: Channel, method: commands.Basic.Ack, _arguments: Table) -> None:
     """basic.ack outside a run."""
     tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    channel.settle_tag(tag, Outcome.ACKED, (60, 80), multiple=multiple)
+    channel.settle_tag(tag, Outcome.ACKED, BASIC_ACK, multiple=multiple)
 
 
 def nack(channel: Channel, method: commands.Basic.Nack, _arguments: Table) -> None:
     """basic.nack."""
     tag, multiple = method.delivery_tag or 0, bool(method.multiple)
     outcome = Outcome.NACKED if method.requeue else Outcome.DISCARDED
-    channel.settle_tag(tag, outcome, (60, 120), multiple=multiple)
+    channel.settle_tag(tag, outcome, BASIC_NACK, multiple=multiple)
 
 
 def reject(channel: Channel, method: commands.Basic.Reject, _arguments: Table) -> None:
     """basic.reject."""
     tag = method.delivery_tag or 0
     outcome = Outcome.REJECTED if method.requeue else Outcome.DISCARDED
-    channel.settle_tag(tag, outcome, (60, 90), multiple=False)
+    channel.settle_tag(tag, outcome, BASIC_REJECT, multiple=False)
 
 
 def select_confirms(channel: Channel, method: commands.Confirm.Select, _arguments: Table) -> None:

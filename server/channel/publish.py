@@ -32,7 +32,10 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.codec import basic_return, decode_method
-from vouchmq.protocol.constants import DIRECT_REPLY_TO
+from vouchmq.protocol.constants import (
+    BASIC_PUBLISH,
+    DIRECT_REPLY_TO,
+)
 from vouchmq.protocol.contents import (
     BLIND_COPY,
     HAS_EXPIRATION,
@@ -75,7 +78,6 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.tx import HeldPublish
 
-PUBLISH_IDS: Final = (60, 40)
 NO_ROUTE: Final = (312, "NO_ROUTE")
 NO_CONSUMERS: Final = (313, "NO_CONSUMERS")
 MAX_TTL_MS: Final = 315_360_000_000
@@ -174,14 +176,6 @@ class Publisher:
         elif lsn:
             channel.stored_lsn = lsn
 
-    def check_size(self, key: bytes, body_octets: int) -> None:
-        """Refuse a message too large, known from its header (FRAME-38)."""
-        largest = self._channel.context.limits.max_message_size_bytes
-        raise PreconditionFailed(
-            f"message size {body_octets} is larger than configured max size {largest}",
-            ids=PUBLISH_IDS,
-        )
-
     def store(self, route: Route, raws: list[bytes], mode: int, largest: int) -> int:
         """Give a run to the queues of its route; the LSN to wait for, 0 for none (CONF-06)."""
         recorder = self._channel.recorder
@@ -233,12 +227,12 @@ class Publisher:
         exchange = vhost.exchanges.get(exchange_name)
         if exchange is None:
             raise NotFound(
-                f"no exchange '{exchange_name}' in vhost '{vhost.name}'", ids=PUBLISH_IDS
+                f"no exchange '{exchange_name}' in vhost '{vhost.name}'", ids=BASIC_PUBLISH
             )
         if exchange.internal:
             raise AccessRefused(
                 f"cannot publish to internal exchange '{exchange_name}' in vhost '{vhost.name}'",
-                ids=PUBLISH_IDS,
+                ids=BASIC_PUBLISH,
             )
         # Frame header 7, ids 4, ticket 2 before the two names; flags and frame end behind.
         route = Route(exchange_name, routing_key, key[13:-2])
@@ -562,7 +556,7 @@ def copies(headers: Table, name: str) -> list[str]:
     if not isinstance(field.value, tuple) or field.kind != "A":
         raise PreconditionFailed(
             f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(field)}}}',
-            ids=PUBLISH_IDS,
+            ids=BASIC_PUBLISH,
         )
     texts = (as_text(item) for item in field.value if isinstance(item, Field))
     return [text for text in texts if text is not None]
@@ -581,4 +575,4 @@ def check_expiration(text: str) -> None:
         why = f"{{value_too_large,{int(text)}}}"
     else:
         return
-    raise PreconditionFailed(f"invalid expiration '{text}': {why}", ids=PUBLISH_IDS)
+    raise PreconditionFailed(f"invalid expiration '{text}': {why}", ids=BASIC_PUBLISH)

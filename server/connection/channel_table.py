@@ -11,6 +11,12 @@ from pamqp import commands
 
 from vouchmq.protocol import constants as c
 from vouchmq.protocol.codec import channel_close, channel_close_ok, channel_open_ok
+from vouchmq.protocol.constants import (
+    BASIC_ACK,
+    BASIC_CANCEL,
+    BASIC_NACK,
+    BASIC_REJECT,
+)
 from vouchmq.protocol.errors import ChannelError, CommandInvalid, NotAllowed
 from vouchmq.server.channel.channel import Channel
 
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 CHANNEL_ENDS: Final = frozenset({c.CHANNEL_OPEN, c.CHANNEL_CLOSE, c.CHANNEL_CLOSE_OK})
 LATE_SETTLEMENT_S: Final = 10.0
 # Settlements and cancels that may cross a channel's close (CHAN-12).
-LATE_IDS: Final = frozenset({(60, 80), (60, 90), (60, 120), (60, 30)})
+LATE_IDS: Final = frozenset({BASIC_ACK, BASIC_REJECT, BASIC_NACK, BASIC_CANCEL})
 
 
 class ChannelTable:

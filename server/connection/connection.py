@@ -47,6 +47,17 @@ from vouchmq.protocol.codec import (
     method_ids,
     update_secret_ok,
 )
+from vouchmq.protocol.constants import (
+    BASIC_ACK,
+    BASIC_CANCEL,
+    BASIC_CANCEL_OK,
+    BASIC_NACK,
+    BASIC_PUBLISH,
+    BASIC_REJECT,
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CHANNEL_FLOW,
+)
 from vouchmq.protocol.errors import (
     AmqpError,
     CommandInvalid,
@@ -108,7 +119,16 @@ UNSENT: Final = 128
 GOES_ON: Final = -1
 # What is done even while answers pile up unsent: it has no answer, or ends what causes them.
 SETTLES_OR_ENDS: Final = frozenset(
-    {(60, 80), (60, 90), (60, 120), (60, 30), (60, 31), (20, 20), (20, 40), (20, 41)}
+    {
+        BASIC_ACK,
+        BASIC_REJECT,
+        BASIC_NACK,
+        BASIC_CANCEL,
+        BASIC_CANCEL_OK,
+        CHANNEL_FLOW,
+        CHANNEL_CLOSE,
+        CHANNEL_CLOSE_OK,
+    }
 )
 # While memory is tight so much less may wait for a client.
 TIGHT_PART: Final = 16
@@ -240,7 +260,7 @@ class Connection:
     def _dispatch(self, event: Event) -> None:
         kind, number = event[0], event[1]
         if kind == PUBLISHES:
-            self._ids = (60, 40)
+            self._ids = BASIC_PUBLISH
             channel = self._open_channel(number)
             if channel is not None:
                 if self._publisher_block.is_blocking:
@@ -250,7 +270,7 @@ class Connection:
                 _, _, key, raws, mode, largest = event  # type: ignore[misc]
                 channel.publish(key, raws, mode, largest)
         elif kind in {ACKS, REJECTS}:
-            self._ids = (60, 80) if kind == ACKS else (60, 90)
+            self._ids = BASIC_ACK if kind == ACKS else BASIC_REJECT
             channel = self._open_channel(number)
             if channel is not None:
                 take = channel.ack_ranges if kind == ACKS else channel.reject_ranges
@@ -258,7 +278,7 @@ class Connection:
         elif kind == METHOD:
             self._method(number, event[2])  # type: ignore[misc, arg-type]
         elif kind == PUBLISH_BEGUN:
-            self._ids = (60, 40)
+            self._ids = BASIC_PUBLISH
             if self._open_channel(number) is not None and self._publisher_block.is_blocking:
                 self._publisher_block.block()
             self._has_published = True
@@ -268,10 +288,10 @@ class Connection:
     def _dispatch_rare(self, event: Event) -> None:
         kind, number = event[0], event[1]
         if kind == TOO_LARGE:
-            self._ids = (60, 40)
+            self._ids = BASIC_PUBLISH
             channel = self._open_channel(number)
             if channel is not None:
-                channel.refuse_too_large(event[2], event[3])  # type: ignore[misc, arg-type]
+                channel.refuse_too_large(event[3])  # type: ignore[misc, arg-type]
         elif kind == GOES_ON:
             if self._open_channel(number) is not None:
                 event[2]()  # type: ignore[misc, operator]
@@ -407,7 +427,7 @@ class Connection:
         for channel in list(self.channels.values()):
             is_lost |= channel.storage_refused(first_lsn)
         if is_lost:
-            self._fail(ResourceError("failed to deliver message", ids=(60, 40)))
+            self._fail(ResourceError("failed to deliver message", ids=BASIC_PUBLISH))
         elif any(channel.barrier_lsn >= first_lsn for channel in self.channels.values()):
             self._fail(ResourceError("failed to store definition"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import aio_pika
@@ -212,10 +212,7 @@ async def test_transactions_commit_and_roll_back(
     assert await queue.get(fail=False) is None
 
 
-async def test_rpc_pattern_over_a_reply_queue(
-    connection: AbstractConnection, names: Names, need_argument: Callable[[str, object], None]
-) -> None:
-    need_argument("x-dead-letter-exchange", "amq.direct")
+async def test_rpc_pattern_over_a_reply_queue(connection: AbstractConnection, names: Names) -> None:
     method = names("rpc")
 
     async def multiply(*, left: int, right: int) -> int:

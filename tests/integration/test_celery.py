@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -119,11 +119,8 @@ def test_worker_with_its_default_settings(
     app: object,
     tasks: str,
     tmp_path: Path,
-    need_argument: Callable[[str, object], None],
 ) -> None:
     """Gossip, mingle, events and remote control declare queues with x-expires and a TTL."""
-    need_argument("x-expires", 60_000)
-    need_argument("x-message-ttl", 60_000)
     from tests.integration.celery_app import add
 
     worker = Worker(url, tasks, tmp_path / "worker.log", remote=True)

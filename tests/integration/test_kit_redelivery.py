@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import aio_pika
 import pytest
@@ -26,20 +26,10 @@ LONG_FIRST = RedeliveryPolicy(2, initial_delay=0.6, delay=0.3, collision_avoidan
 POLICIES = pytest.mark.parametrize("policy", [SHORT, LONG_FIRST], ids=["native", "retry-queues"])
 
 
-@pytest.fixture(autouse=True)
-def _needs(need_argument: Callable[[str, object], None], url: str) -> None:
-    """What the kit builds on, wherever it does not hold yet."""
-    need_argument("x-message-ttl", 1000)
-    need_argument("x-dead-letter-exchange", "")
-
-
 @pytest_asyncio.fixture
-async def kit(url: str, need_argument: Callable[[str, object], None]) -> AsyncIterator[Connection]:
+async def kit(url: str) -> AsyncIterator[Connection]:
     """A connection with a prefetch of ten and the policy SHORT."""
     async with await connect(url, prefetch=10, redelivery=SHORT) as connection:
-        if connection.holds_back:
-            need_argument("x-delivery-limit", 2)
-            need_argument("x-delayed-retry-type", "all")
         yield connection
 
 

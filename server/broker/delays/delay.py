@@ -14,6 +14,9 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.protocol.constants import (
+    BASIC_PUBLISH,
+)
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import as_integer, as_text, render
 
@@ -72,7 +75,7 @@ def check_delay(headers: Table | None) -> None:
     if field is not None and value > MOST_DELAY_MS:
         shown = as_text(field) or render(field)
         raise PreconditionFailed(
-            f"invalid x-delay '{shown}': {{value_too_large,{value}}}", ids=(60, 40)
+            f"invalid x-delay '{shown}': {{value_too_large,{value}}}", ids=BASIC_PUBLISH
         )
 
 

@@ -137,15 +137,7 @@ def _means_classic(field: Field | None) -> bool:
 
 
 class InvalidPolicy(ValueError):  # noqa: N818 - it is the policy that is invalid
-    """A policy that cannot be; the text says why, in the words that operators know.
-
-    HTTP answers 400 with `reason` (POLICY-07).
-    """
-
-    @property
-    def reason(self) -> str:
-        """The text under its heading."""
-        return f"Validation failed\n\n{self}\n"
+    """A policy that cannot be; the text says why, in the words that operators know."""
 
 
 def check_definition(definition: Mapping[str, Value]) -> None:

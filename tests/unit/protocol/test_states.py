@@ -1,22 +1,18 @@
-"""The lifecycles, read from their tables."""
+"""The lifecycle of a connection, read from its table."""
 
 from __future__ import annotations
 
 import pytest
 
 from vouchmq.protocol.constants import CONNECTION_CLOSE, CONNECTION_CLOSE_OK, CONNECTION_OPEN
-from vouchmq.protocol.errors import ChannelError, CommandInvalid
+from vouchmq.protocol.errors import ChannelError
 from vouchmq.protocol.states import (
-    CHANNEL_TRANSITIONS,
     CONNECTION_TRANSITIONS,
     DISCARDING_CONNECTION_STATES,
     EXPECTED_METHODS,
-    ChannelEvent,
-    ChannelState,
     ConnectionEvent,
     ConnectionState,
     is_expected,
-    next_channel_state,
     next_connection_state,
 )
 
@@ -82,50 +78,3 @@ class TestConnection:
         assert is_expected(ConnectionState.CLOSING, CONNECTION_CLOSE_OK)
         for state in DISCARDING_CONNECTION_STATES:
             assert not is_expected(state, CONNECTION_OPEN)
-
-
-class TestChannel:
-    def test_open_then_closed_by_the_client(self) -> None:
-        state = next_channel_state(ChannelState.CLOSED, ChannelEvent.OPENED)
-        assert state is ChannelState.OPEN
-        assert next_channel_state(state, ChannelEvent.CLIENT_CLOSED) is ChannelState.CLOSED
-
-    def test_a_server_close_waits_for_its_answer(self) -> None:
-        """CHAN-11."""
-        state = next_channel_state(ChannelState.OPEN, ChannelEvent.SERVER_CLOSED)
-        assert state is ChannelState.CLOSING
-        assert next_channel_state(state, ChannelEvent.CLIENT_CLOSED) is ChannelState.CLOSING
-        assert next_channel_state(state, ChannelEvent.CLOSE_OK) is ChannelState.CLOSED
-
-    @pytest.mark.parametrize("state", [ChannelState.OPEN, ChannelState.CLOSING])
-    def test_a_second_open_is_refused_while_close_ok_is_owed_too(self, state: ChannelState) -> None:
-        """CHAN-03."""
-        with pytest.raises(ChannelError) as raised:
-            next_channel_state(state, ChannelEvent.OPENED)
-        assert raised.value.reply_text == "CHANNEL_ERROR - second 'channel.open' seen"
-
-    @pytest.mark.parametrize("event", [ChannelEvent.CLIENT_CLOSED, ChannelEvent.CLOSE_OK])
-    def test_a_closed_channel_expects_open(self, event: ChannelEvent) -> None:
-        """CHAN-02."""
-        with pytest.raises(ChannelError) as raised:
-            next_channel_state(ChannelState.CLOSED, event)
-        assert raised.value.reply_text == "CHANNEL_ERROR - expected 'channel.open'"
-
-    def test_close_ok_on_an_open_channel_is_refused(self) -> None:
-        """FRAME-17."""
-        with pytest.raises(CommandInvalid) as raised:
-            next_channel_state(ChannelState.OPEN, ChannelEvent.CLOSE_OK)
-        assert raised.value.reply_text == "COMMAND_INVALID - unimplemented method"
-
-    def test_a_second_close_from_our_side_is_a_bug(self) -> None:
-        """CHAN-11: exactly one."""
-        with pytest.raises(ValueError, match="close sent"):
-            next_channel_state(ChannelState.CLOSING, ChannelEvent.SERVER_CLOSED)
-
-    def test_the_end_of_the_connection_closes_every_channel(self) -> None:
-        for state in ChannelState:
-            ended = next_channel_state(state, ChannelEvent.CONNECTION_ENDED)
-            assert ended is ChannelState.CLOSED
-
-    def test_every_state_can_be_reached(self) -> None:
-        assert set(CHANNEL_TRANSITIONS.values()) == set(ChannelState)

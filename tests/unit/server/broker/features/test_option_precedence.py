@@ -157,7 +157,6 @@ class TestValidation:
         with pytest.raises(InvalidPolicy) as refused:
             policy(**changed).require_valid()  # type: ignore[arg-type]
         assert str(refused.value) == text
-        assert refused.value.reason == f"Validation failed\n\n{text}\n"
 
     def test_bad_pattern(self) -> None:
         with pytest.raises(InvalidPolicy, match=r"^pattern should be regular expr"):
