@@ -46,10 +46,15 @@ R = TypeVar("R")
 
 
 def remembered(
-    function: Callable[Concatenate[bytes, P], R],
+    function: Callable[Concatenate[bytes, P], R], most: int = REMEMBERED
 ) -> Callable[Concatenate[bytes, P], R]:
-    """Remember what was found in small property blocks, of which many are the same."""
-    looked_up = lru_cache(maxsize=REMEMBERED)(function)
+    """Remember what was found in small property blocks, of which many are the same.
+
+    Args:
+        function: looks at a property block
+        most: so many blocks; fewer where what is found is much, or is seen by the collector
+    """
+    looked_up = lru_cache(maxsize=most)(function)
 
     @wraps(function)
     def found(block: bytes, /, *args: P.args, **kwargs: P.kwargs) -> R:

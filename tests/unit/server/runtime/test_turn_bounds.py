@@ -208,6 +208,19 @@ class TestKeys:
         assert len(window) == 0
 
 
+def test_only_so_many_property_blocks_are_remembered() -> None:
+    looked_at: list[bytes] = []
+
+    def look(block: bytes) -> int:
+        looked_at.append(block)
+        return len(block)
+
+    size = remembered(look, 2)
+    for block in (b"a", b"b", b"b", b"c", b"a"):
+        assert size(block) == 1
+    assert looked_at == [b"a", b"b", b"c", b"a"]
+
+
 def test_large_property_blocks_are_not_remembered() -> None:
     asked: list[bytes] = []
 
