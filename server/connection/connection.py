@@ -221,7 +221,8 @@ class Connection:
         self.context.turn.wake()
         if self._has_published:
             self._check_flood()
-            self._check_held()
+            if self._reader.unfinished_octets or self.uncommitted_bytes:
+                self._check_held()
 
     def _greet(self, data: bytes) -> bytes:
         """Judge the protocol header (CONN-01…05); returns what follows it."""

@@ -184,7 +184,7 @@ class Turn:
         self._owes_write = False
         self._write_journal()
         queues, self._queues = self._queues, []
-        if self._delivers:
+        if queues and self._delivers:
             self._dispatch(queues)
         if self._confirming:
             confirming, self._confirming = self._confirming, {}
@@ -195,6 +195,10 @@ class Turn:
         self.flush()
 
     def _dispatch(self, queues: list[Queue]) -> None:
+        if len(queues) == 1:
+            # The usual turn: whatever it takes, there is nobody to put off.
+            self._guard(queues[0].dispatch)
+            return
         clock = self._clock
         ends_at = clock() + DISPATCH_S
         for at, queue in enumerate(queues, 1):

@@ -57,7 +57,7 @@ class EndMarkFile:
         self._is_new = False
         self._mark, self._sequence = _read(disk)
         # Of the mark: whether it was written, whether a sync covers that, and how many have.
-        self._is_written = False
+        self.is_written = False
         self._is_syncing = False
         self._synced_count = 0
 
@@ -78,7 +78,7 @@ class EndMarkFile:
             octets = _LEAD.pack(_MAGIC, _VERSION, crc32(facts)) + facts
             self._file.write([octets], sequence % _PLACES * _PLACE_BYTES)
             self._sequence = sequence
-            self._is_written = True
+            self.is_written = True
 
     def _open(self) -> DiskFile:
         try:
@@ -91,15 +91,15 @@ class EndMarkFile:
         """Have a mark in both places; return whether it is. To be asked again after each sync."""
         if mark == self._mark and self._synced_count >= _PLACES:
             return True
-        if not (self._is_written or self._is_syncing):
+        if not (self.is_written or self._is_syncing):
             self.put(mark)
         return False
 
     def targets(self) -> list[Syncable]:
         """Return what a sync that is begun now has to cover."""
-        if not self._is_written or self._file is None:
+        if not self.is_written or self._file is None:
             return []
-        self._is_written, self._is_syncing = False, True
+        self.is_written, self._is_syncing = False, True
         directory = [self._disk.directory] if self._is_new else []
         self._is_new = False
         return [self._file, *directory]

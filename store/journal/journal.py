@@ -478,7 +478,8 @@ class Journal:
         """Return what a sync started now must cover; later blocks belong to the next one."""
         self.wants_sync = False
         scope = self._chain.begin_sync()
-        scope = scope._replace(targets=(*scope.targets, *self._end_mark.targets()))
+        if self._end_mark.is_written:
+            scope = scope._replace(targets=(*scope.targets, *self._end_mark.targets()))
         return SyncTicket(self.written_lsn, self.unsynced_bytes, scope)
 
     def end_sync(self, ticket: SyncTicket) -> list[DiskFile]:
