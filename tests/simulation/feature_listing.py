@@ -128,7 +128,7 @@ def aside_of(queue: Queue) -> list[int]:
         and hooks.dead_letters is not None
         and hooks.dead_letters.pending is not None
     ):
-        found += [message[2] for message in hooks.dead_letters.pending.messages()]
+        found += [message[2] for message in hooks.dead_letters.pending.held()]
     return found
 
 
@@ -159,7 +159,7 @@ def stuck_messages(queue: Queue) -> list[Message]:
     hooks = queue.hooks
     if hooks is None or hooks.dead_letters is None or hooks.dead_letters.pending is None:
         return []
-    return list(hooks.dead_letters.pending.messages())
+    return list(hooks.dead_letters.pending.held())
 
 
 def snapshot_of(runtime: BrokerRuntime, listing: Listing, handed: set[Place] | None) -> Snapshot:
@@ -229,5 +229,5 @@ def messages_of(queue: Queue) -> list[Message]:
         and hooks.dead_letters is not None
         and hooks.dead_letters.pending is not None
     ):
-        found += hooks.dead_letters.pending.messages()
+        found += hooks.dead_letters.pending.held()
     return found

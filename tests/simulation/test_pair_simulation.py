@@ -143,9 +143,9 @@ def test_finds_a_limit_that_drops_before_anybody_is_served(
     """LEN-04, after the first message that had come back."""
     run = LengthLimit.run
 
-    def never_reset(self: LengthLimit, *, is_before: bool = False) -> bool:
+    def never_reset(self: LengthLimit) -> bool:
         has_returned = self._has_returned
-        is_done = run(self, is_before=is_before)
+        is_done = run(self)
         self._has_returned = has_returned
         return is_done
 

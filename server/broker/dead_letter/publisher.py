@@ -30,6 +30,7 @@ from vouchmq.server.broker.delays.undelayed import all_undelayed
 from vouchmq.server.broker.enqueue import Enqueuer, Target
 from vouchmq.server.broker.exchanges.exchange import READS_KEYS
 from vouchmq.server.broker.features.dedup import ExchangeDedup
+from vouchmq.server.broker.features.hooks import Feature
 from vouchmq.server.broker.message import lsn_of, runs_of_same
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
@@ -72,10 +73,11 @@ class Refused(Protocol):
         """These copies are not gone after all."""
 
 
-class DeadLetterConfig:
+class DeadLetterConfig(Feature):
     """The dead letter settings of one queue.
 
     Args:
+        queue: whose they are
         dead_letter_publisher: sends them
         exchange: the dead letter exchange, which need not exist
         routing_key: of the dead letters, None: as they were published
@@ -83,10 +85,14 @@ class DeadLetterConfig:
         is_safe: what dies from now on is kept so, too, and not only what had been before
     """
 
-    __slots__ = ("_dead_letter_publisher", "_is_safe", "exchange", "pending", "routing_key", "told")
+    __slots__ = (
+        *("_dead_letter_publisher", "_is_safe", "_queue"),
+        *("exchange", "pending", "routing_key", "told"),
+    )
 
     def __init__(
         self,
+        queue: Queue,
         dead_letter_publisher: DeadLetterPublisher,
         exchange: str,
         routing_key: str | None,
@@ -94,6 +100,7 @@ class DeadLetterConfig:
         *,
         is_safe: bool = False,
     ) -> None:
+        self._queue = queue
         self._dead_letter_publisher = dead_letter_publisher
         self._is_safe = is_safe
         self.pending = pending
@@ -123,9 +130,9 @@ class DeadLetterConfig:
         """See `DeadLetterPublisher`."""
         return self._dead_letter_publisher.pace
 
-    def withdraw(self, queue: Queue, messages: list[Message]) -> None:
+    def on_removal_undone(self, messages: list[Message]) -> None:
         """What made them dead letters could not be stored: they are none (TX-09)."""
-        self._dead_letter_publisher.withdraw(queue, messages)
+        self._dead_letter_publisher.withdraw(self._queue, messages)
 
 
 class DeadLetterPublisher:

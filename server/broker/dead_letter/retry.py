@@ -14,6 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.fields import decode_shortstr, encode_shortstr
+from vouchmq.server.broker.features.hooks import Feature
 from vouchmq.server.broker.message import lsn_of
 from vouchmq.server.broker.queues.parked import ParkedMessages
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
@@ -46,7 +47,7 @@ class Attempt(NamedTuple):
     taken_by: frozenset[str] = frozenset()
 
 
-class PendingDeadLetters:
+class PendingDeadLetters(Feature):
     """The dead letters that one queue keeps.
 
     Args:
@@ -56,6 +57,8 @@ class PendingDeadLetters:
         interval_ms: between two tries
         log: returns the journal, for notes
     """
+
+    NOTES = PENDING
 
     __slots__ = (
         "_dead_letter_publisher",
@@ -90,9 +93,13 @@ class PendingDeadLetters:
     def __len__(self) -> int:
         return len(self._tries)
 
-    def messages(self) -> list[Message]:
+    def held(self) -> list[Message]:
         """What is kept."""
         return self._parked.messages()
+
+    def held_count(self) -> int:
+        """See `Feature`."""
+        return len(self._tries)
 
     def keep(self, message: Message, one: Attempt) -> None:
         """A dead letter could not go everywhere."""
@@ -114,13 +121,13 @@ class PendingDeadLetters:
         self._tries.pop(message[2], None)
         self.keep(message, one)
 
-    def forget(self, messages: list[Message]) -> None:
+    def on_removal_undone(self, messages: list[Message]) -> None:
         """These are unacked again, after a commit that was refused (TX-09)."""
         for message in messages:
             self._parked.forget(message[2])
             self.done(message)
 
-    def forget_refused(self, first_lsn: int) -> None:
+    def on_write_refused(self, first_lsn: int) -> None:
         """The disk took nothing from this LSN on (CONF-12)."""
         gone = [seq for seq in self._tries if seq & 1 and seq >= first_lsn * 2]
         for seq in gone:
@@ -129,7 +136,7 @@ class PendingDeadLetters:
         if self._queue.recorder is not None:
             self._queue.recorder.lost(sorted(map(lsn_of, gone)), "refused")
 
-    def run(self) -> None:
+    def release_due(self) -> None:
         """Try again what is due."""
         pace, left = self._dead_letter_publisher.pace, TURN_TRIES
         while left > 0 and self._parked.is_due and pace.may_send(self._queue):
@@ -149,7 +156,7 @@ class PendingDeadLetters:
             self.done(message)
         return messages
 
-    def clear(self) -> None:
+    def on_deleted(self) -> None:
         """The queue is gone."""
         self._parked.take_all()
         self._tries.clear()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from vouchmq.server.broker.dead_letter.publisher import DeadLetterConfig
 from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
 from vouchmq.server.broker.features.dedup import Dedup, KeyWindow
-from vouchmq.server.broker.features.expiry import Expiry
-from vouchmq.server.broker.features.hooks import OWN_EXPIRATIONS, FeatureHooks
+from vouchmq.server.broker.features.expiry import OWN_EXPIRATIONS, Expiry
+from vouchmq.server.broker.features.hooks import FeatureHooks
 from vouchmq.server.broker.features.length import LengthLimit
 from vouchmq.server.broker.features.options import QUORUM
 from vouchmq.server.broker.features.publish_filter import PublishFilters
@@ -109,6 +109,7 @@ class FeatureBuilder:
         self._expiry(queue, hooks, features)
         self._limit(queue, hooks, features)
         self._returns(queue, hooks, features)
+        hooks.rebuild()
         if features.is_plain:
             self._clear_out(queue, hooks)
         queue.wake()
@@ -124,13 +125,12 @@ class FeatureBuilder:
             hooks.expiry = None
         if hooks.redelivery is not None and hooks.redelivery.is_idle:
             hooks.redelivery = None
+        hooks.rebuild()
         if hooks.is_idle:
             queue.hooks = None
 
     def _dead_letters(self, queue: Queue, hooks: FeatureHooks, features: Features) -> None:
-        exchange, pending = features.dead_letter_exchange, None
-        if hooks.dead_letters is not None:
-            pending = hooks.dead_letters.pending
+        exchange, pending = features.dead_letter_exchange, hooks.pending
         if features.dead_letters_are_safe and pending is None:
             interval_ms = self.retry_interval_ms
             pending = PendingDeadLetters(
@@ -142,9 +142,11 @@ class FeatureBuilder:
                 if queue.recorder is not None:
                     queue.recorder.dropped(dropped, "dropped")
                 queue.drop(dropped)
-            hooks.dead_letters = None
+            hooks.dead_letters = hooks.pending = None
             return
+        hooks.pending = pending
         hooks.dead_letters = DeadLetterConfig(
+            queue,
             self.dead_letter_publisher,
             exchange,
             features.dead_letter_routing_key,
@@ -222,6 +224,7 @@ class FeatureBuilder:
         hooks = self._hooks_of(queue)
         if hooks.expiry is None:
             hooks.expiry = Expiry(queue, self.timers, None)
+            hooks.rebuild()
         if not hooks.expiry.has_own:
             hooks.expiry.has_own = True
             if queue.stored:
@@ -237,6 +240,7 @@ class FeatureBuilder:
             hooks.queue_seq = QueueSequence(
                 queue, queue.spec.queue_id or self.unstored_id(queue), log
             )
+            hooks.rebuild()
         return hooks.queue_seq
 
     def unstored_id(self, queue: Queue) -> int:
@@ -266,6 +270,7 @@ class FeatureBuilder:
             hooks = self._hooks_of(queue)
             if hooks.redelivery is None:
                 self._count_returns(queue, hooks)
+                hooks.rebuild()
         if queue.hooks is not None:
             queue.hooks.restore(notes)
             if queue.features.is_plain:

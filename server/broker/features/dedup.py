@@ -18,6 +18,7 @@ from vouchmq.protocol.fields import Field, Table, as_integer, as_text, encode_sh
 from vouchmq.protocol.properties import Properties, header_spot
 from vouchmq.protocol.runs import PROPERTIES_AT
 from vouchmq.protocol.text import encode_text
+from vouchmq.server.broker.features.hooks import Feature
 from vouchmq.server.broker.features.publish_filter import TAKES
 from vouchmq.server.broker.message import lsn_of
 
@@ -334,7 +335,7 @@ class KeyWindow:
         return _NOTE.pack(due, seq)
 
 
-class Dedup:
+class Dedup(Feature):
     """The window of one queue, which is also its publish filter.
 
     Args:
@@ -342,6 +343,8 @@ class Dedup:
         window: keys that have been seen
         tidy: lets go what is expired or too much
     """
+
+    NOTES = KEYS
 
     __slots__ = ("_is_tidying", "_queue", "_tidy", "dropped_count", "window")
 
@@ -405,6 +408,18 @@ class Dedup:
                 key = self.key_of(message[0])
                 if key is not None and self.window.find(key) is None:
                     self.on_enqueue([message])
+
+    def on_write_refused(self, first_lsn: int) -> None:
+        """See `Feature`."""
+        self.window.forget_refused(first_lsn)
+
+    def on_deleted(self) -> None:
+        """See `Feature`."""
+        self.window.clear()
+
+    def recall(self, key: bytes) -> bytes | None:
+        """See `Feature`."""
+        return self.window.recall(key)
 
     def on_purged(self) -> None:
         """Nothing is ready any more (DUP-13)."""

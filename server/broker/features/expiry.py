@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.contents import HAS_EXPIRATION, property_block, remembered
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import PROPERTIES_AT
+from vouchmq.server.broker.features.hooks import Feature
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.queues.ready_list import ReadyList
+    from vouchmq.server.broker.queues.settlement import Outcome
     from vouchmq.server.broker.timers import Timers
 
 # Messages that one queue lets go in one turn (DLX-12, LIMIT-23).
@@ -31,6 +33,8 @@ TURN_EXPIRIES: Final = 512
 # Those that are looked at in one go.
 BATCH_MESSAGES: Final = 256
 _arrived_ms: Final = itemgetter(3)
+# The whole key of the note that messages may have a time to live of their own.
+OWN_EXPIRATIONS: Final = b"x"
 
 
 @remembered
@@ -44,7 +48,7 @@ def own_ttl_ms(block: bytes) -> int:
         return -1
 
 
-class Expiry:
+class Expiry(Feature):
     """The clock of one queue.
 
     Args:
@@ -52,6 +56,8 @@ class Expiry:
         timers: wake the queue when its head expires
         ttl_ms: of the queue, None when it has none
     """
+
+    NOTES = OWN_EXPIRATIONS
 
     __slots__ = (
         *("_armed_ms", "_came_seq", "_old_seq", "_queue", "_since_ms", "_timers"),
@@ -98,8 +104,13 @@ class Expiry:
         """A run is about to be appended."""
         self._came_seq = messages[-1][2]
 
-    def restored(self) -> None:
+    def recall(self, key: bytes) -> bytes | None:
+        """See `Feature`."""
+        return b"" if key == OWN_EXPIRATIONS and self.has_own else None
+
+    def restore(self, notes: dict[bytes, bytes]) -> None:
         """What is there came before the present turn, however short the restart was."""
+        del notes
         backlogs = [line.backlog for line in self._queue.lines if line.backlog is not None]
         self._came_seq = self._old_seq = max(
             (each.newest_lsn * 2 + 1 for each in backlogs), default=0
@@ -113,13 +124,27 @@ class Expiry:
         """True when its time is over."""
         return self.is_expired(message, self._timers.now_ms(), at_once=True)
 
-    def fresh(self, batch: list[Message]) -> list[Message]:
+    def on_take(self, batch: list[Message]) -> list[Message]:
         """Those of a batch from the head that may be handed out; the others go (TTL-02)."""
         return self._sorted_out(batch, at_once=False)
 
-    def unexpired(self, messages: list[Message]) -> list[Message]:
+    def on_requeue(self, messages: list[Message], outcome: Outcome) -> list[Message]:
         """Those of some returned messages that are still in time (TTL-05)."""
+        del outcome
         return self._sorted_out(messages, at_once=True)
+
+    def before_dispatch(self) -> bool:
+        """See `Feature`."""
+        return self.run()
+
+    def after_dispatch(self) -> bool:
+        """See `Feature`; the timer sees to what does not fit."""
+        self.run(at_once=True)
+        return True
+
+    def run_outside_dispatch(self) -> bool:
+        """See `Feature`."""
+        return self.run(at_once=not self._queue.is_head_wanted)
 
     def run(self, *, at_once: bool = False) -> bool:
         """Let expired heads go; False when there are more than fit in one turn.
@@ -147,13 +172,16 @@ class Expiry:
                     return False
         return left > 0
 
-    def turn_ended(self) -> None:
+    def on_dispatch_paused(self) -> None:
         """What came with no time at all, and is still here, is late (TTL-06)."""
         self._old_seq = self._came_seq
 
-    def arm(self) -> None:
-        """A turn ends: have the queue woken when its head expires (TTL-04)."""
-        self.turn_ended()
+    def end_dispatch(self) -> None:
+        """Have the queue woken when its head expires (TTL-04).
+
+        Behind the limit: the head may be another one by then (TTL-03).
+        """
+        self._old_seq = self._came_seq
         heads = [self._head_deadline_ms(line) for line in self._queue.lines]
         due_ms = min((head for head in heads if head is not None), default=None)
         if due_ms is None:

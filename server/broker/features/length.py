@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.features.hooks import Feature
 from vouchmq.server.broker.features.publish_filter import REFUSES, TAKES
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.queues.ready_list import ReadyList
+    from vouchmq.server.broker.queues.settlement import Outcome
 
 # Messages that one queue drops in one turn (LIMIT-23).
 TURN_DROPS: Final = 4096
@@ -36,7 +38,7 @@ REJECT: Final = "reject-publish"
 REJECT_DEAD_LETTER: Final = "reject-publish-dlx"
 
 
-class LengthLimit:
+class LengthLimit(Feature):
     """The limits of one queue.
 
     Args:
@@ -46,7 +48,10 @@ class LengthLimit:
             consumers get what is theirs before a publish is refused; False when that is no time
     """
 
-    __slots__ = ("_has_returned", "_queue", "_serve", "max_length", "max_octets", "overflow")
+    __slots__ = (
+        *("_has_returned", "_queue", "_serve"),
+        *("max_length", "max_octets", "overflow", "rejects"),
+    )
 
     def __init__(self, queue: Queue, features: Features, serve: Callable[[Queue], bool]) -> None:
         self._queue = queue
@@ -61,11 +66,8 @@ class LengthLimit:
         self.overflow = features.overflow or DROP_HEAD
         if features.type == "quorum" and self.overflow == REJECT_DEAD_LETTER:
             self.overflow = REJECT  # LEN-24
-
-    @property
-    def rejects(self) -> bool:
-        """True when publishers are refused instead of messages dropped."""
-        return self.overflow in {REJECT, REJECT_DEAD_LETTER}
+        # Whether publishers are refused instead of messages dropped.
+        self.rejects = self.overflow in {REJECT, REJECT_DEAD_LETTER}
 
     @property
     def dead_letters_refused(self) -> bool:
@@ -105,15 +107,35 @@ class LengthLimit:
 
     # Dropping
 
-    def on_requeue(self) -> None:
-        """Messages come back: they count as entering, before anybody is served (LEN-06)."""
+    def on_requeue(self, messages: list[Message], outcome: Outcome) -> list[Message]:
+        """They count as entering, before anybody is served (LEN-06)."""
+        del outcome
         self._has_returned = True
+        return messages
 
-    def run(self, *, is_before: bool = False) -> bool:
+    def before_dispatch(self) -> bool:
+        """What came back counts at once; everything else after the consumers had their turn."""
+        return not self._has_returned or self.run()
+
+    def after_dispatch(self) -> bool:
+        """See `Feature`."""
+        return self.run()
+
+    def run_outside_dispatch(self) -> bool:
+        """Nothing while there are consumers: they come first, and are served in the turn."""
+        if self._queue.has_consumers:
+            return True
+        is_done = self.run()
+        hooks = self._queue.hooks
+        if hooks is not None and hooks.expiry is not None:
+            is_done &= hooks.expiry.run(at_once=True)  # the head may be another one
+        return is_done
+
+    def run(self) -> bool:
         """Drop what is too much; False when there is more than fits in one turn."""
         # Whatever the limits are now: others may hold when the next messages come back.
-        has_returned, self._has_returned = self._has_returned, False
-        if self.rejects or (is_before and not has_returned):
+        self._has_returned = False
+        if self.rejects:
             return True
         left = TURN_DROPS
         while left > 0:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vouchmq.server.broker.features.hooks import Feature
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.timers import Timers
 
 
-class QueueExpiry:
+class QueueExpiry(Feature):
     """The expiry of one queue, which begins now.
 
     Args:
@@ -45,7 +47,7 @@ class QueueExpiry:
         self.expires_ms = expires_ms
         self._arm()
 
-    def used(self) -> None:
+    def on_used(self) -> None:
         """It begins anew."""
         self._used_ms = self._timers.now_ms()
         self._arm()

@@ -18,6 +18,7 @@ from bisect import bisect_right, insort
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
+from vouchmq.server.broker.features.hooks import Feature
 from vouchmq.server.broker.message import lsn_of, seq_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Row:
         return _ROW.pack(self.number, self.is_alone)
 
 
-class QueueSequence:
+class QueueSequence(Feature):
     """The numbers of one queue, from when somebody first asked for them.
 
     Args:
@@ -80,6 +81,8 @@ class QueueSequence:
         queue_id: of this incarnation of it
         log: the journal, None when it does not keep the queue
     """
+
+    NOTES = SEQUENCE_NOTES
 
     __slots__ = (
         *("_dead", "_fresh", "_log", "_mark", "_newest", "_next", "_queue", "_rows"),
@@ -102,8 +105,8 @@ class QueueSequence:
 
     # Coming and going
 
-    def on_take(self, batch: list[Message]) -> None:
-        """A batch was taken from the head."""
+    def on_take(self, batch: list[Message]) -> list[Message]:
+        """A batch was taken from the head; all of it may be handed out."""
         queue = self._queue
         at = 0
         if queue.levels is None:
@@ -124,6 +127,7 @@ class QueueSequence:
                 self._next += 1
         if has_news:
             self._note_beginning()
+        return batch
 
     def on_removed(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
@@ -141,7 +145,7 @@ class QueueSequence:
             if row is not None:
                 row.live += 1
 
-    def forget_dead(self) -> None:
+    def on_written(self) -> None:
         """What has gone is on disk, and does not come back."""
         dead, self._dead = self._dead, []
         for row in dead:
@@ -150,8 +154,9 @@ class QueueSequence:
             elif not row.live:
                 self._forget(row)
 
-    def on_write_refused(self) -> None:
+    def on_write_refused(self, first_lsn: int) -> None:
         """A block was refused, and the notes in it."""
+        del first_lsn
         self._note_beginning()
         for row in self._rows:
             self._note(row)

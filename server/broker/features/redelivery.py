@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vouchmq.protocol.contents import property_block, with_properties
 from vouchmq.protocol.fields import long_int
 from vouchmq.protocol.properties import with_headers
+from vouchmq.server.broker.features.hooks import Feature
 from vouchmq.server.broker.message import lsn_of
 from vouchmq.server.broker.queues.parked import ParkedMessages
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
@@ -55,7 +56,7 @@ class Counts(NamedTuple):
     is_out: bool = False
 
 
-class Redelivery:
+class Redelivery(Feature):
     """The counts of one queue.
 
     Args:
@@ -65,6 +66,8 @@ class Redelivery:
         clock: tells the journal's clock from the loop's
         only_failures: what counts (REDELIVER-11)
     """
+
+    NOTES = COUNTS
 
     __slots__ = (
         "_clock",
@@ -106,6 +109,18 @@ class Redelivery:
     def is_idle(self) -> bool:
         """True when no message has come back that is still there."""
         return not self._counts and not len(self.parked)
+
+    def held(self) -> list[Message]:
+        """Those that wait for a delayed retry."""
+        return self.parked.messages()
+
+    def held_count(self) -> int:
+        """See `Feature`."""
+        return len(self.parked)
+
+    def on_deleted(self) -> None:
+        """See `Feature`."""
+        self.parked.take_all()
 
     # Coming back and going out
 
@@ -179,11 +194,11 @@ class Redelivery:
             if counts is not None:
                 self._count(message, counts)
 
-    def forget_gone(self) -> None:
+    def on_written(self) -> None:
         """What has gone is on disk, and does not come back."""
         self._gone.clear()
 
-    def forget_refused(self, first_lsn: int) -> None:
+    def on_write_refused(self, first_lsn: int) -> None:
         """The disk took nothing from this LSN on (CONF-12)."""
         gone = [m[2] for m in self.parked.messages() if m[2] & 1 and m[2] >= first_lsn * 2]
         for seq in gone:
@@ -215,11 +230,9 @@ class Redelivery:
         counts = self._counts.get(_LSN.unpack(key[1:])[0] * 2 + 1)
         return None if counts is None else packed(counts)
 
-    def restore(self, notes: dict[bytes, bytes], was_out: list[int]) -> None:
-        """Counts as they were; who was out when the broker ended has come back by that.
-
-        `was_out` are the LSNs of messages that had been handed out, noted or not.
-        """
+    def restore(self, notes: dict[bytes, bytes]) -> None:
+        """Counts as they were; who was out when the broker ended has come back by that."""
+        was_out = self._queue.delivered_before()  # noted or not
         found = {
             _LSN.unpack(key[1:])[0]: unpacked(value)
             for key, value in notes.items()
