@@ -71,7 +71,8 @@ class DeadLetterPace:
         # Who has waited longest and comes first; who was refused in this turn; in which turn those
         # who wait were served.
         self._first: Queue | None = None
-        self._put_off: set[Queue] = set()
+        # In the order in which they came: a set of queues would be one of addresses.
+        self._put_off: dict[Queue, None] = {}
         self._served_in: dict[Queue, int] = {}
         # What goes on when the disk has room again.
         self._waiting: dict[Callable[[], None], None] = {}
@@ -139,7 +140,7 @@ class DeadLetterPace:
                 job()
 
     def _refuse(self, queue: Queue) -> bool:
-        self._put_off.add(queue)
+        self._put_off[queue] = None
         self.put_off_count += 1
         self._began = 0.0
         return False
@@ -161,7 +162,7 @@ class DeadLetterPace:
         self._ends_at = 0.0
         self._served_in = {each: self._served_in.get(each, -1) for each in self._put_off}
         self._first = min(self._put_off, key=self._served_in.__getitem__, default=None)
-        self._put_off = set()
+        self._put_off = {}
 
     def _tell(self, exchange: str) -> None:
         queue, count = max(self._sent.items(), key=lambda item: item[1])

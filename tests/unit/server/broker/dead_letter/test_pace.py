@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -12,7 +13,13 @@ from structlog.testing import capture_logs
 from tests import wire
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client, World
-from vouchmq.server.broker.dead_letter.pace import LEAST_DEAD_LETTERS, LONG_S, TELL_EVERY_S, TURN_S
+from vouchmq.server.broker.dead_letter.pace import (
+    LEAST_DEAD_LETTERS,
+    LONG_S,
+    TELL_EVERY_S,
+    TURN_S,
+    DeadLetterPace,
+)
 
 PLENTY = 1 << 40
 
@@ -220,3 +227,18 @@ def test_a_loop_of_rejections_counts_its_hops(world: World) -> None:
         client.send(wire.nack(1, tag, requeue=False))
         client.hear()
     assert client.message_count("work") == 0
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_of_those_put_off_the_first_one_goes_first(is_reversed: bool) -> None:
+    """DLX-23: not one by its address in memory, which no seed brings back."""
+    now, turns = [1.0], [1]
+    pace = DeadLetterPace(lambda: now[0], lambda: turns[0], lambda: False, lambda _: None)
+    queues: list[Any] = [object() for _ in range(100)]
+    if is_reversed:
+        queues.reverse()
+    assert pace.may_send(queues[-1])
+    now[0] += 2 * TURN_S
+    assert not any(pace.may_send(queue) for queue in queues)
+    turns[0] += 1
+    assert next(queue for queue in reversed(queues) if pace.may_send(queue)) is queues[0]
