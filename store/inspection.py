@@ -219,7 +219,7 @@ class Inspector:
                         self.result.marks[queue_id] = max(lsn, self.result.marks.get(queue_id, 0))
                     for scope_id, key, value in notes_of(block, window):
                         noted.setdefault(scope_id, {})[key] = value is not None
-                    pieces.append(list(runs_of(block, window, routes)))
+                    pieces.append(list(runs_of(block, window, routes, lost=self._count_lost)))
         finally:
             file.close()
         for scope_id, words in noted.items():
@@ -228,6 +228,11 @@ class Inspector:
             for run in sorted(runs, key=lambda run: not run.is_moved):
                 self._count(segment, run)
         return definitions, is_snapshot, {q for ids, _ in routes.values() for q in ids}
+
+    def _count_lost(self, first_lsn: int, count: int) -> None:
+        """Messages that are whole, but nobody knows for which queue."""
+        del first_lsn
+        self.result.unroutable += count
 
     def _learn_outcomes(
         self, settles: Iterator[tuple[int, Sequence[int]]], drops: Sequence[int]

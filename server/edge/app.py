@@ -484,6 +484,14 @@ class Server:
             )
         for damage in report.damaged:
             log.error("journal.damaged", damage=str(damage))
+        if report.unroutable_lsns is not None:
+            first_lsn, last_lsn = report.unroutable_lsns
+            log.error(
+                "journal.messages_unroutable",
+                count=report.unroutable_messages,
+                first_lsn=first_lsn,
+                last_lsn=last_lsn,
+            )
         return runtime
 
     def _new_ledger_files(self) -> LedgerFiles:

@@ -118,6 +118,9 @@ class Journal:
         self._routes: dict[tuple[tuple[int, ...], bytes], int] = {}
         self._route_keys: dict[int, tuple[tuple[int, ...], bytes]] = {}
         self._new_routes: list[int] = []
+        # Routes that a single block of this segment tells. The next block with messages of one
+        # tells it again: the loss of one block must not take the messages of others along.
+        self._told_once: set[int] = set()
         self._next_route = 0
         self._routes_until = _ROUTES_AGAIN_BYTES
         self._route_limit = _MAX_ROUTES
@@ -290,6 +293,7 @@ class Journal:
         numbers = numbers | self._turn.route_numbers
         self._route_keys = {n: self._route_keys[n] for n in sorted(numbers)}
         self._routes = {key: n for n, key in self._route_keys.items()}
+        self._told_once &= numbers
 
     # Writing.
 
@@ -322,6 +326,8 @@ class Journal:
         try:
             self._count_block()
         finally:
+            self._told_once.difference_update(self._routes_again())
+            self._told_once.update(self._new_routes)
             self._turn = Pending()
             self._new_routes = []
         if self._chain.active.offset >= self._routes_until:
@@ -348,6 +354,7 @@ class Journal:
             self._notes.sweep()
             # Routes are logged once per segment: all those in use now need it again.
             self._keep_routes(set())
+            self._told_once.clear()
             self._new_routes = list(self._route_keys)
             self._routes_until = _ROUTES_AGAIN_BYTES
             payload, length = self._encode()
@@ -425,9 +432,14 @@ class Journal:
 
     def _encode(self) -> tuple[list[bytes], int]:
         keys = self._route_keys
-        routes = [records.pack_route(n, *keys[n]) for n in self._new_routes]
+        told = [*self._new_routes, *self._routes_again()] if self._told_once else self._new_routes
+        routes = [records.pack_route(n, *keys[n]) for n in told]
         notes = self._notes.encode() if self._notes.has_buffered else ()
         return self._turn.encode(routes, notes)
+
+    def _routes_again(self) -> list[int]:
+        """Routes that this block tells for the second time."""
+        return sorted(self._told_once & self._turn.route_numbers) if self._told_once else []
 
     def _routes_size(self) -> int:
         """Upper bound, in octets, of logging every buffered route again."""

@@ -54,10 +54,12 @@ def runs_of(
     routes: dict[int, Route],
     kinds: Sequence[int] = (records.RUNS, records.MOVES),
     is_wanted: Callable[[tuple[int, ...]], bool] | None = None,
+    lost: Callable[[int, int], None] | None = None,
 ) -> Iterator[Run]:
     """Yield what came and what was moved; those whose route is lost are left out.
 
-    `is_wanted` is asked with the ids of the queues that a run went to.
+    `is_wanted` is asked with the ids of the queues that a run went to, `lost` called with the first
+    LSN and the count of what is left out.
     """
     contents = block.sections.get(records.CONTENTS)
     if contents is None:
@@ -71,6 +73,8 @@ def runs_of(
         numbers = iter(_numbers(block, window, kind))
         for index, (number, first, count) in enumerate(zip(numbers, numbers, numbers, strict=True)):
             route = routes.get(number)
+            if route is None and lost is not None:
+                lost(first, count)
             if route is not None and kind in kinds and (is_wanted is None or is_wanted(route[0])):
                 arrived = arrivals[index if is_moved else 0]
                 yield Run(first, *route, bounds[at : at + count + 1], is_moved, arrived)

@@ -122,6 +122,7 @@ class RecoveryReport:
     is_sealed: bool = False
     damaged: list[Damage] = field(default_factory=list)
     unroutable_messages: int = 0
+    unroutable_lsns: tuple[int, int] | None = None
     message_lsn: int = 0
 
 
@@ -235,6 +236,7 @@ def _refuse(verdict: Verdict) -> None:
 
 def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[int, RecoveredQueue]:
     report.unroutable_messages = replay.unroutable_count
+    report.unroutable_lsns = replay.unroutable_lsns
     report.message_lsn = replay.message_lsn
     queues = replay.queues()
     for queue in queues.values():

@@ -107,6 +107,7 @@ class Replay:
         self.marks: dict[int, int] = {}
         self.moved: dict[int, Segment] = {}
         self.unroutable_count = 0
+        self.unroutable_lsns: tuple[int, int] | None = None  # the first and the last
         self.message_lsn = 0
         self._queues: dict[int, Lsns] = {}
         self.settled: dict[int, Settled] = {}
@@ -297,6 +298,8 @@ class Replay:
             route = routes.get(number)
             if route is None:
                 self.unroutable_count += count
+                low, high = self.unroutable_lsns or (first, first)
+                self.unroutable_lsns = (min(low, first), max(high, first + count - 1))
                 continue
             alive = []
             for queue_id in route[0]:

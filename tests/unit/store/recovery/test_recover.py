@@ -200,11 +200,26 @@ def test_a_lost_route_costs_no_more_than_the_messages_until_it_is_logged_again(
     disk = SimDisk()
     journal, _ = open_on(disk, size=1 << 16)
     lsns = publish(journal, 1, *[b"message %d|" % n * 50 for n in range(20)])
-    spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message 0"))
+    # The first two blocks with messages of a route tell it, and nobody else for a while.
+    for number in (0, 1):
+        spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message %d|" % number))
     _, recovered = open_on(disk, size=1 << 16)
-    assert 0 < recovered.report.unroutable_messages < 5
-    lost = recovered.report.unroutable_messages + 1
+    report = recovered.report
+    assert 0 < report.unroutable_messages < 5
+    lost = report.unroutable_messages + 2
+    assert report.unroutable_lsns == (lsns[2], lsns[lost - 1])
     assert lsns_of(recovered, 1) == lsns[lost:]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_lost_block_takes_no_messages_of_other_blocks_along(number: int) -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=1 << 16)
+    lsns = publish(journal, 1, *[b"message %d|" % n * 50 for n in range(8)])
+    spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message %d|" % number))
+    _, recovered = open_on(disk, size=1 << 16)
+    assert recovered.report.unroutable_messages == 0
+    assert lsns_of(recovered, 1) == [lsn for at, lsn in enumerate(lsns) if at != number]
 
 
 def test_a_missing_segment_is_damage() -> None:
