@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from vouchmq.server.edge.settings import Settings
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.store.disk import Syncable
+    from vouchmq.store.recovery.recover import RecoveryReport
     from vouchmq.store.sync.worker import SyncWorker
 
 log = structlog.get_logger(__name__)
@@ -478,20 +479,7 @@ class Server:
             duration_ms=int((time.monotonic() - began) * 1000),
             clean=report.is_sealed,
         )
-        if report.truncated_bytes or report.set_aside:
-            log.warning(
-                "journal.truncated", size_bytes=report.truncated_bytes, kept=report.set_aside
-            )
-        for damage in report.damaged:
-            log.error("journal.damaged", damage=str(damage))
-        if report.unroutable_lsns is not None:
-            first_lsn, last_lsn = report.unroutable_lsns
-            log.error(
-                "journal.messages_unroutable",
-                count=report.unroutable_messages,
-                first_lsn=first_lsn,
-                last_lsn=last_lsn,
-            )
+        _tell_damage(report)
         return runtime
 
     def _new_ledger_files(self) -> LedgerFiles:
@@ -654,6 +642,22 @@ class Server:
             if runtime.seal() or time.monotonic() >= deadline:
                 return
             await until(lambda: runtime.context.has_failed or runtime.commit.is_idle, deadline)
+
+
+def _tell_damage(report: RecoveryReport) -> None:
+    """Log what the start could not read of what was once on disk."""
+    if report.truncated_bytes or report.set_aside:
+        log.warning("journal.truncated", size_bytes=report.truncated_bytes, kept=report.set_aside)
+    for damage in report.damaged:
+        log.error("journal.damaged", damage=str(damage))
+    if report.unroutable_lsns is not None:
+        first_lsn, last_lsn = report.unroutable_lsns
+        log.error(
+            "journal.messages_unroutable",
+            count=report.unroutable_messages,
+            first_lsn=first_lsn,
+            last_lsn=last_lsn,
+        )
 
 
 async def in_slices(steps: Iterator[None]) -> None:

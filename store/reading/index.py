@@ -97,7 +97,7 @@ class SegmentIndex:
             size: of all of it
             lsns: the first LSN that was handed out for it, and the first that was not
             has_runs: it holds new messages
-            first_route: the lowest number of the routes that it logs
+            first_route: the lowest number of the routes that no block before it logs
             moved: the lowest and the highest LSN of the messages that were moved into it
         """
         is_behind_hole = self.end != offset and self.end > 0
@@ -110,7 +110,9 @@ class SegmentIndex:
         self._room = max(0, self._room - size)
         self.next_lsn = lsns[1]
         if first_route is not None:
-            self._route_numbers.append(first_route)
+            # Ascending also where what told the routes before has been lost.
+            newest = self._route_numbers[-1] if self._route_numbers else 0
+            self._route_numbers.append(max(first_route, newest))
             self._route_offsets.append(offset)
         if moved is not None:
             self._add_moves(*moved, offset)
@@ -163,10 +165,16 @@ class SegmentIndex:
             return Stretch(self, offset, self.end, first_lsn, self.next_lsn)
         return Stretch(self, offset, self._offsets[at + 1], first_lsn, self._lsns[at + 1])
 
-    def route_offset(self, number: int) -> int | None:
-        """The offset of the block that logs a route."""
+    def route_offsets(self, number: int) -> Iterator[int]:
+        """Offsets of blocks that may log a route, the likeliest first.
+
+        That is the one to ask, unless damage took it: then a later one logs the route again.
+        """
         at = bisect_right(self._route_numbers, number) - 1
-        return self._route_offsets[at] if at >= 0 else None
+        if at >= 0:
+            yield self._route_offsets[at]
+        yield from self._route_offsets[at + 1 :]
+        yield from reversed(self._route_offsets[: max(at, 0)])
 
     def move_offsets(self, lsn: int) -> Iterator[int]:
         """Offsets of blocks into which this message may have been moved, newest first."""

@@ -364,13 +364,14 @@ class Reader:
     def _tail(self, segment: SegmentIndex, number: int) -> bytes:
         tail = self._routes.get((segment.generation, number))
         if tail is None:
-            offset = segment.route_offset(number)
-            if offset is None:
-                raise KeyError(number)
             window = Window(self.file_of(segment))
-            window.load(offset, min(GLANCE_BYTES, segment.end - offset))
-            self._learn(self.block_at(window, segment, offset), window, segment)
-            tail = self._routes[segment.generation, number]
+            for offset in segment.route_offsets(number):
+                window.load(offset, min(GLANCE_BYTES, segment.end - offset))
+                self._learn(self.block_at(window, segment, offset), window, segment)
+                tail = self._routes.get((segment.generation, number))
+                if tail is not None:
+                    return tail
+            raise KeyError(number)
         return tail
 
     def _learn(self, block: Block, window: Window, segment: SegmentIndex) -> None:

@@ -379,6 +379,7 @@ _SKIPPED: Final = frozenset({records.LENGTHS, records.CONTENTS})
 def _batches(file: DiskFile, extents: Sequence[Extent], index: SegmentIndex) -> list[Bodies]:
     """Return the sections of every block, in order, and note where the blocks are."""
     batches = []
+    seen: set[int] = set()  # numbers of routes
     window = Window(file)
     for extent in extents:
         for block in walk(window, extent):
@@ -388,22 +389,24 @@ def _batches(file: DiskFile, extents: Sequence[Extent], index: SegmentIndex) -> 
                     octets = window.read(section.start, section.end)
                     bodies[kind] = (octets, Section(section.item_count, 0, len(octets)))
             batches.append(bodies)
-            _note(index, block, bodies)
+            _note(index, block, bodies, seen)
     return batches
 
 
-def _note(index: SegmentIndex, block: Block, bodies: Bodies) -> None:
+def _note(index: SegmentIndex, block: Block, bodies: Bodies, seen: set[int]) -> None:
     moved = None
     if records.MOVES in bodies:
         moves = records.numbers_in(bodies[records.MOVES][0])
         moved = bounds_of_runs(moves[1::3], moves[2::3])
     routes = records.unpack_routes(*bodies[records.ROUTES]) if records.ROUTES in bodies else ()
+    new = {number for number, _, _ in routes} - seen
+    seen |= new
     index.add(
         block.offset,
         block.end - block.offset,
         (block.header.first_lsn, block.header.next_lsn),
         has_runs=records.RUNS in bodies,
-        first_route=min((number for number, _, _ in routes), default=None),
+        first_route=min(new, default=None),
         moved=moved,
     )
 

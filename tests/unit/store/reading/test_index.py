@@ -133,5 +133,7 @@ def test_a_route_is_looked_for_where_it_was_logged_last() -> None:
     index = segment(1, 1)
     for offset, route in ((80, 0), (300, None), (600, 3), (900, 9)):
         index.add(offset, 100, (1, 2), has_runs=True, first_route=route, moved=None)
-    assert [index.route_offset(n) for n in (0, 2, 3, 8, 9, 20)] == [80, 80, 600, 600, 900, 900]
-    assert segment(2, 1).route_offset(1) is None
+    first = [next(index.route_offsets(n)) for n in (0, 2, 3, 8, 9, 20)]
+    assert first == [80, 80, 600, 600, 900, 900]
+    assert list(index.route_offsets(3)) == [600, 900, 80]
+    assert list(segment(2, 1).route_offsets(1)) == []
