@@ -239,6 +239,8 @@ class Unacked:
         """Enter taken deliveries again under their old tags, as old as they were (TX-10)."""
         for entry in entries:
             self.count += len(entry.messages)
+            if self._restore_whole(entry):
+                continue
             for tag, message in zip(entry.tags, entry.messages, strict=True):
                 index = bisect_right(self._runs, tag, key=first_tag)
                 run = self._runs[index - 1] if index else None
@@ -252,6 +254,41 @@ class Unacked:
                 else:
                     new = Run(tag, [message], entry.consumer, entry.queue, entry.since_ms)
                     self._runs.insert(index, new)
+
+    def _restore_whole(self, entry: UnackedBatch) -> bool:
+        """Enter deliveries as a run of their own, unless their place is between those of a run.
+
+        A rollback of a million acks costs thus as much as their runs, not their messages.
+        """
+        tags = entry.tags
+        if not isinstance(tags, range):
+            return False
+        index = bisect_right(self._runs, tags.start, key=first_tag)
+        before = self._runs[index - 1] if index else None
+        if before is not None and tags.start < before.first + len(before.messages):
+            return False
+        if index < len(self._runs) and self._runs[index].first < tags.stop:
+            return False
+        if (
+            before is not None
+            and continues(before, entry, tags.start)
+            and len(before.messages) + len(tags) <= RUN_MESSAGES
+        ):
+            before.messages += entry.messages
+            before.live += len(tags)
+            before.is_dense = False
+            return True
+        messages: list[Message | None] = [*entry.messages]
+        new = Run(
+            tags.start,
+            messages,
+            entry.consumer,
+            entry.queue,
+            entry.since_ms,
+            is_dense=entry.is_dense,
+        )
+        self._runs.insert(index, new)
+        return True
 
     @property
     def octets(self) -> int:

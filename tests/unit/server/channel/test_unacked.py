@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -155,3 +156,23 @@ def test_what_is_put_back_stands_in_runs_again() -> None:
     held.restore(taken)
     assert len(held.times()) == 1
     assert tags(held.take_all()) == list(range(1, RUN_MESSAGES + 1))
+
+
+def test_runs_come_back_as_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIMIT-23: a rollback of very many acks costs as much as their runs."""
+    held = Unacked()
+    for first in range(1, 10 * RUN_MESSAGES, RUN_MESSAGES):
+        held.add(first, messages(first, RUN_MESSAGES), ALICE, QUEUE)
+    taken = held.take_up_to(10 * RUN_MESSAGES) or []
+    looks = 0
+
+    def counted(*args: Any, **more: Any) -> int:
+        nonlocal looks
+        looks += 1
+        return bisect_right(*args, **more)
+
+    monkeypatch.setattr("vouchmq.server.channel.unacked.bisect_right", counted)
+    held.restore(taken)
+    assert looks == len(taken) == 10
+    assert len(held.times()) == 10
+    assert tags(held.take_all()) == list(range(1, 10 * RUN_MESSAGES + 1))
