@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104
 
 
-def first_steps(settings: Settings, port: int) -> str:
-    """A few lines: where to connect, with what, and how to go on and to stop."""
+def first_steps(settings: Settings, port: int, program: str = "vouchmq") -> str:
+    """A few lines: where to connect, with what, and how to go on and to stop.
+
+    `program` is how this broker was started, for whoever has no `vouchmq` on the path.
+    """
     host = HERE.get(settings.host[0], settings.host[0])
     # A password that somebody has chosen is nobody else's to see.
     names = ("users", "default_user", "default_pass", "load_definitions")
@@ -27,6 +30,6 @@ def first_steps(settings: Settings, port: int) -> str:
     return (
         f"  Connect:  {url}\n"
         "  Python:   pip install pika, then the first program in README.md\n"
-        "  Settings: vouchmq serve --help\n"
+        f"  Settings: {program} serve --help\n"
         "  Stop:     Ctrl-C\n"
     )

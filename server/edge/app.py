@@ -282,7 +282,7 @@ class Server:
         # Last: who waits for this line waits for all.
         sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host[0], port))}\n")
         if sys.stdout.isatty():
-            sys.stdout.write(first_steps(self._settings, port))
+            sys.stdout.write(first_steps(self._settings, port, started_as()))
         sys.stdout.flush()
         await self._stopping.wait()
         for server in servers:
@@ -642,6 +642,15 @@ class Server:
             if runtime.seal() or time.monotonic() >= deadline:
                 return
             await until(lambda: runtime.context.has_failed or runtime.commit.is_idle, deadline)
+
+
+def started_as() -> str:
+    """The command that started this process, as somebody would type it."""
+    if Path(sys.argv[0]).name != "__main__.py":
+        return sys.argv[0]
+    python = Path(sys.executable)
+    here = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    return f"{here} -m vouchmq"
 
 
 def _tell_damage(report: RecoveryReport) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from vouchmq.server.cli.first_steps import first_steps
 from vouchmq.server.edge.accounts import UserAccount
+from vouchmq.server.edge.app import started_as
 from vouchmq.server.edge.settings import Settings
 
 
@@ -25,3 +28,15 @@ def test_the_address_is_one_that_works(settings: Settings, url: str) -> None:
     assert f" {url}\n" in text
     assert "hush" not in text
     assert "pip install pika" in text
+
+
+def test_how_to_go_on_is_what_was_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "vouchmq" / "__main__.py"), "serve"])
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv" / "bin" / "python"))
+    assert started_as() == ".venv/bin/python -m vouchmq"
+    monkeypatch.setattr("sys.executable", "/usr/bin/python3")
+    assert started_as() == "/usr/bin/python3 -m vouchmq"
+    monkeypatch.setattr("sys.argv", ["vouchmq", "serve"])
+    assert started_as() == "vouchmq"
+    assert "  Settings: a b serve --help\n" in first_steps(Settings(), 5673, "a b")
