@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.channel import Channel
 
 
+# Deliveries that basic.recover sends again between two looks at the clock: 3 us each (LIMIT-23).
+TURN_REDELIVERIES: Final = 1024
+
+
 def qos(channel: Channel, method: commands.Basic.Qos, _arguments: Table) -> None:
     """basic.qos (QOS-01…07, QOS-20)."""
     count, octets = method.prefetch_count, method.prefetch_size
@@ -250,13 +254,28 @@ def give_again(channel: Channel, *, requeue: bool) -> None:
     if requeue:
         channel.requeue_all()
         return
-    for entry in channel.unacked.take_all():
-        if entry.consumer is not None and entry.consumer.is_active:
-            entry.consumer.deliver_again(entry)
-            entry.since_ms = channel.timeouts.watch(channel, entry.consumer, entry.queue)
-            channel.unacked.restore([entry])
-        else:
-            channel.settle([entry], Outcome.RECOVERED)
+    # Deliveries that come meanwhile are not sent again.
+    unacked, last = channel.unacked, channel.unacked.last_tag
+    done = 0
+
+    def step() -> bool:
+        nonlocal done
+        taken = unacked.take_next(done, last, TURN_REDELIVERIES)
+        for entry in taken:
+            done = entry.tags[-1]
+            again, later = entry.split_behind(last)
+            consumer = entry.consumer
+            if consumer is None or not consumer.is_active:
+                channel.settle([again], Outcome.RECOVERED)
+            elif again.messages:
+                consumer.deliver_again(again)
+                again.since_ms = channel.timeouts.watch(channel, consumer, entry.queue)
+                unacked.restore([again])
+            if later.messages:
+                unacked.restore([later])
+        return not taken
+
+    channel.in_slices(step)
 
 
 HANDLERS: Final = dict(

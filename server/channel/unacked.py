@@ -76,13 +76,23 @@ class UnackedBatch:
 
     __slots__ = ("consumer", "is_dense", "messages", "queue", "since_ms", "tags")
 
-    def __init__(self, run: Run, tags: range | list[int], messages: list[Message]) -> None:
+    def __init__(
+        self, run: Run | UnackedBatch, tags: range | list[int], messages: list[Message]
+    ) -> None:
         self.tags = tags
-        self.since_ms = run.since_ms
+        self.since_ms: int = run.since_ms
         self.messages = messages
-        self.is_dense = run.is_dense and len(messages) == len(tags) and not isinstance(tags, list)
-        self.consumer = run.consumer
-        self.queue = run.queue
+        self.consumer: Consumer | None = run.consumer
+        self.queue: Queue = run.queue
+        self.is_dense: bool = (
+            run.is_dense and len(messages) == len(tags) and not isinstance(tags, list)
+        )
+
+    def split_behind(self, tag: int) -> tuple[UnackedBatch, UnackedBatch]:
+        """Those up to a tag, and the others; either may be empty."""
+        at = bisect_right(self.tags, tag)
+        front = UnackedBatch(self, self.tags[:at], self.messages[:at])
+        return front, UnackedBatch(self, self.tags[at:], self.messages[at:])
 
 
 class Unacked:
@@ -204,6 +214,24 @@ class Unacked:
             return (has_more and self.take_up_to(last)) or []
         taken = [whole(run) for run in self._runs[:count]]
         del self._runs[:count]
+        self.count -= sum(len(entry.messages) for entry in taken)
+        return taken
+
+    def take_next(self, tag: int, last: int, work: int) -> list[UnackedBatch]:
+        """Take whole runs that begin behind a tag and not behind another, oldest first.
+
+        Args:
+            tag: behind which they begin
+            last: the highest tag with which one may begin
+            work: how many, when a run counts for some itself (LIMIT-23)
+        """
+        runs = self._runs
+        start = end = bisect_right(runs, tag, key=first_tag)
+        while work > 0 and end < len(runs) and runs[end].first <= last:
+            work -= runs[end].live + RUN_WORK
+            end += 1
+        taken = [whole(run) for run in runs[start:end]]
+        del runs[start:end]
         self.count -= sum(len(entry.messages) for entry in taken)
         return taken
 

@@ -6,7 +6,7 @@ Spec: LIMIT-23
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pamqp import commands
@@ -15,7 +15,7 @@ from tests import wire
 from tests.unit.server.in_memory import World
 from tests.unit.server.runtime.budgeted import GET, LOOKS, TICK_S, opened, said
 from vouchmq.server.broker.queues import classic as queues
-from vouchmq.server.channel import channel, topology
+from vouchmq.server.channel import channel, consume, topology
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
@@ -206,3 +206,56 @@ class TestPurge:
         world.run_turns()
         queue = world.vhost.queues["q"]
         assert (queue.ready_count, queue.unacked_count) == (0, 3)
+
+
+class TestDeliveredAgain:
+    """ACK-22: what is outstanding is sent again, oldest first, each delivery once."""
+
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(consume, "TURN_REDELIVERIES", PIECE)
+
+    def test_others_come_in_between(self, world: World) -> None:
+        client, modest = opened(world), opened(world)
+        modest.declare("empty")
+        client.consume("q", "c")
+        while world.vhost.queues["q"].ready_count:
+            world.run_turns()
+        client.hear()
+        world.tick_s = TICK_S
+        client.send(wire.method(1, commands.Basic.Recover(requeue=False)))
+        heard: list[Any] = []
+        most = 0
+        while world.scheduled:
+            modest.send(wire.method(1, commands.Basic.Get(queue="empty")))
+            world.run_turn()
+            assert said(modest) == ["Basic.GetEmpty"]
+            octets, client.octets = bytes(client.octets), bytearray()
+            some = [what for _, what in wire.hear(octets) if isinstance(what, wire.Content)]
+            most = max(most, len(some))
+            heard += some
+        assert 0 < most <= MOST
+        assert [what.method.delivery_tag for what in heard] == list(range(1, MESSAGES + 1))
+        assert all(what.method.redelivered for what in heard)
+        assert client.connection.channels[1].unacked.count == MESSAGES
+
+    def test_what_is_delivered_meanwhile_is_not_sent_again(self, world: World) -> None:
+        client, other = opened(world), opened(world)
+        client.consume("q", "c")
+        while world.vhost.queues["q"].ready_count:
+            world.run_turns()
+        client.hear()
+        world.tick_s = TICK_S
+        client.send(wire.method(1, commands.Basic.Recover(requeue=False)))
+        turns = 0
+        while world.scheduled:
+            turns += 1
+            if turns <= 10:
+                other.send(wire.publish(1, "q", b"new"))
+            world.run_turn()
+        contents: list[Any] = [w for _, w in client.hear() if isinstance(w, wire.Content)]
+        again = [w.method.delivery_tag for w in contents if w.method.redelivered]
+        fresh = [w.method.delivery_tag for w in contents if not w.method.redelivered]
+        assert again == list(range(1, MESSAGES + 1))
+        assert fresh == list(range(MESSAGES + 1, MESSAGES + 11))
+        assert client.connection.channels[1].unacked.count == MESSAGES + 10
