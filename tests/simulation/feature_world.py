@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tests.simulation.clients import Client
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.context import BrokerContext
 
 SETTLE_S = 0.02
@@ -165,8 +166,14 @@ class FeatureWorld(World):
             fatal=self._fatal if disk is self.disk else ignore,
         )
 
+    @property
+    def connections(self) -> list[Connection]:
+        """Those of clients, and lost ones that the broker cleans up in a later turn (LIMIT-23)."""
+        there = [wire.connection for wire in self.clients.values()]
+        return there + [each for each in self.runtime.context.connections if each not in there]
+
     def listing(self) -> Listing:
-        return listing_of(self.runtime, [wire.connection for wire in self.clients.values()])
+        return listing_of(self.runtime, self.connections)
 
     def ready_in(self, name: str) -> int:
         """How many messages a queue has ready, by the books."""
@@ -294,8 +301,8 @@ class FeatureWorld(World):
             return
         self.books.balance(self.listing())
         unacked: dict[int, int] = {}
-        for wire in self.clients.values():
-            for channel in wire.connection.channels.values():
+        for connection in self.connections:
+            for channel in connection.channels.values():
                 entries = channel.unacked.live()
                 if channel.transaction is not None:
                     entries = entries + [
@@ -346,6 +353,8 @@ class FeatureWorld(World):
                 talk = cast(FeatureClient, client).talks[ch.number]
                 if not ch.is_closed and (talk.unconfirmed or talk.committing or talk.gets):
                     raise Violation(f"channel {ch.number} of {client.number} waits for {talk}")
+        if len(self.connections) > len(self.clients):
+            raise Violation("a lost connection was never cleaned up (CONN-55)")
         dead_letter_publisher = self.runtime.dead_letter_publisher
         if dead_letter_publisher._unwritten or dead_letter_publisher._kept:
             raise Violation("dead letters were never written")

@@ -25,6 +25,7 @@ from vouchmq.server.broker.queues.ready_list import ReadyList
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 from vouchmq.server.broker.queues.single_active import SingleActive
 from vouchmq.server.channel import topology
+from vouchmq.server.connection.connection import Connection
 
 # As many histories as a planted bug may survive.
 MOST_SEEDS = 40
@@ -196,3 +197,9 @@ def test_finds_a_declare_ok_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) 
 
 def test_finds_nothing_where_nothing_is_planted() -> None:
     assert all(history.run_features(seed).failure is None for seed in range(100, 104))
+
+
+def test_finds_a_lost_connection_that_is_never_cleaned_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONN-55: what it holds unacked would wait for ever."""
+    monkeypatch.setattr(Connection, "_tear_down", lambda self, reason: None)
+    assert "never cleaned up" in caught()

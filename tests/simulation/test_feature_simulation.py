@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.simulation import history
+from tests.simulation.feature_queues import WatchedHold, WatchedQueue
+from tests.simulation.feature_world import FeatureWorld
+from tests.simulation.ledger import Violation
+from vouchmq.server.broker.queues.classic import Queue
 
 FIXED_SEEDS = 12
 
@@ -29,3 +35,46 @@ def test_the_same_seed_lives_the_same_history() -> None:
         history.run_features(105, 120, trace=trace.append)
     assert lines[0] == lines[1]
     assert len(lines[0]) > 100
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(FeatureWorld, "snapshot"), (Queue, "dispatch"), (Queue, "enqueue")],
+    ids=["journal", "turn", "connection"],
+)
+def test_an_error_is_heard_wherever_the_broker_survives_it(
+    owner: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is raised in a write of the journal was once taken for a disk that fails."""
+
+    def complain(*_what: object, **_more: object) -> None:
+        raise Violation("planted")
+
+    monkeypatch.setattr(owner, name, complain)
+    failure = history.run_features(100, 100, crash_rate=0).failure
+    assert isinstance(failure, Violation)
+    assert str(failure) == "planted"
+
+
+def test_the_broker_calls_every_method_that_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An override whose method has got another name watches nothing, and nothing else tells."""
+    uncalled = set()
+    for watched in (WatchedQueue, WatchedHold):
+        for name, method in list(vars(watched).items()):
+            if not callable(method):
+                continue
+            key = f"{watched.__name__}.{name}"
+            uncalled.add(key)
+
+            def called(*what: Any, _key: str = key, _method: Any = method, **more: Any) -> Any:
+                uncalled.discard(_key)
+                return _method(*what, **more)
+
+            monkeypatch.setattr(watched, name, called)
+    assert len(uncalled) > 10
+    # Two that happen to call all of them, and more for when a change makes other histories.
+    for seed in (102, 112, *range(120, 150)):
+        history.run_features(seed, is_rough=True)
+        if not uncalled:
+            break
+    assert not uncalled
