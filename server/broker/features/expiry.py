@@ -167,7 +167,7 @@ class Expiry(Feature):
                 if hooks is None or hooks.may_dead_letter:
                     self._queue.dead_letter(line.take(count), DeadLetterReason.EXPIRED)
                 elif hooks.can_park and self._queue.has_consumers:
-                    hooks.park(line.take(count), DeadLetterReason.EXPIRED)
+                    hooks.park(line.take(count), DeadLetterReason.EXPIRED, line.mark)
                 else:
                     return False
         return left > 0

@@ -87,6 +87,9 @@ class Feature:
         del outcome
         return messages
 
+    def on_head_parked(self, messages: list[Message], mark: int) -> None:
+        """Dead heads of a line with this mark are kept, and those behind them go out (DLX-23)."""
+
     def on_write_refused(self, first_lsn: int) -> None:
         """Stored messages from this LSN on have been taken out of its lines (CONF-12)."""
 
@@ -166,7 +169,7 @@ class FeatureHooks:
         *("_on_used", "_on_written", "_before_dispatch", "_after_dispatch", "_end_dispatch"),
         *("_on_dispatch_paused", "_run_outside_dispatch", "_recall", "_restore"),
         *("_held", "_held_count", "_release_due", "_on_removed", "_on_removal_undone"),
-        *("_on_purged", "_on_deleted", "_ranked"),
+        *("_on_purged", "_on_deleted", "_on_head_parked", "_ranked"),
     )
 
     def __init__(self, queue: Queue, now_ms: Callable[[], int]) -> None:
@@ -197,6 +200,7 @@ class FeatureHooks:
         self._on_enqueue = tuple(each.on_enqueue for each in by_rank("on_enqueue"))
         self._on_take = tuple(each.on_take for each in by_rank("on_take"))
         self._on_requeue = tuple(each.on_requeue for each in by_rank("on_requeue"))
+        self._on_head_parked = tuple(each.on_head_parked for each in by_rank("on_head_parked"))
         self._on_write_refused = tuple(
             each.on_write_refused for each in by_rank("on_write_refused")
         )
@@ -332,8 +336,10 @@ class FeatureHooks:
         """True when the dead are to be kept for now, so that others can be served meanwhile."""
         return self.is_paused and sum(len(some) for some, _ in self._deferred) < MAX_PARKED
 
-    def park(self, messages: list[Message], reason: DeadLetterReason) -> None:
-        """Messages from the head are dead, and become dead letters later."""
+    def park(self, messages: list[Message], reason: DeadLetterReason, mark: int) -> None:
+        """Messages from the head of a line with this mark are dead, and dead letters later."""
+        for on_head_parked in self._on_head_parked:
+            on_head_parked(messages, mark)
         self._deferred.append((messages, reason))
 
     def _dead_letter_deferred(self) -> None:

@@ -175,6 +175,13 @@ class Redelivery(Feature):
         gone = {message[2] for message in dead}
         return [message for message in batch if message[2] not in gone]
 
+    def on_head_parked(self, messages: list[Message], mark: int) -> None:
+        """Note that these have never been out: the mark is about to pass them (REDELIVER-13)."""
+        for message in messages if self._queue.stored else ():
+            seq = message[2]
+            if seq & 1 and seq > mark and seq not in self._counts:
+                self._count(message, Counts(0, 0))
+
     def on_removed(self, messages: list[Message]) -> None:
         """These have left the queue for good."""
         if not self._counts:
@@ -209,8 +216,10 @@ class Redelivery(Feature):
 
     def on_purged(self) -> None:
         """Nothing is ready any more: what is not out and not aside is gone."""
+        hooks = self._queue.hooks
+        aside = {message[2] for message in hooks.held()} if hooks is not None else set()
         for seq, counts in list(self._counts.items()):
-            if not counts.is_out and seq not in self.parked:
+            if not counts.is_out and seq not in aside:
                 del self._counts[seq]
                 if seq & 1 and self._queue.stored:
                     self._log().unnote(self._queue.spec.queue_id, note_key(seq))

@@ -39,9 +39,6 @@ class ParkedMessages:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def __contains__(self, seq: int) -> bool:
-        return seq in self._messages
-
     def put(self, message: Message, due_ms: int) -> None:
         """Keep a message until then, by the loop's clock."""
         self._messages[message[2]] = (message, due_ms)

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import World
 from vouchmq.server.broker.features.hooks import RANKS, Feature, FeatureHooks
-from vouchmq.server.broker.queues.settlement import Outcome
+from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ ANSWERS: dict[str, Any] = {
 BY_RANK = (
     *("on_enqueue", "on_take", "on_requeue", "on_write_refused", "as_delivered", "on_used"),
     *("on_written", "before_dispatch", "after_dispatch", "end_dispatch", "on_dispatch_paused"),
-    *("run_outside_dispatch", "restore"),
+    *("run_outside_dispatch", "restore", "on_head_parked"),
 )
 IN_REVERSE = (
     *("held", "held_count", "release_due", "on_removed", "on_removal_undone", "on_purged"),
@@ -49,6 +49,7 @@ CALLS: tuple[Callable[[FeatureHooks], object], ...] = (
     lambda hooks: hooks.dispatch_later(),
     lambda hooks: hooks.run_outside_dispatch(),
     lambda hooks: hooks.restore({}),
+    lambda hooks: hooks.park([], DeadLetterReason.EXPIRED, 0),
     lambda hooks: hooks.held(),
     lambda hooks: hooks.held_count,
     lambda hooks: hooks.on_removed([MESSAGE]),

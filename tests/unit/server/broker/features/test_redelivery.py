@@ -10,6 +10,7 @@ from pamqp import commands
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, got, publish
 from tests.unit.server.in_memory import World
+from tests.unit.server.on_disk import DiskWorld
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
@@ -206,3 +207,30 @@ def test_purge_spares_what_waits_for_its_retry(client: Client) -> None:
     client.world.pass_time(1.1)
     what = got(client, "q", no_ack=False)
     assert (what.body, counts(what)[0]) == (b"waits", 1)
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_a_restart_counts_nothing_for_one_that_expired_unseen(is_purged: bool) -> None:
+    """REDELIVER-13, DLX-23: those behind it were out, so that the mark of its queue is past it."""
+    world = DiskWorld()
+    client = world.connect()
+    client.open()
+    table: Any = {"x-message-ttl": 1000, "x-delivery-limit": 1, "x-dead-letter-exchange": ""}
+    client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=table))
+    client.send(wire.publish(1, "q", b"unseen", wire.persistent()))
+    world.sync()
+    world.now += 2
+    world.context.alarms.is_disk_low = True  # no dead letters for now
+    client.ask(1, commands.Basic.Qos(prefetch_count=1))
+    client.method(1, commands.Basic.Consume(queue="q", consumer_tag="c"))
+    client.hear()
+    if is_purged:
+        client.ask(1, commands.Queue.Purge(queue="q"))
+    client.send(wire.publish(1, "q", b"seen", wire.persistent()))
+    world.sync()
+    assert [what.body for _, what in client.hear() if isinstance(what, wire.Content)] == [b"seen"]
+    world.now -= 2  # so that what the broker knows of the expired one can be seen
+    client = world.after_power_cut().connect()
+    client.open()
+    found = [got(client, "q", no_ack=False) for _ in range(2)]
+    assert [(what.body, counts(what)[0]) for what in found] == [(b"unseen", None), (b"seen", 1)]
