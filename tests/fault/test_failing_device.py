@@ -8,6 +8,7 @@ Spec: CONF-12, DURABLE-21
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ class Device:
         self._below = directory / "below"
         self._image = self._below / "image"
         self.mount_point = directory / "disk"
+        self.began_s = time.clock_gettime(time.CLOCK_MONOTONIC)
         self._below.mkdir()
         self.mount_point.mkdir()
 
@@ -82,6 +84,15 @@ def device(tmp_path: Path, referee_url: str | None) -> Iterator[Device]:
         made.clear()
 
 
+def kernel_lost(device: Device) -> str:
+    """What the kernel says it has lost of this device's data; empty when it says nothing."""
+    told = subprocess.run(["dmesg"], capture_output=True, text=True, check=False).stdout
+    lines = [line for line in told.splitlines() if "potential data loss" in line]
+    # Of this run: the kernel's clock is the one since boot.
+    recent = [line for line in lines if float(line[1:].split("]")[0]) >= device.began_s]
+    return recent[-1] if recent else ""
+
+
 def published_until_refused(client: RawClient, queue: str) -> int:
     """Publish one by one; how many were confirmed before one was not."""
     for confirmed in range(MOST):
@@ -116,7 +127,11 @@ def test_what_was_confirmed_before_the_device_failed_is_there(
         broker.start(20)
         with RawClient(broker.url, limit_s=20).handshake() as client:
             client.open_channel(1)
-            # The refused one may be there as well.
-            assert client.ready_count("q") - confirmed in {0, 1}
+            ready = client.ready_count("q")
+        if ready < confirmed and (lost := kernel_lost(device)):
+            # ext4 said 0 to fdatasync, and then could not note where the data is.
+            pytest.xfail(f"the kernel lost what it had reported as synced: {lost}")
+        # The refused one may be there as well.
+        assert ready - confirmed in {0, 1}
     finally:
         broker.kill9()

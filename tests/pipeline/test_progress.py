@@ -81,7 +81,7 @@ def test_the_age_of_what_is_next(vouch: Broker, queue: str) -> None:
     query.start()
     try:
         assert query.trigger() == 10
-        assert query.driver._feed.wait(lambda: query.driver._feed.arrived()[0] == 5, 20)
+        assert query.driver._consumer.wait(lambda: query.driver._consumer.arrived()[0] == 5, 20)
         latest = query.reader.reportLatestOffset()
         assert latest is not None
         assert latest["backlog"]["oldest_s"] == 1010

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn, TextIO
 
-from vouchmq.kit.bulk.errors import BulkClosed
-
 EXIT_FAILED: Final = 1
 EXIT_UNUSABLE: Final = 2
 
@@ -131,6 +129,9 @@ def asking() -> Iterator[None]:
     Raises:
         UsageError: that; a broker that is not there is none
     """
+    # Only a command needs the client: a program that imports `vouchmq.spark` may not.
+    from vouchmq.kit.bulk.errors import BulkClosed
+
     try:
         yield
     except BulkClosed as error:
