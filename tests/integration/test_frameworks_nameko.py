@@ -6,6 +6,7 @@ first run makes from `requirements/nameko.txt`.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
@@ -36,13 +37,20 @@ LIMIT_S: Final = 60
 @pytest.fixture(scope="session")
 def nameko_python() -> Path:
     """The interpreter of an environment that has Nameko; skips where it cannot be installed."""
+    CACHE.parent.mkdir(parents=True, exist_ok=True)
+    # Another process of this run may need it at the same moment.
+    with (CACHE.parent / "nameko.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return installed_nameko()
+
+
+def installed_nameko() -> Path:
     python = CACHE / "bin" / "python"
     stamp = CACHE / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted and python.exists():
         return python
     shutil.rmtree(CACHE, ignore_errors=True)
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
     (CACHE.parent / ".gitignore").write_text("*\n")
     install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
     for command in (
