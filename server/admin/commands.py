@@ -45,6 +45,9 @@ class Reply(Protocol):
     def send(self, lines: bytes) -> None:
         """Whole lines that come before the answer."""
 
+    def when_writable(self, job: Callable[[], None]) -> None:
+        """Have this called once it is not full any more; never, when the reader goes."""
+
 
 Command = Callable[[Reply], None]
 
@@ -110,7 +113,7 @@ class ListingCommands:
         if not reply.is_open:
             return
         if reply.is_full:
-            self._later(lambda: self._go_on(rows, reply, count))
+            reply.when_writable(lambda: self._go_on(rows, reply, count))
             return
         ends_at = self._clock() + SLICE_S
         lines: list[str] = []

@@ -1,6 +1,6 @@
 """`vouchmq list queues|connections|…`: what a running broker has, as a table or as lines of JSON.
 
-An edge: it prints. Exit codes: 0 done, 2 no broker runs there.
+An edge: it prints. Exit codes: 0 done, 1 the broker refuses, 2 no broker runs there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DONE: Final = 0
+REFUSED: Final = 1
 NO_BROKER: Final = 2
 
 
@@ -35,6 +36,11 @@ def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = No
     except BrokenPipeError:
         # Whoever reads has seen enough.
         sys.stderr.close()
+        return DONE
+    if last is None or not last.get("ok"):
+        why = last.get("error", "refused") if last is not None else "no answer"
+        sys.stderr.write(f"vouchmq: list {listing}: {why}\n")
+        return REFUSED
     return DONE
 
 

@@ -170,7 +170,7 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
             name,
             help=text,
             description="Ask the broker that runs on a data directory. Columns are separated by "
-            "tabs. Exit 0 when it is done, 2 when no broker runs there.",
+            "tabs. Exit 0 when it is done, 1 when it is refused, 2 when no broker runs there.",
             allow_abbrev=False,
         )
         verb.add_argument("--json", action="store_true", help="a line of JSON for each row")

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from vouchmq.server.admin.commands import ControlCommands
@@ -120,6 +120,7 @@ class Peer(asyncio.Protocol):
         self._heard = b""
         self._transport: asyncio.Transport | None = None
         self.is_full = False
+        self._waiting: Callable[[], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -138,7 +139,7 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
-        self._transport = None
+        self._transport = self._waiting = None
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -147,6 +148,9 @@ class Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.is_full = False
+        job, self._waiting = self._waiting, None
+        if job is not None:
+            job()
 
     @property
     def is_open(self) -> bool:
@@ -157,6 +161,10 @@ class Peer(asyncio.Protocol):
         """See `commands.Reply`."""
         if self._transport is not None:
             self._transport.write(lines)
+
+    def when_writable(self, job: Callable[[], None]) -> None:
+        """See `commands.Reply`."""
+        self._waiting = job
 
     def __call__(self, facts: Mapping[str, object], /) -> None:
         """See `commands.Reply`."""

@@ -121,6 +121,7 @@ class Journal:
         # Routes that a single block of this segment tells. The next block with messages of one
         # tells it again: the loss of one block must not take the messages of others along.
         self._told_once: set[int] = set()
+        self._routes_again: list[int] = []
         self._next_route = 0
         self._routes_until = _ROUTES_AGAIN_BYTES
         self._route_limit = _MAX_ROUTES
@@ -326,7 +327,7 @@ class Journal:
         try:
             self._count_block()
         finally:
-            self._told_once.difference_update(self._routes_again())
+            self._told_once.difference_update(self._routes_again)
             self._told_once.update(self._new_routes)
             self._turn = Pending()
             self._new_routes = []
@@ -432,14 +433,12 @@ class Journal:
 
     def _encode(self) -> tuple[list[bytes], int]:
         keys = self._route_keys
-        told = [*self._new_routes, *self._routes_again()] if self._told_once else self._new_routes
-        routes = [records.pack_route(n, *keys[n]) for n in told]
+        # Told for the second time.
+        again = sorted(self._told_once & self._turn.route_numbers) if self._told_once else []
+        self._routes_again = again
+        routes = [records.pack_route(n, *keys[n]) for n in (*self._new_routes, *again)]
         notes = self._notes.encode() if self._notes.has_buffered else ()
         return self._turn.encode(routes, notes)
-
-    def _routes_again(self) -> list[int]:
-        """Routes that this block tells for the second time."""
-        return sorted(self._told_once & self._turn.route_numbers) if self._told_once else []
 
     def _routes_size(self) -> int:
         """Upper bound, in octets, of logging every buffered route again."""

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pika
+import pytest
 
 from tests.integration.broker_process import BrokerProcess, run_command
+from vouchmq.server.cli import listing
 
 
 def listed(data_dir: Path, *what: str) -> str:
@@ -57,3 +59,11 @@ def test_no_broker(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"vouchmq: no broker runs on data directory {tmp_path}")
     assert "Traceback" not in done.stderr
     assert sys.executable not in done.stderr
+
+
+def test_what_the_broker_refuses_is_said(
+    broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A newer command may ask an older broker."""
+    assert listing.run(broker.data_dir, "moons", as_json=False) == 1
+    assert capsys.readouterr() == ("", "vouchmq: list moons: no such verb\n")

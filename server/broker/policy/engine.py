@@ -61,7 +61,7 @@ class PolicyEngine(Generic[Q]):
         delay_queue_for: makes the queue in which an exchange's delayed messages wait
     """
 
-    __slots__ = ("_define", "_delay_queue_for", "_regulate", "_rulings", "_vhost", "policies")
+    __slots__ = ("_define", "_delay_queue_for", "_matches", "_regulate", "_vhost", "policies")
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PolicyEngine(Generic[Q]):
         self._delay_queue_for = delay_queue_for
         self.policies = Policies()
         # Of the queues that a policy applies to; a vhost without policies keeps nothing here.
-        self._rulings: dict[str, PolicyMatch] = {}
+        self._matches: dict[str, PolicyMatch] = {}
 
     # What operators do
 
@@ -118,7 +118,7 @@ class PolicyEngine(Generic[Q]):
 
     def policy_of_queue(self, queue: QueueLike) -> PolicyMatch:
         """The policies that apply to a queue (POLICY-09)."""
-        return self._rulings.get(queue.spec.name, NO_POLICY)
+        return self._matches.get(queue.spec.name, NO_POLICY)
 
     def policy_of_exchange(self, exchange: Exchange) -> PolicyMatch:
         """The policy that applies to an exchange (POLICY-09)."""
@@ -127,21 +127,21 @@ class PolicyEngine(Generic[Q]):
     def apply_to_queue(self, queue: Q) -> None:
         """A queue has been made, or the policies have changed."""
         spec = queue.spec
-        if not (self.policies or self._rulings) or is_hidden(spec.name):
+        if not (self.policies or self._matches) or is_hidden(spec.name):
             return
         policy_match = self.policies.of_queue(spec.name, queue_type_of(spec.arguments))
-        before = self._rulings.get(spec.name, NO_POLICY)
+        before = self._matches.get(spec.name, NO_POLICY)
         if policy_match == before:
             return
         if policy_match == NO_POLICY:
-            del self._rulings[spec.name]
+            del self._matches[spec.name]
         else:
-            self._rulings[spec.name] = policy_match
+            self._matches[spec.name] = policy_match
         self._regulate(queue, policy_match)
 
     def forget_queue(self, name: str) -> None:
         """A queue is gone."""
-        self._rulings.pop(name, None)
+        self._matches.pop(name, None)
 
     def apply_to_exchange(self, exchange: Exchange) -> None:
         """An exchange has been made, or the policies have changed."""
