@@ -62,295 +62,354 @@ class Settings:
 
     host: tuple[str, ...] = option(
         ("127.0.0.1", "::1"),
-        "Addresses to listen on; `0.0.0.0` is every one of IPv4, `::` every one of IPv4 and IPv6; "
-        "`::1` beside another is left out where there is no IPv6.",
+        "Addresses to listen on. `0.0.0.0` means all IPv4 addresses, `::` all IPv4 and IPv6 "
+        "addresses. Without IPv6, `::1` beside another address is skipped.",
     )
-    port: int = option(5672, "TCP port; 0 takes a free one and prints it.", low=0, high=65535)
+    port: int = option(
+        5672,
+        "TCP port. 0 lets the operating system choose; the broker prints the port it got.",
+        low=0,
+        high=65535,
+    )
     tls_port: int = option(
-        0, "TCP port for AMQP over TLS, usually 5671; 0: none (TLS-01).", low=0, high=65535
+        0, "TCP port for AMQP over TLS, usually 5671; 0 disables TLS (TLS-01).", low=0, high=65535
     )
     tls_cert_file: str = option(
-        "", "The broker's certificate in PEM, followed by those that lead to its authority."
+        "", "The broker's certificate in PEM, followed by the intermediate certificates."
     )
-    tls_key_file: str = option("", "Key of `tls_cert_file` in PEM, without a passphrase.")
-    tls_ca_file: str = option("", "Authorities in PEM that may sign certificates of clients.")
+    tls_key_file: str = option(
+        "", "The private key of `tls_cert_file` in PEM, without a passphrase."
+    )
+    tls_ca_file: str = option(
+        "", "Certificate authorities in PEM that may sign client certificates."
+    )
     tls_verify: str = option(
         "verify_none",
-        "Whether clients are asked for a certificate; one that is not valid ends the handshake "
+        "Whether the broker asks clients for a certificate. An invalid one ends the handshake "
         "(TLS-02).",
         choices=("verify_none", "verify_peer"),
     )
     tls_fail_if_no_peer_cert: bool = option(
-        False, "With verify_peer: no connection without a certificate of the client (TLS-02)."
+        False, "With verify_peer: reject clients that send no certificate (TLS-02)."
     )
     tls_login_from: str = option(
         "distinguished_name",
-        "What of a client's certificate is the user name of EXTERNAL (TLS-20).",
+        "Field of the client certificate that EXTERNAL uses as user name (TLS-20).",
         choices=("distinguished_name", "common_name", "subject_alternative_name"),
     )
     tls_san_type: str = option(
         "dns",
-        "Which alternative names count for `tls_login_from`.",
+        "Type of the subject alternative names that `tls_login_from` considers.",
         choices=("dns", "ip", "email", "uri"),
     )
     tls_san_index: int = option(
-        0, "Which of the alternative names of that type it is, from 0.", low=0
+        0, "Zero-based index of the subject alternative name to use.", low=0
     )
     auth_mechanisms: tuple[str, ...] = option(
         MECHANISM_NAMES,
-        "Ways to log in; EXTERNAL is offered to clients with a valid certificate only (CONN-10).",
+        "SASL mechanisms. EXTERNAL is offered only to clients with a valid certificate (CONN-10).",
     )
     # A Path is as immutable as a string, which the rule does not know.
-    data_dir: Path = option(DATA_DIR, "Directory of the journal; made if missing.")  # noqa: RUF009
+    data_dir: Path = option(DATA_DIR, "Directory of the journal; created if missing.")  # noqa: RUF009
     load_definitions: str = option(
         "",
-        "JSON file in RabbitMQ's form with what is to exist: virtual hosts, users, policies, "
-        "exchanges, queues, bindings; read at start and on SIGHUP (HTTP-43).",
+        "JSON file in RabbitMQ's format with virtual hosts, users, policies, exchanges, queues "
+        "and bindings to create. Read at start and on SIGHUP (HTTP-43).",
     )
     ready_file: str = option(
-        "", "File that gets host, ports and process id as JSON while clients can connect."
+        "",
+        "File to which the broker writes host, ports and process id as JSON, and which exists "
+        "while clients can connect.",
     )
-    node: str = option("vouchmq@localhost", "Name of this broker, told to clients and in the log.")
+    node: str = option(
+        "vouchmq@localhost", "Name of this broker, as sent to clients and written to the log."
+    )
     log_level: str = option(
         "info",
-        "Least severe event that is logged.",
+        "Minimum severity of events to log.",
         choices=("debug", "info", "warning", "error"),
     )
     log_format: str = option(
         "auto",
-        "`human`, `json`, or `auto`: human on a terminal, else JSON.",
+        "`human`, `json`, or `auto`: human on a terminal, otherwise JSON.",
         choices=("auto", "human", "json"),
     )
     default_user: str = option(
-        "guest", "The one user there is while the file has no `[[users]]` (AUTH-01)."
+        "guest", "The only user as long as the file has no `[[users]]` (AUTH-01)."
     )
     default_pass: str = option(
-        "guest", "Password of `default_user`; an empty one never logs in.", is_secret=True
+        "guest",
+        "Password of `default_user`. With an empty one that user cannot log in.",
+        is_secret=True,
     )
     default_vhost: str = option("/", "Virtual host that always exists.")
     loopback_users: tuple[str, ...] = option(
-        ("guest",), "Users who may log in from this machine only; `none` lifts it (AUTH-08)."
+        ("guest",),
+        "Users who may log in only from the broker's own machine; `none` lifts the restriction "
+        "(AUTH-08).",
     )
     handshake_timeout_s: float = option(
         10.0, "Longest time from accept to connection.open-ok (CONN-06).", low=0.1, high=3600
     )
     auth_failure_delay_s: float = option(
-        3.0, "How long a connection whose login failed is kept waiting (CONN-23).", low=0, high=60
+        3.0,
+        "Delay before the broker closes a connection whose login failed (CONN-23).",
+        low=0,
+        high=60,
     )
     auth_failures_max: int = option(
         20,
-        "Failed logins of one user from one address (of IPv6: from a network of 64 bits) after "
-        "which its logins from there are refused unchecked; 0: any number (AUTH-10).",
+        "Failed logins of one user from one address (for IPv6, from one /64 network) after "
+        "which the broker rejects further logins without checking them; 0 disables the limit "
+        "(AUTH-10).",
         low=0,
     )
     auth_failures_window_s: float = option(
         60.0,
-        "In which so many failures are forgotten, one after the other (AUTH-10).",
+        "Time in which `auth_failures_max` failed logins are forgotten, one after the other "
+        "(AUTH-10).",
         low=1,
         high=86400,
     )
     channel_max: int = option(
-        2047, "Channels per connection offered to clients; 0: no limit.", low=0, high=65535
+        2047,
+        "Channels per connection that the broker offers in tune; 0: no limit.",
+        low=0,
+        high=65535,
     )
     frame_max: int = option(
-        131072, "Largest frame in bytes offered to clients; 0: no limit.", low=0, high=0x7FFF_FFFF
+        131072,
+        "Largest frame in bytes that the broker offers in tune; 0: no limit.",
+        low=0,
+        high=0x7FFF_FFFF,
     )
     initial_frame_max: int = option(
         8192, "Largest frame in bytes before tune-ok (CONN-34).", low=4096, high=1024 * 1024
     )
     heartbeat_s: int = option(
-        60, "Heartbeat interval offered to clients; 0: none.", low=0, high=65535
+        60, "Heartbeat interval that the broker offers in tune; 0: none.", low=0, high=65535
     )
     connection_max: int = option(
-        -1, "Open connections of this broker; negative: no limit (CONN-40).", low=-1
+        -1, "Maximum number of open connections; negative: no limit (CONN-40).", low=-1
     )
     channel_max_per_node: int = option(
-        0, "Open channels of this broker; 0: no limit (CHAN-04).", low=0
+        0, "Maximum number of open channels on all connections; 0: no limit (CHAN-04).", low=0
     )
     consumer_max_per_channel: int = option(
-        0, "Consumers per channel; 0: no limit (CONS-07).", low=0
+        0, "Maximum number of consumers per channel; 0: no limit (CONS-07).", low=0
     )
     max_message_size_bytes: int = option(
         128 * MIB, "Largest message body (FRAME-38).", low=1, high=512 * MIB
     )
     tx_max_bytes: int = option(
-        64 * MIB, "Uncommitted publishes per channel (TX-15).", low=1, high=64 * 1024 * MIB
+        64 * MIB,
+        "Maximum size of the uncommitted publishes of a channel (TX-15).",
+        low=1,
+        high=64 * 1024 * MIB,
     )
     connection_memory_bytes: int = option(
         512 * MIB,
-        "What unfinished messages and uncommitted transactions of one connection may take; beyond "
-        "it the connection is closed. One message of the largest size is always taken (LIMIT-27).",
+        "Memory that incomplete messages and uncommitted transactions of one connection may "
+        "use. The broker closes connections that exceed it, but always accepts one message of "
+        "the largest size (LIMIT-27).",
         low=MIB,
         high=1024 * 1024 * MIB,
     )
     consumer_timeout_ms: int = option(
         0,
-        "Deliveries not settled within so many milliseconds cancel their consumer; 0: off "
+        "Time after which a consumer that has not acknowledged a delivery is cancelled; 0: off "
         "(CONS-70).",
         low=0,
         high=315_360_000_000,
     )
     delayed_max_messages: int = option(
         0,
-        "Messages that one delaying exchange holds, beyond which it refuses; 0: any (DELAY-21).",
+        "Maximum number of messages that a delaying exchange holds; it rejects more. 0: no "
+        "limit (DELAY-21).",
         low=0,
     )
     dlx_retry_interval_ms: int = option(
         10_000,
-        "Between two tries of a dead letter that nobody takes, at-least-once (DLX-09).",
+        "Retry interval for at-least-once dead letters that no queue has accepted yet (DLX-09).",
         low=1,
         high=86_400_000,
     )
     dlx_max_hops: int = option(
         0,
-        "Deaths after which a message is dropped instead of dead-lettered once more; 0: any "
+        "Number of times that a message may be dead-lettered before it is dropped; 0: no limit "
         "(DLX-24).",
         low=0,
     )
     delivery_count_mode: str = option(
         "returns",
-        "What counts toward a delivery limit: all `returns`, or `failures` only (REDELIVER-11).",
+        "What counts toward a delivery limit: all `returns`, or only `failures` (REDELIVER-11).",
         choices=("returns", "failures"),
     )
     default_consumer_prefetch: int = option(
         0,
-        "Prefetch of consumers on channels that never called basic.qos; 0: no limit (QOS-11).",
+        "Prefetch for consumers on channels that have not called basic.qos; 0: no limit (QOS-11).",
         low=0,
         high=65535,
     )
     qos_apply_to_existing_consumers: bool = option(
-        False, "Let basic.qos with global=0 change running consumers too (QOS-05)."
+        False, "Apply basic.qos with global=0 to existing consumers too (QOS-05)."
     )
     relaxed_redeclare: bool = option(
-        False, "Log differing arguments of a redeclared queue instead of refusing (QUEUE-25)."
+        False,
+        "Log a redeclaration of a queue with different arguments instead of refusing it "
+        "(QUEUE-25).",
     )
     update_secret_verify: bool = option(
-        False, "Check the secret of connection.update-secret; off accepts any (CONN-71)."
+        False, "Verify the secret of connection.update-secret; off accepts any secret (CONN-71)."
     )
     compat_product: str = option(
-        "VouchMQ", "`product` told to clients; some decide by it what they use (CONN-13)."
+        "VouchMQ",
+        "`product` in the server properties, by which some clients choose features (CONN-13).",
     )
-    compat_version: str = option("", "`version` told to clients; empty: our own (CONN-13).")
+    compat_version: str = option(
+        "", "`version` in the server properties; empty: the version of VouchMQ (CONN-13)."
+    )
     compat_client_x_death: bool = option(
-        True, "Let counts go on from an x-death header that a client has published (DLX-22)."
+        True, "Continue the counts of an x-death header that a client published (DLX-22)."
     )
     compat_reject_immediate: bool = option(
-        False, "Answer immediate=1 with 540, as RabbitMQ does, instead of obeying it."
+        False, "Reject immediate=1 with 540, as RabbitMQ does, instead of honoring it."
     )
     compat_reject_prefetch_size: bool = option(
-        False, "Answer a prefetch size with 540, as RabbitMQ does, instead of obeying it."
+        False, "Reject a prefetch size with 540, as RabbitMQ does, instead of honoring it."
     )
     compat_reject_recover: bool = option(
-        False, "Answer recover(requeue=0) with 540, as RabbitMQ does, instead of obeying it."
+        False, "Reject recover(requeue=0) with 540, as RabbitMQ does, instead of honoring it."
     )
     compat_reject_flow: bool = option(
         False,
-        "Answer a client's channel.flow(active=0) with 540, as RabbitMQ does, instead of obeying.",
+        "Reject a client's channel.flow(active=0) with 540, as RabbitMQ does, instead of "
+        "honoring it.",
     )
     deliver_high_water_bytes: int = option(
         MIB,
-        "Bytes waiting for a consumer's socket at which deliveries to it stop.",
+        "Output buffer size of a connection at which deliveries to its consumers pause.",
         low=4096,
         high=1024 * MIB,
     )
     unsynced_limit_bytes: int = option(
         32 * MIB,
-        "Bytes waiting for the disk at which publishers are no longer read (LIMIT-20).",
+        "Amount of data waiting for the disk at which the broker stops reading from publishers "
+        "(LIMIT-20).",
         low=MIB,
         high=4096 * MIB,
     )
     queue_memory_bytes: int = option(
         64 * MIB,
-        "Memory that waiting messages of one queue may take; those behind stay on disk (LIMIT-21).",
+        "Memory that the ready messages of one queue may use; further messages stay on disk "
+        "(LIMIT-21).",
         low=64 * 1024,
         high=1024 * 1024 * MIB,
     )
     queues_memory_bytes: int = option(
         512 * MIB,
-        "Memory that waiting messages of all queues together may take (LIMIT-21).",
+        "Memory that the ready messages of all queues together may use (LIMIT-21).",
         low=64 * 1024,
         high=1024 * 1024 * MIB,
     )
     vm_memory_high_watermark: str = option(
         "0.6",
-        "Memory in use at which publishers wait: a share of RAM or of the control group's limit, "
-        "or an amount like 2GB (LIMIT-01).",
+        "Memory use at which the broker blocks publishers: a share of RAM or of the control "
+        "group's limit, or an amount like 2GB (LIMIT-01).",
     )
     disk_free_limit: str = option(
         "50MB",
-        "Free disk space at which publishers wait: an amount, or a share of RAM like 1.5; "
-        "0: none (LIMIT-01).",
+        "Free disk space below which the broker blocks publishers: an amount, or a share of RAM "
+        "like 1.5; 0 disables the alarm (LIMIT-01).",
     )
     blocked_connection_log_after_s: float = option(
-        30.0, "A publisher that waits longer for an alarm is logged (LIMIT-16).", low=0.1
+        30.0,
+        "Time after which the log reports a publisher blocked by an alarm (LIMIT-16).",
+        low=0.1,
     )
     ledger_enabled: bool = option(
-        False, "Write down what becomes of every message, for audits; also `vouchmq ledger on`."
+        False,
+        "Record the lifecycle of every message in the ledger, for audits; also `vouchmq ledger "
+        "on`.",
     )
     ledger_dir: str = option(
         "", "Directory of the ledger, which several brokers may share; empty: `ledger` in data_dir."
     )
     ledger_broker: str = option(
         "",
-        "This broker's name in the ledger, the first part of its files: letters, digits and "
-        "`_.@-`; empty: made of `node`.",
+        "Name of this broker in the ledger, the first part of its file names: letters, digits "
+        "and `_.@-`; empty: derived from `node`.",
     )
     ledger_detail: str = option(
         "runs",
-        "`messages` also writes down the message-id of each publish, which costs some more.",
+        "`messages` also records the message-id of each publish, at some cost.",
         choices=("runs", "messages"),
     )
     ledger_sync: str = option(
         "off",
-        "`group`: the ledger is on disk before each sync of the journal: a power cut leaves no "
-        "message without its events; `off`: only the end of the broker's process leaves none.",
+        "`group`: the ledger is synced before each sync of the journal, so that even after a "
+        "power cut every message has its events; `off`: after a crash of the process every "
+        "message has them, but perhaps not after a power cut.",
         choices=("off", "group"),
     )
     ledger_compress: str = option(
-        "none", "How files of the ledger are packed that are full.", choices=("none", "gz")
+        "none", "Compression of completed ledger files.", choices=("none", "gz")
     )
     ledger_file_bytes: int = option(
-        64 * MIB, "Size at which another file of the ledger is begun.", low=65536, high=1024 * MIB
+        64 * MIB,
+        "Size at which the broker starts the next ledger file.",
+        low=65536,
+        high=1024 * MIB,
     )
     ledger_rotate_s: float = option(
-        60.0, "Age at which another file of the ledger is begun.", low=1, high=86400
+        60.0, "Age at which the broker starts the next ledger file.", low=1, high=86400
     )
     ledger_buffer_bytes: int = option(
         8 * MIB,
-        "Lines that may wait for the ledger's disk; beyond it they are dropped, which it says.",
+        "Maximum size of the lines waiting for the ledger's disk. The broker drops lines beyond "
+        "it, and the ledger records how many.",
         low=65536,
         high=1024 * MIB,
     )
     ledger_inventory_s: float = option(
-        3600.0, "Between two inventories of all queues; 0: only when asked.", low=0, high=604800
+        3600.0,
+        "Interval between inventories of all queues; 0: only on request.",
+        low=0,
+        high=604800,
     )
     ledger_keep_hours: float = option(
-        168.0, "Files of the ledger that are older are removed; 0: none.", low=0, high=87600
+        168.0, "Age at which ledger files are removed; 0 removes none.", low=0, high=87600
     )
     ledger_keep_bytes: int = option(
-        8192 * MIB, "The oldest files beyond so much are removed; 0: none.", low=0, high=1 << 50
+        8192 * MIB,
+        "Total size of ledger files beyond which the oldest are removed; 0 removes none.",
+        low=0,
+        high=1 << 50,
     )
     segment_size_bytes: int = option(
-        64 * MIB, "Size of one preallocated file of the journal.", low=MIB, high=1024 * MIB
+        64 * MIB, "Size of one preallocated segment of the journal.", low=MIB, high=1024 * MIB
     )
     recovery_read_bytes: int = option(
         256 * MIB,
-        "So much of the journal, its newest part, is read and checked at each start; what is older "
-        "is checked when it is read.",
+        "Amount of the newest part of the journal that each start reads and verifies; older "
+        "parts are verified when they are read.",
         low=0,
         high=1 << 50,
     )
     recovery_on_corruption: str = option(
         "quarantine",
-        "Damage that is found at start: set it aside, report it and serve the rest, or refuse to "
-        "start (DURABLE-14).",
+        "What to do about damage found at start: quarantine it, report it and serve the rest, "
+        "or refuse to start (DURABLE-14).",
         choices=("quarantine", "refuse"),
     )
     durability_fsync: bool = option(
-        True, "Off: confirms no longer mean anything; for tests and benchmarks (DURABLE-11)."
+        True, "Off makes confirms meaningless; for tests and benchmarks only (DURABLE-11)."
     )
     shutdown_timeout_s: float = option(
-        4.0, "Longest wait for clients to answer when the broker stops.", low=0, high=600
+        4.0,
+        "Longest time that the broker waits for clients to close when it stops.",
+        low=0,
+        high=600,
     )
     users: tuple[UserAccount, ...] = field(
         default=(), metadata={"doc": "`[[users]]` of the file; they replace `default_user`."}
@@ -502,25 +561,27 @@ def _require_sensible(name: str, text: str, amount: Amount) -> None:
     """Refuse amounts that mean no alarm, or always one, to who meant another."""
     is_watermark = name == "vm_memory_high_watermark"
     if is_watermark and amount.share is not None and not 0 < amount.share <= 1:
-        raise SettingsError(f"{name}: expected a share of memory above 0.0 up to 1.0, not {text}")
+        raise SettingsError(
+            f"{name}: expected a share of memory above 0.0 and at most 1.0, not {text}"
+        )
     if amount.share is None and (is_watermark or amount.octets) and amount.octets < LEAST_OCTETS:
         raise SettingsError(
-            f"{name}: {text} is {amount.octets} bytes, and at least 1MB makes sense; a share has a "
-            "point, as in 0.6 or 1.0"
+            f"{name}: {text} is {amount.octets} bytes, but the minimum is 1MB; a share "
+            "has a decimal point, such as 0.6 or 1.0"
         )
 
 
 def _require_consistent(settings: Settings) -> None:
     """What no single setting can tell."""
     if 0 < settings.frame_max < 4096:
-        raise SettingsError(f"frame_max: {settings.frame_max} is not 0 and not at least 4096")
+        raise SettingsError(f"frame_max: expected 0 or at least 4096, not {settings.frame_max}")
     if not all(settings.host) or not settings.host:
-        raise SettingsError("host: expected an address; 0.0.0.0 or :: is every interface")
+        raise SettingsError("host: expected an address; 0.0.0.0 or :: means all interfaces")
     name = settings.ledger_broker
     if name and (name != file_name_part(name) or len(name) > LEDGER_BROKER_OCTETS):
         raise SettingsError(
-            f"ledger_broker: expected at most {LEDGER_BROKER_OCTETS} of A-Z a-z 0-9 _ . @ -, the "
-            f"first of them no . or -, not {name!r}"
+            f"ledger_broker: expected at most {LEDGER_BROKER_OCTETS} of the characters A-Z a-z "
+            f"0-9 _ . @ -, not beginning with . or -, and not {name!r}"
         )
     for name in ("default_vhost", "default_user"):
         size = len(getattr(settings, name).encode("utf-8", "surrogateescape"))
@@ -535,7 +596,9 @@ def _require_consistent(settings: Settings) -> None:
     mechanisms = settings.auth_mechanisms
     if not mechanisms or not set(mechanisms) <= set(MECHANISM_NAMES):
         names = ", ".join(MECHANISM_NAMES)
-        raise SettingsError(f"auth_mechanisms: expected some of {names}, not {show(mechanisms)}")
+        raise SettingsError(
+            f"auth_mechanisms: expected one or more of {names}, not {show(mechanisms)}"
+        )
     if settings.tls_port and settings.tls_port == settings.port:
-        raise SettingsError(f"tls_port: {settings.tls_port} is port too")
+        raise SettingsError(f"tls_port and port are both {settings.port}; they must differ")
     require_known_vhosts(settings.all_users(), settings.all_vhosts())
