@@ -27,28 +27,28 @@ EXIT_FAILED = 1
 EXIT_STARTUP = 2
 RULE_ID: Final = re.compile(r" \([A-Z]+-\d\d\)")
 LEDGER_VERBS: Final = {
-    "on": "begin to write down events",
-    "off": "end it, with inventories; prints the newest file",
-    "status": "say whether it is on, and how many lines it has lost",
-    "inventory": "take inventories of all queues; prints the file in which they end",
-    "rotate": "give what was written until now up for reading; prints the newest file",
+    "on": "start recording events",
+    "off": "stop, after inventories of all queues; print the newest file",
+    "status": "show whether it is on, and how many lines it has dropped",
+    "inventory": "take inventories of all queues; print the file in which they end",
+    "rotate": "close the current file so that it can be read, and print its path",
 }
 # Of the extra `spark`: programs of their own that import nothing of ours, and their modules.
 LISTINGS: Final = {
     "vhosts": "virtual hosts",
     "queues": "queues, their messages and consumers",
     "exchanges": "exchanges",
-    "bindings": "bindings, but those of the default exchange",
+    "bindings": "bindings, without those of the default exchange",
     "connections": "connections",
-    "channels": "channels, what is unacknowledged and unconfirmed there",
+    "channels": "channels, with unacknowledged deliveries and unconfirmed publishes",
     "consumers": "consumers",
-    "alarms": "alarms, and what they look at",
+    "alarms": "alarms, with the values and limits that they compare",
     "store": "the journal: LSNs, segments, syncs",
 }
 SPARK_COMMANDS: Final = {
-    "audit": ("vouchmq.spark.audit.cli", "judge what ledgers tell of every message"),
-    "archive": ("vouchmq.spark.archive.cli", "read a queue or stream into a table"),
-    "replay": ("vouchmq.spark.replay.cli", "publish an archive's messages again"),
+    "audit": ("vouchmq.spark.audit.cli", "verify from ledgers what became of every message"),
+    "archive": ("vouchmq.spark.archive.cli", "copy a queue or stream into a table"),
+    "replay": ("vouchmq.spark.replay.cli", "publish the messages of an archive again"),
 }
 
 
@@ -80,7 +80,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="vouchmq", description="A message broker for AMQP 0-9-1.", allow_abbrev=False
+        prog="vouchmq", description="VouchMQ, a message broker for AMQP 0-9-1.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"vouchmq {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -88,26 +88,34 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="run the broker",
         description="Run the broker until SIGTERM or SIGINT.",
-        epilog="Every setting may also stand in the file, or in the environment: "
+        epilog="You can also set each of these in the configuration file or in the environment: "
         f"{s.flag_name('data_dir')} is {s.environment_name('data_dir')}.",
         allow_abbrev=False,
     )
     _add_settings(serve, [field.name for field in s.scalar_fields()])
     ping = commands.add_parser(
         "ping",
-        help="ask a running broker whether it answers",
-        description="Exit 0 when the broker answers, 1 with a reason when it does not.",
+        help="check that a broker answers",
+        description="Exit 0 if the broker answers, 1 with the reason if it does not.",
         allow_abbrev=False,
     )
     _add_settings(ping, ["host", "port"])
-    _add_store(commands.add_parser("store", help="look into a data directory", allow_abbrev=False))
+    _add_store(commands.add_parser("store", help="inspect a data directory", allow_abbrev=False))
     _add_definitions(
-        commands.add_parser("definitions", help="export what is declared", allow_abbrev=False)
+        commands.add_parser("definitions", help="export definitions", allow_abbrev=False)
     )
-    _add_ledger(commands.add_parser("ledger", help="switch the ledger", allow_abbrev=False))
-    _add_list(commands.add_parser("list", help="show what a broker has", allow_abbrev=False))
+    _add_ledger(
+        commands.add_parser(
+            "ledger", help="control the ledger of a running broker", allow_abbrev=False
+        )
+    )
+    _add_list(
+        commands.add_parser("list", help="list what a running broker has", allow_abbrev=False)
+    )
     commands.add_parser(
-        "conformance", help="test any broker, rule by rule (conformance --help)", add_help=False
+        "conformance",
+        help="test any AMQP 0-9-1 broker against the specification (conformance --help)",
+        add_help=False,
     )
     for name, (_, text) in SPARK_COMMANDS.items():
         commands.add_parser(name, help=f"{text} ({name} --help)", add_help=False)
@@ -118,23 +126,25 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     check = verbs.add_parser(
         "check",
-        help="say what a data directory holds, and whether it is whole",
-        description="Read a data directory, changing nothing; the broker may be running. "
-        "Exit 0 when all is well, 1 when damage is found, 2 when it cannot be read.",
+        help="summarize a data directory and verify its checksums",
+        description="Read a data directory without changing it; the broker may be running. "
+        "Exit 0 if it is intact, 1 if it is damaged, 2 if it cannot be read.",
         allow_abbrev=False,
     )
     dump = verbs.add_parser(
         "dump",
         help="print the messages in a data directory",
-        description="Print each live message of a data directory in the order of publishing, "
-        "changing nothing. Exit codes are those of check.",
+        description="Print each live message of a data directory in publishing order, without "
+        "changing anything. The exit codes are those of check.",
         allow_abbrev=False,
     )
-    dump.add_argument("--queue", metavar="NAME", help="only messages of queues of this name")
-    dump.add_argument("--vhost", metavar="NAME", help="only queues of this virtual host")
+    dump.add_argument("--queue", metavar="NAME", help="only messages in queues with this name")
+    dump.add_argument("--vhost", metavar="NAME", help="only queues in this virtual host")
     for verb in (check, dump):
         verb.add_argument("directory", metavar="DIR", type=Path, help="the data directory")
-        verb.add_argument("--json", action="store_true", help="JSON; for dump, one line each")
+        verb.add_argument(
+            "--json", action="store_true", help="print JSON; dump prints one line for each message"
+        )
 
 
 def _add_definitions(parser: argparse.ArgumentParser) -> None:
@@ -143,8 +153,8 @@ def _add_definitions(parser: argparse.ArgumentParser) -> None:
         "export",
         help="print the definitions in a data directory",
         description="Print virtual hosts, policies, durable exchanges, queues and bindings of a "
-        "data directory in the form that --load-definitions reads, changing nothing; the broker "
-        "may be running. Exit codes are those of store check.",
+        "data directory in the format that --load-definitions reads. Nothing is changed; the "
+        "broker may be running. The exit codes are those of store check.",
         allow_abbrev=False,
     )
     _add_settings(export, ["data_dir"])
@@ -156,8 +166,8 @@ def _add_ledger(parser: argparse.ArgumentParser) -> None:
         verb = verbs.add_parser(
             name,
             help=text,
-            description="Ask the broker that runs on a data directory. Exit 0 when it is done, "
-            "1 with a reason when it is refused, 2 when no broker runs there.",
+            description="Send the command to the broker that uses a data directory. Exit 0 if it "
+            "succeeds, 1 with the reason if the broker refuses, 2 if no broker uses it.",
             allow_abbrev=False,
         )
         _add_settings(verb, ["data_dir"])
@@ -169,11 +179,11 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
         verb = verbs.add_parser(
             name,
             help=text,
-            description="Ask the broker that runs on a data directory. Columns are separated by "
-            "tabs. Exit 0 when it is done, 1 when it is refused, 2 when no broker runs there.",
+            description="Ask the broker that uses a data directory. Columns are separated by tabs. "
+            "Exit 0 on success, 1 if the broker refuses, 2 if no broker uses the directory.",
             allow_abbrev=False,
         )
-        verb.add_argument("--json", action="store_true", help="a line of JSON for each row")
+        verb.add_argument("--json", action="store_true", help="print one JSON object per line")
         _add_settings(verb, ["data_dir"])
 
 

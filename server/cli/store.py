@@ -84,7 +84,7 @@ def look(directory: Path) -> Found:
         if is_last or holder is None or not inspection.damaged:
             break
     if not inspection.version and not inspection.set_aside:
-        raise DataDirUnreadable(f"{directory} holds no journal of VouchMQ")
+        raise DataDirUnreadable(f"{directory} contains no VouchMQ journal")
     names = Names()
     for record in inspection.definitions:
         try:
@@ -174,8 +174,8 @@ def _wanted(names: Names, queue: str | None, vhost: str | None) -> frozenset[int
     )
     if not wanted:
         where = f" in virtual host '{clean(vhost)}'" if vhost is not None else ""
-        what = "any queue" if queue is None else f"a queue '{clean(queue)}'"
-        raise StoreError(f"the definitions do not know {what}{where}")
+        what = "queue" if queue is None else f"queue '{clean(queue)}'"
+        raise StoreError(f"the definitions have no {what}{where}")
     return wanted
 
 
@@ -194,23 +194,23 @@ def _print_found(found: Found, out: TextIO) -> None:
         f"notes           {sum(inspection.notes.values())}",
         f"definitions     {len(names.vhosts)} virtual hosts, {len(names.exchanges)} exchanges, "
         f"{len(names.queues)} queues, {len(names.bindings)} bindings",
-        f"torn tail       {_octets(inspection.torn_bytes) if inspection.torn_bytes else 'none'}",
-        f"sealed          {'yes, by a clean stop' if inspection.is_sealed else 'no'}",
+        f"torn tail       {_size_text(inspection.torn_bytes) if inspection.torn_bytes else 'none'}",
+        f"sealed          {'yes, by a clean shutdown' if inspection.is_sealed else 'no'}",
     ]
     print("\n".join(lines), file=out)
     if names.unreadable:
         print(f"{names.unreadable} definitions cannot be read by this version", file=out)
     _print_table(
         "segments",
-        ("segment", "size", "used", "blocks", "live copies", "live octets", ""),
+        ("segment", "size", "used", "blocks", "live copies", "live bytes", ""),
         [
             (
                 each.name,
-                _octets(each.size_bytes),
-                _octets(each.used_bytes),
+                _size_text(each.size_bytes),
+                _size_text(each.used_bytes),
                 str(each.blocks),
                 str(each.live_copies),
-                _octets(each.live_bytes),
+                _size_text(each.live_bytes),
                 "damaged" if each.is_damaged else "",
             )
             for each in inspection.segments
@@ -219,7 +219,7 @@ def _print_found(found: Found, out: TextIO) -> None:
     )
     _print_table(
         "queues",
-        ("queue", "id", "messages", "octets", "first LSN", "last LSN", "redelivered"),
+        ("queue", "id", "messages", "bytes", "first LSN", "last LSN", "redelivered"),
         [
             (names.of_queue(queue_id), str(queue_id), *_of_queue(view))
             for queue_id, view in _all_queues(found).items()
@@ -230,9 +230,11 @@ def _print_found(found: Found, out: TextIO) -> None:
     for damage in inspection.damaged:
         print(_of_damage(damage, names), file=out)
     if inspection.unroutable:
-        print(f"{inspection.unroutable} messages are whole, but for which queue is lost", file=out)
+        print(
+            f"{inspection.unroutable} messages are intact, but their queues are unknown", file=out
+        )
     for name in inspection.set_aside:
-        print(f"set aside by an earlier recovery: {name}", file=out)
+        print(f"quarantined by an earlier recovery: {name}", file=out)
     print("damage was found" if _exit_code(inspection) else "no damage", file=out)
 
 
@@ -259,7 +261,7 @@ def _together(one: QueueView, other: QueueView) -> QueueView:
 def _of_queue(view: QueueView) -> tuple[str, str, str, str, str]:
     if not view.count:
         return ("0", "0", "", "", "")
-    size = _octets(view.size_bytes)
+    size = _size_text(view.size_bytes)
     return (
         str(view.count),
         size,
@@ -271,18 +273,18 @@ def _of_queue(view: QueueView) -> tuple[str, str, str, str, str]:
 
 def _of_damage(damage: Damaged, names: Names) -> str:
     lost = max(0, damage.last_lsn - damage.first_lsn + 1)
-    where = f"{damage.segment} at offset {damage.offset}, {_octets(damage.size_bytes)}"
+    where = f"{damage.segment} at offset {damage.offset}, {_size_text(damage.size_bytes)}"
     queues = ", ".join(names.of_queues(damage.queue_ids)) or "unknown"
     what = f"LSNs {damage.first_lsn} to {damage.last_lsn} ({lost})" if lost else "no message"
-    return f"DAMAGED: {where}: may have lost {what}; queues touched: {queues}"
+    return f"DAMAGED: {where}: may have lost {what}; affected queues: {queues}"
 
 
 def _beside(holder: int) -> str:
     who = f"process {holder}" if holder else "a process"
-    return f"note: {who} serves this directory; what is shown is as of a moment ago"
+    return f"note: {who} uses this directory; the figures are a snapshot"
 
 
-def _octets(size: int) -> str:
+def _size_text(size: int) -> str:
     amount = float(size)
     for unit in ("B", "KiB", "MiB"):
         if amount < 1024:
@@ -382,7 +384,7 @@ def _describe(
 
 
 def _content(raw: bytes) -> dict[str, object]:
-    """Properties, size and first octets of the body, as far as they can be told."""
+    """Properties, size and first bytes of the body, as far as they can be told."""
     end = FRAME_HEADER_SIZE + int.from_bytes(raw[3:7], "big")
     header = raw[FRAME_HEADER_SIZE:end]
     body_at = end + 1 + FRAME_HEADER_SIZE

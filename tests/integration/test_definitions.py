@@ -284,4 +284,4 @@ def test_export_of_nothing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert "holds no journal" in done.stderr
+    assert "contains no VouchMQ journal" in done.stderr
