@@ -6,12 +6,15 @@ page of a scratch file for those that it does not. Spans come back in order, a p
 when the head runs out. A plain queue within its budget has no backlog and pays nothing.
 
 While anything is unacked only messages that were never handed out are paged, so whatever is
-requeued belongs before every span, and order needs no merging here (see `Line.put_back`).
+requeued belongs before every span, and order needs no merging. There is one exception: after a
+restart all ready messages are spans, those that had been handed out before it too, and a message
+whose retry delay ends then may belong between two of them (`Backlog.insert`, ACK-10).
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
 from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -96,6 +99,22 @@ class StoredSpan:
     def __init__(self, lsns: Sequence[int]) -> None:
         contiguous = len(lsns) > 1 and lsns[-1] - lsns[0] + 1 == len(lsns)
         self.lsns: Sequence[int] = range(lsns[0], lsns[-1] + 1) if contiguous else array("Q", lsns)
+
+
+def merged(span: StoredSpan, lsns: Sequence[int]) -> list[StoredSpan]:
+    """A span with some LSNs put between its own; a long one is cut, so that few are copied twice.
+
+    The span's own sequence stays as it is: a listing may be reading it (`Backlog.held_spans`).
+    """
+    own = span.lsns
+    if not lsns:
+        return [span]
+    if len(own) > SPAN_MESSAGES:
+        middle = len(own) // 2
+        at = bisect_left(lsns, own[middle])
+        older, newer = StoredSpan(own[:middle]), StoredSpan(own[middle:])
+        return merged(older, lsns[:at]) + merged(newer, lsns[at:])
+    return [StoredSpan(sorted([*own, *lsns]))]
 
 
 class ScratchSpan:
@@ -185,6 +204,37 @@ class Backlog:
         ]
         spans.append(array("Q", [message[2] >> 1 for message in self.tail]))
         return spans
+
+    @property
+    def first_lsn(self) -> int:
+        """Of the oldest stored message at its head, 0: there is none."""
+        span = self._spans[0] if self._spans else None
+        return span.lsns[0] if isinstance(span, StoredSpan) else 0
+
+    def insert(self, lsns: Sequence[int]) -> None:
+        """Put stored messages at their places among the spans, by their LSNs, which ascend."""
+        at = 0
+        spans: deque[StoredSpan | ScratchSpan] = deque()
+        for span in self._spans:
+            oldest, newest = (
+                (span.lsns[0], span.lsns[-1])
+                if isinstance(span, StoredSpan)
+                else (span.all_lsns[0], span.all_lsns[-1])
+            )
+            if isinstance(span, StoredSpan):
+                end = bisect_left(lsns, newest, at)
+                spans += merged(span, lsns[at:end])
+            else:
+                # Of a scratch page nothing was handed out yet: all of this is older.
+                end = bisect_left(lsns, oldest, at)
+                spans += [StoredSpan(lsns[at:end])] if at < end else []
+                spans.append(span)
+            at = end
+        if at < len(lsns):
+            spans.append(StoredSpan(lsns[at:]))
+        self._spans = spans
+        self.count += len(lsns)
+        self.paged_count += len(lsns)
 
     @property
     def newest_lsn(self) -> int:

@@ -198,6 +198,10 @@ class ReadyList:
 
     def return_delivered(self, messages: list[Message]) -> None:
         """Put messages back at their original places (ACK-10)."""
+        if self.backlog is not None and 0 < self.backlog.first_lsn * 2 < max(map(seq_of, messages)):
+            messages = self._return_behind(self.backlog, messages)
+            if not messages:
+                return
         ready = self.ready
         octets = sum(map(len, map(RAW_OF, messages))) + len(messages) * MESSAGE_OVERHEAD_OCTETS
         self.octets += octets
@@ -221,6 +225,15 @@ class ReadyList:
                 self.requeued.add(list(ready))
                 ready.clear()
             self.requeued.add(back)
+
+    def _return_behind(self, backlog: Backlog, messages: list[Message]) -> list[Message]:
+        """Put back what belongs among messages that a restart left on disk; gives the others."""
+        first_seq = backlog.first_lsn * 2
+        behind = [message for message in messages if message[2] & 1 and message[2] > first_seq]
+        backlog.insert(sorted(message[2] >> 1 for message in behind))
+        if self.ready_bytes is not None:
+            self.ready_bytes.add(behind)
+        return [message for message in messages if not message[2] & 1 or message[2] < first_seq]
 
     def extract(self, lsns: Container[int]) -> list[Message]:
         """Take stored messages out that have just been restored, and nobody has read yet."""

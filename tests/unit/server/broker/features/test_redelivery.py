@@ -234,3 +234,28 @@ def test_a_restart_counts_nothing_for_one_that_expired_unseen(is_purged: bool) -
     client.open()
     found = [got(client, "q", no_ack=False) for _ in range(2)]
     assert [(what.body, counts(what)[0]) for what in found] == [(b"unseen", None), (b"seen", 1)]
+
+
+@pytest.mark.parametrize("waiting", [(0, 1, 4), (5,), (2, 3)])
+def test_after_a_restart_a_retry_returns_to_its_original_position(waiting: tuple[int, ...]) -> None:
+    """ACK-10, REDELIVER-22: messages older than it may still be on disk, and unread."""
+    world = DiskWorld(rings=True)
+    client = world.connect()
+    client.open()
+    table: Any = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 10_000}
+    client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=table))
+    for number in range(6):
+        client.send(wire.publish(1, "q", b"%d" % number, wire.persistent()))
+    world.sync()
+    there = [got(client, "q", no_ack=False) for _ in range(6)]
+    for number in waiting:
+        give_back(client, there[number])
+    # Delivery counts go to disk with the next block.
+    client.send(wire.publish(1, "q", b"6", wire.persistent()))
+    world.sync()
+    world = world.after_power_cut()
+    client = world.connect()
+    client.open()
+    assert [queue.ready_count for queue in world.vhost.queues.values()] == [7 - len(waiting)]
+    world.pass_time(10.1)
+    assert bodies(client, "q") == [b"%d" % number for number in range(7)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from array import array
 from collections.abc import Sequence
 
 import pytest
@@ -356,3 +357,17 @@ class TestCopiesThatTheJournalHoldsForOthers:
             world.pass_time(10.0)
         assert amqp_client.bodies(client, "t") == published
         assert not world.fatal
+
+
+def test_stored_messages_are_put_between_those_of_a_backlog() -> None:
+    backlog = Backlog(FakePagedStore())
+    backlog.restore([range(0, 5000, 2), range(5000, 6000), array("Q", range(6001, 7000, 3))])
+    listed = backlog.held_spans()
+    before = [list(span) for span in listed]
+    added = [1, 3, 4001, 4999, 6000, 6002, 9000]
+    backlog.insert(added)
+    held = [lsn for span in backlog.held_spans() for lsn in span]
+    assert held == sorted([lsn for span in before for lsn in span] + added)
+    assert backlog.count == backlog.paged_count == len(held)
+    # What was listed before stays as it was.
+    assert [list(span) for span in listed] == before
