@@ -59,9 +59,7 @@ def timed(cpu: list[float], wall: list[float]) -> Iterator[None]:
 
 def measure(directory: Path, segments: int, row: int, block: int) -> dict[str, float]:
     disk = FileDisk(directory)
-    journal, _ = open_journal(
-        disk, segment_size_bytes=SEGMENT_SIZE_BYTES, snapshot=list, wall_ms=lambda: 0
-    )
+    journal, _ = open_journal(disk, segment_size_bytes=SEGMENT_SIZE_BYTES, wall_ms=lambda: 0)
     commit = GroupCommit(
         journal,
         SyncInline(),

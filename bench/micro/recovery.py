@@ -39,9 +39,7 @@ def wall_ms() -> int:
 def fill(directory: str, count: int) -> None:
     """Publish in turns of 100, with a settle of something else in each tenth."""
     disk = FileDisk(directory)
-    journal, _ = open_journal(
-        disk, segment_size_bytes=SEGMENT_SIZE_BYTES, snapshot=list, wall_ms=wall_ms
-    )
+    journal, _ = open_journal(disk, segment_size_bytes=SEGMENT_SIZE_BYTES, wall_ms=wall_ms)
     commit = GroupCommit(
         journal,
         SyncInline(),
@@ -74,7 +72,6 @@ def start(directory: str, mode: str) -> dict[str, float]:
     journal, recovered = open_journal(
         disk,
         segment_size_bytes=SEGMENT_SIZE_BYTES,
-        snapshot=list,
         wall_ms=wall_ms,
         whole_bytes=WHOLE_BYTES if mode == "summaries" else 1 << 62,
     )

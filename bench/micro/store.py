@@ -31,7 +31,6 @@ def open_empty(directory: str, worker: SyncWorker) -> tuple[Journal, GroupCommit
     journal, _ = open_journal(
         FileDisk(directory),
         segment_size_bytes=SEGMENT_SIZE_BYTES,
-        snapshot=list,
         wall_ms=lambda: time.time_ns() // 1_000_000,
     )
     commit = GroupCommit(
@@ -123,7 +122,6 @@ def measure_recovery(directory: str, count: int) -> tuple[float, int]:
     journal, recovered = open_journal(
         FileDisk(directory),
         segment_size_bytes=SEGMENT_SIZE_BYTES,
-        snapshot=list,
         wall_ms=lambda: time.time_ns() // 1_000_000,
     )
     seconds = time.perf_counter() - started

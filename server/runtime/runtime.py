@@ -252,6 +252,7 @@ class BrokerRuntime:
 
     def _begin(self, recovered_lsn: int, random_token: Callable[[], str]) -> None:
         """Note that the broker has started on this data directory (DURABLE-27)."""
+        self.journal.ask(self)
         self._define(self.broker.data_directory.begin(recovered_lsn, random_token))
         self.journal.learn_definitions()
 
@@ -359,9 +360,6 @@ class BrokerRuntime:
         return open_journal(
             self._disk,
             segment_size_bytes=settings.segment_size_bytes,
-            snapshot=self.broker.definitions,
-            recall=self._recall,
-            position_of=self._position_of,
             wall_ms=self.journal_clock.now_ms,
             refuse_damage=settings.recovery_on_corruption == "refuse",
             whole_bytes=settings.recovery_read_bytes,
@@ -525,14 +523,18 @@ class BrokerRuntime:
         self._stored.pop(queue_id, None)
         return self.write_rejection.drop_queue(queue_id)
 
-    def _recall(self, scope_id: int, key: bytes) -> bytes | None:
+    def definitions(self) -> list[bytes]:
+        """See `StateOwner`."""
+        return self.broker.definitions()
+
+    def recall(self, scope_id: int, key: bytes) -> bytes | None:
         """The value of a note by now; who is gone wants none."""
         queue = self._stored.get(scope_id)
         if isinstance(queue, Stream):
             return queue.recall(key)
         return queue.hooks.recall(key) if queue is not None and queue.hooks is not None else None
 
-    def _position_of(self, queue_id: int, lsn: int) -> int | None:
+    def position_of(self, queue_id: int, lsn: int) -> int | None:
         """The offset of a message in a stream."""
         queue = self._stored.get(queue_id)
         return queue.position_of(lsn) if isinstance(queue, Stream) else None

@@ -30,7 +30,7 @@ It must not know AMQP connections, queues' names, the clock, threads or the loop
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from vouchmq.store.disk import Disk, DiskFile, Syncable
 from vouchmq.store.errors import WriteFailed
@@ -81,14 +81,32 @@ class JournalState:
     notes: dict[int, dict[bytes, bytes]] = field(default_factory=dict)
 
 
+class StateOwner(Protocol):
+    """Who has the state that the journal writes again when a segment begins or goes."""
+
+    def definitions(self) -> list[bytes]:
+        """Return all current definition records; called when a segment begins.
+
+        Replay may meet a definition both there and after it, so applying one twice must be
+        harmless.
+        """
+
+    def recall(self, scope_id: int, key: bytes) -> bytes | None:
+        """Return the value that a note's key has by now, None if it is not wanted any more."""
+
+    def position_of(self, queue_id: int, lsn: int) -> int | None:
+        """Return the position of a message in a queue that numbers its messages."""
+
+
 class Journal:
     """The open journal. Made by `open_journal` only.
 
-    LSNs start at 1 and are handed out in order. `snapshot` returns all current definition
-    records; it is called when a new segment begins. Replay may meet a definition both in a
-    snapshot and after it, so applying one twice must be harmless. `wall_ms` gives the time of
-    day in milliseconds; it is asked once per block with messages. `position_of` gives that of a
-    message which is moved.
+    LSNs start at 1 and are handed out in order. `wall_ms` gives the time of day in milliseconds;
+    it is asked once per block with messages.
+
+    What a journal must know of the state of the broker to write it again (definitions, notes,
+    positions) it has from recovery, and keeps up to date itself: so it can be written as soon as
+    it exists. `ask` gives it an owner of that state, who knows better what still matters.
     """
 
     def __init__(
@@ -96,10 +114,9 @@ class Journal:
         disk: Disk,
         *,
         segment_size_bytes: int,
-        snapshot: Callable[[], list[bytes]],
         wall_ms: Callable[[], int],
         state: JournalState,
-        position_of: PositionOf = lambda _queue_id, _lsn: None,
+        position_of: PositionOf,
     ) -> None:
         self.disk = disk
         self.next_lsn = state.next_lsn
@@ -111,7 +128,7 @@ class Journal:
         self._chain = SegmentChain(disk, segment_size_bytes, state.chain)
         self._index = state.index
         self._reader = Reader(disk, state.index, self.distrust)
-        self._snapshot = Snapshot(snapshot, state.definitions)
+        self._snapshot = Snapshot(state.definitions)
         self._wall_ms = wall_ms
         self._all_marks = state.marks
         # What the current turn has buffered, and the routes of this and earlier ones.
@@ -127,7 +144,7 @@ class Journal:
         self._route_limit = _MAX_ROUTES
         self._turn = Pending()
         # Positions of messages that are moved, in queues that number theirs.
-        self.position_of = position_of
+        self._position_of = position_of
         self._notes = Notes(self._chain, state.notes)
         self._summarizer = Summarizer(disk, segment_size_bytes)
         self._end_mark = EndMarkFile(disk)
@@ -147,6 +164,15 @@ class Journal:
     def has_moves(self) -> bool:
         """Whether moves are buffered that are not counted yet."""
         return bool(self._turn.moves)
+
+    def ask(self, owner: StateOwner) -> None:
+        """From now on ask `owner`, who has taken in what recovery found.
+
+        What recovery remembered for the journal is let go.
+        """
+        self._snapshot.ask(owner.definitions)
+        self._notes.ask(owner.recall)
+        self._position_of = owner.position_of
 
     # Buffering: no I/O, nothing that can fail.
 
@@ -256,7 +282,7 @@ class Journal:
         turn.moves += (route, first_lsn, len(raws))
         turn.moved_raws += raws
         for queue_id in queue_ids:
-            position = self.position_of(queue_id, first_lsn)
+            position = self._position_of(queue_id, first_lsn)
             if position is not None:
                 turn.place(queue_id, first_lsn, len(raws), position)
         turn.arrivals.append(arrived_ms)

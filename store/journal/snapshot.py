@@ -2,7 +2,8 @@
 
 Asking the broker for everything takes long when there is much: half a second for 100,000 queues.
 So what it said last is kept, and changes are put behind it, as they are in the journal; it is asked
-again when there are more changes than half of what was there.
+again when there are more changes than half of what was there. Until there is a broker to ask, what
+recovery found and every change since are all definitions.
 
 It must not know what a definition says.
 """
@@ -22,15 +23,18 @@ class Snapshot:
     """The records from which all definitions are made again, in order.
 
     Args:
-        take: asks the broker for them
         recovered: what recovery found, changes included
     """
 
-    def __init__(self, take: Callable[[], list[bytes]], recovered: list[bytes]) -> None:
-        self._take = take
+    def __init__(self, recovered: list[bytes]) -> None:
+        self._take: Callable[[], list[bytes]] | None = None
         self._records = recovered
         # Until the broker is asked nobody knows how many of these matter.
         self._changes_left = 0
+
+    def ask(self, take: Callable[[], list[bytes]]) -> None:
+        """From now on ask the broker, who has taken in everything that recovery found."""
+        self._take = take
 
     def add(self, changes: Sequence[bytes]) -> None:
         """Take in changes that were written."""
@@ -44,6 +48,8 @@ class Snapshot:
 
     def refresh(self) -> None:
         """Ask the broker, which takes long when there is much."""
+        if self._take is None:
+            return
         self._records = list(self._take())
         self._changes_left = max(_LEAST_CHANGES, len(self._records) // 2)
 

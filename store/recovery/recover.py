@@ -69,8 +69,6 @@ from vouchmq.store.recovery.torn_tail import (
 
 if TYPE_CHECKING:
     from vouchmq.store.disk import DiskFile
-    from vouchmq.store.journal.notes import Recall
-    from vouchmq.store.journal.positions import PositionOf
 
 # Suffix of files in which nothing at all could be read while nothing else was there either.
 DISCARDED_SUFFIX: Final = ".discarded"
@@ -159,20 +157,17 @@ def open_journal(
     disk: Disk,
     *,
     segment_size_bytes: int,
-    snapshot: Callable[[], list[bytes]],
     wall_ms: Callable[[], int],
-    recall: Recall | None = None,
-    position_of: PositionOf | None = None,
     refuse_damage: bool = False,
     whole_bytes: int = WHOLE_BYTES,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Journal, Recovered]:
     """Lock the directory, recover what it holds and open the journal for writing.
 
-    `snapshot` is first called when the journal needs its next segment, not before. `wall_ms` gives
-    the time of day in milliseconds. `recall` gives the value that a scope's key has by now, or
-    None; it is not called before this returns, and without it the journal remembers all notes.
-    Nor is `position_of`, without which positions are those that recovery has found.
+    Nobody else is needed for it: definitions, notes and positions that the journal has to write
+    again are those that recovery has found, until `Journal.ask` names who knows them better.
+    `wall_ms` gives the time of day in milliseconds.
+
     The newest segments are read up to `whole_bytes`, of others only summaries; all are read with
     `refuse_damage`. `progress` is told how many of how many segments are done, in the order of
     reading; each is looked at twice.
@@ -204,7 +199,6 @@ def open_journal(
     journal = Journal(
         disk,
         segment_size_bytes=segment_size_bytes,
-        snapshot=snapshot,
         wall_ms=wall_ms,
         state=state,
         position_of=replay.position_of,
@@ -213,16 +207,7 @@ def open_journal(
     if verdict.holes:
         report.damaged = _describe(verdict, remains)
         _leave_out_damaged(disk, journal, verdict, remains, segments)
-    _ask(journal, recall, position_of)
     return journal, Recovered(definitions, _queues(replay, journal, report), notes, report)
-
-
-def _ask(journal: Journal, recall: Recall | None, position_of: PositionOf | None) -> None:
-    """From now on ask the owners of what recovery has found, who know it as it is."""
-    if recall is not None:
-        journal.notes.ask(recall)
-    if position_of is not None:
-        journal.position_of = position_of
 
 
 def _refuse(verdict: Verdict) -> None:
@@ -238,10 +223,8 @@ def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[in
     report.unroutable_messages = replay.unroutable_count
     report.unroutable_lsns = replay.unroutable_lsns
     report.message_lsn = replay.message_lsn
-    queues = replay.queues()
-    for queue in queues.values():
-        queue.fetch = journal.fetch
-        report.messages += queue.count
+    queues = replay.queues(journal.fetch)
+    report.messages = sum(queue.count for queue in queues.values())
     return queues
 
 

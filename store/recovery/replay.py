@@ -45,11 +45,12 @@ class RecoveredQueue:
     Messages up to `delivered_lsn` may have been delivered before. Spec: DURABLE-12
     """
 
-    spans: list[Sequence[int]] = field(default_factory=list)
-    delivered_lsn: int = 0
-    fetch: Callable[[Sequence[int], int], list[Content]] | None = None
+    spans: list[Sequence[int]]
+    delivered_lsn: int
+    # Reads messages back, at most so many octets.
+    fetch: Callable[[Sequence[int], int], list[Content]]
     # None where no block says any.
-    positions: Positions | None = None
+    positions: Positions | None
 
     @property
     def count(self) -> int:
@@ -65,7 +66,7 @@ class RecoveredQueue:
         """
         messages: list[Message] = []
         lsns = list(chain.from_iterable(self.spans))
-        while len(messages) < len(lsns) and self.fetch is not None:
+        while len(messages) < len(lsns):
             at = len(messages)
             some = self.fetch(lsns[at:], _READ_BYTES)
             messages += ((lsns[at + n], raw, tail) for n, (raw, tail) in enumerate(some))
@@ -343,17 +344,20 @@ class Replay:
         snapshot = self._snapshot if self._has_snapshot else self._early_snapshot or []
         return [*snapshot, *later]
 
-    def queues(self) -> dict[int, RecoveredQueue]:
-        """Return every queue that has live messages or a delivery mark; to be called once."""
+    def queues(
+        self, fetch: Callable[[Sequence[int], int], list[Content]]
+    ) -> dict[int, RecoveredQueue]:
+        """Return every queue that has live messages or a delivery mark; to be called once.
+
+        `fetch` reads messages back.
+        """
         queues: dict[int, RecoveredQueue] = {}
         for queue_id in sorted({*self._queues, *self.live_marks()}):
             # Let go one by one: both forms of all of them need not fit into memory.
             lsns = self._queues.pop(queue_id, None)
             spans = lsns.spans() if lsns is not None else []
             positions = self._positions.get(queue_id)
-            queues[queue_id] = RecoveredQueue(
-                spans, self.marks.get(queue_id, 0), positions=positions
-            )
+            queues[queue_id] = RecoveredQueue(spans, self.marks.get(queue_id, 0), fetch, positions)
         return queues
 
     def notes(self) -> dict[int, dict[bytes, bytes]]:

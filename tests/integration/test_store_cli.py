@@ -32,7 +32,7 @@ CONTENT = (
 
 def filled(directory: Path, count: int = 3) -> None:
     disk = FileDisk(directory)
-    journal, _ = open_journal(disk, segment_size_bytes=1 << 20, snapshot=list, wall_ms=lambda: 0)
+    journal, _ = open_journal(disk, segment_size_bytes=1 << 20, wall_ms=lambda: 0)
     journal.define(VHOST)
     journal.define(QUEUE)
     for _ in range(count):

@@ -32,7 +32,7 @@ class Load:
         self.draw = random.Random(seed)
         self.disk = SimDisk()
         self.journal: Journal = open_journal(
-            self.disk, segment_size_bytes=SEGMENT, snapshot=list, wall_ms=lambda: 0
+            self.disk, segment_size_bytes=SEGMENT, wall_ms=lambda: 0
         )[0]
         self.commit = GroupCommit(
             self.journal,

@@ -24,17 +24,13 @@ def put(disk: SimDisk, name: str, octets: bytes) -> None:
 
 
 def recover(disk: SimDisk) -> Recovered:
-    return open_journal(
-        disk, segment_size_bytes=SEGMENT_SIZE_BYTES, snapshot=list, wall_ms=lambda: 0
-    )[1]
+    return open_journal(disk, segment_size_bytes=SEGMENT_SIZE_BYTES, wall_ms=lambda: 0)[1]
 
 
 def written() -> tuple[bytes, list[bytes], list[int]]:
     """Return a segment's octets, the message of each block, and where each block ends."""
     disk = SimDisk(7)
-    journal, _ = open_journal(
-        disk, segment_size_bytes=SEGMENT_SIZE_BYTES, snapshot=list, wall_ms=lambda: 0
-    )
+    journal, _ = open_journal(disk, segment_size_bytes=SEGMENT_SIZE_BYTES, wall_ms=lambda: 0)
     messages, ends = [], [journal._chain.active.offset]
     for n in range(9):
         messages.append(b"message %d " % n * (n + 1))

@@ -35,7 +35,7 @@ class FetchMachine(RuleBasedStateMachine):
 
     def open(self) -> Recovered:
         self.journal, recovered = open_journal(
-            self.disk, segment_size_bytes=self.size, snapshot=list, wall_ms=self.wall_ms
+            self.disk, segment_size_bytes=self.size, wall_ms=self.wall_ms
         )
         self.commit = GroupCommit(
             self.journal,

@@ -33,7 +33,7 @@ def test_a_clean_restart_finds_what_lists_would_hold(
     size: int,
 ) -> None:
     disk = SimDisk()
-    journal, _ = open_journal(disk, segment_size_bytes=size, snapshot=list, wall_ms=lambda: 0)
+    journal, _ = open_journal(disk, segment_size_bytes=size, wall_ms=lambda: 0)
     queues: dict[int, list[Message]] = {n: [] for n in range(1, 5)}
     marks = dict.fromkeys(queues, 0)
     for runs, picks, delivered, purged, taken in turns:
@@ -60,9 +60,7 @@ def test_a_clean_restart_finds_what_lists_would_hold(
         journal.end_sync(ticket)
     for _ in range(2):
         disk.crash(0)
-        journal, recovered = open_journal(
-            disk, segment_size_bytes=size, snapshot=list, wall_ms=lambda: 0
-        )
+        journal, recovered = open_journal(disk, segment_size_bytes=size, wall_ms=lambda: 0)
         assert recovered.report.damaged == []
         for queue_id, messages in queues.items():
             queue = recovered.queues.get(queue_id)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.simulation.sim_disk import SimDisk
+from tests.unit.store.journals import Owner
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.recovery.recover import open_journal
 from vouchmq.store.sync.group_commit import GroupCommit
@@ -37,11 +38,11 @@ class NotesMachine(RuleBasedStateMachine):
         self.journal, recovered = open_journal(
             self.disk,
             segment_size_bytes=4096,
-            snapshot=list,
             wall_ms=lambda: 0,
             whole_bytes=self.whole_bytes,
-            recall=(lambda scope, key: self.notes.get((scope, key))) if self.is_owner else None,
         )
+        if self.is_owner:
+            self.journal.ask(Owner(list, lambda scope, key: self.notes.get((scope, key))))
         self.compactor = Compactor(self.journal, self.spoiled)
         self.commit = GroupCommit(
             self.journal,

@@ -23,6 +23,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 
 from tests.simulation.sim_disk import PowerCut, SimDisk
+from tests.unit.store.journals import Owner
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import UnsupportedFormat, WriteFailed
 from vouchmq.store.journal.journal import Journal
@@ -126,7 +127,7 @@ class StoreModel:
         self.moved_messages = 0
         self.carried_notes = 0
         self._start()
-        self.is_ready = True
+        self._own()
 
     def _start(self) -> Recovered:
         # Half of the brokers remember their notes themselves, the others leave it to the journal.
@@ -135,10 +136,8 @@ class StoreModel:
         self.journal, recovered = open_journal(
             self.disk,
             segment_size_bytes=self.segment_size_bytes,
-            snapshot=lambda: list(self.definitions),
             wall_ms=self._now_ms,
             whole_bytes=self.whole_bytes,
-            recall=self._recall if self.is_owner else None,
         )
         self._watch(self.journal)
         self.compactor = Compactor(self.journal, _refuse_spoiled)
@@ -150,6 +149,11 @@ class StoreModel:
             clock=lambda: 0.0,
         )
         return recovered
+
+    def _own(self) -> None:
+        self.is_ready = True
+        if self.is_owner:
+            self.journal.ask(Owner(lambda: self.definitions, self._recall))
 
     def _now_ms(self) -> int:
         self.wall_ms += 1
@@ -349,7 +353,7 @@ class StoreModel:
             disk.visible[active.name].visible[at] ^= 1 << draw.randrange(8)
         try:
             _, recovered = open_journal(
-                disk, segment_size_bytes=self.segment_size_bytes, snapshot=list, wall_ms=lambda: 0
+                disk, segment_size_bytes=self.segment_size_bytes, wall_ms=lambda: 0
             )
         except UnsupportedFormat as error:
             # Not one block of that segment is left, and its first octets tell of another version.
@@ -380,7 +384,7 @@ class StoreModel:
         self._check(recovered)
         self._adopt(recovered)
         again = self._start()
-        self.is_ready = True
+        self._own()
         assert _state(again) == _state(recovered), "recovering twice gives another state"
         assert again.report.damaged == []
         if not self.whole_bytes:
@@ -396,7 +400,6 @@ class StoreModel:
         journal, whole = open_journal(
             disk,
             segment_size_bytes=self.segment_size_bytes,
-            snapshot=list,
             wall_ms=lambda: 0,
         )
         assert whole.report.unread_segments == 0

@@ -64,7 +64,6 @@ def open_spoilt(disk: SimDisk, model: StoreModel) -> tuple[Journal, Recovered]:
     return open_journal(
         disk,
         segment_size_bytes=model.segment_size_bytes,
-        snapshot=lambda: list(model.definitions),
         wall_ms=lambda: model.wall_ms,
         whole_bytes=model.whole_bytes,
     )

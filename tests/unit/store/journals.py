@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tests.simulation.sim_disk import SimDisk
 from vouchmq.store.journal.journal import Journal
@@ -14,6 +15,23 @@ from vouchmq.store.sync.worker import SyncInline
 SEGMENT_SIZE_BYTES = 4096
 
 
+@dataclass
+class Owner:
+    """Who knows what is wanted of the state that recovery found."""
+
+    known: Callable[[], Sequence[bytes]]
+    wanted: Recall
+
+    def definitions(self) -> list[bytes]:
+        return list(self.known())
+
+    def recall(self, scope_id: int, key: bytes) -> bytes | None:
+        return self.wanted(scope_id, key)
+
+    def position_of(self, queue_id: int, lsn: int) -> int | None:
+        """No queue here numbers its messages."""
+
+
 def open_on(
     disk: SimDisk,
     *,
@@ -22,14 +40,11 @@ def open_on(
     wall_ms: Callable[[], int] = lambda: 0,
     recall: Recall | None = None,
 ) -> tuple[Journal, Recovered]:
-    known = [] if definitions is None else definitions
-    return open_journal(
-        disk,
-        segment_size_bytes=size,
-        snapshot=lambda: list(known),
-        wall_ms=wall_ms,
-        recall=recall,
-    )
+    """Recover; the journal has an owner to ask if `definitions` or `recall` are given."""
+    journal, recovered = open_journal(disk, segment_size_bytes=size, wall_ms=wall_ms)
+    if definitions is not None or recall is not None:
+        journal.ask(Owner(lambda: definitions or (), recall or (lambda _scope_id, _key: None)))
+    return journal, recovered
 
 
 def sync(journal: Journal) -> None:

@@ -156,7 +156,6 @@ def opened_strictly(disk: SimDisk) -> tuple[Journal, Recovered]:
     return open_journal(
         disk,
         segment_size_bytes=SEGMENT_SIZE_BYTES,
-        snapshot=list,
         wall_ms=lambda: 0,
         refuse_damage=True,
     )

@@ -113,7 +113,7 @@ def test_acks_are_logged_on_a_full_disk_and_free_it() -> None:
     # Publishers are served again, and what was logged in the small segment holds.
     lsns.append(journal.append_run((1,), b"", [RAW]))
     sync(journal)
-    _, recovered = open_journal(disk, segment_size_bytes=SIZE, snapshot=list, wall_ms=lambda: 0)
+    _, recovered = open_journal(disk, segment_size_bytes=SIZE, wall_ms=lambda: 0)
     assert lsns_of(recovered, 1) == lsns[-6:]
 
 

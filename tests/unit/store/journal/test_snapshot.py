@@ -21,7 +21,8 @@ class Asked:
 
 def test_changes_are_put_behind_what_was_said_last() -> None:
     asked = Asked(3000)
-    snapshot = Snapshot(asked, [b"recovered"])
+    snapshot = Snapshot([b"recovered"])
+    snapshot.ask(asked)
     assert snapshot.known == [b"recovered"]
     assert snapshot.records() == asked.records
     snapshot.add([b"new", b"newer"])
@@ -31,7 +32,8 @@ def test_changes_are_put_behind_what_was_said_last() -> None:
 
 def test_it_is_asked_again_when_half_has_changed() -> None:
     asked = Asked(3000)
-    snapshot = Snapshot(asked, [])
+    snapshot = Snapshot([])
+    snapshot.ask(asked)
     snapshot.refresh()
     snapshot.add([b"change"] * 1499)
     snapshot.records()

@@ -152,7 +152,6 @@ def test_damage_can_be_refused_and_then_nothing_is_changed() -> None:
         open_journal(
             disk,
             segment_size_bytes=SEGMENT_SIZE_BYTES,
-            snapshot=list,
             wall_ms=lambda: 0,
             refuse_damage=True,
         )
@@ -235,6 +234,24 @@ def test_a_missing_segment_is_damage() -> None:
         any(d.first_lsn <= lsn <= d.last_lsn for d in recovered.report.damaged) for lsn in lost
     )
     assert open_on(disk)[1].report.damaged == []
+
+
+def test_definitions_outlive_damage_that_takes_more_than_a_segment_to_carry_on() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk)
+    journal.define(b"a queue")
+    sync(journal)
+    journal, lsns = filled(disk, 24)
+    for name in segments_on(disk)[1:4]:
+        spoil(disk, name, offset_of(disk, name, b"message"))
+    before = segments_on(disk)[-1]
+    _, recovered = open_on(disk)
+    assert recovered.report.damaged
+    # What was left went on into segments that begin with all definitions.
+    assert sum(name > before for name in segments_on(disk)) > 1
+    _, again = open_on(disk)
+    assert again.definitions == recovered.definitions == [b"a queue"]
+    assert set(lsns_of(again, 1)) <= set(lsns)
 
 
 def test_a_segment_that_is_all_rubbish_is_set_aside() -> None:

@@ -22,7 +22,6 @@ def open_lazily(disk: SimDisk, **options: bool) -> tuple[Journal, Recovered]:
     return open_journal(
         disk,
         segment_size_bytes=SIZE,
-        snapshot=list,
         wall_ms=lambda: 0,
         whole_bytes=0,
         **options,  # type: ignore[arg-type]
@@ -71,7 +70,7 @@ def test_the_newest_segments_are_read_up_to_a_size() -> None:
     disk = SimDisk()
     filled(disk)
     _, recovered = open_journal(
-        disk, segment_size_bytes=SIZE, snapshot=list, wall_ms=lambda: 0, whole_bytes=2 * SIZE + 1
+        disk, segment_size_bytes=SIZE, wall_ms=lambda: 0, whole_bytes=2 * SIZE + 1
     )
     assert recovered.report.unread_segments == recovered.report.segments - 3
 
@@ -139,16 +138,14 @@ def read_summary_first(disk: SimDisk, generation: int) -> int:
 @pytest.mark.parametrize("is_one", [True, False])
 def test_a_message_is_checked_although_its_block_is_large(is_one: bool) -> None:
     disk = SimDisk()
-    journal, _ = open_journal(
-        disk, segment_size_bytes=1 << 20, snapshot=list, wall_ms=lambda: 0, whole_bytes=0
-    )
+    journal, _ = open_journal(disk, segment_size_bytes=1 << 20, wall_ms=lambda: 0, whole_bytes=0)
     first = journal.append_run((1,), b"tail", [b"message %d|" % n * 200 for n in range(100)])
     sync(journal)
     publish(journal, 1, b"x" * (1 << 20))
     sync(journal)
     spoil(disk, segment_name(1), place_of(disk, segment_name(1), 70) + 600)
     journal, recovered = open_journal(
-        disk, segment_size_bytes=1 << 20, snapshot=list, wall_ms=lambda: 0, whole_bytes=0
+        disk, segment_size_bytes=1 << 20, wall_ms=lambda: 0, whole_bytes=0
     )
     assert recovered.report.unread_segments >= 1
     with pytest.raises(ReadFailed):
