@@ -115,12 +115,14 @@ ROOMS: Final[dict[str, Room]] = {
     "vouchmq.kit.bulk": Room(("vouchmq.kit", "vouchmq.protocol"), frozenset({"pamqp"}), WORLD),
     "vouchmq.spark": Room(
         ("vouchmq.spark", "vouchmq.kit", "vouchmq.protocol"),
-        frozenset({"matplotlib", "pamqp", "py4j", "pyarrow", "pyspark", "rich"}),
+        frozenset(
+            {"jinja2", "markupsafe", "matplotlib", "pamqp", "py4j", "pyarrow", "pyspark", "rich"}
+        ),
         WORLD,
     ),
     "vouchmq.conformance": Room(
         ("vouchmq.conformance",),
-        frozenset({"aio_pika", "pamqp", "pika", "pytest", "rich"}),
+        frozenset({"aio_pika", "jinja2", "markupsafe", "pamqp", "pika", "pytest", "rich"}),
         WORLD,
     ),
     # Programs to copy from: each runs by itself and knows nothing of this broker.

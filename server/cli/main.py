@@ -275,7 +275,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _conformance(arguments: Sequence[str]) -> int:
     """Hand over to the conformance suite, which imports nothing else of ours."""
-    missing = [name for name in ("rich", "pika", "aio_pika") if not find_spec(name)]
+    missing = [name for name in ("rich", "jinja2", "pika", "aio_pika") if not find_spec(name)]
     if missing:
         print(
             f"vouchmq: conformance needs {', '.join(missing)}: pip install 'vouchmq[conformance]'",

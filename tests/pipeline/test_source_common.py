@@ -42,6 +42,18 @@ def test_importing_the_package_imports_neither_spark_nor_arrow() -> None:
     assert ran.stdout == "set()\n"
 
 
+def test_executors_need_no_library_of_the_command_line() -> None:
+    """Whoever runs a source or a sink on a cluster installs few packages there."""
+    code = (
+        "import sys, vouchmq.kit, vouchmq.kit.bulk, vouchmq.spark.data_source\n"
+        "import vouchmq.spark.source.queue_mode, vouchmq.spark.source.stream_mode\n"
+        "import vouchmq.spark.source.spool_mode, vouchmq.spark.sink.sink\n"
+        "print({'jinja2', 'matplotlib', 'msgspec', 'rich', 'structlog'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"
+
+
 class Session:
     """What `register` looks at of a session."""
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from markupsafe import Markup
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -105,7 +107,7 @@ class Span:
 
 def lines(
     name: str, title: str, times_us: Sequence[int], series: Sequence[Series], unit: str
-) -> str:
+) -> Markup:
     """Lines over time."""
     with _drawing(name, title, 2.7) as (figure, made):
         axes = figure.subplots()
@@ -119,7 +121,7 @@ def lines(
 
 def latencies(
     name: str, title: str, panels: Sequence[tuple[str, Sequence[int], Sequence[Series]]]
-) -> str:
+) -> Markup:
     """Panels above each other with lines over time, durations in µs on a logarithmic axis."""
     with _drawing(name, title, 0.6 + 1.7 * len(panels)) as (figure, made):
         everything = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
@@ -138,7 +140,7 @@ def heat(
     width_us: int,
     cells: Mapping[tuple[int, int], int],
     bins_per_octave: int,
-) -> str:
+) -> Markup:
     """How many by time and duration: `cells` has counts by (time of a column, bin of a duration).
 
     Colours go up with the logarithm of the count: rare slow ones are what people look for.
@@ -161,7 +163,7 @@ def heat(
     return made[0]
 
 
-def bars(name: str, title: str, rows: Sequence[Bar], unit: str, *, logarithmic: bool) -> str:
+def bars(name: str, title: str, rows: Sequence[Bar], unit: str, *, logarithmic: bool) -> Markup:
     """Bars beside their labels, the first on top, each with its value behind it."""
     from matplotlib.ticker import MaxNLocator
 
@@ -194,7 +196,7 @@ def bars(name: str, title: str, rows: Sequence[Bar], unit: str, *, logarithmic: 
     return made[0]
 
 
-def timeline(name: str, title: str, spans: Sequence[Span]) -> str:
+def timeline(name: str, title: str, spans: Sequence[Span]) -> Markup:
     """Spans of time under each other, in the order given."""
     with _drawing(name, title, 0.7 + ROW_IN * len(spans)) as (figure, made):
         axes = figure.subplots()
@@ -241,13 +243,13 @@ def _unit_of(value_us: float) -> tuple[int, str]:
 
 
 @contextmanager
-def _drawing(name: str, title: str, height_in: float) -> Iterator[tuple[Figure, list[str]]]:
+def _drawing(name: str, title: str, height_in: float) -> Iterator[tuple[Figure, list[Markup]]]:
     """A figure to draw on; its SVG is in the list when the block has ended."""
     # Not when the package is imported: other modules do without it.
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    made: list[str] = []
+    made: list[Markup] = []
     with mpl.rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         # The reader's browser has the letters that the font used for measuring lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
@@ -258,7 +260,7 @@ def _drawing(name: str, title: str, height_in: float) -> Iterator[tuple[Figure, 
     made.append(_dressed(drawn.getvalue(), name, title))
 
 
-def _dressed(svg: str, name: str, title: str) -> str:
+def _dressed(svg: str, name: str, title: str) -> Markup:
     """Take off what belongs to a file, and put variables in the place of colours."""
     body = svg[svg.index("<svg") :]
     box = body.partition('viewBox="')[2].partition('"')[0]
@@ -273,8 +275,8 @@ def _dressed(svg: str, name: str, title: str) -> str:
     body = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", body)
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
     body = re.sub(r"#0[123]0[123]0[0-9a-f]", lambda found: f"var({_VARIABLES[found[0]]})", body)
-    label = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return f'<svg viewBox="{box}" role="img" aria-label="{label}">{body}'
+    opened = Markup('<svg viewBox="{}" role="img" aria-label="{}">').format(box, title)
+    return opened + Markup(body)  # noqa: S704 - of matplotlib, which escapes what it writes
 
 
 def _lines_on(axes: Axes, times_us: Sequence[int], series: Sequence[Series]) -> None:

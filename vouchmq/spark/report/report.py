@@ -3,9 +3,9 @@
     from vouchmq.spark.report.report import write
     write(Path("audit-tables"), Path("report.html"))
 
-One file that needs no network, follows light and dark, and can be read on a telephone. Rooms:
-`report_tables` reads the small tables, `report_plots` draws, `report_page` is HTML,
-`report_sections` puts the plots over time together; here are the parts that judge.
+One file that needs no network, follows light and dark, and can be read on a telephone. `tables.py`
+reads the small tables, `plots.py` draws, `page.py` and `report.html` make HTML, `sections.py` puts
+the plots over time together; here are the parts that judge.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from markupsafe import Markup
+
 from vouchmq.spark.audit.verdicts import PHRASES, sentence
 from vouchmq.spark.report import page as page
 from vouchmq.spark.report import plots as plots
 from vouchmq.spark.report import sections as sections
-from vouchmq.spark.report.page import Cells, Html
+from vouchmq.spark.report.page import Cells, Section
 from vouchmq.spark.report.plots import Bar, Span, instant
 from vouchmq.spark.report.tables import Row, Tables, micros
 
@@ -76,12 +78,12 @@ def write(tables: Path, out: Path) -> None:
 
 
 def _section(
-    tables: Tables, identity: str, title: str, make: Callable[[Tables], str]
-) -> tuple[str, str, str]:
-    return identity, title, page.section(identity, title, make(tables))
+    tables: Tables, identity: str, title: str, make: Callable[[Tables], Markup]
+) -> Section:
+    return Section(identity, title, make(tables))
 
 
-def header(tables: Tables) -> str:
+def header(tables: Tables) -> Markup:
     """The verdict as a sentence, in figures, and what was looked at."""
     states, found = tables.states(), finding_counts(tables)
     epochs = tables.rows("completeness")
@@ -89,10 +91,7 @@ def header(tables: Tables) -> str:
     broken = int(tables.summary().get("broken") or 0)
     unseen = sum(int(row["unseen"] or 0) for row in epochs)
     kind, word, text = verdict(states, found, (missing, broken, unseen))
-    return (
-        f'<header><p class="note">VouchMQ audit</p><div class="verdict {kind}">'
-        f"<h1>{word}</h1>{page.paragraph(text)}</div>{facts(tables, states, epochs)}</header>"
-    )
+    return page.header(kind, word, text, facts(tables, states, epochs))
 
 
 def verdict(
@@ -164,34 +163,33 @@ def finding_counts(tables: Tables) -> Counter[str]:
     return counts
 
 
-def facts(tables: Tables, states: Counter[str], epochs: list[Row]) -> str:
+def facts(tables: Tables, states: Counter[str], epochs: list[Row]) -> list[tuple[str, str]]:
     """What was read, as a list of terms."""
     summary = tables.summary()
-    shown: list[tuple[str, Html | str]] = []
+    shown: list[tuple[str, str]] = []
     if epochs:
         first = min(micros(row["first_t"]) for row in epochs)
         last = max(micros(row["last_t"]) for row in epochs)
         shown.append(("period (UTC)", f"{instant(first)} to {instant(last)}"))
         brokers = sorted({str(row["b"]) for row in epochs})
-        named = ", ".join(page.name(each).text for each in brokers[:10])
+        named = page.joined((page.name(each) for each in brokers[:10]), ", ")
         more = f" and {len(brokers) - 10:,} more" if len(brokers) > 10 else ""
-        shown.append(("brokers", Html(named + more)))
+        shown.append(("brokers", named + more))
         events = sum(int(row["events"] or 0) for row in epochs)
         noun = "epoch" if len(epochs) == 1 else "epochs"
         shown.append(("events", f"{events:,} in {len(epochs):,} {noun}"))
     shown.append(("copies", f"{sum(states.values()):,}"))
     if paths := summary.get("paths"):
-        listed = ", ".join(page.code(each).text for each in list(paths)[:10])
-        shown.append(("ledgers", Html(listed)))
+        listed = page.joined((page.code(each) for each in list(paths)[:10]), ", ")
+        shown.append(("ledgers", listed))
     for term, key in (("since", "since"), ("until", "until"), ("version", "version")):
         if summary.get(key):
             shown.append((term, str(summary[key])))
     shown.append(("tables", page.code(tables.directory)))
-    terms = "".join(f"<dt>{term}</dt><dd>{page.html_of(text)}</dd>" for term, text in shown)
-    return f"<dl>{terms}</dl>"
+    return shown
 
 
-def verdicts(tables: Tables) -> str:
+def verdicts(tables: Tables) -> Markup:
     """The states of all copies, and the queues that have the worst."""
     states = tables.states()
     if not states:
@@ -209,13 +207,13 @@ def verdicts(tables: Tables) -> str:
     )
 
 
-def word(state: str) -> Html:
+def word(state: str) -> Markup:
     """A state in its colour."""
     colour = STATES.get(state, ("", ""))[0]
-    return Html(f'<span class="word {colour}">{page.name(state).text}</span>')
+    return Markup('<span class="word {}">{}</span>').format(colour, page.name(state))
 
 
-def queues(tables: Tables) -> str:
+def queues(tables: Tables) -> Markup:
     """How the queues stand, those with the worst states first."""
     by_queue: dict[tuple[str, str, str], Counter[str]] = {}
     for row in tables.rows("states"):
@@ -235,12 +233,13 @@ def queues(tables: Tables) -> str:
 
     shown: list[Cells] = []
     for (broker, vhost, queue), counts in sorted(by_queue.items(), key=badness)[: page.SHOWN_ROWS]:
-        told = ", ".join(f"{word(name).text} {counts[name]:,}" for name in STATES if counts[name])
+        present = [name for name in STATES if counts[name]]
+        told = page.joined((word(name) + f" {counts[name]:,}" for name in present), ", ")
         copies = sum(counts.values())
         kinds = found.get((broker, vhost, queue), Counter())
         listed = ", ".join(f"{kinds[kind]:,} {kind}" for kind in [*PHRASES] if kinds[kind])
         names = [page.name(broker), page.name(vhost), page.name(queue)]
-        shown.append([*names, copies, sum(kinds.values()), listed, Html(told)])
+        shown.append([*names, copies, sum(kinds.values()), listed, told])
     headings = ["broker", "vhost", "queue", "copies", "findings", "kinds", "states"]
     return page.behind(
         f"Queues ({len(by_queue):,})", headings, shown, "states", total=len(by_queue)
@@ -260,7 +259,7 @@ def findings_by_queue(tables: Tables) -> dict[tuple[str, str, str], Counter[str]
     return counts
 
 
-def completeness(tables: Tables) -> str:
+def completeness(tables: Tables) -> Markup:
     """Which epochs of which brokers were read, and what they lack."""
     rows = tables.rows("completeness", [("b", "ascending"), ("o", "ascending")])
     if not rows:
@@ -301,7 +300,7 @@ def lacking(row: Row) -> int:
     return int(row["missing"] or 0) + int(row["gaps"] or 0)
 
 
-def findings(tables: Tables) -> str:
+def findings(tables: Tables) -> Markup:
     """What is wrong, by kind, and the lives of the worst."""
     counts = finding_counts(tables)
     if not counts:
@@ -330,26 +329,26 @@ def findings(tables: Tables) -> str:
     )
 
 
-def lives(tables: Tables) -> str:
+def lives(tables: Tables) -> Markup:
     """The whole life of the message with the worst finding of each kind, each folded away."""
-    parts: list[str] = []
+    parts: list[Markup] = []
     told = list(tables.events())
     kinds = tables.kinds([rank for rank, _ in told])
     for rank, events in told:
         first = events[0]
-        where = " ".join(page.name(first[key] or page.NONE).text for key in ("b", "v", "queue"))
+        names = (page.name(first[key] or page.NONE) for key in ("b", "v", "queue"))
         lsn = f", LSN {first['lsn']}" if first["lsn"] is not None else ""
-        title = f"{word(kinds.get(rank, 'message')).text} {where}{lsn}"
+        title = page.joined((word(kinds.get(rank, "message")), *names), " ") + lsn
         shown: list[Cells] = [
             [instant(micros(row["t"])), row["o"], row["n"], page.name(row["what"])]
             for row in events
         ]
         inside = page.table(["at (UTC)", "epoch", "line", "what happened"], shown)
-        parts.append(page.folded(Html(title), inside, is_open=not parts))
-    return f"<h3>The worst of each kind</h3>{''.join(parts)}" if parts else ""
+        parts.append(page.folded(title, inside, is_open=not parts))
+    return page.joined([Markup("<h3>The worst of each kind</h3>"), *parts]) if parts else Markup("")
 
 
-SECTIONS: Final[tuple[tuple[str, str, Callable[[Tables], str]], ...]] = (
+SECTIONS: Final[tuple[tuple[str, str, Callable[[Tables], Markup]], ...]] = (
     ("verdict", "Verdict", verdicts),
     ("findings", "Findings", findings),
     ("completeness", "Completeness", completeness),

@@ -1,4 +1,4 @@
-"""The report's sections with plots over time: throughput, latency, redeliveries, unacked, letters.
+"""The sections with plots over time: throughput, latency, redeliveries, unacked, dead letters.
 
 Each asks the tables, draws, and puts the table behind the drawing. A section whose table has no
 rows says so in a sentence: an empty plot would leave open whether nothing happened or nothing was
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final
+
+from markupsafe import Markup
 
 from vouchmq.spark.report import page as page
 from vouchmq.spark.report import plots as plots
@@ -24,7 +26,7 @@ TROUBLE: Final = ("redelivered", "requeued", "nacked", "dead_lettered", "dropped
 WORST: Final = [("p99", "descending"), ("queue", "ascending")]
 
 
-def throughput(tables: Tables) -> str:
+def throughput(tables: Tables) -> Markup:
     """Messages a second by what happened to them."""
     rows = tables.sums("rates", ["t", "width_s"], [*RATES, *TROUBLE])
     if not rows:
@@ -58,7 +60,7 @@ def grid(times: Sequence[int], step: int) -> list[int]:
     return made if set(times) <= set(made) else sorted(times)
 
 
-def latency(tables: Tables) -> str:
+def latency(tables: Tables) -> Markup:
     """How long confirms, first deliveries and acks took: over time, and as a heat map."""
     found = {kind: heat for kind in KINDS if (heat := tables.heat(kind)).cells}
     if not found:
@@ -76,7 +78,7 @@ def latency(tables: Tables) -> str:
     for kind, heat in found.items():
         caption = f"How many took how long: {KINDS[kind]}. Stronger is more, logarithmically."
         parts.append(page.plot(heat_map(kind, heat), caption))
-    return "".join([*parts, slowest_queues(tables)])
+    return page.joined([*parts, slowest_queues(tables)])
 
 
 def _quantile_lines(heat: Heat) -> tuple[list[int], list[Series]]:
@@ -90,7 +92,7 @@ def _quantile_lines(heat: Heat) -> tuple[list[int], list[Series]]:
     return times, series
 
 
-def heat_map(kind: str, heat: Heat) -> str:
+def heat_map(kind: str, heat: Heat) -> Markup:
     """The heat map of one kind of latency."""
     title = f"Heat map: {KINDS[kind]}"
     return plots.heat(
@@ -98,7 +100,7 @@ def heat_map(kind: str, heat: Heat) -> str:
     )
 
 
-def slowest_queues(tables: Tables) -> str:
+def slowest_queues(tables: Tables) -> Markup:
     """The queues whose hours were worst, exactly: these percentiles are the audit's own."""
     names = ("p50", "p95", "p99", "p999", "max")
     parts = []
@@ -114,10 +116,10 @@ def slowest_queues(tables: Tables) -> str:
             headings = ["hour (UTC)", "broker", "queue", "count", *names]
             total = tables.count("latency", kind=kind)
             parts.append(page.behind(f"Slowest queues: {title}", headings, shown, "latency", total))
-    return "".join(parts)
+    return page.joined(parts)
 
 
-def redeliveries(tables: Tables) -> str:
+def redeliveries(tables: Tables) -> Markup:
     """What came more than once, and why."""
     rows = tables.sums("rates", ["t", "width_s"], [*RATES, *TROUBLE])
     total: Counter[str] = Counter()
@@ -151,23 +153,23 @@ def redeliveries(tables: Tables) -> str:
     )
 
 
-def requeues(tables: Tables) -> str:
+def requeues(tables: Tables) -> Markup:
     """Why messages went back into their queues."""
     reasons: Counter[str] = Counter()
     found = tables.table("consumers")
     for each in found.column("requeues").to_pylist() if found is not None else []:
         reasons.update(dict(each or {}))
     if not reasons:
-        return ""
+        return Markup("")
     shown: list[Cells] = [[page.name(why), count] for why, count in reasons.most_common()]
     return page.behind("Requeues by reason", ["reason", "messages"], shown, "consumers")
 
 
-def poison(tables: Tables) -> str:
+def poison(tables: Tables) -> Markup:
     """Messages that were delivered again and again."""
     rows = tables.rows("poison", [("n_dlv", "descending")], page.SHOWN_ROWS)
     if not rows:
-        return ""
+        return Markup("")
     shown: list[Cells] = [
         [row["b"], page.name(row["queue"]), row["lsn"], row["n_dlv"], row["n_req"], row["state"]]
         for row in rows
@@ -178,7 +180,7 @@ def poison(tables: Tables) -> str:
     )
 
 
-def unacked(tables: Tables) -> str:
+def unacked(tables: Tables) -> Markup:
     """How long consumers keep what they were given, and how much of it."""
     rows = tables.rows("consumers", [("oldest_unacked_us", "descending")], page.SHOWN_ROWS)
     if not rows:
@@ -208,7 +210,7 @@ def unacked(tables: Tables) -> str:
     )
 
 
-def dead_letters(tables: Tables) -> str:
+def dead_letters(tables: Tables) -> Markup:
     """What was dead-lettered: from where, why, to where."""
     rows = tables.sums("dead_letters", ["queue", "why", "target"], ["count"])
     if not rows:
