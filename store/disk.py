@@ -153,7 +153,7 @@ class _File:
             while written < len(data):
                 count = os.pwrite(self._descriptor, view[written:], offset + written)
                 if count == 0:
-                    raise OSError(errno.EIO, "the disk takes no more octets")
+                    raise OSError(errno.EIO, "the disk accepted only a part of the data")
                 written += count
 
     def read(self, offset: int, size: int) -> bytes:
@@ -228,8 +228,8 @@ class FileDisk:
         if mode & stat.S_IWOTH:
             os.close(self._descriptor)
             raise DataDirUnreadable(
-                f"data directory {self.path} has mode {stat.S_IMODE(mode):04o}, so that anybody may"
-                f" write to it: chmod o-w {self.path}"
+                f"data directory {self.path} has mode {stat.S_IMODE(mode):04o}, so anybody can "
+                f"write to it: chmod o-w {self.path}"
             )
         # Who else may see what is here, or remove it: others, or a group that may write.
         self.lax_mode = stat.S_IMODE(mode) if mode & (stat.S_IRWXO | stat.S_IWGRP) else 0
@@ -271,7 +271,7 @@ class FileDisk:
         if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise DataDirUnreadable(
-                f"{self.path / LOCK_NAME} is no file of its own, but a link or a device: remove it"
+                f"{self.path / LOCK_NAME} is not a regular file with a single link: remove it"
             )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -334,9 +334,9 @@ class FileDisk:
     def missing(self, names: Collection[str], newest: DiskFile) -> str:
         try:
             if not os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):
-                return f"data directory {self.path} is another one now"
+                return f"data directory {self.path} was replaced"
         except OSError as error:
-            return f"data directory {self.path} is not there any more ({error.strerror})"
+            return f"data directory {self.path} no longer exists ({error.strerror})"
         found = {LOCK_NAME, *names}.difference(self.listdir())
         if not found and self._lock_descriptor is not None:
             lock = os.stat(LOCK_NAME, dir_fd=self._descriptor)

@@ -408,16 +408,18 @@ class Authenticator:
         Spec: CONN-18, TLS-20, AUTH-08
         """
         if not name:
-            raise LoginError("the certificate holds no name of the kind that tls_login_from names")
+            raise LoginError("the certificate has no name of the type that tls_login_from selects")
         login = self._logins.get(name)
         if login is None:
-            raise LoginError(f"no user {name!r}, whom the certificate names")
+            raise LoginError(f"no user {name!r} for the name in the certificate")
         self._check_place(name, is_loopback)
         return login.user
 
     def _check_place(self, name: str, is_loopback: bool) -> None:
         if name in self._loopback_users and not is_loopback:
-            raise LoginError(f"user {name!r} may log in from this machine only (loopback_users)")
+            raise LoginError(
+                f"user {name!r} may log in only from the broker's machine (loopback_users)"
+            )
 
 
 def _login_of(account: UserAccount, random_octets: Callable[[int], bytes]) -> _Login:

@@ -35,5 +35,5 @@ def export(directory: Path, out: TextIO | None = None) -> int:
     text, left_out = exported(broker)
     out.write(text)
     for each in left_out:
-        sys.stderr.write(f"vouchmq: left out, as JSON has no such number: {each}\n")
+        sys.stderr.write(f"vouchmq: omitted, because JSON cannot represent the number: {each}\n")
     return EXIT_DAMAGED if found.inspection.damaged else EXIT_CLEAN

@@ -483,7 +483,9 @@ class Connection:
         """See `memory_relief.Holder`."""
         hears = self.wire.unsent_octets < LEAST_UNSENT_OCTETS
         if self.state is ConnectionState.RUNNING:
-            self._fail(ResourceError("memory is low and this connection holds much", ids=(0, 0)))
+            self._fail(
+                ResourceError("memory is low and this connection uses much of it", ids=(0, 0))
+            )
         if not hears or self.state is not ConnectionState.CLOSING:
             self.wire.abort()
 

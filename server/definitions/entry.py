@@ -94,7 +94,7 @@ class Entry:
         try:
             size = len(name.encode("utf-8", "surrogateescape"))
         except UnicodeEncodeError:
-            raise DefinitionsError(f"{self.at(key)}: not a text of Unicode") from None
+            raise DefinitionsError(f"{self.at(key)}: not valid Unicode text") from None
         if not size and not may_be_empty:
             raise DefinitionsError(f"{self.at(key)}: must not be empty")
         if size > NAME_MAX_SIZE:
@@ -147,7 +147,7 @@ def _field(value: object, where: str, depth: int) -> Field:
         try:
             return longstr(value)
         except UnicodeEncodeError:
-            raise DefinitionsError(f"{where}: not a text of Unicode") from None
+            raise DefinitionsError(f"{where}: not valid Unicode text") from None
     if isinstance(value, dict):
         return Field("F", table_of(value, where, depth + 1))
     if isinstance(value, list):

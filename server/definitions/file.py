@@ -217,7 +217,7 @@ def reading(text: str, content: Content) -> Iterator[None]:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _entries(document: Mapping[str, object], key: str) -> Iterator[Entry]:
@@ -233,7 +233,7 @@ def _user(entry: Entry, content: Content) -> None:
     if isinstance(tags, str):  # before 3.9
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise DefinitionsError(f"{entry.at('tags')}: expected a list of texts")
+        raise DefinitionsError(f"{entry.at('tags')}: expected a list of strings")
     limits = _limits(entry, "limits", ("max-connections", "max-channels"), content)
     account = UserAccount(
         name=entry.name(),

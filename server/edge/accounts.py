@@ -125,11 +125,11 @@ def require_known_vhosts(users: Iterable[UserAccount], vhosts: Iterable[VHostAcc
     for user in users:
         for name in user.vhosts:
             if name not in names:
-                raise SettingsError(f"users: {user.name!r} may enter {name!r}: no such vhost")
+                raise SettingsError(f"users: {user.name!r} names an unknown vhost: {name!r}")
         for topic in user.topic_permissions:
             if topic.vhost not in user.vhosts:
                 raise SettingsError(
-                    f"users: {user.name!r}: topic_permissions: it may not enter {topic.vhost!r}"
+                    f"users: {user.name!r}: topic_permissions: {topic.vhost!r} is not in its vhosts"
                 )
 
 
@@ -195,5 +195,5 @@ def _require_distinct(names: Iterable[str], where: str) -> None:
     seen = set()
     for name in names:
         if name in seen:
-            raise SettingsError(f"{where}: {name!r} is there twice")
+            raise SettingsError(f"{where}: {name!r} is listed twice")
         seen.add(name)

@@ -174,7 +174,7 @@ def require_memory(settings: Settings, total_octets: int) -> None:
     if 0 < total_octets < parse_amount(text).of(total_octets):
         raise StartupError(
             f"vm_memory_high_watermark: {text} is more than the {total_octets} bytes of memory "
-            "that there are"
+            "available"
         )
 
 

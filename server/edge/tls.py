@@ -90,7 +90,7 @@ def _require_files(settings: Settings) -> None:
         raise SettingsError("tls_key_file: tls_port needs the key of tls_cert_file")
     verifies = settings.tls_verify == "verify_peer"
     if verifies and not settings.tls_ca_file:
-        raise SettingsError("tls_ca_file: tls_verify = verify_peer needs authorities")
+        raise SettingsError("tls_ca_file: tls_verify = verify_peer needs certificate authorities")
     if settings.tls_fail_if_no_peer_cert and not verifies:
         raise SettingsError("tls_fail_if_no_peer_cert: needs tls_verify = verify_peer")
 

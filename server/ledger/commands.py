@@ -52,7 +52,7 @@ class LedgerCommands:
     def _ledger(self) -> Ledger:
         ledger = self._owner.ledger
         if ledger is None:
-            raise RuntimeError("this broker was put together without a ledger")
+            raise RuntimeError("this broker has no ledger")
         return ledger
 
     def _path_later(self, answer: Answer) -> Callable[[str], None]:

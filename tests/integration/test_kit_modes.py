@@ -578,7 +578,7 @@ async def test_a_receiver_receives_from_one_queue(kit: Connection, fill: Fill) -
     with pytest.raises(ValueError, match="does not know its queue yet"):
         await receiver.receive(0)
     assert await receiver.receive(0, queue=first) is None
-    with pytest.raises(IllegalStateError, match="make another one"):
+    with pytest.raises(IllegalStateError, match="create another one"):
         await receiver.receive(0, queue=second)
 
 

@@ -166,12 +166,12 @@ class Receiver:
             self._check_use(Use.RECEIVING)
             if not self._intake.sources:
                 if queue is None:
-                    raise ValueError("receive() does not know its queue yet: name it with queue=")
+                    raise ValueError("receive() has no queue yet: pass queue=")
                 await self._begin(Source(queue, None), Use.RECEIVING)
             elif queue is not None and queue != self._intake.sources[0].queue:
                 known = self._intake.sources[0].queue
                 raise IllegalStateError(
-                    f"this receiver receives from {known!r}; make another one for {queue!r}"
+                    f"this receiver reads from {known!r}; create another one for {queue!r}"
                 )
             taken = await self._intake.next(deadline_s)
             if taken is None:
@@ -212,7 +212,9 @@ class Receiver:
                 await channel.ack_through(tag)
             await channel.commit()
         except ChannelLostError as error:
-            raise TransactionRolledBackError(f"not known to be committed: {error}") from error
+            raise TransactionRolledBackError(
+                f"the outcome of the commit is unknown: {error}"
+            ) from error
         await self._settling.shrink(channel)
 
     async def rollback(self) -> None:
@@ -326,7 +328,9 @@ class Receiver:
             while (taken := await self._intake.next(None)) is not None:
                 message, callback = taken
                 if callback is None:
-                    raise IllegalStateError("a message for receive() beside a listener")
+                    raise IllegalStateError(
+                        "a message arrived for receive() while a listener is set"
+                    )
                 has_succeeded = await _run(callback, message)
                 try:
                     await self._handled(message, has_succeeded=has_succeeded)

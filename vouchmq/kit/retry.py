@@ -82,7 +82,9 @@ class Retries:
         try:
             await publisher.publish(copy, target)
         except (ChannelLostError, aio_pika.exceptions.AMQPError) as error:
-            _log.warning("%r: goes back without delay, as its copy is lost: %s", message, error)
+            _log.warning(
+                "%r: requeued without delay, because its copy was lost: %s", message, error
+            )
             await message.channel.reject(message.tag, requeue=True)
             return
         await message.channel.ack(message.tag)

@@ -69,7 +69,9 @@ class Witness:
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r}: a witness has a name of letters, digits, dots, underlines")
+            raise ValueError(
+                f"{name!r}: expected a witness name of letters, digits, dots, underscores"
+            )
         self._directory = Path(directory)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._file_bytes = file_bytes

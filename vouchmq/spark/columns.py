@@ -105,7 +105,7 @@ def check_published(schema: Any) -> tuple[str, ...]:
                 f"{field.dataType.simpleString()}"
             )
         if field.name in names:
-            raise SchemaError(f"column {field.name}: there twice")
+            raise SchemaError(f"column {field.name}: listed twice")
         names.append(field.name)
     if TYPED in names and "headers" in names:
         raise SchemaError(f"column {TYPED}: says the same as column headers; drop one of them")

@@ -58,7 +58,9 @@ class Parser(argparse.ArgumentParser):
 def add_session(parser: argparse.ArgumentParser) -> None:
     """The options of every command that runs Spark."""
     spark = parser.add_argument_group("Spark")
-    spark.add_argument("--cores", type=whole(1), default=2, metavar="N", help="tasks at a time (2)")
+    spark.add_argument(
+        "--cores", type=whole(1), default=2, metavar="N", help="number of concurrent tasks (2)"
+    )
     spark.add_argument(
         "--memory", type=heap, default="2g", metavar="SIZE", help="heap of the JVM (2g)"
     )
@@ -68,7 +70,7 @@ def add_session(parser: argparse.ArgumentParser) -> None:
         type=assignment,
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of Spark; may be given several times",
+        help="a Spark setting; repeatable",
     )
 
 
@@ -80,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser, what: str) -> None:
         type=assignment,
         default=[],
         metavar="NAME=VALUE",
-        help=f"more options of the {what}; may be given several times",
+        help=f"more options of the {what}; repeatable",
     )
 
 

@@ -174,6 +174,6 @@ class DeadLetterPace:
             source=self._source_of(queue),
             count=count,
             sent_count=self.sent_count,
-            meaning="more dead letters than a turn has time for; look for a cycle",
+            meaning="more dead letters than one turn can move; look for a dead-letter cycle",
         )
         self._sent.clear()

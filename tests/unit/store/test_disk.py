@@ -146,8 +146,8 @@ def test_what_is_not_where_it_was_is_missed(tmp_path: Path, what: str) -> None:
         "replaced": f"2 was removed from data directory {data}",
         "lock": f"lock was removed from data directory {data}",
         "other lock": f"lock was removed from data directory {data}",
-        "away": f"data directory {data} is not there any more (No such file or directory)",
-        "another": f"data directory {data} is another one now",
+        "away": f"data directory {data} no longer exists (No such file or directory)",
+        "another": f"data directory {data} was replaced",
     }
     assert disk.missing(["1", "2"], newest) == told[what]
     newest.close()

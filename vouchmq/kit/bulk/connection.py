@@ -110,7 +110,7 @@ class BulkConnection:
                 if len(brokers) == 1:
                     raise
                 tried.append(str(error))
-        raise BulkError("no broker lets us in: " + "; ".join(tried))
+        raise BulkError("could not connect or log in to any broker: " + "; ".join(tried))
 
     def another(self, *, name: str = "") -> BulkConnection:
         """A second connection to the same broker, without heartbeats. Raises: as `open`."""

@@ -102,7 +102,7 @@ def _target(url: str, where: str) -> Target:
     parameters = _parameters(split.query, where)
     tls = {name: value for name, value in parameters.items() if name in _TLS_PARAMETERS}
     if tls and not has_tls:
-        raise ValueError(f"{where}: {min(tls)} goes with amqps:// only")
+        raise ValueError(f"{where}: {min(tls)} applies only to amqps://")
     heartbeat = _number(parameters, "heartbeat", where)
     return Target(
         host=host,

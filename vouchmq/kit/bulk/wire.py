@@ -111,7 +111,7 @@ class Wire:
                     left = left[sent:]
                     deadline = time.monotonic() + timeout_s
                 elif time.monotonic() >= deadline:
-                    raise WireLostError(f"the broker takes nothing for {timeout_s:g} s")
+                    raise WireLostError(f"the broker has read nothing for {timeout_s:g} s")
                 else:
                     self._wait_for_room()
             self.written_at = time.monotonic()

@@ -49,7 +49,7 @@ class ArchivePlan:
     """What to archive, and where to.
 
     Attributes:
-        interval_s: seconds between triggers; None: what is there now, and then end
+        interval_s: seconds between triggers; None: stop after what is there now
         cores: tasks at a time
         options: more options of the source
     """

@@ -45,21 +45,29 @@ def parser() -> Parser:
     """The command line."""
     made = Parser(
         prog="vouchmq archive",
-        description="Read a queue (which empties it) or a stream into a table of Parquet files, "
-        "each message once, whatever is killed meanwhile. Run it again to go on.",
+        description="Copy a queue (which empties it) or a stream into a table of Parquet files, "
+        "each message exactly once even if a process is killed. Run it again to continue.",
         allow_abbrev=False,
     )
-    made.add_argument("--url", required=True, help="of the broker: amqp:// or amqps://")
-    made.add_argument("--queue", required=True, metavar="NAME", help="one, or several by commas")
-    made.add_argument("--to", required=True, type=place, metavar="DIR", help="the archive")
+    made.add_argument("--url", required=True, help="URL of the broker: amqp:// or amqps://")
     made.add_argument(
-        "--checkpoint", required=True, type=place, metavar="DIR", help="how far it has come"
+        "--queue", required=True, metavar="NAME", help="one name, or several separated by commas"
     )
     made.add_argument(
-        "--mode", choices=(SPOOL, STREAM), default=SPOOL, help="what is read: a queue, or a stream"
+        "--to", required=True, type=place, metavar="DIR", help="directory of the archive"
+    )
+    made.add_argument(
+        "--checkpoint",
+        required=True,
+        type=place,
+        metavar="DIR",
+        help="directory that stores the progress",
+    )
+    made.add_argument(
+        "--mode", choices=(SPOOL, STREAM), default=SPOOL, help="whether to read a queue or a stream"
     )
     when = made.add_mutually_exclusive_group()
-    when.add_argument("--once", action="store_true", help="what is there now, and then end")
+    when.add_argument("--once", action="store_true", help="stop after what is there now")
     when.add_argument(
         "--interval",
         type=whole(0),
@@ -68,13 +76,13 @@ def parser() -> Parser:
         help=f"seconds between two batches ({INTERVAL_S})",
     )
     made.add_argument(
-        "--partition-by", choices=("day",), help="a directory for each day (column archived_day)"
+        "--partition-by", choices=("day",), help="one directory per day (column archived_day)"
     )
     made.add_argument(
         "--table",
         choices=TABLES,
         default=PARQUET,
-        help="another form of table; give its package with --conf spark.jars.packages=…",
+        help="another table format; specify its package with --conf spark.jars.packages=…",
     )
     add_options(made, "source")
     add_session(made)
@@ -127,7 +135,7 @@ def _archive(plan: ArchivePlan, asked: SourceOptions, memory: str, conf: Mapping
             line.clear()
             if plan.table != PARQUET and "DATA_SOURCE_NOT_FOUND" in str(error):
                 raise UsageError(
-                    f"--table: Spark does not find {plan.table}: give its package with --conf "
+                    f"--table: Spark does not find {plan.table}: specify its package with --conf "
                     "spark.jars.packages=…"
                 ) from None
             raise

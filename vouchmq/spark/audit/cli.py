@@ -42,17 +42,17 @@ def parser() -> Parser:
     """The command line."""
     made = Parser(
         prog="vouchmq audit",
-        description="Judge what became of every message, from the ledgers of brokers.",
+        description="Verify what became of every message, from the ledgers of brokers.",
         allow_abbrev=False,
     )
     made.add_argument(
-        "paths", nargs="*", type=path, metavar="PATH", help="a ledger's directory, or a file"
+        "paths", nargs="*", type=path, metavar="PATH", help="ledger directory or file"
     )
     made.add_argument(
         "--data-dir",
         type=place,
         metavar="DIR",
-        help="of a running broker: it takes inventories first, and its ledger is read",
+        help="data directory of a running broker, which takes inventories first",
     )
     made.add_argument(
         "--witness",
@@ -60,18 +60,22 @@ def parser() -> Parser:
         type=path,
         default=[],
         metavar="DIR",
-        help="what clients saw; a ledger beside it is compared with that",
-    )
-    made.add_argument("--out", type=place, required=True, metavar="DIR", help="for the tables")
-    made.add_argument(
-        "--incremental", action="store_true", help="go on where the last run into DIR ended"
+        help="events recorded by clients, to compare with a ledger if one is given",
     )
     made.add_argument(
-        "--since", type=moment, metavar="TIME", help="messages published from then on"
+        "--out", type=place, required=True, metavar="DIR", help="directory for the tables"
     )
-    made.add_argument("--until", type=moment, metavar="TIME", help="messages published before then")
+    made.add_argument(
+        "--incremental",
+        action="store_true",
+        help="continue after the last run",
+    )
+    made.add_argument(
+        "--since", type=moment, metavar="TIME", help="messages published at or after it"
+    )
+    made.add_argument("--until", type=moment, metavar="TIME", help="messages published before it")
     made.add_argument("--vhost", help="only queues of this virtual host")
-    made.add_argument("--queue", type=pattern, metavar="REGEX", help="only queues with such names")
+    made.add_argument("--queue", type=pattern, metavar="REGEX", help="queues whose names match")
     made.add_argument(
         "--fail-on",
         type=kinds,
@@ -83,14 +87,14 @@ def parser() -> Parser:
         "--poison-deliveries",
         type=whole(2),
         metavar="N",
-        help=f"copies delivered so often are listed ({POISON_DELIVERIES})",
+        help=f"list copies delivered this often ({POISON_DELIVERIES})",
     )
     made.add_argument(
         "--partition-by-queue",
         action="store_true",
-        help=f"a directory for each queue, of at most {tables.MOST_QUEUES}",
+        help=f"one directory per queue, for at most {tables.MOST_QUEUES}",
     )
-    made.add_argument("--report", type=place, metavar="FILE", help="one HTML page about all of it")
+    made.add_argument("--report", type=place, metavar="FILE", help="write an HTML report")
     add_session(made)
     return made
 

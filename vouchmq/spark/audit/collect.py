@@ -170,7 +170,7 @@ def _refuse_conflicts(lines: DataFrame) -> None:
     for row in differing:
         where = " and ".join(sorted({file_of(row["min(f)"]), file_of(row["max(f)"])}))
         raise LedgerError(
-            f"two brokers have the id {row['b']}: line {row['n']} of epoch {row['o']} is there "
+            f"two brokers have the id {row['b']}: line {row['n']} of epoch {row['o']} is listed "
             f"twice and not the same, in {where}"
         )
 

@@ -192,7 +192,7 @@ def _check(job: Job) -> None:
     if note.exists():
         if json.loads(note.read_text(encoding="utf-8")) != wanted:
             raise LedgerError(
-                f"{job.out} is of an audit of other directories: choose another --out"
+                f"{job.out} belongs to an audit of other directories: choose another --out"
             )
         return
     # What a full audit has left is no beginning of this one.

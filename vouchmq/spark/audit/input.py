@@ -68,7 +68,7 @@ def check(options: argparse.Namespace) -> tuple[str, ...]:
 def _check_options(options: argparse.Namespace) -> None:
     has_ledger = bool(options.paths) or options.data_dir is not None
     if not has_ledger and not options.witness:
-        raise UsageError("nothing to audit: give a PATH, --data-dir or --witness")
+        raise UsageError("nothing to audit: specify a PATH, --data-dir or --witness")
     if options.incremental and options.witness:
         raise UsageError("--incremental is for ledgers, not for --witness")
     if not has_ledger:
@@ -91,7 +91,7 @@ def _check_out(out: Path, paths: Sequence[str]) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is no directory")
     if out.is_dir() and any(out.iterdir()) and not _is_ours(out):
-        raise UsageError(f"--out {out} holds other things: tables replace what is there")
+        raise UsageError(f"--out {out} is not empty and was not written by vouchmq audit")
     for path in paths:
         if Path(path).resolve() == out.resolve():
             raise UsageError(f"--out {out} is the ledger itself")

@@ -42,42 +42,47 @@ def parser() -> Parser:
     """The command line."""
     made = Parser(
         prog="vouchmq replay",
-        description="Publish the messages of an archive again: as they were, each to its own "
-        "exchange with its own routing key, unless others are given.",
+        description="Publish the messages of an archive again, each to its original exchange with "
+        "its original routing key unless you specify others.",
         allow_abbrev=False,
     )
     made.add_argument(
-        "--from", dest="source", required=True, type=place, metavar="DIR", help="the archive"
+        "--from",
+        dest="source",
+        required=True,
+        type=place,
+        metavar="DIR",
+        help="directory of the archive",
     )
-    made.add_argument("--url", required=True, help="of the broker: amqp:// or amqps://")
-    made.add_argument("--exchange", type=_short, metavar="X", help="instead of each message's own")
+    made.add_argument("--url", required=True, help="URL of the broker: amqp:// or amqps://")
+    made.add_argument("--exchange", type=_short, metavar="X", help="instead of the original one")
+    made.add_argument("--routing-key", type=_short, metavar="K", help="instead of the original one")
     made.add_argument(
-        "--routing-key", type=_short, metavar="K", help="instead of each message's own"
+        "--where", metavar="SQL", help="only rows for which this SQL expression is true"
     )
-    made.add_argument("--where", metavar="SQL", help="only rows for which this is true")
     made.add_argument(
-        "--rate", type=whole(1), metavar="N", help="messages a second, at most (no limit)"
+        "--rate", type=whole(1), metavar="N", help="maximum messages per second (no limit)"
     )
     made.add_argument(
         "--order",
         action="store_true",
-        help="the messages of each original queue in their order",
+        help="keep the order of messages within each original queue",
     )
     made.add_argument(
         "--drop-x-death",
         action="store_true",
-        help="without the history of dead-lettering among their headers",
+        help="remove the dead-letter history from the headers",
     )
     made.add_argument(
         "--keep-expiration",
         action="store_true",
-        help="with the expiration they had; it begins to run anew",
+        help="keep the original expiration, which starts over",
     )
     made.add_argument(
         "--checkpoint",
         type=place,
         metavar="DIR",
-        help="how far it has come, to go on from there when it was stopped",
+        help="directory that stores the progress, to resume after a stop",
     )
     add_options(made, "sink")
     add_session(made)

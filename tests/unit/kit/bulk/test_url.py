@@ -69,7 +69,7 @@ def test_parameters_of_other_clients_are_understood() -> None:
         ("amqp://u:ge:heim@h:99999/", "url: host or port cannot be read"),
         ("amqp://u:geheim@/v", "url: names no host"),
         ("amqp://u:ge#heim@h/v", "url: "),
-        ("amqp://u:geheim@h/?cafile=/x", "cafile goes with amqps:// only"),
+        ("amqp://u:geheim@h/?cafile=/x", "cafile applies only to amqps://"),
         ("amqp://u:geheim@h/?colour=red", "no parameter 'colour'"),
         ("amqp://u:geheim@h/?heartbeat=often", "heartbeat must be a number of seconds"),
         ("amqp://h1, amqp://u:geheim@h2:x", "url 2 of 2: host or port"),

@@ -228,7 +228,7 @@ def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:
             "queues[0].name: expected at most 255 bytes, not 256",
         ),
         ({"queues": [QUEUE | {"name": "\nq"}]}, "queues[0].name: must not have line ends"),
-        ({"queues": [QUEUE | {"name": "\ud800"}]}, "queues[0].name: not a text of Unicode"),
+        ({"queues": [QUEUE | {"name": "\ud800"}]}, "queues[0].name: not valid Unicode text"),
         (
             {"queues": [QUEUE | {"durable": "yes"}]},
             "queues[0].durable: expected true or false, not a text",
@@ -265,7 +265,7 @@ def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:
             {"bindings": [BINDING | {"destination_type": "topic"}]},
             "bindings[0].destination_type: expected queue or exchange, not 'topic'",
         ),
-        ({"users": [{"name": "u", "tags": [1]}]}, "users[0].tags: expected a list of texts"),
+        ({"users": [{"name": "u", "tags": [1]}]}, "users[0].tags: expected a list of strings"),
     ],
 )
 def test_faults(document: dict[str, Any], text: str) -> None:
@@ -280,7 +280,7 @@ def test_faults(document: dict[str, Any], text: str) -> None:
         ("{", "not JSON: Expecting property name"),
         ("[]", "expected an object, not a list"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"policies": [{"priority": NaN}]}', "not JSON: NaN is no number of JSON"),
+        ('{"policies": [{"priority": NaN}]}', "not JSON: NaN is not a JSON number"),
     ],
 )
 def test_no_document(octets: str, text: str) -> None:

@@ -180,13 +180,13 @@ def test_an_unknown_variable_is_refused(variable: str) -> None:
             '[[users]]\nname = "a"\nmax_channels = true',
             "users: 'a': max_channels: expected an integer, not True",
         ),
-        ('[[users]]\nname = "a"\n[[users]]\nname = "a"', "users: 'a' is there twice"),
-        ('[[vhosts]]\nname = "a"\n[[vhosts]]\nname = "a"', "vhosts: 'a' is there twice"),
+        ('[[users]]\nname = "a"\n[[users]]\nname = "a"', "users: 'a' is listed twice"),
+        ('[[vhosts]]\nname = "a"\n[[vhosts]]\nname = "a"', "vhosts: 'a' is listed twice"),
         (
             '[[users]]\nname = "a"\npassword = "x"\npassword_hash = "y"',
             "users: 'a' has both a password and a password_hash",
         ),
-        ('[[users]]\nname = "a"\nvhosts = ["b"]', "users: 'a' may enter 'b': no such vhost"),
+        ('[[users]]\nname = "a"\nvhosts = ["b"]', "users: 'a' names an unknown vhost: 'b'"),
         (
             '[[users]]\nname = "a"\ntopic_permissions = ["t"]',
             "users: 'a': topic_permissions: expected tables, [[topic_permissions]]",
@@ -205,11 +205,11 @@ def test_an_unknown_variable_is_refused(variable: str) -> None:
         ),
         (
             '[[users]]\nname = "a"\n' + '[[users.topic_permissions]]\nexchange = "t"\n' * 2,
-            "users: 'a': topic_permissions: 't in /' is there twice",
+            "users: 'a': topic_permissions: 't in /' is listed twice",
         ),
         (
             '[[users]]\nname = "a"\n[[users.topic_permissions]]\nexchange = "t"\nvhost = "b"',
-            "users: 'a': topic_permissions: it may not enter 'b'",
+            "users: 'a': topic_permissions: 'b' is not in its vhosts",
         ),
     ],
 )

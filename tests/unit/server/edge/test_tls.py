@@ -80,7 +80,7 @@ def test_clients_are_asked_for_a_certificate(
         ({"tls_key_file": "locked.key"}, "tls_key_file: {}/locked.key: the key has a passphrase"),
         (
             {"tls_verify": "verify_peer", "tls_ca_file": ""},
-            "tls_ca_file: tls_verify = verify_peer needs authorities",
+            "tls_ca_file: tls_verify = verify_peer needs certificate authorities",
         ),
         (
             {"tls_fail_if_no_peer_cert": True},

@@ -27,7 +27,7 @@ PLENTY = 1 << 40
 MESSAGE = 100_000
 END_OCTETS = 9
 HEARING = (*NOTIFIED, "connection.blocked")
-CLOSED = "RESOURCE_ERROR - memory is low and this connection holds much"
+CLOSED = "RESOURCE_ERROR - memory is low and this connection uses much of it"
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def checked(here: Path, *arguments: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "nothing to audit: give a PATH, --data-dir or --witness"),
+        ([], "nothing to audit: specify a PATH, --data-dir or --witness"),
         (["{tmp}/l", "--since", "2026-02-01", "--until", "2026-01-01"], "--since is not before"),
         (["{tmp}/l", "--since", "2026-02-01", "--until", "2026-02-01"], "--since is not before"),
         ([""], "argument PATH: an empty path"),
@@ -59,7 +59,7 @@ def checked(here: Path, *arguments: str) -> tuple[str, ...]:
             ["{tmp}/l", "--out", "{tmp}/file/x/y"],
             "--out {tmp}/file/x/y: {tmp}/file is no directory",
         ),
-        (["{tmp}/l", "--out", "{tmp}/l"], "--out {tmp}/l holds other things"),
+        (["{tmp}/l", "--out", "{tmp}/l"], "--out {tmp}/l is not empty"),
         (["{tmp}/empty", "--out", "{tmp}/empty"], "--out {tmp}/empty is the ledger itself"),
         (["{tmp}/l", "--report", "{tmp}/empty"], "--report {tmp}/empty is a directory"),
         (["{tmp}/l", "--report", "{tmp}/x/y"], "--report {tmp}/x/y: {tmp}/x is no directory"),
@@ -109,7 +109,7 @@ def test_a_directory_is_an_earlier_audit_by_its_mark_only(here: Path, name: str)
         (out / name).write_text('{"copies": 5}')
     else:
         (out / name).mkdir()
-    with pytest.raises(UsageError, match="holds other things"):
+    with pytest.raises(UsageError, match="was not written by vouchmq audit"):
         checked(here, "{tmp}/l")
     (out / "summary.json").write_text(json.dumps({"states": {}, "findings": {}, "copies": 0}))
     assert checked(here, "{tmp}/l")
