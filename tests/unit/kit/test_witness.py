@@ -110,7 +110,7 @@ def test_a_witness_that_comes_back_begins_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a-b", "x" * 65, "a b"])
 def test_a_name_must_do_as_a_file_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="a witness has a name"):
+    with pytest.raises(ValueError, match="expected a witness name"):
         Witness(tmp_path, name)
 
 

@@ -107,7 +107,7 @@ def test_an_account_that_cannot_work_stops_the_start(account: UserAccount, reaso
         ("passwordless", "anything", "user 'passwordless' has no password"),
         # The hash of an empty password, correctly given: never (CONN-21).
         ("empty", "", "wrong password for user 'empty'"),
-        ("guest", "guest", "user 'guest' may log in from this machine only"),
+        ("guest", "guest", "user 'guest' may log in only from the broker's machine"),
         ("guest", "wrong", "wrong password for user 'guest'"),
     ],
 )
@@ -298,9 +298,9 @@ def test_whom_a_certificate_proves_needs_no_password() -> None:
     assert known.admit("u", is_loopback=False).name == "u"
     assert known.admit("here", is_loopback=True).name == "here"
     for name, reason in (
-        ("", "the certificate holds no name"),
+        ("", "the certificate has no name"),
         ("nobody", "no user 'nobody'"),
-        ("here", "from this machine only"),
+        ("here", "only from the broker's machine"),
     ):
         with pytest.raises(LoginError, match=reason):
             known.admit(name, is_loopback=False)
