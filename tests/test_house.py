@@ -429,7 +429,6 @@ KNOTTED: Final = {
         *("dead_letter", "enqueue", "exchanges.exchange", "features", "queues"),
         *("streams.reader", "streams.start"),
     },
-    "vouchmq.server": {"channel", "connection", "ledger", "runtime.context"},
     "vouchmq.kit": {"bulk", "channel", "message"},
 }
 

@@ -22,7 +22,7 @@ from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.queues.classic import Queue
@@ -178,7 +178,6 @@ class Source(Protocol):
     broker: Broker[Queue]
     alarms: Alarms
     clock: Callable[[], float]
-    connections: dict[Connection, None]
 
 
 class Store(Protocol):
@@ -198,12 +197,20 @@ class Views:
 
     Args:
         source: the running broker
+        connections: all there are
         journal: where it keeps messages
         commit: which syncs that
     """
 
-    def __init__(self, source: Source, journal: Store, commit: GroupCommit) -> None:
+    def __init__(
+        self,
+        source: Source,
+        connections: Collection[Connection],
+        journal: Store,
+        commit: GroupCommit,
+    ) -> None:
         self._source = source
+        self._connections = connections
         self._journal = journal
         self._commit = commit
         self.listings: dict[str, Callable[[], Iterator[View]]] = {
@@ -283,7 +290,7 @@ class Views:
     def connections(self) -> Iterator[ConnectionView]:
         """All connections, also those that have not logged in yet."""
         now = self._source.clock()
-        for connection in list(self._source.connections):
+        for connection in list(self._connections):
             is_open = connection.state == ConnectionState.RUNNING
             yield ConnectionView(
                 name=connection.label,
@@ -300,7 +307,7 @@ class Views:
 
     def channels(self) -> Iterator[ChannelView]:
         """All open channels."""
-        for connection in list(self._source.connections):
+        for connection in list(self._connections):
             for channel in list(connection.channels.values()):
                 confirms = channel.confirms
                 yield ChannelView(
@@ -318,7 +325,7 @@ class Views:
 
     def consumers(self) -> Iterator[ConsumerView]:
         """All consumers, by channel."""
-        for connection in list(self._source.connections):
+        for connection in list(self._connections):
             for channel in list(connection.channels.values()):
                 for consumer in list(channel.consumers.values()):
                     yield _of_consumer(connection.label, channel.number, consumer)

@@ -1,9 +1,10 @@
-"""A channel: its deliveries, confirms and transaction, and a table of what each method does.
+"""A channel: its deliveries, confirms and transaction.
 
 A channel runs to completion: every method, every run of publishes or acks is one plain call.
-Errors are raised and never answered here; the connection turns them into a close, once. The
-handlers of consuming are in `consume.py`, those of topology in `topology.py`, publishing in
-`publish.py`.
+Errors are raised and never answered here; the connection turns them into a close, once. What each
+method does is in `methods.py`; publishing is in `publish.py`. What the channel owns knows it only
+as a narrow protocol, if at all: `DeliveryChannel` to consumers, `PublishingChannel` to publishing.
+The channel itself knows its connection as `ConnectionPort`.
 """
 
 from __future__ import annotations
@@ -11,55 +12,32 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pamqp import base, commands
-
-from vouchmq.protocol.codec import (
-    AccessRequest,
-    access_request_ok,
-    cancel,
-    confirm_select_ok,
-    flow_ok,
-    tx_commit_ok,
-    tx_rollback_ok,
-    tx_select_ok,
-)
-from vouchmq.protocol.constants import (
-    BASIC_ACK,
-    BASIC_NACK,
-    BASIC_PUBLISH,
-    BASIC_REJECT,
-    TX_COMMIT,
-)
-from vouchmq.protocol.errors import (
-    ChannelError,
-    CommandInvalid,
-    NotImplementedByBroker,
-    PreconditionFailed,
-)
+from vouchmq.protocol.codec import cancel, tx_commit_ok, tx_rollback_ok
+from vouchmq.protocol.constants import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT, TX_COMMIT
+from vouchmq.protocol.errors import ChannelError, PreconditionFailed
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
-from vouchmq.server.channel import consume, topology
-from vouchmq.server.channel.confirms import Confirms
 from vouchmq.server.channel.consumer import Consumer, Credit
-from vouchmq.server.channel.handler import handler
 from vouchmq.server.channel.publish import Publisher
 from vouchmq.server.channel.stream_settlement import holds_of_streams, refuse_nack
 from vouchmq.server.channel.timeouts import Timeouts
-from vouchmq.server.channel.tx import HeldSettlement, Transaction
 from vouchmq.server.channel.unacked import Unacked, octets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.protocol.codec import Command
-    from vouchmq.protocol.fields import Table
+    from vouchmq.protocol.reader import Event
+    from vouchmq.protocol.runs import Piece
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.data_directory import DataDirectory
+    from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.channel.confirms import Confirms
     from vouchmq.server.channel.reply_to import ReplyConsumer, ReplyNames
+    from vouchmq.server.channel.tx import HeldSettlement, Transaction
     from vouchmq.server.channel.unacked import UnackedBatch
-    from vouchmq.server.connection.connection import Connection
     from vouchmq.server.connection.outbox import Outbox
+    from vouchmq.server.connection.port import ConnectionPort
     from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
     from vouchmq.server.runtime.context import BrokerContext
 
@@ -75,7 +53,7 @@ class Channel:
         number: 1 … 65535
     """
 
-    def __init__(self, connection: Connection, number: int) -> None:
+    def __init__(self, connection: ConnectionPort, number: int) -> None:
         self.connection = connection
         self.context: BrokerContext = connection.context
         self.number: int = number
@@ -91,7 +69,12 @@ class Channel:
         self.barrier_lsn = 0
         self.next_tag = 1
         self.unacked = Unacked()
-        self.timeouts = Timeouts()
+        self.timeouts = Timeouts(
+            self.unacked,
+            self.context.timers,
+            self.context.limits.consumer_timeout_ms,
+            self.delivery_expired,
+        )
         self.credit = Credit()
         self.consumer_credit: tuple[int, int] = (self.context.limits.default_consumer_prefetch, 0)
         self.consumers: dict[str, Consumer] = {}
@@ -104,7 +87,9 @@ class Channel:
         self._publisher = Publisher(self)
         ledger = self.context.ledger
         self.recorder: ChannelEventRecorder | None = (
-            ledger.opened(self) if ledger is not None else None
+            ledger.opened(connection.publish_numbers, self.vhost.name, number)
+            if ledger is not None
+            else None
         )
 
     @property
@@ -125,19 +110,6 @@ class Channel:
     def barrier(self) -> int:
         """An LSN that is on disk once everything decided so far is."""
         return self.context.journal.barrier()
-
-    def handle(self, command: Command) -> None:
-        """Do what a method asks for.
-
-        Raises:
-            AmqpError: the rule it breaks
-        """
-        if self.is_committing:
-            raise ChannelError("unexpected command while processing 'tx.commit'")
-        handler = HANDLERS.get(type(command.method))
-        if handler is None:
-            raise CommandInvalid("unimplemented method")
-        handler(self, command)
 
     def reply(self, frame: bytes, lsn: int = 0) -> None:
         """Answer a method, once everything up to `lsn` is on disk (DURABLE-02).
@@ -200,19 +172,60 @@ class Channel:
             raise PreconditionFailed("fast reply consumer does not exist", ids=BASIC_PUBLISH)
         return self.reply_consumer.name
 
-    def check_user_id(self, claimed: str) -> None:
-        """PUB-06."""
-        if claimed != self.user.name and not self.user.is_impersonator:
-            raise PreconditionFailed(
-                f"user_id property set to '{claimed}' but authenticated user was "
-                f"'{self.user.name}'",
-                ids=BASIC_PUBLISH,
-            )
+    def put_off(self, event: Event) -> None:
+        """Publish what is left of a run in a later turn, and do nothing else before (LIMIT-23)."""
+        self.connection.put_off(event)
 
-    def refuse_immediate_if_configured(self) -> None:
-        """`compat.reject_immediate` gives RabbitMQ's answer."""
-        if self.context.limits.reject_immediate:
-            raise NotImplementedByBroker("immediate=true", ids=BASIC_PUBLISH)
+    def publish_refused(self, lsn: int) -> None:
+        """The disk has refused what was just published under this LSN (CONF-12)."""
+        self.connection.storage_refused(lsn)
+
+    # Deliveries
+
+    @property
+    def is_swamped(self) -> bool:
+        """See `DeliveryChannel`."""
+        return self.connection.wire.is_swamped
+
+    def send_behind_replies(self, *pieces: Piece) -> None:
+        """See `DeliveryChannel`."""
+        self.connection.send_behind_replies(*pieces)
+
+    def delivered(
+        self, consumer: Consumer, messages: list[Message], first: int, *, is_dense: bool
+    ) -> None:
+        """See `DeliveryChannel`."""
+        self.credit.use(messages)
+        queue = consumer.queue
+        since_ms = self.timeouts.watch(consumer, queue)
+        self.unacked.add(first, messages, consumer, queue, since_ms, is_dense=is_dense)
+
+    def served(self, consumer: Consumer) -> None:
+        """See `DeliveryChannel`."""
+        if self.consumers.pop(consumer.tag, None) is not None:
+            self.consumers[consumer.tag] = consumer
+
+    def delivery_expired(self, consumer: Consumer | None, timeout_ms: int) -> bool:
+        """A delivery was not settled in time: its consumer goes, or the channel (CONS-71, 72).
+
+        Returns:
+            False when the channel has ended
+        """
+        if consumer is None or not self.connection.has_capability("consumer_cancel_notify"):
+            text = (
+                f"delivery acknowledgement on channel {self.number} timed out. Timeout value "
+                f"used: {timeout_ms} ms. This timeout value can be configured, see consumers doc "
+                "guide to learn more"
+            )
+            self.connection.fail_channel(self.number, PreconditionFailed(text, ids=(0, 0)))
+            return False
+        if consumer.is_active:
+            # Before the requeue, or it would be given them again.
+            consumer.is_active = False
+            consumer.queue.remove_consumer(consumer)
+            self.consumer_cancelled(consumer)
+        self.settle(self.unacked.take_of(consumer), Outcome.TIMED_OUT)
+        return True
 
     # Settling
 
@@ -234,7 +247,7 @@ class Channel:
         for first, last in ranges:
             taken, unknown = self.unacked.take_range(first, last)
             if taken:
-                refuse_nack(self, taken, BASIC_REJECT)
+                refuse_nack(self.unacked, taken, BASIC_REJECT)
                 self._settle_or_hold(taken, Outcome.DISCARDED)
             if unknown or not first:
                 raise unknown_tag(unknown, BASIC_REJECT)
@@ -257,7 +270,7 @@ class Channel:
         else:
             taken = self.unacked.take_all()
         if outcome is not Outcome.ACKED:
-            refuse_nack(self, taken, ids)
+            refuse_nack(self.unacked, taken, ids)
         self._settle_or_hold(taken, outcome)
 
     def _settle_in_pieces(self, tag: int, outcome: Outcome) -> bool:
@@ -268,7 +281,7 @@ class Channel:
         """
         unacked = self.unacked
         last = tag or unacked.last_tag
-        may_refuse = outcome is not Outcome.ACKED and holds_of_streams(self)
+        may_refuse = outcome is not Outcome.ACKED and holds_of_streams(self.unacked)
         if may_refuse or not unacked.is_outstanding(last):
             return False
 
@@ -337,11 +350,6 @@ class Channel:
         """There may be room again: let every queue consumed here try."""
         for consumer in self.consumers.values():
             consumer.queue.credit_available(consumer)
-
-    def served(self, consumer: Consumer) -> None:
-        """It has used of the channel's limit: whatever room comes next is for others (QOS-09)."""
-        if self.consumers.pop(consumer.tag, None) is not None:
-            self.consumers[consumer.tag] = consumer
 
     # Confirms and transactions waiting for the disk
 
@@ -429,7 +437,7 @@ class Channel:
         """tx.rollback (TX-10)."""
         entries = self._needs_transaction().rollback()
         self.unacked.restore(entries)
-        self.timeouts.watch_again(self, entries)
+        self.timeouts.watch_again(entries)
         self.reply(tx_rollback_ok(self.number))
 
     def serve_first(self, queue_name: str) -> bool:
@@ -474,8 +482,8 @@ class Channel:
         waiting for the disk, and this waits behind it.
         """
         self.consumers.pop(consumer.tag, None)
-        if self.context.ledger is not None:
-            self.context.ledger.consumes_no_more(consumer)
+        if consumer.recorder is not None:
+            consumer.recorder.introduce("stop")
         if not self.is_closing and self.connection.has_capability("consumer_cancel_notify"):
             self.connection.send_behind_replies(cancel(self.number, consumer.tag))
 
@@ -497,8 +505,8 @@ class Channel:
             outstanding += self.transaction.rollback()
         for consumer in consumers.values():
             consumer.is_active = False
-            if self.context.ledger is not None:
-                self.context.ledger.consumes_no_more(consumer)
+            if consumer.recorder is not None:
+                consumer.recorder.introduce("stop")
         for entry in outstanding:
             if self.recorder is not None:
                 self.recorder.settled(entry, Outcome.LOST, why)
@@ -507,7 +515,8 @@ class Channel:
             consumer.queue.remove_consumer(consumer)
         if self.recorder is not None:
             self.recorder.close()
-        # It refers back; without the ring all of this goes at once (see `Connection.lost`).
+        # These refer back; without the ring all of this goes at once (see `Connection.lost`).
+        self.timeouts.end()
         del self._publisher
 
 
@@ -519,76 +528,3 @@ def refused_commit() -> PreconditionFailed:
 def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
     """ACK-05."""
     return PreconditionFailed(f"unknown delivery tag {tag}", ids=ids)
-
-
-def ack(channel: Channel, method: commands.Basic.Ack, _arguments: Table) -> None:
-    """basic.ack outside a run."""
-    tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    channel.settle_tag(tag, Outcome.ACKED, BASIC_ACK, multiple=multiple)
-
-
-def nack(channel: Channel, method: commands.Basic.Nack, _arguments: Table) -> None:
-    """basic.nack."""
-    tag, multiple = method.delivery_tag or 0, bool(method.multiple)
-    outcome = Outcome.NACKED if method.requeue else Outcome.DISCARDED
-    channel.settle_tag(tag, outcome, BASIC_NACK, multiple=multiple)
-
-
-def reject(channel: Channel, method: commands.Basic.Reject, _arguments: Table) -> None:
-    """basic.reject."""
-    tag = method.delivery_tag or 0
-    outcome = Outcome.REJECTED if method.requeue else Outcome.DISCARDED
-    channel.settle_tag(tag, outcome, BASIC_REJECT, multiple=False)
-
-
-def select_confirms(channel: Channel, method: commands.Confirm.Select, _arguments: Table) -> None:
-    """confirm.select (CONF-01, CONF-02)."""
-    if channel.transaction is not None:
-        raise PreconditionFailed("cannot switch from tx to confirm mode")
-    if channel.confirms is None:
-        channel.confirms = Confirms(channel.number)
-        channel.confirms.recorder = channel.recorder
-        if channel.recorder is not None:
-            channel.recorder.selected()
-    if not method.nowait:
-        channel.reply(confirm_select_ok(channel.number))
-
-
-def select_transactions(channel: Channel, _method: commands.Tx.Select, _arguments: Table) -> None:
-    """tx.select (TX-01)."""
-    if channel.confirms is not None:
-        raise PreconditionFailed("cannot switch from confirm to tx mode")
-    if channel.transaction is None:
-        channel.transaction = Transaction(channel.context.limits.tx_max_bytes, channel.connection)
-        if channel.recorder is not None:
-            channel.recorder.tells_answers("tx")
-    channel.reply(tx_select_ok(channel.number))
-
-
-def set_flow(channel: Channel, method: commands.Channel.Flow, _arguments: Table) -> None:
-    """channel.flow from the client (CHAN-20)."""
-    if channel.context.limits.reject_flow and not method.active:
-        raise NotImplementedByBroker("active=false")
-    channel.flow_active = bool(method.active)
-    channel.reply(flow_ok(channel.number, channel.flow_active))
-    if channel.flow_active:
-        channel.wake_consumers()
-
-
-HANDLERS: Final[dict[type[base.Frame], Callable[[Channel, Command], None]]] = {
-    **topology.HANDLERS,
-    **consume.HANDLERS,
-    **dict(
-        (
-            handler(commands.Channel.Flow, set_flow),
-            handler(commands.Basic.Ack, ack),
-            handler(commands.Basic.Reject, reject),
-            handler(commands.Basic.Nack, nack),
-            handler(commands.Confirm.Select, select_confirms),
-            handler(commands.Tx.Select, select_transactions),
-        )
-    ),
-    AccessRequest: lambda channel, _: channel.reply(access_request_ok(channel.number)),
-    commands.Tx.Commit: lambda channel, _: channel.commit(),
-    commands.Tx.Rollback: lambda channel, _: channel.rollback(),
-}

@@ -56,8 +56,9 @@ def set_limits(
 ) -> None:
     """Change a running limit; octets outstanding are counted only from a size limit on."""
     credit.limit, credit.limit_octets = count, octets
-    if consumer is not None and channel.context.ledger is not None:
-        channel.context.ledger.limited(consumer)
+    if consumer is not None and consumer.recorder is not None and not consumer.no_ack:
+        consumer.recorder.limit = count
+        consumer.recorder.introduce("limit")
     if octets:
         held = [held for held in (channel.transaction,) if held is not None]
         entries = channel.unacked.live() + [
@@ -107,8 +108,8 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
             exclusive=bool(method.exclusive) and queue.features.type != QUORUM,
         )
         channel.consumers[tag] = consumer
-        if channel.context.ledger is not None:
-            channel.context.ledger.consumes(consumer)
+        if channel.recorder is not None:
+            channel.recorder.consumes(consumer)
     if not method.nowait:
         channel.reply(consume_ok(channel.number, tag))
 
@@ -171,8 +172,8 @@ def cancel_consumer(channel: Channel, method: commands.Basic.Cancel, _arguments:
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
         consumer.is_active = False
-        if channel.context.ledger is not None:
-            channel.context.ledger.consumes_no_more(consumer)
+        if consumer.recorder is not None:
+            consumer.recorder.introduce("stop")
         consumer.queue.remove_consumer(consumer)
     if not method.nowait:
         channel.reply(cancel_ok(channel.number, tag))
@@ -224,14 +225,14 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     if no_ack:
         queue.settle([message])
     else:
-        since_ms = channel.timeouts.watch(channel, None, queue)
+        since_ms = channel.timeouts.watch(None, queue)
         channel.unacked.add(tag, [message], None, queue, since_ms)
 
 
 def recover(channel: Channel, method: commands.Basic.Recover, _arguments: Table) -> None:
     """basic.recover (ACK-20, ACK-22, ACK-23, TX-13)."""
     refuse_recover_if_configured(channel, requeue=bool(method.requeue))
-    refuse_recover(channel)
+    refuse_recover(channel.unacked)
     channel.reply(recover_ok(channel.number))
     give_again(channel, requeue=bool(method.requeue))
 
@@ -239,7 +240,7 @@ def recover(channel: Channel, method: commands.Basic.Recover, _arguments: Table)
 def recover_async(channel: Channel, method: commands.Basic.RecoverAsync, _arguments: Table) -> None:
     """basic.recover-async: the same without reply (ACK-21)."""
     refuse_recover_if_configured(channel, requeue=bool(method.requeue))
-    refuse_recover(channel)
+    refuse_recover(channel.unacked)
     give_again(channel, requeue=bool(method.requeue))
 
 
@@ -268,8 +269,8 @@ def give_again(channel: Channel, *, requeue: bool) -> None:
             if consumer is None or not consumer.is_active:
                 channel.settle([again], Outcome.RECOVERED)
             elif again.messages:
-                consumer.deliver_again(again)
-                again.since_ms = channel.timeouts.watch(channel, consumer, entry.queue)
+                consumer.deliver_again(again.tags, again.messages)
+                again.since_ms = channel.timeouts.watch(consumer, entry.queue)
                 unacked.restore([again])
             if later.messages:
                 unacked.restore([later])

@@ -5,17 +5,19 @@ To its queue it is a `ConsumerPort`. It must not know routing, the journal or so
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.protocol.fields import encode_shortstr
 from vouchmq.protocol.runs import body_size, encode_deliveries
 from vouchmq.server.connection.outbox import UNJOINED_OCTETS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vouchmq.protocol.runs import Piece
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.channel.channel import Channel
-    from vouchmq.server.channel.unacked import UnackedBatch
+    from vouchmq.server.connection.outbox import Outbox
     from vouchmq.server.ledger.recorder import ConsumerEventRecorder
 
 UNLIMITED: Final = 1 << 30
@@ -62,6 +64,38 @@ class Credit:
             self.outstanding_octets -= sum(body_size(message[0]) for message in messages)
 
 
+class DeliveryChannel(Protocol):
+    """A channel, as those see it that deliver on it.
+
+    `octets` is its number as frames have it, `credit` what all its consumers share.
+    """
+
+    octets: bytes
+    frame_max: int
+    next_tag: int
+    flow_active: bool
+    credit: Credit
+    outbox: Outbox
+
+    @property
+    def is_swamped(self) -> bool:
+        """True while the client leaves more unread than it may."""
+
+    def delivered(
+        self, consumer: Consumer, messages: list[Message], first: int, *, is_dense: bool
+    ) -> None:
+        """These are outstanding under the tags from `first` on; see `Unacked.add`."""
+
+    def served(self, consumer: Consumer) -> None:
+        """It has used of the channel's limit: whatever room comes next is for others (QOS-09)."""
+
+    def send_behind_replies(self, *pieces: Piece) -> None:
+        """Send at once, but not before a reply that is being held."""
+
+    def consumer_cancelled(self, consumer: Consumer) -> None:
+        """The broker has ended a consumer: tell the client, if it can hear it (CONS-40)."""
+
+
 class Consumer:
     """One `basic.consume` on a channel.
 
@@ -90,7 +124,7 @@ class Consumer:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: DeliveryChannel,
         queue: Queue,
         tag: str,
         *,
@@ -132,8 +166,8 @@ class Consumer:
         While a reply waits for the disk, too: it may be the consume-ok of this very consumer,
         which no delivery may overtake (CONS-01).
         """
-        channel = self.channel
-        if channel.outbox.blocked or not channel.flow_active or channel.connection.is_stalled:
+        channel, outbox = self.channel, self.channel.outbox
+        if outbox.blocked or outbox.waits_for_reply or not channel.flow_active:
             return 0
         shared = channel.credit
         if self.no_ack:
@@ -166,23 +200,21 @@ class Consumer:
             self.queue.settle(messages)
             return
         self.credit.use(messages)
-        channel.credit.use(messages)
-        since_ms = channel.timeouts.watch(channel, self, self.queue)
-        channel.unacked.add(first, messages, self, self.queue, since_ms, is_dense=is_dense)
+        channel.delivered(self, messages, first, is_dense=is_dense)
 
-    def deliver_again(self, entry: UnackedBatch) -> None:
+    def deliver_again(self, tags: Sequence[int], messages: list[Message]) -> None:
         """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
         channel = self.channel
-        if self.recorder is not None and entry.messages:
-            self.recorder.delivered(entry.messages, entry.tags[0], AGAIN, no_ack=False)
-        for tag, message in zip(entry.tags, self.shown_again(entry), strict=True):
+        if self.recorder is not None and messages:
+            self.recorder.delivered(messages, tags[0], AGAIN, no_ack=False)
+        for tag, message in zip(tags, self.shown_again(messages), strict=True):
             limits = (channel.frame_max, message[2])
             parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
-            channel.connection.send_behind_replies(*parts)
+            channel.send_behind_replies(*parts)
 
-    def shown_again(self, entry: UnackedBatch) -> list[Message]:
+    def shown_again(self, messages: list[Message]) -> list[Message]:
         """Outstanding deliveries as the client is to see them."""
-        return entry.messages
+        return messages
 
     def queue_deleted(self) -> None:
         """See `ConsumerPort`: the client hears of it if it can (CONS-40)."""

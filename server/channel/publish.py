@@ -29,7 +29,7 @@ as they came, so a route's `tail` goes into the deliver frame without being enco
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vouchmq.protocol.codec import basic_return, decode_method
 from vouchmq.protocol.constants import (
@@ -45,7 +45,12 @@ from vouchmq.protocol.contents import (
     with_notes,
     with_properties,
 )
-from vouchmq.protocol.errors import AccessRefused, NotFound, PreconditionFailed
+from vouchmq.protocol.errors import (
+    AccessRefused,
+    NotFound,
+    NotImplementedByBroker,
+    PreconditionFailed,
+)
 from vouchmq.protocol.fields import Field, as_text, longstr, type_name
 from vouchmq.protocol.properties import (
     CARE,
@@ -59,24 +64,30 @@ from vouchmq.protocol.reader import PUBLISHES
 from vouchmq.protocol.runs import content_pieces
 from vouchmq.protocol.text import encode_text
 from vouchmq.server.broker.delays.delay import check_delay, delay_ms
-from vouchmq.server.broker.enqueue import Target
 from vouchmq.server.broker.exchanges.consistent_hash import PROPERTY_PREFIX
 from vouchmq.server.broker.exchanges.exchange import READS_HEADERS, READS_KEYS, READS_PROPERTIES
 from vouchmq.server.broker.features.dedup import ExchangeDedup
 from vouchmq.server.broker.features.publish_filter import REFUSES
 from vouchmq.server.channel.reply_to import PREFIX
+from vouchmq.server.channel.route import Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vouchmq.protocol.fields import Table
+    from vouchmq.protocol.reader import Event
+    from vouchmq.server.auth.users import User
+    from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.exchanges.exchange import Exchange
     from vouchmq.server.broker.exchanges.routes import RouteWalk
-    from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.channel.channel import Channel
-    from vouchmq.server.channel.tx import HeldPublish
+    from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.channel.confirms import Confirms
+    from vouchmq.server.channel.tx import HeldPublish, Transaction
+    from vouchmq.server.connection.outbox import Outbox
+    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
+    from vouchmq.server.runtime.context import BrokerContext
 
 NO_ROUTE: Final = (312, "NO_ROUTE")
 NO_CONSUMERS: Final = (313, "NO_CONSUMERS")
@@ -84,41 +95,6 @@ MAX_TTL_MS: Final = 315_360_000_000
 # Distinct method frames of one channel: a publisher with ever new routing keys must not grow it.
 ROUTES_KEPT: Final = 4096
 EXPIRATION: Final = re.compile(r"[+-]?[0-9]+")
-
-
-class Route(Target):
-    """What a `basic.publish` frame means, as long as the topology stays as it is."""
-
-    __slots__ = (
-        "examined_modes",
-        "exchange",
-        "generation",
-        "immediate",
-        "is_examined",
-        "is_refused",
-        "mandatory",
-        "reads_keys",
-        "reads_properties",
-        "routing_key",
-        "way",
-        "window",
-    )
-
-    def __init__(self, exchange: str, routing_key: str, tail: bytes) -> None:
-        super().__init__(tail)
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.mandatory = False
-        self.immediate = False
-        self.is_examined = False
-        self.is_refused = False
-        self.reads_keys = False
-        self.reads_properties = False
-        self.way: tuple[Exchange, tuple[str, ...], Table] | None = None
-        # Of the exchange, when nothing else on the way reads more than routing keys.
-        self.window: KeyWindow | None = None
-        self.examined_modes = CARE
-        self.generation = -1
 
 
 class OutOfTimeError(Exception):
@@ -134,12 +110,47 @@ class LongWalk(NamedTuple):
     walk: RouteWalk[Queue]
 
 
+class PublishingChannel(Protocol):
+    """A channel, as publishing sees it.
+
+    `octets` is its number as frames have it; `stored_lsn` that of the last publish that nobody
+    waits for.
+    """
+
+    context: BrokerContext
+    vhost: VHost[Queue]
+    user: User
+    number: int
+    octets: bytes
+    frame_max: int
+    outbox: Outbox
+    confirms: Confirms | None
+    transaction: Transaction | None
+    recorder: ChannelEventRecorder | None
+    stored_lsn: int
+
+    def confirm(self, count: int, lsn: int) -> None:
+        """Number publishes; their confirms leave at the end of the turn or with the watermark."""
+
+    def refuse(self) -> None:
+        """A queue refuses the last publish: nack it, if somebody listens (CONF-07, LEN-20)."""
+
+    def reply_name(self) -> str:
+        """The generated name for a publish with reply-to (CONS-62)."""
+
+    def put_off(self, event: Event) -> None:
+        """Publish what is left of a run in a later turn, and do nothing else before (LIMIT-23)."""
+
+    def publish_refused(self, lsn: int) -> None:
+        """The disk has refused what was just published under this LSN (CONF-12)."""
+
+
 class Publisher:
     """The publishing side of one channel."""
 
     __slots__ = ("_channel", "_onward", "_onward_generation", "_routes", "_walk")
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: PublishingChannel) -> None:
         self._channel = channel
         self._routes: dict[bytes, Route] = {}
         self._onward_generation = -1
@@ -238,8 +249,8 @@ class Publisher:
         route = Route(exchange_name, routing_key, key[13:-2])
         route.mandatory = bool(method.mandatory)  # type: ignore[attr-defined]
         route.immediate = bool(method.immediate)  # type: ignore[attr-defined]
-        if route.immediate:
-            channel.refuse_immediate_if_configured()
+        if route.immediate and channel.context.limits.reject_immediate:
+            raise NotImplementedByBroker("immediate=true", ids=BASIC_PUBLISH)
         is_reply = not exchange_name and routing_key.startswith(PREFIX)
         route.is_examined = route.immediate or is_reply
         reads = exchange.reads | self._read_onward()
@@ -282,7 +293,7 @@ class Publisher:
 
     def _put_off(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
         channel = self._channel
-        channel.connection.put_off((PUBLISHES, channel.number, key, raws, mode, largest))
+        channel.put_off((PUBLISHES, channel.number, key, raws, mode, largest))
 
     def _queues_of(
         self, raw: bytes, exchange: Exchange, keys: Sequence[str], headers: Table
@@ -352,7 +363,7 @@ class Publisher:
         lsn = self.store(route, raws, mode, max(map(len, raws)))
         channel.confirm(len(raws), lsn)
         if channel.context.was_refused(lsn):
-            channel.connection.storage_refused(lsn)
+            channel.publish_refused(lsn)
 
     def _publish_new(self, route: Route, raws: list[bytes], mode: int) -> bool:
         """Messages through a de-duplicating exchange, if all are new there (DUP-07, DUP-08)."""
@@ -368,7 +379,7 @@ class Publisher:
         window.record_run(keys, seq, persistent=bool(mode & PERSISTENT))
         channel.confirm(len(raws), lsn)
         if channel.context.was_refused(lsn):
-            channel.connection.storage_refused(lsn)
+            channel.publish_refused(lsn)
         return True
 
     def _takes_all(self, route: Route, raws: list[bytes]) -> bool:
@@ -395,7 +406,7 @@ class Publisher:
             return
         channel.confirm(1, lsn)
         if channel.context.was_refused(lsn):
-            channel.connection.storage_refused(lsn)
+            channel.publish_refused(lsn)
 
     def settle_routes(self, route: Route, raws: list[bytes], mode: int) -> int:
         """The same for a run: as one where nothing has to be looked at singly."""
@@ -498,7 +509,7 @@ class Publisher:
         if len(keys) > 1 or route.is_refused:
             self._check_topics(route.exchange, keys)
         if properties.user_id is not None:
-            channel.check_user_id(properties.user_id)
+            check_user_id(channel.user, properties.user_id)
         if "BCC" in headers:
             block = without_headers(block, {"BCC"})
         if block != original:
@@ -560,6 +571,15 @@ def copies(headers: Table, name: str) -> list[str]:
         )
     texts = (as_text(item) for item in field.value if isinstance(item, Field))
     return [text for text in texts if text is not None]
+
+
+def check_user_id(user: User, claimed: str) -> None:
+    """PUB-06."""
+    if claimed != user.name and not user.is_impersonator:
+        raise PreconditionFailed(
+            f"user_id property set to '{claimed}' but authenticated user was '{user.name}'",
+            ids=BASIC_PUBLISH,
+        )
 
 
 def check_expiration(text: str) -> None:

@@ -17,7 +17,6 @@ from vouchmq.server.channel.consumer import Consumer
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.channel.unacked import UnackedBatch
 
 ASKS: Final = "x-queue-seq"
 NAMES: Final = ("x-queue-seq", "x-queue-id")
@@ -70,9 +69,9 @@ class NumberedConsumer(Consumer):
             self.recorder.places = self._numbering.numbers_of(messages)
         super().deliver(messages, mark, stamped)
 
-    def shown_again(self, entry: UnackedBatch) -> list[Message]:
+    def shown_again(self, messages: list[Message]) -> list[Message]:
         """See `Consumer`."""
-        return self._stamped(entry.messages, super().shown_again(entry))
+        return self._stamped(messages, messages)
 
     def _stamped(self, messages: list[Message], shown: list[Message]) -> list[Message]:
         numbering = self._numbering

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.channel.consumer import DeliveryChannel
 
 # Replies to one client that a turn may pile up.
 SWAMPED_OCTETS: Final = 16 * 1024 * 1024
@@ -32,7 +32,7 @@ class ReplyConsumer:
 
     __slots__ = ("_shortstr", "channel", "name", "tag")
 
-    def __init__(self, channel: Channel, tag: str, name: str) -> None:
+    def __init__(self, channel: DeliveryChannel, tag: str, name: str) -> None:
         self.channel = channel
         self.tag = tag
         self.name = name
@@ -45,7 +45,7 @@ class ReplyConsumer:
             False when the client leaves too much unread: at most once is then not at all.
         """
         channel = self.channel
-        if channel.connection.wire.is_swamped or channel.outbox.size > SWAMPED_OCTETS:
+        if channel.is_swamped or channel.outbox.size > SWAMPED_OCTETS:
             return False
         tag = channel.next_tag
         channel.next_tag = tag + 1
@@ -66,7 +66,7 @@ class ReplyNames:
         self._random_token = random_token
         self._consumers: dict[str, ReplyConsumer] = {}
 
-    def open(self, channel: Channel, tag: str) -> ReplyConsumer:
+    def open(self, channel: DeliveryChannel, tag: str) -> ReplyConsumer:
         """Make a name for a channel's reply consumer."""
         consumer = ReplyConsumer(channel, tag, PREFIX + self._random_token())
         self._consumers[consumer.name] = consumer

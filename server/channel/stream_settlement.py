@@ -18,9 +18,8 @@ from vouchmq.server.broker.streams.stream import Stream
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
-    from vouchmq.server.channel.unacked import UnackedBatch
+    from vouchmq.server.channel.unacked import Unacked, UnackedBatch
 
 
 def start_for(queue: Queue, arguments: Table, prefetch: int, *, no_ack: bool) -> Start | None:
@@ -65,7 +64,7 @@ def begin(queue: Queue, consumer: Consumer, start: Start | None, *, exclusive: b
         queue.add_consumer(consumer, exclusive=exclusive)
 
 
-def refuse_nack(channel: Channel, taken: list[UnackedBatch], ids: tuple[int, int]) -> None:
+def refuse_nack(unacked: Unacked, taken: list[UnackedBatch], ids: tuple[int, int]) -> None:
     """Let nobody refuse deliveries of a stream (STREAM-13); `ids` are those of the method.
 
     Raises:
@@ -73,7 +72,7 @@ def refuse_nack(channel: Channel, taken: list[UnackedBatch], ids: tuple[int, int
     """
     for entry in taken:
         if isinstance(entry.queue, Stream):
-            channel.unacked.restore(taken)
+            unacked.restore(taken)
             raise NotImplementedByBroker(
                 "basic.nack and basic.reject not supported by stream queues "
                 f"{entry.queue.spec.text}",
@@ -81,18 +80,18 @@ def refuse_nack(channel: Channel, taken: list[UnackedBatch], ids: tuple[int, int
             )
 
 
-def holds_of_streams(channel: Channel) -> bool:
+def holds_of_streams(unacked: Unacked) -> bool:
     """Whether something outstanding is of a stream."""
-    return any(isinstance(queue, Stream) for _, queue, _ in channel.unacked.times())
+    return any(isinstance(queue, Stream) for _, queue, _ in unacked.times())
 
 
-def refuse_recover(channel: Channel) -> None:
-    """Let nobody recover on a channel with outstanding deliveries of a stream (ACK-23).
+def refuse_recover(unacked: Unacked) -> None:
+    """Let nobody recover where deliveries of a stream are outstanding (ACK-23).
 
     Raises:
         NotImplementedByBroker: 540
     """
-    for entry in channel.unacked.live():
+    for entry in unacked.live():
         if isinstance(entry.queue, Stream):
             raise NotImplementedByBroker(
                 f"basic.recover not supported by stream queues {entry.queue.spec.text}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vouchmq.server.broker.queues.settlement import Outcome
-    from vouchmq.server.channel.publish import Route
+    from vouchmq.server.channel.route import Route
     from vouchmq.server.channel.unacked import UnackedBatch
 
 

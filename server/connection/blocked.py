@@ -16,8 +16,8 @@ from vouchmq.protocol.codec import connection_blocked, connection_unblocked
 
 if TYPE_CHECKING:
     from vouchmq.protocol.reader import Event
-    from vouchmq.server.connection.connection import Connection
     from vouchmq.server.connection.inbound import InboundQueue
+    from vouchmq.server.connection.port import ConnectionPort
     from vouchmq.server.connection.wire import Timer
 
 # A reason to stop reading, beside those of `connection.py` and `listener.py`.
@@ -36,7 +36,7 @@ class PublisherBlock:
 
     __slots__ = ("_blocked_at", "_connection", "_inbound", "_timer", "is_blocking")
 
-    def __init__(self, connection: Connection, inbound: InboundQueue) -> None:
+    def __init__(self, connection: ConnectionPort, inbound: InboundQueue) -> None:
         self._connection = connection
         self._inbound = inbound
         self._timer: Timer | None = None

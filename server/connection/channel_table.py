@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vouchmq.protocol.constants import Ids
     from vouchmq.protocol.errors import SoftError
     from vouchmq.protocol.reader import Reader
-    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.connection.port import ConnectionPort
 
 # What begins or ends a channel; the rest of its class is for the channel itself.
 CHANNEL_ENDS: Final = frozenset({c.CHANNEL_OPEN, c.CHANNEL_CLOSE, c.CHANNEL_CLOSE_OK})
@@ -44,7 +44,7 @@ class ChannelTable:
 
     __slots__ = ("_closed", "_connection", "_reader", "channels")
 
-    def __init__(self, connection: Connection, reader: Reader) -> None:
+    def __init__(self, connection: ConnectionPort, reader: Reader) -> None:
         self._connection = connection
         self._reader = reader
         self.channels: dict[int, Channel] = {}

@@ -85,12 +85,14 @@ from vouchmq.protocol.states import (
     next_connection_state,
     unexpected_method,
 )
+from vouchmq.server.channel.methods import handle
 from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, ChannelTable
 from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import InboundQueue
 from vouchmq.server.connection.outbox import Outbox
+from vouchmq.server.ledger.channel_recorder import PublishNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,11 +146,18 @@ class Connection:
 
     Args:
         context: what all connections share
+        connections: all there are; it stands among them until it is over
         wire: its socket
         handshake: the state machine up to connection.open
     """
 
-    def __init__(self, context: BrokerContext, wire: Wire, handshake: Handshake) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        connections: dict[Connection, None],
+        wire: Wire,
+        handshake: Handshake,
+    ) -> None:
         self.context = context
         self.wire = wire
         self.state = ConnectionState.STARTING
@@ -160,8 +169,7 @@ class Connection:
         self.frame_max = 0
         self.opened_at = context.clock()
         self.uncommitted_bytes = 0  # see `Transaction`
-        # For the ledger: its epoch, our number in it, the last publish number by channel.
-        self.publish_numbers: tuple[int, int, dict[int, int]] = (0, 0, {})
+        self.publish_numbers = PublishNumbers()
         self._handshake = handshake
         self._header: bytes | None = b""
         self._reader = Reader(
@@ -186,7 +194,8 @@ class Connection:
         )
         self._timers: dict[str, Timer] = {}
         self._set_timer("handshake", context.limits.handshake_timeout_s, self._handshake_timeout)
-        context.connections[self] = None
+        self._connections = connections
+        connections[self] = None
 
     @property
     def channels(self) -> dict[int, Channel]:
@@ -347,7 +356,7 @@ class Connection:
         else:
             channel = self._open_channel(number)
             if channel is not None:
-                channel.handle(command)
+                handle(channel, command)
 
     def _connection_method(self, command: Command) -> None:
         """Methods of channel 0 (CONN-35, CONN-50…54, CONN-70)."""
@@ -383,16 +392,12 @@ class Connection:
 
     # Waiting for the disk
 
-    @property
-    def is_stalled(self) -> bool:
-        """True while a reply waits for the disk."""
-        return self._held_until > 0
-
     def hold_reply(self, frame: bytes, lsn: int) -> None:
         """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
         self._held.append(frame)
         self._inbound.pause(STALLED)
         self._held_until = max(self._held_until, lsn)
+        self.outbox.waits_for_reply = True
         self.context.turn.wake()
         self.context.waits(self)
 
@@ -409,6 +414,7 @@ class Connection:
             self._check_flood()
         if self._held_until and self._held_until <= watermark:
             self._held_until = 0
+            self.outbox.waits_for_reply = False
             held, self._held = self._held, []
             for frame in held:
                 self.outbox.send(frame)
@@ -580,6 +586,7 @@ class Connection:
             reason=error.reply_text,
         )
         self._held_until = 0
+        self.outbox.waits_for_reply = False
         self._held.clear()
         self._clean_up()
         self._reader.discard_all()
@@ -672,7 +679,7 @@ class Connection:
         self.context.forget(self)
         self._publisher_block.leave()
         self._table.close_all()
-        self.context.connections.pop(self, None)
+        self._connections.pop(self, None)
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
         self._handshake.leave()

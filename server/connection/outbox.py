@@ -54,6 +54,7 @@ class Outbox:
         "blocked",
         "has_large",
         "size",
+        "waits_for_reply",
     )
 
     def __init__(
@@ -75,6 +76,7 @@ class Outbox:
         self._is_closed = False
         self.size = 0
         self.blocked = False
+        self.waits_for_reply = False  # for the disk: no delivery may overtake it
         self.has_large = False  # set by who adds a part worth writing uncopied
 
     def add(self, parts: Sequence[Piece], size: int) -> None:

@@ -503,7 +503,7 @@ class Server:
         runtime = self._runtime
         commands = ControlCommands()
         LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
-        views = Views(runtime.context, runtime.journal, runtime.commit)
+        views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
         ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)
         try:
             listener = control.listening_socket(directory)
@@ -580,7 +580,7 @@ class Server:
                 self._mechanisms, edge.certified if self._allows_external else None
             ),
         )
-        return Connection(self._runtime.context, edge, handshake)
+        return Connection(self._runtime.context, self._runtime.connections, edge, handshake)
 
     def _stop(self, signal_name: str) -> None:
         now = time.monotonic()

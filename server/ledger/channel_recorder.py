@@ -14,14 +14,15 @@ from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.queues.settlement import Outcome
-from vouchmq.server.ledger.recorder import in_lines, qids_text
+from vouchmq.server.ledger.recorder import ConsumerEventRecorder, in_lines, qids_text
 from vouchmq.server.ledger.text import lsns_text, quoted, ranges_text
 
 if TYPE_CHECKING:
     from vouchmq.protocol.runs import Message
     from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.channel.publish import Route
+    from vouchmq.server.channel.consumer import Consumer
+    from vouchmq.server.channel.route import Route
     from vouchmq.server.channel.unacked import UnackedBatch
     from vouchmq.server.ledger.names import Names
     from vouchmq.server.ledger.writer import LedgerWriter
@@ -41,6 +42,25 @@ RETURNED: Final = {
     Outcome.TIMED_OUT: "timeout",
     Outcome.LOST: "channel",
 }
+
+
+class PublishNumbers:
+    """What the ledger calls a connection, and how far its channels have counted their publishes.
+
+    `by_channel` has the last publish number of each channel that the connection has had; they go on
+    where a channel is opened again. All of it is of one epoch of the ledger; 0 is none.
+    """
+
+    __slots__ = ("by_channel", "connection", "epoch")
+
+    def __init__(self) -> None:
+        self.begin(0, 0)
+
+    def begin(self, epoch: int, connection: int) -> None:
+        """Count anew, under this number of the connection."""
+        self.epoch = epoch
+        self.connection = connection
+        self.by_channel: dict[int, int] = {}
 
 
 class Run:
@@ -73,15 +93,13 @@ class ChannelEventRecorder:
         writer: where
         names: gives routes their numbers
         vhost: the name of its virtual host
-        connection: the ledger's number of the connection
         channel: the channel's number
-        numbers: the last publish number of each channel that the connection has had; they go on
-            where a channel is opened again
+        numbers: of its connection
     """
 
     __slots__ = (
         *("_writer", "_channel", "_is_refused", "_names", "_numbers", "_returns", "_routes"),
-        *("_run", "_vhost", "_where", "committed", "confirms_from", "connection", "last", "route"),
+        *("_run", "_vhost", "_where", "committed", "confirms_from", "last", "route"),
     )
 
     def __init__(
@@ -89,22 +107,20 @@ class ChannelEventRecorder:
         writer: LedgerWriter,
         names: Names,
         vhost: str,
-        connection: int,
         channel: int,
-        numbers: dict[int, int],
+        numbers: PublishNumbers,
     ) -> None:
         self._writer = writer
         self._names = names
         self._vhost = vhost
-        self._numbers = numbers
-        self.connection = connection
+        self._numbers = numbers.by_channel
         self._channel = channel
-        self._where = f'"c":{connection},"h":{channel}'
+        self._where = f'"c":{numbers.connection},"h":{channel}'
         self._routes: dict[Route, Known] = {}
         self._returns: list[int] = []  # reply codes of what comes back of the next publishes
         self._is_refused = False
         self._run = NO_RUN
-        self.last = numbers.get(channel, 0)
+        self.last = self._numbers.get(channel, 0)
         self.confirms_from = self.last  # publish number of the confirm number 0
         self.committed = (0, 0)
         self.route: Route | None = None  # of what is published next
@@ -259,6 +275,22 @@ class ChannelEventRecorder:
             )
 
     # Deliveries
+
+    def consumes(self, consumer: Consumer, why: str = "start") -> None:
+        """A consumer has come: say who it is, and give it a recorder."""
+        queue_recorder = consumer.queue.recorder
+        consumer.recorder = None
+        if queue_recorder is not None:
+            consumer.recorder = ConsumerEventRecorder(
+                self._writer,
+                queue_recorder.qid,
+                self._names.new_consumer(),
+                self._where,
+                consumer.tag,
+                limit=0 if consumer.no_ack else consumer.credit.limit,
+                no_ack=consumer.no_ack,
+            )
+            consumer.recorder.introduce(why)
 
     def got(
         self, queue: Queue, message: Message, tag: int, *, is_again: bool, no_ack: bool

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
     from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.connection.connection import Connection
     from vouchmq.server.ledger.writer import LedgerWriter
     from vouchmq.server.runtime.context import BrokerContext
 
@@ -86,11 +87,18 @@ class InventoryJob:
 
     Args:
         context: whose queues
+        connections: all there are
         kept: dead letters of a queue that a full disk has sent back
     """
 
-    def __init__(self, context: BrokerContext, kept: Callable[[Queue], list[int]]) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        connections: Collection[Connection],
+        kept: Callable[[Queue], list[int]],
+    ) -> None:
         self._context = context
+        self._connections = connections
         self._kept = kept
         self._jobs: deque[tuple[Iterator[None], Callable[[], None]]] = deque()
 
@@ -209,7 +217,7 @@ class InventoryJob:
             for holding in found
             if holding.queue.unacked_count and not isinstance(holding.queue, Stream)
         }
-        for connection in self._context.connections if outstanding else ():
+        for connection in self._connections if outstanding else ():
             for channel in connection.channels.values():
                 for entry in channel.outstanding():
                     lsns = outstanding.get(entry.queue)

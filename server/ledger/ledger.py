@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
+from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder, PublishNumbers
 from vouchmq.server.ledger.inventory import InventoryJob
 from vouchmq.server.ledger.names import Names
-from vouchmq.server.ledger.recorder import ConsumerEventRecorder
 from vouchmq.server.ledger.writer import LedgerWriter, Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.channel.channel import Channel
-    from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.context import BrokerContext
 
@@ -105,7 +103,8 @@ class Ledger:
     Args:
         ledger_config: settings
         files: keeps the lines
-        context: whose queues and connections
+        context: whose queues
+        connections: all there are
         clock_us: microseconds since 1970, never going back
         kept: dead letters of a queue that a full disk has sent back, by LSN
     """
@@ -115,14 +114,16 @@ class Ledger:
         ledger_config: LedgerConfig,
         files: Files,
         context: BrokerContext,
+        connections: Collection[Connection],
         clock_us: Callable[[], int],
         kept: Callable[[Queue], list[int]],
     ) -> None:
         self._config = ledger_config
         self._files = files
         self._context = context
+        self._connections = connections
         self._clock_us = clock_us
-        self._inventory_job = InventoryJob(context, kept)
+        self._inventory_job = InventoryJob(context, connections, kept)
         self._epoch = files.before.epoch
         self._before = files.before
         self._connection_count = self._unstored_count = 0
@@ -193,9 +194,9 @@ class Ledger:
         for vhost in context.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.recorder = self._names.queue(queue, "recovered" if at_start else "known")
-        for connection in context.connections:
+        for connection in self._connections:
             for channel in connection.channels.values():
-                self._add_recorders(channel)
+                self._add_recorders(connection, channel)
         self._inventory_job.begin_at_once(writer, "boot" if at_start else "on", self._nothing)
         self.flush()
         log.info("ledger.enabled", epoch=writer.epoch)
@@ -214,8 +215,8 @@ class Ledger:
         for vhost in context.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.recorder = None
-        for connection in context.connections:
-            connection.publish_numbers = (0, 0, {})
+        for connection in self._connections:
+            connection.publish_numbers.begin(0, 0)
             for channel in connection.channels.values():
                 channel.recorder = None
                 if channel.confirms is not None:
@@ -280,10 +281,11 @@ class Ledger:
         names = self._names
         # Earlier files may be gone by their age, so what lines refer to is said again.
         names.routes_again()
-        for connection in self._context.connections:
+        for connection in self._connections:
             for channel in connection.channels.values():
                 for consumer in channel.consumers.values():
-                    self._say(consumer, "known")
+                    if consumer.recorder is not None:
+                        consumer.recorder.introduce("known")
         self._inventory_job.begin(
             writer, why, done, lambda queue: names.queue_again(queue, "known")
         )
@@ -319,60 +321,32 @@ class Ledger:
             recorder.lost_ranges(holding.ranges(), "deleted")
             self._names.queue_again(queue, "deleted")
 
-    def opened(self, channel: Channel) -> ChannelEventRecorder | None:
-        """A recorder for a new channel."""
+    def opened(
+        self, numbers: PublishNumbers, vhost: str, channel: int
+    ) -> ChannelEventRecorder | None:
+        """A recorder for a new channel of the connection that has these numbers."""
         if self._writer is None:
             return None
-        connection = channel.connection
-        number, numbers = self._numbers_of(connection)
-        return ChannelEventRecorder(
-            self._writer, self._names, channel.vhost.name, number, channel.number, numbers
-        )
-
-    def _numbers_of(self, connection: Connection) -> tuple[int, dict[int, int]]:
-        """The ledger's number of a connection, and the last publish numbers of its channels."""
-        epoch, number, numbers = connection.publish_numbers
-        if epoch != self._epoch:
+        if numbers.epoch != self._epoch:
             self._connection_count += 1
-            number, numbers = self._connection_count, {}
-            connection.publish_numbers = (self._epoch, number, numbers)
-        return number, numbers
+            numbers.begin(self._epoch, self._connection_count)
+        return ChannelEventRecorder(self._writer, self._names, vhost, channel, numbers)
 
-    def consumes(self, consumer: Consumer) -> None:
-        """A consumer has come."""
-        number, _ = self._numbers_of(consumer.channel.connection)
-        consumer.recorder = self._names.consumer(consumer, number, "start")
-
-    def consumes_no_more(self, consumer: Consumer) -> None:
-        """A consumer has gone."""
-        self._say(consumer, "stop")
-
-    def limited(self, consumer: Consumer) -> None:
-        """A consumer has another prefetch limit."""
-        recorder = consumer.recorder
-        if isinstance(recorder, ConsumerEventRecorder) and not consumer.no_ack:
-            recorder.limit = consumer.credit.limit
-            self._say(consumer, "limit")
-
-    def _say(self, consumer: Consumer, why: str) -> None:
-        recorder = consumer.recorder
-        if self._writer is not None and isinstance(recorder, ConsumerEventRecorder):
-            number, _ = self._numbers_of(consumer.channel.connection)
-            self._names.say_consumer(consumer, recorder, number, why)
-
-    def _add_recorders(self, channel: Channel) -> None:
+    def _add_recorders(self, connection: Connection, channel: Channel) -> None:
         """Give recorders to a channel that was there before."""
-        recorder = channel.recorder = self.opened(channel)
-        if recorder is not None and channel.confirms is not None:
+        numbers, vhost = connection.publish_numbers, channel.vhost.name
+        recorder = channel.recorder = self.opened(numbers, vhost, channel.number)
+        if recorder is None:
+            return
+        if channel.confirms is not None:
             recorder.last = channel.confirms.last
             recorder.confirms_from = 0
             recorder.tells_answers("confirm")
             channel.confirms.recorder = recorder
-        elif recorder is not None and channel.transaction is not None:
+        elif channel.transaction is not None:
             recorder.tells_answers("tx")
         for consumer in channel.consumers.values():
-            number, _ = self._numbers_of(channel.connection)
-            consumer.recorder = self._names.consumer(consumer, number, "known")
+            recorder.consumes(consumer, "known")
 
     def _queue_id(self, queue: Queue) -> int:
         if queue.stored:

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.server.broker.delays.delay_queue import DelayQueue
-from vouchmq.server.ledger.recorder import ConsumerEventRecorder, QueueEventRecorder
+from vouchmq.server.ledger.recorder import QueueEventRecorder
 from vouchmq.server.ledger.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.ledger.recorder import Watch
     from vouchmq.server.ledger.writer import LedgerWriter
 
@@ -97,31 +96,10 @@ class Names:
         self.oldest_route = self._route_count + 1
         self._routes.clear()
 
-    def consumer(
-        self, consumer: Consumer, connection: int, why: str
-    ) -> ConsumerEventRecorder | None:
-        """Say who consumes; gives the consumer's recorder."""
-        queue_recorder = consumer.queue.recorder
-        if queue_recorder is None:
-            return None
+    def new_consumer(self) -> int:
+        """A number for a consumer."""
         self._consumer_count += 1
-        limit = 0 if consumer.no_ack else consumer.credit.limit
-        recorder = ConsumerEventRecorder(
-            self._writer, queue_recorder.qid, self._consumer_count, limit
-        )
-        self.say_consumer(consumer, recorder, connection, why)
-        return recorder
-
-    def say_consumer(
-        self, consumer: Consumer, recorder: ConsumerEventRecorder, connection: int, why: str
-    ) -> None:
-        """Say who it is, that it has gone, or has another limit."""
-        queue_recorder = consumer.queue.recorder
-        qid = queue_recorder.qid if queue_recorder is not None else 0
-        self._writer.name(
-            f'con","id":{recorder.cid},"qid":{qid},"c":{connection},"h":{consumer.channel.number},'
-            f'"g":{quoted(consumer.tag)},"pf":{recorder.limit},"na":{consumer.no_ack:d},"w":"{why}"'
-        )
+        return self._consumer_count
 
 
 def look_of(queue: Queue) -> str:

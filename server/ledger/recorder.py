@@ -186,17 +186,47 @@ def qids_text(queues: Sequence[Queue]) -> str:
 
 
 class ConsumerEventRecorder:
-    """Writes what is delivered to one consumer."""
+    """Writes who consumes, and what is delivered there.
 
-    __slots__ = ("_qid", "_writer", "cid", "limit", "places")
+    Args:
+        writer: where
+        qid: the queue's number in the ledger
+        cid: the consumer's
+        where: connection and channel, as lines say them
+        tag: the consumer tag
+        limit: its prefetch, 0: none
+        no_ack: deliveries need no ack
+    """
 
-    def __init__(self, writer: LedgerWriter, qid: int, cid: int, limit: int) -> None:
+    __slots__ = ("_no_ack", "_qid", "_tag", "_where", "_writer", "cid", "limit", "places")
+
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        qid: int,
+        cid: int,
+        where: str,
+        tag: str,
+        *,
+        limit: int,
+        no_ack: bool,
+    ) -> None:
         self._writer = writer
         self._qid = qid
+        self._where = where
+        self._tag = quoted(tag)
+        self._no_ack = no_ack
         self.cid = cid
         self.limit = limit
         # Of the messages that are delivered next, if the consumer is shown them (SEQ-01).
         self.places: list[int] | None = None
+
+    def introduce(self, why: str) -> None:
+        """Say who it is, that it has gone, or has another limit."""
+        self._writer.name(
+            f'con","id":{self.cid},"qid":{self._qid},{self._where},"g":{self._tag},'
+            f'"pf":{self.limit},"na":{self._no_ack:d},"w":"{why}"'
+        )
 
     def delivered(
         self, messages: list[Message], first_tag: int, mark: int, *, no_ack: bool

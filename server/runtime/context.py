@@ -17,15 +17,14 @@ from vouchmq.server.runtime.alarms import NO_LIMIT, Alarms
 from vouchmq.server.runtime.work_budget import WorkBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.enqueue import Enqueuer
     from vouchmq.server.broker.features.apply import FeatureBuilder
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.connection.connection import Connection
-    from vouchmq.server.ledger.ledger import Ledger
+    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder, PublishNumbers
     from vouchmq.server.runtime.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -56,6 +55,22 @@ class Waiter(Protocol):
 
     def storage_failed(self) -> None:
         """The disk has failed: nothing more will ever be synced (CONF-12)."""
+
+
+class StorageClient(Protocol):
+    """A connection, as far as the disk concerns it."""
+
+    def storage_refused(self, first_lsn: int) -> None:
+        """Nothing from this LSN on was stored: say so to whoever hoped for it (CONF-12)."""
+
+
+class ChannelLedger(Protocol):
+    """The ledger, as channels know it."""
+
+    def opened(
+        self, numbers: PublishNumbers, vhost: str, channel: int
+    ) -> ChannelEventRecorder | None:
+        """A recorder for a new channel of the connection that has these numbers."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,6 +105,7 @@ class BrokerContext:
         journal: where messages are stored
         turn: what runs once per loop turn
         limits: configured limits
+        connections: all there are
         clock: monotonic seconds
         random_token: 22 random characters of base64url, at least 128 bits
         name: of this node, for error texts
@@ -103,6 +119,7 @@ class BrokerContext:
         turn: Turn,
         limits: Limits,
         *,
+        connections: Iterable[StorageClient],
         enqueuer: Enqueuer,
         feature_builder: FeatureBuilder,
         clock: Callable[[], float],
@@ -125,13 +142,13 @@ class BrokerContext:
         self.hand_over: Callable[[int], bool] = lambda _lsn: True
         # Takes settles of a queue's copies back that were refused.
         self.unsettle: Callable[[int, list[int]], None] = lambda _queue_id, _lsns: None
-        self.ledger: Ledger | None = None  # while it is on
+        self.ledger: ChannelLedger | None = None  # while it is on
         self._refused_lsns = range(0)  # what the block was to hold that the disk refused last
         self.watermark = 0
         self.has_failed = False
         self.name = name
         self.alarms = alarms if alarms is not None else Alarms(NO_LIMIT, 0, turn.later)
-        self.connections: dict[Connection, None] = {}
+        self._connections = connections
         self._waiters: dict[Waiter, None] = {}
         self._channels: dict[str, int] = {}
 
@@ -189,7 +206,7 @@ class BrokerContext:
         for vhost in self.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.forget_refused(first_lsn)
-        for connection in list(self.connections):
+        for connection in list(self._connections):
             connection.storage_refused(first_lsn)
 
     def was_refused(self, lsn: int) -> bool:

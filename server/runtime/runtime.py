@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.policy.policies import PolicyMatch
     from vouchmq.server.broker.queues.spec import QueueSpec
+    from vouchmq.server.connection.connection import Connection
     from vouchmq.server.edge.settings import Settings
     from vouchmq.server.ledger.files import LedgerFiles
     from vouchmq.store.disk import Disk
@@ -180,6 +181,7 @@ class BrokerRuntime:
         ledger_files: LedgerFiles | None = None,
     ) -> None:
         self.ledger: Ledger | None = None
+        self.connections: dict[Connection, None] = {}
         self._fatal, self._disk, self._clock, self._files_looked_at = fatal, disk, clock, clock()
         self._delayed_most = settings.delayed_max_messages
         self.turn = Turn(call_soon, self._write_journal, self._report, clock)
@@ -215,9 +217,7 @@ class BrokerRuntime:
         self.compaction_scheduler = self._new_compaction_scheduler(settings, call_later)
         self._restore(recovered, settings, lambda: self._begin(recovered_lsn, random_token))
         self.context = self._new_context(settings, random_token, recovered_lsn)
-        self.memory_relief = MemoryRelief(
-            self.alarms, lambda: list(self.context.connections), clock
-        )
+        self.memory_relief = MemoryRelief(self.alarms, lambda: list(self.connections), clock)
         if ledger_files is not None:
             self._open_ledger(settings, ledger_files, wall_ms)
         self.turn.wake()
@@ -265,6 +265,7 @@ class BrokerRuntime:
             ledger_config_of(settings),
             files,
             self.context,
+            self.connections,
             lambda: since_us + int(clock() * 1_000_000),
             self.dead_letter_publisher.kept_of,
         )
@@ -423,6 +424,7 @@ class BrokerRuntime:
             self.journal,
             self.turn,
             limits_of(settings),
+            connections=self.connections,
             enqueuer=self.enqueuer,
             feature_builder=self.feature_builder,
             clock=self._clock,

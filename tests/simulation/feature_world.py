@@ -170,7 +170,7 @@ class FeatureWorld(World):
     def connections(self) -> list[Connection]:
         """Those of clients, and lost ones that the broker cleans up in a later turn (LIMIT-23)."""
         there = [wire.connection for wire in self.clients.values()]
-        return there + [each for each in self.runtime.context.connections if each not in there]
+        return there + [each for each in self.runtime.connections if each not in there]
 
     def listing(self) -> Listing:
         return listing_of(self.runtime, self.connections)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
@@ -23,14 +23,13 @@ from tests.simulation.pair_deeds import OPERATIONS, RING
 from tests.simulation.pair_plans import paired_topology, rows_of
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.delays.delay_queue import DelayQueue
-from vouchmq.server.channel import timeouts
+from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.consumer import Credit
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Client
     from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.channel.unacked import UnackedBatch
 
@@ -150,7 +149,7 @@ class PairWorld(FeatureWorld):
         for wire in self.clients.values():
             for channel in wire.connection.channels.values():
                 for entry in channel.unacked.live() if not channel.is_closing else ():
-                    timeout_ms = timeouts.effective_ms(channel, entry.consumer, entry.queue)
+                    timeout_ms = channel.timeouts.effective_ms(entry.consumer, entry.queue)
                     since_ms = self.oldest_ms(entry) or self.wall_ms()
                     if timeout_ms and since_ms + LOOK * timeout_ms + 1 < self.wall_ms():
                         raise Violation(f"{entry.messages} is kept for too long (CONS-70)")
@@ -211,21 +210,16 @@ def check_credits(channel: Channel) -> None:
 @contextmanager
 def watched_timeouts(world: Callable[[], PairWorld]) -> Iterator[None]:
     """Whoever is cancelled for being late must be late."""
-    cancel, end_channel = timeouts.cancel, timeouts.end_channel
+    expired = Channel.delivery_expired
 
-    def watched_cancel(channel: Channel, consumer: Consumer) -> None:
+    def watched(channel: Channel, consumer: Consumer | None, timeout_ms: int) -> bool:
         if Desk.books is not None:
-            mine = [each for each in channel.unacked.live() if each.consumer is consumer]
-            timeout_ms = timeouts.effective_ms(channel, consumer, consumer.queue)
-            world().check_timed_out(mine, timeout_ms)
-        cancel(channel, consumer)
+            late = channel.unacked.live()
+            if consumer is not None and channel.connection.has_capability("consumer_cancel_notify"):
+                late = [each for each in late if each.consumer is consumer]
+                timeout_ms = channel.timeouts.effective_ms(consumer, consumer.queue)
+            world().check_timed_out(late, timeout_ms)
+        return expired(channel, consumer, timeout_ms)
 
-    def watched_end(channel: Channel, timeout_ms: int) -> None:
-        if Desk.books is not None:
-            world().check_timed_out(channel.unacked.live(), timeout_ms)
-        end_channel(channel, timeout_ms)
-
-    with ExitStack() as patches:
-        patches.enter_context(patch.object(timeouts, "cancel", watched_cancel))
-        patches.enter_context(patch.object(timeouts, "end_channel", watched_end))
+    with patch.object(Channel, "delivery_expired", watched):
         yield

@@ -371,7 +371,9 @@ class World:
             peer=wire.name,
             is_loopback=True,
         )
-        wire.connection = client.connection = Connection(self.runtime.context, wire, handshake)
+        wire.connection = client.connection = Connection(
+            self.runtime.context, self.runtime.connections, wire, handshake
+        )
         return wire
 
     def lose(self, client: Client) -> None:

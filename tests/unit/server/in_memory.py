@@ -174,11 +174,13 @@ class World:
             regulate=self._regulate,
         )
         self._numbers = count(1)
+        self.connections: dict[Connection, None] = {}
         self.context = BrokerContext(
             self.broker,
             self.journal,
             self.turn,
             limits or Limits(),
+            connections=self.connections,
             enqueuer=self.enqueuer,
             feature_builder=self.feature_builder,
             clock=self._clock,
@@ -310,7 +312,7 @@ class Client:
             peer=self.name,
             is_loopback=True,
         )
-        self.connection = Connection(world.context, self, handshake)
+        self.connection = Connection(world.context, world.connections, self, handshake)
 
     # The wire, as the connection sees it
 

@@ -53,6 +53,7 @@ class DiskWorld(World):
         self.turn = self.runtime.turn
         self.broker = self.runtime.broker
         self.context = self.runtime.context
+        self.connections = self.runtime.connections
         self.vhost, _ = self.broker.create_vhost("/")
         self.offer = Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
         self.auth = Authenticator(ACCOUNTS, (), bytes)

@@ -52,7 +52,9 @@ class Reader:
 
 
 def views_of(world: DiskWorld) -> Views:
-    return Views(world.context, world.runtime.journal, world.runtime.commit)
+    return Views(
+        world.context, world.runtime.connections, world.runtime.journal, world.runtime.commit
+    )
 
 
 def listed(world: DiskWorld, what: str) -> list[dict[str, Any]]:

@@ -281,7 +281,7 @@ class TestEnds:
     def test_lost(self, world: World, blocked: Client) -> None:
         blocked.connection.lost("reset")
         assert world.context.alarms.blocked_count == 0
-        assert blocked.connection not in world.context.connections
+        assert blocked.connection not in world.connections
         clear_alarm(world)
         world.run_turns()
         assert bytes(blocked.octets) == b""

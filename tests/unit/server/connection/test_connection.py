@@ -244,12 +244,13 @@ class TestOrder:
 
         other = client.world.connect()
         other.open()
-        monkeypatch.setattr(client.connection.channels[1], "handle", broken)
+        monkeypatch.setattr("vouchmq.server.connection.connection.handle", broken)
         client.method(1, commands.Basic.Qos(0, 1, False))
         ((_, close),) = client.hear()
         assert isinstance(close, commands.Connection.Close)
         assert close.reply_code == 541
         assert "secret" not in (close.reply_text or "")
+        monkeypatch.undo()
         other.method(1, commands.Basic.Qos(0, 1, False))
         assert other.names() == ["Basic.QosOk"]
 

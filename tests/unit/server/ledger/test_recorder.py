@@ -63,7 +63,12 @@ class LedgerWorld(World):
         ledger_config = LedgerConfig("b", tells_ids=tells_ids, rotate_s=60, inventory_s=3600)
         clock_us = lambda: int(self.now * 1e6)  # noqa: E731
         self.ledger = Ledger(
-            ledger_config, self.shelf, self.context, clock_us, self.dead_letter_publisher.kept_of
+            ledger_config,
+            self.shelf,
+            self.context,
+            self.connections,
+            clock_us,
+            self.dead_letter_publisher.kept_of,
         )
         self.ledger.switch_on()
 
@@ -171,7 +176,7 @@ class TestPublishing:
 
     def test_direct_replies_owe_nothing(self, world: LedgerWorld, client: Client) -> None:
         client.consume("amq.rabbitmq.reply-to", "r", no_ack=True)
-        channel = next(iter(world.context.connections)).channels[1]
+        channel = next(iter(world.connections)).channels[1]
         client.send(wire.publish(1, channel.reply_name(), b"answer", mandatory=True))
         client.hear()
         last = world.lines("pub")[-1]
@@ -491,7 +496,7 @@ def test_switched_off_nobody_has_a_pen(world: LedgerWorld, client: Client) -> No
     declare(client, "q")
     client.consume("q", "c")
     world.ledger.switch_off()
-    channel = next(iter(world.context.connections)).channels[1]
+    channel = next(iter(world.connections)).channels[1]
     assert channel.confirms is not None
     recorders = (channel.recorder, channel.confirms.recorder, channel.consumers["c"].recorder)
     assert (

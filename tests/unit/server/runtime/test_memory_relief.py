@@ -41,9 +41,7 @@ def world() -> World:
 @pytest.fixture
 def memory_relief(world: World) -> MemoryRelief:
     """Its relief."""
-    return MemoryRelief(
-        world.context.alarms, lambda: list(world.context.connections), lambda: world.now
-    )
+    return MemoryRelief(world.context.alarms, lambda: list(world.connections), lambda: world.now)
 
 
 def opened(world: World, channels: int = 1, *, transactional: bool = False) -> Client:

@@ -130,14 +130,14 @@ class TestLostTogether:
         world.tick_s = TICK_S
         for client in clients:
             client.connection.lost("reset")
-        left = [len(world.context.connections)]
+        left = [len(world.connections)]
         assert left[0] > 2
         modest.send(GET)
         world.run_turn()
         assert said(modest) == ["Basic.GetEmpty"]
         while world.scheduled:
             world.run_turn()
-            left.append(len(world.context.connections))
+            left.append(len(world.connections))
         # Those that are left are `modest` and the one that the fixture has opened.
         assert left[-1] == 2
         assert len(left) > 3

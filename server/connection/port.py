@@ -1,0 +1,73 @@
+"""A connection, as its channels and its other parts see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.protocol.errors import SoftError
+    from vouchmq.protocol.reader import Event
+    from vouchmq.protocol.runs import Piece
+    from vouchmq.server.auth.users import User
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.connection.outbox import Outbox
+    from vouchmq.server.connection.wire import Wire
+    from vouchmq.server.ledger.channel_recorder import PublishNumbers
+    from vouchmq.server.runtime.context import BrokerContext
+
+
+class ConnectionPort(Protocol):
+    """What a part of a connection may ask of it.
+
+    `user` and `vhost` are there from connection.open-ok on; `frame_max` 0 is no limit.
+    """
+
+    context: BrokerContext
+    wire: Wire
+    outbox: Outbox
+    user: User
+    vhost: VHost[Queue]
+    frame_max: int
+    uncommitted_bytes: int
+    publish_numbers: PublishNumbers
+
+    @property
+    def client_name(self) -> str:
+        """What the client calls this connection; "" if it does not say (CONN-14)."""
+
+    @property
+    def has_unfinished(self) -> bool:
+        """True while a content has begun to come in, and not ended."""
+
+    def has_capability(self, name: str) -> bool:
+        """What the client said it can do (CONN-14)."""
+
+    # Replies
+
+    def hold_reply(self, frame: bytes, lsn: int) -> None:
+        """Send this reply once `lsn` is on disk; until then nothing further is done (GEN-08)."""
+
+    def send_behind_replies(self, *pieces: Piece) -> None:
+        """Send at once, but not before a reply that is being held."""
+
+    # Work
+
+    def put_off(self, event: Event) -> None:
+        """Take this event, or what is left of one, in a later turn, and nothing before (GEN-08)."""
+
+    def go_on_later(self, number: int, job: Callable[[], None]) -> None:
+        """Do the rest of a method in a later turn, unless its channel is closed by then."""
+
+    def limit_unsent(self, *, is_tight: bool) -> None:
+        """What may wait for the client: less while memory is tight."""
+
+    # Ends
+
+    def fail_channel(self, number: int, error: SoftError) -> None:
+        """Close a channel with an error, whether a method of its client has made it or not."""
+
+    def storage_refused(self, first_lsn: int) -> None:
+        """Nothing from this LSN on was stored: say so to whoever hoped for it (CONF-12, TX-09)."""
