@@ -146,7 +146,7 @@ ROOMS: Final[dict[str, Room]] = {
     **{
         f"vouchmq.server.{edge}": Room(
             ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"),
-            frozenset({"aiofiles", "structlog", "uvloop"}),
+            frozenset({"aiofiles", "rich", "structlog", "uvloop"}),
             WORLD,
         )
         for edge in EDGES

@@ -1,5 +1,7 @@
 """`vouchmq list queues|connections|…`: what a running broker has, as a table or as lines of JSON.
 
+On a terminal the table is drawn; elsewhere its columns are separated by tabs.
+
 An edge: it prints. Exit codes: 0 done, 1 the broker refuses, 2 no broker runs there.
 """
 
@@ -9,6 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from vouchmq.server.cli.tables import print_table
 from vouchmq.server.edge.control import NoBrokerError, ask_rows
 
 if TYPE_CHECKING:
@@ -22,14 +25,25 @@ NO_BROKER: Final = 2
 def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = None) -> int:
     """Print one listing; returns the exit code."""
     out = sys.stdout if out is None else out
-    last: dict[str, Any] | None = None
+    answer: dict[str, Any] = {"error": "no answer"}
+    on_terminal: list[dict[str, Any]] = []
     heads: list[str] = []
     try:
         for row in ask_rows(directory, f"list {listing}"):
-            if last is not None:
-                heads = heads or _print_heads(last, out, as_json=as_json)
-                _print_row(last, heads, out, as_json=as_json)
-            last = row
+            if "ok" in row:
+                answer = row
+            elif as_json:
+                out.write(json.dumps(row) + "\n")
+            elif out.isatty():
+                on_terminal.append(row)
+            else:
+                # Rows go out as they come: there may be very many.
+                if not heads:
+                    heads = list(row)
+                    out.write("\t".join(heads) + "\n")
+                out.write("\t".join(_shown(row[head]) for head in heads) + "\n")
+        if on_terminal:
+            _print_table(listing, on_terminal, out)
     except NoBrokerError as error:
         sys.stderr.write(f"vouchmq: {error}\n")
         return NO_BROKER
@@ -37,25 +51,17 @@ def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = No
         # Whoever reads has seen enough.
         sys.stderr.close()
         return DONE
-    if last is None or not last.get("ok"):
-        why = last.get("error", "refused") if last is not None else "no answer"
-        sys.stderr.write(f"vouchmq: list {listing}: {why}\n")
+    if not answer.get("ok"):
+        sys.stderr.write(f"vouchmq: list {listing}: {answer.get('error', 'refused')}\n")
         return REFUSED
     return DONE
 
 
-def _print_heads(row: dict[str, Any], out: TextIO, *, as_json: bool) -> list[str]:
-    heads = list(row)
-    if not as_json:
-        out.write("\t".join(heads) + "\n")
-    return heads
-
-
-def _print_row(row: dict[str, Any], heads: list[str], out: TextIO, *, as_json: bool) -> None:
-    if as_json:
-        out.write(json.dumps(row) + "\n")
-        return
-    out.write("\t".join(_shown(row[head]) for head in heads) + "\n")
+def _print_table(listing: str, rows: list[dict[str, Any]], out: TextIO) -> None:
+    heads = list(rows[0])
+    numbers = frozenset(at for at, head in enumerate(heads) if type(rows[0][head]) in {int, float})
+    cells = [[_shown(row[head]) for head in heads] for row in rows]
+    print_table(listing, heads, cells, out, numbers=numbers)
 
 
 def _shown(value: object) -> str:

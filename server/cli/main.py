@@ -179,8 +179,9 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
         verb = verbs.add_parser(
             name,
             help=text,
-            description="Ask the broker that uses a data directory. Columns are separated by tabs. "
-            "Exit 0 on success, 1 if the broker refuses, 2 if no broker uses the directory.",
+            description="Ask the broker that uses a data directory. A terminal gets a table, a "
+            "pipe or a file columns separated by tabs. Exit 0 on success, 1 if the broker refuses, "
+            "2 if no broker uses the directory.",
             allow_abbrev=False,
         )
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -275,7 +276,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _conformance(arguments: Sequence[str]) -> int:
     """Hand over to the conformance suite, which imports nothing else of ours."""
-    missing = [name for name in ("rich", "jinja2", "pika", "aio_pika") if not find_spec(name)]
+    missing = [name for name in ("jinja2", "pika", "aio_pika") if not find_spec(name)]
     if missing:
         print(
             f"vouchmq: conformance needs {', '.join(missing)}: pip install 'vouchmq[conformance]'",

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -23,6 +21,7 @@ from vouchmq.protocol.fields import Field, decode_shortstr, render
 from vouchmq.protocol.properties import Properties
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.cli.store_names import Names, clean
+from vouchmq.server.cli.tables import print_table
 from vouchmq.store.disk import ReadOnlyDisk
 from vouchmq.store.errors import DataDirUnreadable, StoreError
 from vouchmq.store.inspection import (
@@ -299,26 +298,10 @@ def _print_table(
     if not rows:
         print(f"\nno {title}", file=out)
         return
-    if out.isatty() and find_spec("rich") is not None:
-        text = import_module("rich.text").Text
-        table = import_module("rich.table").Table(title=title, title_justify="left")
-        for at, head in enumerate(heads):
-            table.add_column(head, justify="left" if at == 0 or not head else "right")
-        for row in rows:
-            table.add_row(*(text(cell) for cell in row))
-        import_module("rich.console").Console(file=out).print(table)
-        return
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    print(f"\n{title}", file=out)
-    for row in (heads, *rows):
-        cells = (
-            cell.ljust(w) if not at else cell.rjust(w) for at, (cell, w) in _pairs(row, widths)
-        )
-        print("  " + "  ".join(cells).rstrip(), file=out)
-
-
-def _pairs(row: Sequence[str], widths: Sequence[int]) -> Iterable[tuple[int, tuple[str, int]]]:
-    return enumerate(zip(row, widths, strict=True))
+    print(file=out)
+    # The first is a name, the last of segments a word.
+    numbers = frozenset(at for at, head in enumerate(heads) if at and head)
+    print_table(title, heads, rows, out, numbers=numbers)
 
 
 # The same for programs.

@@ -145,7 +145,11 @@ def asking() -> Iterator[None]:
 
 
 class Line:
-    """Progress: a line that is written over on a terminal, else one every ten seconds."""
+    """Progress: a line that is written over on a terminal, else one every ten seconds.
+
+    By hand, as rich hides the cursor meanwhile: a third Ctrl-C, which ends the process at once,
+    would leave the terminal without one.
+    """
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic

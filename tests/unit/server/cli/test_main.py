@@ -112,7 +112,7 @@ def test_conformance_that_is_not_installed_is_said(
     monkeypatch.setattr(program, "find_spec", lambda _: None)
     assert program.main(["conformance"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("vouchmq: conformance needs rich, jinja2, pika, aio_pika: ")
+    assert said.startswith("vouchmq: conformance needs jinja2, pika, aio_pika: ")
     assert said.count("\n") == 1
 
 

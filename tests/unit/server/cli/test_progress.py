@@ -6,12 +6,8 @@ import io
 
 import pytest
 
+from tests.unit.server.cli.terminals import Terminal
 from vouchmq.server.cli.progress import RecoveryProgress
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(
