@@ -25,6 +25,7 @@ from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.consumer import Credit
+from vouchmq.server.channel.timeouts import Timeouts
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Client
@@ -53,6 +54,8 @@ class PairWorld(FeatureWorld):
         self._seed = seed
         self._acts = 0
         self.focus = QUEUES[0]
+        # Deliveries that a transaction gave back: when, by queue and LSN.
+        self.returned_ms: dict[tuple[str, int], int] = {}
         self.met: Counter[tuple[str, str]] = Counter()  # operations that stood side by side
         self.used: set[tuple[str, str, Any]] = set()  # operation, factor, level
         self.rows = rows_of(seed)
@@ -150,9 +153,15 @@ class PairWorld(FeatureWorld):
             for channel in wire.connection.channels.values():
                 for entry in channel.unacked.live() if not channel.is_closing else ():
                     timeout_ms = channel.timeouts.effective_ms(entry.consumer, entry.queue)
-                    since_ms = self.oldest_ms(entry) or self.wall_ms()
+                    since_ms = self.looked_at_ms(entry)
                     if timeout_ms and since_ms + LOOK * timeout_ms + 1 < self.wall_ms():
                         raise Violation(f"{entry.messages} is kept for too long (CONS-70)")
+
+    def looked_at_ms(self, entry: UnackedBatch) -> int:
+        """Since when these are looked at: what is in a transaction is not."""
+        name = entry.queue.spec.name
+        returned = (self.returned_ms.get((name, message[2]), 0) for message in entry.messages)
+        return max(self.oldest_ms(entry) or self.wall_ms(), *returned)
 
     def oldest_ms(self, entry: UnackedBatch) -> int:
         """When the first of these was handed out; 0 when its queue is gone."""
@@ -209,8 +218,8 @@ def check_credits(channel: Channel) -> None:
 
 @contextmanager
 def watched_timeouts(world: Callable[[], PairWorld]) -> Iterator[None]:
-    """Whoever is cancelled for being late must be late."""
-    expired = Channel.delivery_expired
+    """Whoever is cancelled for being late must be late; who is late is looked at."""
+    expired, watch_again = Channel.delivery_expired, Timeouts.watch_again
 
     def watched(channel: Channel, consumer: Consumer | None, timeout_ms: int) -> bool:
         if Desk.books is not None:
@@ -221,5 +230,16 @@ def watched_timeouts(world: Callable[[], PairWorld]) -> Iterator[None]:
             world().check_timed_out(late, timeout_ms)
         return expired(channel, consumer, timeout_ms)
 
-    with patch.object(Channel, "delivery_expired", watched):
+    def watched_again(self: Timeouts, entries: list[UnackedBatch]) -> None:
+        if Desk.books is not None:
+            now_ms = world().wall_ms()
+            for entry in entries:
+                name = entry.queue.spec.name
+                world().returned_ms |= {(name, message[2]): now_ms for message in entry.messages}
+        watch_again(self, entries)
+
+    with (
+        patch.object(Channel, "delivery_expired", watched),
+        patch.object(Timeouts, "watch_again", watched_again),
+    ):
         yield
