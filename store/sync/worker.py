@@ -44,6 +44,10 @@ _PR_SET_PDEATHSIG: Final = 1
 # A sync is some microseconds of work and a long wait for the disk, and everybody waits for it.
 _HELPER_SLICE_NS: Final = 100_000
 _END_LIMIT_MS: Final = 1000
+# File systems that write everything to a new place: btrfs, bcachefs, F2FS, NILFS and ZFS, by the
+# first number of struct statfs.
+_WRITES_ELSEWHERE: Final = frozenset({0x9123683E, 0xCA451A4E, 0xF2F52010, 0x3434, 0x2FC12FC1})
+_STATFS_BYTES: Final = 256
 _SWITCH_INTERVAL_SECONDS: Final = 50e-6
 
 
@@ -197,6 +201,8 @@ class HelperProcess:
     """
 
     def __init__(self) -> None:
+        # Whether files are filled where that is of use, or reserved only (decision 0006).
+        self.writes_zeros = True
         self._page_descriptor = os.memfd_create("journal-sync")
         os.ftruncate(self._page_descriptor, PAGE_SIZE)
         self._page = mmap.mmap(self._page_descriptor, PAGE_SIZE)
@@ -282,7 +288,8 @@ class HelperProcess:
             self._tell(b"C", slot, 0, b"")
 
     def prepare(self, disk: Disk, name: str, size: int) -> None:
-        self._ask(b"P", disk, size, name)
+        has_zeros = self.writes_zeros and overwrites_in_place(disk.directory.fileno())
+        self._ask(b"Z" if has_zeros else b"P", disk, size, name)
 
     def unlink(self, disk: Disk, name: str) -> None:
         self._ask(b"U", disk, 0, name)
@@ -334,6 +341,17 @@ def _become_helper(parent: int, descriptors: tuple[int, int, int, int]) -> NoRet
         os.execv(sys.executable, arguments)  # noqa: S606 - our own interpreter, no input
     except OSError:
         os._exit(1)
+
+
+def overwrites_in_place(descriptor: int) -> bool:
+    """Return whether a file here keeps its blocks when it is written again; False if not known."""
+    status = ctypes.create_string_buffer(_STATFS_BYTES)
+    try:
+        if ctypes.CDLL(None).fstatfs(descriptor, status):
+            return False
+    except (OSError, AttributeError):
+        return False
+    return ctypes.c_long.from_buffer(status).value & 0xFFFFFFFF not in _WRITES_ELSEWHERE
 
 
 def start_worker() -> SyncWorker:

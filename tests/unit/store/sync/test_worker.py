@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import fcntl
 import os
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +25,7 @@ from vouchmq.store.sync.worker import (
     SyncInline,
     SyncWorker,
     ThreadWorker,
+    overwrites_in_place,
     start_worker,
 )
 
@@ -126,6 +130,77 @@ def test_spares_are_made_and_files_removed_on_the_side(
     worker.unlink(disk, "never was")
     worker.submit(1, [disk.directory])
     assert wait(worker) == Completion(1, 0)
+
+
+# FS_IOC_FIEMAP, and the flag of an extent that is reserved and holds nothing yet.
+FIEMAP, UNWRITTEN = 0xC020660B, 0x800
+
+
+def unwritten_extents(path: Path) -> int:
+    """How many extents of a file are reserved only."""
+    room = 100
+    asked = bytearray(struct.pack("=QQIIII", 0, 1 << 62, 0, 0, room, 0) + bytes(56 * room))
+    with path.open("rb") as file:
+        try:
+            fcntl.ioctl(file, FIEMAP, asked)
+        except OSError as error:
+            pytest.skip(f"the file system does not show extents: {error}")
+    (found,) = struct.unpack_from("=I", asked, 20)
+    assert 0 < found < room
+    flags = [struct.unpack_from("=I", asked, 32 + 56 * n + 40)[0] for n in range(found)]
+    return sum(bool(flag & UNWRITTEN) for flag in flags)
+
+
+@pytest.mark.parametrize("has_zeros", [True, False])
+def test_a_spare_has_its_zeros_on_disk_before_it_has_its_name(
+    disk: FileDisk, tmp_path: Path, has_zeros: bool
+) -> None:
+    worker = HelperProcess()
+    worker.writes_zeros = has_zeros
+    # Some octets more than whole pieces.
+    size = (9 << 20) + 5
+    worker.prepare(disk, "spare", size)
+    wait_until((tmp_path / "spare").exists, "it never comes")
+    assert (tmp_path / "spare").read_bytes() == bytes(size)
+    assert bool(unwritten_extents(tmp_path / "spare")) is not has_zeros
+    worker.close()
+
+
+def test_syncs_do_not_wait_for_a_file_that_is_filled(disk: FileDisk, tmp_path: Path) -> None:
+    worker = HelperProcess()
+    worker.prepare(disk, "spare", 64 << 20)
+    for sequence in range(5):
+        worker.submit(sequence, [disk.directory])
+        assert wait(worker) == Completion(sequence, 0)
+    # It ends without a file of half the zeros; what is to be removed is removed.
+    disk.create("old", 4096).close()
+    worker.unlink(disk, "old")
+    worker.close()
+    assert {path.name for path in tmp_path.iterdir()} <= {"spare"}
+
+
+def test_where_blocks_are_written_elsewhere_nothing_is_filled(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        """A libc on a file system of a kind."""
+
+        def __init__(self, magic: int, answer: int = 0) -> None:
+            self.magic, self.answer = magic, answer
+
+        def fstatfs(self, descriptor: int, status: ctypes.Array[ctypes.c_char]) -> int:
+            ctypes.c_long.from_buffer(status).value = self.magic
+            return self.answer
+
+    def says(library: object) -> bool:
+        monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+        return overwrites_in_place(disk.directory.fileno())
+
+    ext4, btrfs = 0xEF53, 0x9123683E
+    assert says(Library(ext4))
+    assert not says(Library(btrfs))
+    assert not says(Library(ext4, answer=-1))
+    assert not says(object())
 
 
 def test_chores_do_not_wait_for_a_helper_that_is_busy(disk: FileDisk, tmp_path: Path) -> None:
