@@ -2,7 +2,7 @@
 
     python -m bench.micro.fill [--data-dir DIR] [--rounds N]
 
-A block of 3,000 octets is appended and synced again and again, in files of either kind in turn,
+A block of 3,000 bytes is appended and synced again and again, in files of either kind in turn,
 with nothing beside it and while the helper process prepares more files of that kind. What is
 measured depends on the file system and the disk below it.
 """

@@ -25,9 +25,9 @@ PAGE_SIZE, REQUEST_AT, REPLY_AT = 4096, 64, 0
 MESSAGE_SIZE, RIGHTS_SIZE = 512, 64
 EIO = 5
 ZEROS = bytes(64 * 1024)
-# What is filled and synced in one go, in multiples of these; with 4 MiB the disk is busy for some
-# milliseconds, and 64 MiB take no longer than without pauses (bench/micro/fill.py).
-PIECE = 64
+# What is filled and synced in one go, in multiples of these: with 1 MiB a file is there as soon as
+# with 4 MiB, and a sync that comes meanwhile waits for a fifth of the time (bench/micro/fill.py).
+PIECE = 16
 
 
 class Helper:
