@@ -58,7 +58,7 @@ WORLD: Final = frozenset(
 # The edges of `server/`: they may touch the world, and hold no decision of AMQP.
 EDGES: Final = frozenset(
     {
-        *("edge", "cli", "runtime.runtime", "ledger.files"),
+        *("edge", "cli", "ledger.files"),
     }
 )
 ASYNC_ALLOWED: Final = frozenset({"vouchmq.server.edge.listener", "vouchmq.server.edge.app"})
@@ -107,6 +107,10 @@ ROOMS: Final[dict[str, Room]] = {
         frozenset({"pamqp", "regex", "structlog"}),
     ),
     "vouchmq.server": Room(("vouchmq.server", "vouchmq.protocol"), STATE_MACHINES),
+    # It stands between the broker and the journal.
+    "vouchmq.server.runtime": Room(
+        ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"), STATE_MACHINES
+    ),
     # It shows everything, the journal too.
     "vouchmq.server.admin": Room(("vouchmq.server", "vouchmq.protocol", "vouchmq.store")),
     "vouchmq.__main__": Room(("vouchmq.server.cli",), world=WORLD),

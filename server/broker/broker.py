@@ -32,13 +32,16 @@ class Broker(Generic[Q_co]):
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
         regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
+        vhosts: dict[str, VHost[Q_co]] | None = None,
     ) -> None:
         """Make a broker without vhosts; the arguments are those of `VHost`.
+
+        Virtual hosts are entered in `vhosts`, if given: an empty dictionary that others read.
 
         `new_queue` is called during `restore` too, also for queues that a later record deletes,
         so it must do nothing but make the object.
         """
-        self.vhosts: dict[str, VHost[Q_co]] = {}
+        self.vhosts: dict[str, VHost[Q_co]] = {} if vhosts is None else vhosts
         self.data_directory = DataDirectory()
         self._new_queue = new_queue
         self._define = define

@@ -41,7 +41,6 @@ from vouchmq.server.broker.queues.priority import priority_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
 
 
@@ -100,21 +99,17 @@ class Enqueuer:
     """Stores runs of messages.
 
     Args:
-        journal: returns the journal, which does not exist yet while it is being opened
+        journal: keeps what must be kept
         now_ms: the loop's clock in whole milliseconds
     """
 
-    __slots__ = ("_journal", "doubled", "is_gathering", "now_ms", "refused")
+    __slots__ = ("_journal", "is_gathering", "now_ms")
 
-    def __init__(self, journal: Callable[[], MessageLog], now_ms: Callable[[], int]) -> None:
+    def __init__(self, journal: MessageLog, now_ms: Callable[[], int]) -> None:
         self._journal = journal
         self.now_ms = now_ms
         # True while what is stored must stand in one block: nobody is served meanwhile (TX-08).
         self.is_gathering = False
-        # Told of a message that a queue refused, see `DeadLetterPublisher`.
-        self.refused: Callable[[Queue, Message], None] = lambda _queue, _message: None
-        # Told of a duplicate that a queue dropped.
-        self.doubled: Callable[[Queue, Message], None] = lambda _queue, _message: None
 
     def admit(self, target: Target, raw: bytes) -> tuple[Target, Verdict]:
         """Ask the publish filters of a target about one message.
@@ -130,10 +125,11 @@ class Enqueuer:
                 open_to.append(queue)
             elif word == REFUSES:
                 is_refused = True
-                self.refused(queue, (raw, target.tail, 0, self.now_ms()))
             else:
                 lsn = max(lsn, word)
-                self.doubled(queue, (raw, target.tail, 0, self.now_ms()))
+            if word != TAKES and queue.hooks is not None:
+                message = (raw, target.tail, 0, self.now_ms())
+                queue.hooks.on_not_taken(message, is_duplicate=word != REFUSES)
         if len(open_to) != len(target.queues):
             target = Target(target.tail, tuple(open_to))
         return target, Verdict(is_refused, lsn)
@@ -190,7 +186,7 @@ class Enqueuer:
         *,
         persistent: bool,
     ) -> int:
-        journal = self._journal()
+        journal = self._journal
         count = len(raws)
         lsn = 0
         if persistent and queue_ids:
@@ -234,7 +230,7 @@ class Enqueuer:
         queue_ids = target.keeper_ids
         if target.is_leveled:
             queue_ids = target.ids_of(priority_of(raws[0]), persistent=False)
-        first = self._journal().append_run(queue_ids, target.tail, raws)
+        first = self._journal.append_run(queue_ids, target.tail, raws)
         octets = sum(map(len, raws))
         if author is not None:
             author.stored(target, raws, first, octets, persistent=False)

@@ -401,7 +401,7 @@ class Channel:
                             entry.queue.recorder.back(self.context.feature_builder.gone_of(entry))
                         entry.queue.unsettle(entry.messages)
                         for copies in entry.queue.stored_copies(entry.messages):
-                            self.context.unsettle(*copies)
+                            self.context.journal.unsettle(*copies)
                     self.unacked.restore(settlement.entries)
             self.connection.fail_channel(self.number, refused_commit())
         return self.stored_lsn >= first_lsn

@@ -198,7 +198,7 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     def may_leave(lsn: int) -> bool:
         # A message that the disk refuses must have gone to nobody (CONF-12). By that refusal
         # whoever asks may not be there any more, or nothing be handed out any more.
-        channel.context.hand_over(lsn)
+        channel.context.turn.write_through(lsn)
         return not channel.is_closing and not channel.context.has_failed
 
     found = queue.get(no_ack=no_ack, may_leave=may_leave)

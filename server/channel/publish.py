@@ -213,7 +213,7 @@ class Publisher:
         channel = self._channel
         lsn = self.store(only, [raw], mode, len(raw))
         # A commit is one block: what it stores is delivered behind it, in the turn (TX-08).
-        if channel.transaction is None and channel.context.hand_over(lsn):
+        if channel.transaction is None and channel.context.turn.write_through(lsn):
             for queue in takers:
                 queue.dispatch()
         return lsn

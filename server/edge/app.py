@@ -53,7 +53,7 @@ from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.ledger.commands import LedgerCommands
 from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
-from vouchmq.server.runtime.runtime import BrokerRuntime, ledger_config_of
+from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
 from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.version import VERSION
 from vouchmq.store.disk import FileDisk
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.edge.settings import Settings
     from vouchmq.server.edge.tls import Certificate
+    from vouchmq.server.runtime.runtime import BrokerRuntime
     from vouchmq.store.disk import Syncable
     from vouchmq.store.recovery.recover import RecoveryReport
     from vouchmq.store.sync.worker import SyncWorker
@@ -258,9 +259,9 @@ class Server:
             self._new_connection,
             self._settings.deliver_high_water_bytes,
             raise_descriptor_limit(),
+            look=lambda: self._look(loop),
+            is_short=lambda: runtime.memory_relief.is_refusing,
         )
-        listener.look = lambda: self._look(loop)
-        listener.is_short = lambda: runtime.memory_relief.is_refusing
         servers, port = await self._listen(self._settings.port, lambda: SocketProtocol(listener))
         tls_port = 0
         if self._tls_context is not None:
@@ -444,17 +445,20 @@ class Server:
                     meaning="other users can read it, or a group can write to it: chmod 700",
                 )
             self._ledger_files.open(makes=settings.ledger_enabled)
-            runtime = BrokerRuntime(
-                settings,
-                disk,
-                self._worker,
+            host = Host(
                 call_soon=loop.call_soon,
+                call_later=loop.call_later,
                 clock=time.monotonic,
                 wall_ms=lambda: time.time_ns() // 1_000_000,
                 random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
                 fatal=self._fatal,
                 memory_octets=self._memory.total_octets,
-                call_later=loop.call_later,
+            )
+            runtime = start_broker(
+                settings,
+                disk,
+                self._worker,
+                host,
                 progress=progress,
                 ledger_files=self._ledger_files,
             )
@@ -519,7 +523,7 @@ class Server:
         runtime = self._runtime
         if self._stopping.is_set():
             return
-        self._trim_after(loop, has_freed=runtime.check(self._memory.used_octets()))
+        self._trim_after(loop, has_freed=runtime.periodic_check.check(self._memory.used_octets()))
         alarms = runtime.alarms
         if alarms.is_memory_low and loop.time() - self._gave_back_at >= GIVE_BACK_S:
             self._gave_back_at = loop.time()
@@ -531,7 +535,9 @@ class Server:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """Much has come in or gone out since memory was looked at."""
         if not self._stopping.is_set():
-            has_freed = self._runtime.check_memory(self._memory.used_octets_quickly())
+            has_freed = self._runtime.periodic_check.check_memory(
+                self._memory.used_octets_quickly()
+            )
             self._trim_after(loop, has_freed=has_freed)
 
     def _trim_after(self, loop: asyncio.AbstractEventLoop, *, has_freed: bool) -> None:
@@ -639,7 +645,7 @@ class Server:
         runtime = self._runtime
         deadline = time.monotonic() + max(LAST_WORDS_S, self._settings.shutdown_timeout_s)
         for _ in range(SEAL_SYNCS):
-            if runtime.seal() or time.monotonic() >= deadline:
+            if runtime.journal_writer.seal() or time.monotonic() >= deadline:
                 return
             await until(lambda: runtime.context.has_failed or runtime.commit.is_idle, deadline)
 

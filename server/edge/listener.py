@@ -68,6 +68,8 @@ class Listener:
         new_connection: makes the connection of a socket
         high_octets: the high-water mark of a socket's write buffer (CONS-11)
         descriptors: how many this process may have open
+        look: has the memory in use looked at
+        is_short: tells whether there is none for new connections
     """
 
     def __init__(
@@ -76,6 +78,9 @@ class Listener:
         new_connection: Callable[[SocketProtocol, str], Connection],
         high_octets: int,
         descriptors: int,
+        *,
+        look: Callable[[], None],
+        is_short: Callable[[], bool],
     ) -> None:
         self.loop = loop
         self.new_connection = new_connection
@@ -84,9 +89,8 @@ class Listener:
         self.edges: set[SocketProtocol] = set()
         # Sockets on which nobody can be heard yet: they shake hands.
         self.greeted: set[object] = set()
-        # Has the memory in use looked at, and tells whether new connections may take any.
-        self.look: Callable[[], None] = lambda: None
-        self.is_short: Callable[[], bool] = lambda: False
+        self._look = look
+        self._is_short = is_short
         self._moved_octets = 0
         self._most_edges = max(1, descriptors - RESERVED_DESCRIPTORS)
         self._told_at = -TOLD_EVERY_S
@@ -99,7 +103,7 @@ class Listener:
     def is_full(self) -> bool:
         """True when another connection would take descriptors that files need (LIMIT-22)."""
         reason = "memory"
-        if not self.is_short():
+        if not self._is_short():
             if len(self.edges) + len(self.greeted) < self._most_edges:
                 return False
             reason = "file descriptors"
@@ -114,7 +118,7 @@ class Listener:
         self._moved_octets += octets
         if self._moved_octets >= LOOK_OCTETS:
             self._moved_octets = 0
-            self.loop.call_soon(self.look)
+            self.loop.call_soon(self._look)
 
     def over_budget(self) -> bool:
         """True when this loop turn has spent its time on reading."""

@@ -189,7 +189,7 @@ class Ledger:
             f'"prev_lsn":{previous[2]},"sync":"{sync}","dark":{is_dark:d}'
         )
         self._opened_at = self._counted_at = context.clock()
-        context.ledger = self
+        context.active_ledger.ledger = self
         context.turn.ledger = writer
         for vhost in context.broker.vhosts.values():
             for queue in vhost.queues.values():
@@ -211,7 +211,7 @@ class Ledger:
         self._inventory_job.finish()
         writer.name(f'end","w":"{why}"')
         writer.close()
-        self._writer = context.ledger = context.turn.ledger = None
+        self._writer = context.active_ledger.ledger = context.turn.ledger = None
         for vhost in context.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.recorder = None

@@ -13,18 +13,18 @@ import structlog
 
 from vouchmq.protocol.errors import NotAllowed
 from vouchmq.server.channel.reply_to import ReplyNames
-from vouchmq.server.runtime.alarms import NO_LIMIT, Alarms
 from vouchmq.server.runtime.work_budget import WorkBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.enqueue import Enqueuer
     from vouchmq.server.broker.features.apply import FeatureBuilder
     from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder, PublishNumbers
+    from vouchmq.server.ledger.active import ActiveLedger, RunningLedger
+    from vouchmq.server.runtime.alarms import Alarms
     from vouchmq.server.runtime.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,9 @@ class MessageLog(Protocol):
 
     def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
         """Store a run for these queues; returns its first LSN."""
+
+    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
+        """Take settles of a queue's copies back that were refused."""
 
     def barrier(self) -> int:
         """An LSN that is synced once everything buffered so far is."""
@@ -62,15 +65,6 @@ class StorageClient(Protocol):
 
     def storage_refused(self, first_lsn: int) -> None:
         """Nothing from this LSN on was stored: say so to whoever hoped for it (CONF-12)."""
-
-
-class ChannelLedger(Protocol):
-    """The ledger, as channels know it."""
-
-    def opened(
-        self, numbers: PublishNumbers, vhost: str, channel: int
-    ) -> ChannelEventRecorder | None:
-        """A recorder for a new channel of the connection that has these numbers."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -109,7 +103,8 @@ class BrokerContext:
         clock: monotonic seconds
         random_token: 22 random characters of base64url, at least 128 bits
         name: of this node, for error texts
-        alarms: of memory and disk; without them there are none
+        alarms: of memory and disk
+        active_ledger: the ledger while it is on
     """
 
     def __init__(
@@ -124,8 +119,9 @@ class BrokerContext:
         feature_builder: FeatureBuilder,
         clock: Callable[[], float],
         random_token: Callable[[], str],
-        name: str = "",
-        alarms: Alarms | None = None,
+        name: str,
+        alarms: Alarms,
+        active_ledger: ActiveLedger,
     ) -> None:
         self.broker = broker
         self.journal = journal
@@ -138,19 +134,20 @@ class BrokerContext:
         self.enqueuer = enqueuer
         self.timers = feature_builder.timers
         self.feature_builder = feature_builder
-        # Has the block with this LSN written now, and tells whether it was; see `disk_full.py`.
-        self.hand_over: Callable[[int], bool] = lambda _lsn: True
-        # Takes settles of a queue's copies back that were refused.
-        self.unsettle: Callable[[int, list[int]], None] = lambda _queue_id, _lsns: None
-        self.ledger: ChannelLedger | None = None  # while it is on
+        self.active_ledger = active_ledger
         self._refused_lsns = range(0)  # what the block was to hold that the disk refused last
-        self.watermark = 0
+        self.watermark = turn.watermark
         self.has_failed = False
         self.name = name
-        self.alarms = alarms if alarms is not None else Alarms(NO_LIMIT, 0, turn.later)
+        self.alarms = alarms
         self._connections = connections
         self._waiters: dict[Waiter, None] = {}
         self._channels: dict[str, int] = {}
+
+    @property
+    def ledger(self) -> RunningLedger | None:
+        """The ledger, None while it is off."""
+        return self.active_ledger.ledger
 
     def channel_opened(self, user: User) -> None:
         """Count a channel.

@@ -1,7 +1,7 @@
 """What becomes of blocks that a full disk refuses, and how it is found that it takes them again.
 
-    turn ──▶ hand over ──▶ journal ──▶ written
-                             └─ refused: alarm, nacks, closes; definitions are given to it again
+    turn ──▶ journal writer ──▶ written
+                  └─ refused: alarm, nacks, closes; definitions are given to the journal again
 
 A refused block costs what it held: messages leave their queues, a commit is taken back, and who
 declared something is told that it failed. Definitions stay in memory, as undoing them would need
@@ -34,7 +34,6 @@ class Refusable(Protocol):
     """The journal, as far as it is concerned here."""
 
     next_lsn: int
-    written_lsn: int
 
     def define(self, record: bytes) -> int:
         """Buffer a change of definitions; its LSN."""
@@ -66,27 +65,23 @@ class WriteRejection:
     """Stands between those who want something stored and the journal.
 
     Args:
-        journal: returns the journal, which does not exist yet while it is being opened
-        write: hands what is buffered to the disk; calls `written` or `refused`
+        journal: takes what is to be stored
+        wake: sees to it that a turn is run
         alarms: the storage alarm is raised and cleared here
         free_octets: measures what is free on the disk
-        has_room: whether publishers may go on, as there is room for a segment
     """
 
     def __init__(
         self,
-        journal: Callable[[], Refusable],
-        write: Callable[[], None],
+        journal: Refusable,
+        wake: Callable[[], None],
         alarms: Alarms,
-        *,
         free_octets: Callable[[], int],
-        has_room: Callable[[], bool],
     ) -> None:
         self._journal = journal
-        self._write = write
+        self._wake = wake
         self._alarms = alarms
         self._free_octets = free_octets
-        self._has_room = has_room
         self._unwritten: list[Callable[[], int]] = []
         self._probe_lsn = 0
         self._has_only_probe = False
@@ -98,20 +93,15 @@ class WriteRejection:
 
     def define(self, record: bytes) -> int:
         """Buffer a change of definitions; gives its LSN."""
-        self._unwritten.append(lambda: self._journal().define(record))
-        return self._journal().define(record)
+        # Operators are no clients, whose every word is followed by a turn.
+        self._wake()
+        self._unwritten.append(lambda: self._journal.define(record))
+        return self._journal.define(record)
 
     def drop_queue(self, queue_id: int) -> int:
         """Buffer that a queue is gone; gives its LSN."""
-        self._unwritten.append(lambda: self._journal().drop_queue(queue_id))
-        return self._journal().drop_queue(queue_id)
-
-    def flush_through(self, lsn: int) -> bool:
-        """Have the block with this LSN written now; False if the disk refused it."""
-        journal = self._journal()
-        if lsn > journal.written_lsn:
-            self._write()
-        return lsn <= journal.written_lsn
+        self._unwritten.append(lambda: self._journal.drop_queue(queue_id))
+        return self._journal.drop_queue(queue_id)
 
     # What came of it
 
@@ -123,7 +113,7 @@ class WriteRejection:
 
     def refused(self, context: BrokerContext, first_lsn: int, last_lsn: int) -> None:
         """The disk took nothing of what was buffered under these LSNs, both included."""
-        journal = self._journal()
+        journal = self._journal
         # First, so that nobody publishes because of what follows.
         if not self._alarms.is_storage_failing:
             self._alarms.storage_failed(self._free_octets())
@@ -148,19 +138,19 @@ class WriteRejection:
 
     # Whether it works again
 
-    def probe(self) -> None:
+    def probe(self, write_through: Callable[[int], bool]) -> None:
         """While the disk refuses: have a block written and synced (LIMIT-15)."""
         if self._alarms.is_storage_failing and not self._probe_lsn:
-            lsn = self._journal().barrier()
+            lsn = self._journal.barrier()
             self._has_only_probe = lsn == self.refused_lsn and not self._has_new
-            if self.flush_through(lsn):
+            if write_through(lsn):
                 self._probe_lsn = lsn
             self._has_only_probe = False
 
-    def synced(self, watermark: int) -> None:
-        """Everything up to `watermark` is on disk."""
+    def synced(self, watermark: int, has_room: Callable[[], bool]) -> None:
+        """Everything up to `watermark` is on disk; `has_room`: for a segment, so all may go on."""
         if self._probe_lsn and watermark >= self._probe_lsn:
             self._probe_lsn = 0
             # A small block may fit where the next segment does not.
-            if self._has_room():
+            if has_room():
                 self._alarms.storage_recovered()

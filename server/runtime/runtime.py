@@ -1,108 +1,126 @@
 """The composition root: one broker put together, with everything that touches the world passed in.
 
-`server/edge/app.py` gives `BrokerRuntime` the real disk, clock and loop; the simulator gives it
-others, and both run the same wiring. No logic of AMQP is here, only who is told of what.
+`server/edge/app.py` calls `start_broker` with the real disk, clock and loop; unit tests and the
+simulator call it with others, and all run the same wiring. A start has three phases:
 
-A start, in `BrokerRuntime.__init__`:
+    open_journal         recovery: what was found, and a journal that can be written
+    BrokerRuntime        builds every part, with that journal; nothing is read or written
+    BrokerState.restore  definitions, messages, notes; then the ledger, then `Turn.start`
 
-    turn, alarms, pager, enqueuer, dead letter publisher, features, broker     nothing is read yet
-    _open_journal      recovery; from here on there is a journal
-    GroupCommit        its watermark is what recovery has found
-    _restore           definitions, then messages by LSN, then notes of features
-    _new_context       what connections share
-    _open_ledger       if there is one
+No logic is here, of AMQP or of the disk, only who is given what. Each part gets what it needs when
+it is made, so the order of `BrokerRuntime.__init__` is that of dependence: the turn and what
+messages pass, then queues and virtual hosts, then what connections share, at last the journal
+writer, which tells nearly all of them what became of a block. What the turn asks of the writer in
+return waits for `Turn.start`.
 
-What holds:
+What holds: what the process gives (`Host`, the disk, the worker) and what the operator chose is
+known here alone; parts get values, not settings. Nothing is called back before `start_broker` has
+restored everything, so no part has to be safe while it is half built.
 
-- Definitions are restored before messages, messages before notes: a feature's note is about
-  messages that must be in place.
-- Everything recovery has found counts as durable. It was written again and synced where that was
-  not proven.
-- Copies whose queue no definition knows are dropped, so that their segments come free.
-- The journal is written by `_write_journal` alone, and the ledger's lines go to the operating
-  system before it.
+What was tried: opening the journal inside this constructor, behind all that needs it. Those then
+got a function that returned the journal, and callbacks that were set afterwards, and a segment
+begun during recovery asked an empty broker for its definitions: after damage that took more than a
+segment to carry over the next start found no queues.
 
-The end is decided here as well. A full disk (`DISK_FULL`) is survived: `WriteRejection` takes the
-refused messages back out of the queues. Any other failed write, a failed sync, an exception inside
-the journal or files that have gone from the data directory end the process (`_storage_failed`),
-because no page can be trusted afterwards. Files are looked for before a watermark counts, but not
-more often than every `FILES_S`: without that look 200 of 200 publishes were confirmed after the
-journal's files had been deleted, with it 4 (commit 319f2e7).
-
-What it costs: the journal is opened by a constructor that has already built what needs it, so those
-get a function that returns the journal, not the journal.
+What it costs: the one link that is made after its ends, between the turn and the writer; and two
+more objects that only share a fact, who is connected and which ledger is on.
 """
 
 from __future__ import annotations
 
-import errno
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from vouchmq.server.broker.broker import Broker, keeper_of
+from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
 from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
-from vouchmq.server.broker.delays.delay import held_for
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.broker.enqueue import Enqueuer
 from vouchmq.server.broker.features.apply import FeatureBuilder
-from vouchmq.server.broker.features.effective import features_of
-from vouchmq.server.broker.features.options import STREAM, X_DEAD_LETTER_EXCHANGE
+from vouchmq.server.broker.features.expiry import OwnExpirations
+from vouchmq.server.broker.features.options import X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
 from vouchmq.server.broker.paging.pager import Pager
-from vouchmq.server.broker.queues.classic import Queue
-from vouchmq.server.broker.streams.stream import Stream
 from vouchmq.server.broker.timers import Timers
 from vouchmq.server.edge.errors import StartupError
 from vouchmq.server.edge.sizes import parse_amount
+from vouchmq.server.ledger.active import ActiveLedger
 from vouchmq.server.ledger.ledger import Ledger, LedgerConfig
 from vouchmq.server.ledger.text import file_name_part
 from vouchmq.server.runtime.alarms import Alarms
+from vouchmq.server.runtime.broker_state import BrokerState
 from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
 from vouchmq.server.runtime.context import BrokerContext, Limits
 from vouchmq.server.runtime.disk_full import WriteRejection, free_octets
+from vouchmq.server.runtime.journal_writer import JournalWriter
 from vouchmq.server.runtime.memory_relief import MemoryRelief
+from vouchmq.server.runtime.periodic_check import PeriodicCheck
+from vouchmq.server.runtime.queue_factory import QueueFactory, QueueServices
 from vouchmq.server.runtime.turn import Turn
 from vouchmq.server.version import VERSION
 from vouchmq.store.compaction.compactor import Compactor
-from vouchmq.store.errors import ReadFailed, WriteFailed
+from vouchmq.store.errors import ReadFailed
 from vouchmq.store.recovery.recover import open_journal
 from vouchmq.store.scratch import Scratch
-from vouchmq.store.sync.group_commit import GroupCommit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.policy.policies import PolicyMatch
-    from vouchmq.server.broker.queues.spec import QueueSpec
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.edge.settings import Settings
     from vouchmq.server.ledger.files import LedgerFiles
     from vouchmq.store.disk import Disk
     from vouchmq.store.journal.journal import Journal
-    from vouchmq.store.recovery.recover import Recovered, RecoveryReport
+    from vouchmq.store.recovery.recover import RecoveryReport
     from vouchmq.store.sync.worker import SyncWorker
 
-SYNC_OCTETS: Final = 8 * 1024 * 1024
 # What shares of memory are shares of, where nobody says.
 SOME_OCTETS: Final = 1 << 40
-# So long at most after the journal's files were removed something may still be confirmed.
-FILES_S: Final = 0.5
-# Pages that the disk refused are told at most this often.
-TELL_S: Final = 60.0
 # What messages in queues may take of the watermark, whatever is set (LIMIT-21).
 QUEUES_SHARE: Final = 0.4
-# A disk without room: it takes back nothing that it took, and may have room again (LIMIT-15).
-DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-ORPHANS: Final = "its declaration was damaged; its messages are in the files set aside"
 
 log = structlog.get_logger(__name__)
 
 
 def never(delay_s: float, job: Callable[[], None]) -> None:
     """A clock that rings for nobody, for who gives none."""
+
+
+def report_bug(error: BaseException) -> None:
+    """Log what nobody expected in a turn."""
+    # What cannot be read back has ended the broker already, and is no bug.
+    if not isinstance(error, ReadFailed):
+        log.error("internal_error", where="turn", exc_info=error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What a broker needs of the process that it runs in.
+
+    `clock` gives monotonic seconds, `wall_ms` the time of day in milliseconds, `random_token` 22
+    random base64url characters. `call_soon` runs a callable in the next loop turn, `call_later` in
+    so many seconds; without it compaction runs in every turn. `report` is told of exceptions in
+    turns, so that one queue's bug stops no other. `fatal` is called once, with a line
+    for the log, when the store can no longer keep its word. `memory_octets` is how much memory
+    there is, for limits that are shares of it.
+    """
+
+    call_soon: Callable[[Callable[[], None]], object]
+    clock: Callable[[], float]
+    wall_ms: Callable[[], int]
+    random_token: Callable[[], str]
+    fatal: Callable[[str], None]
+    call_later: Callable[[float, Callable[[], None]], object] | None = None
+    memory_octets: int = SOME_OCTETS
+    report: Callable[[BaseException], None] = report_bug
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return int(self.clock() * 1000)
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -143,25 +161,68 @@ def ledger_config_of(settings: Settings) -> LedgerConfig:
     )
 
 
-class BrokerRuntime:
-    """One broker: journal recovered, virtual hosts restored, ready for connections.
+def start_broker(
+    settings: Settings,
+    disk: Disk,
+    worker: SyncWorker,
+    host: Host,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    ledger_files: LedgerFiles | None = None,
+) -> BrokerRuntime:
+    """Recover what the data directory holds, build a broker around it and let it turn.
 
     Args:
         settings: what the operator chose
         disk: the data directory
         worker: does the syncs
-        call_soon: runs a callable in the next loop turn
-        clock: monotonic seconds
-        wall_ms: the time of day in milliseconds
-        random_token: 22 random base64url characters
-        fatal: called once, with a line for the log, when the store can no longer keep its word
-        memory_octets: how much memory there is, for limits that are shares of it
-        call_later: runs a callable in so many seconds; without it compaction runs in every turn
+        host: clock, loop and chance
         progress: told during recovery how many of how many segments are done
         ledger_files: where the ledger is kept, if there is to be any
 
     Raises:
         StoreError: the data directory is locked, damaged beyond use or of a newer format
+    """
+    journal_clock = JournalClock(host.now_ms, host.wall_ms)
+    journal, recovered = open_journal(
+        disk,
+        segment_size_bytes=settings.segment_size_bytes,
+        wall_ms=journal_clock.now_ms,
+        refuse_damage=settings.recovery_on_corruption == "refuse",
+        whole_bytes=settings.recovery_read_bytes,
+        progress=progress,
+    )
+    recovered_lsn = journal.next_lsn - 1
+    if ledger_files is not None:
+        # No LSN that the ledger has named is given to another message.
+        journal.take(max(0, ledger_files.before.lsn - recovered_lsn))
+    runtime = BrokerRuntime(
+        settings,
+        disk,
+        worker,
+        host,
+        journal,
+        journal_clock,
+        recovered_lsn=recovered_lsn,
+        report=recovered.report,
+        ledger_files=ledger_files,
+    )
+    with suppress(OSError):
+        runtime.scratch.sweep()
+    runtime.state.restore(recovered, settings.all_vhosts(), recovered_lsn, host.random_token)
+    if runtime.ledger is not None and settings.ledger_enabled:
+        try:
+            runtime.ledger.switch_on(at_start=True, message_lsn=recovered.report.message_lsn)
+        except OSError as error:
+            raise StartupError(f"the ledger: {error.strerror or error}") from error
+    runtime.turn.start(runtime.journal_writer)
+    return runtime
+
+
+class BrokerRuntime:
+    """The parts of one broker. Made by `start_broker` only; the arguments are those of it.
+
+    `journal` is what recovery opened, `recovered_lsn` its last LSN then: all up to it is on disk.
     """
 
     def __init__(
@@ -169,257 +230,124 @@ class BrokerRuntime:
         settings: Settings,
         disk: Disk,
         worker: SyncWorker,
+        host: Host,
+        journal: Journal,
+        journal_clock: JournalClock,
         *,
-        call_soon: Callable[[Callable[[], None]], object],
-        clock: Callable[[], float],
-        wall_ms: Callable[[], int],
-        random_token: Callable[[], str],
-        fatal: Callable[[str], None],
-        memory_octets: int = SOME_OCTETS,
-        call_later: Callable[[float, Callable[[], None]], object] | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        ledger_files: LedgerFiles | None = None,
+        recovered_lsn: int,
+        report: RecoveryReport,
+        ledger_files: LedgerFiles | None,
     ) -> None:
-        self.ledger: Ledger | None = None
+        self.journal, self.report = journal, report
         self.connections: dict[Connection, None] = {}
-        self._fatal, self._disk, self._clock, self._files_looked_at = fatal, disk, clock, clock()
-        self._delayed_most = settings.delayed_max_messages
-        self.turn = Turn(call_soon, self._write_journal, self._report, clock)
-        self._is_closed, self._told = False, (-TELL_S, 0)  # when, and of how many refused pages
-        now_ms = lambda: int(clock() * 1000)  # noqa: E731
-        self.journal_clock = JournalClock(now_ms, wall_ms)
-        self._scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
-        self.alarms = self._new_alarms(settings, memory_octets)
-        self.pager = self._new_pager(settings)
-        self.journal: Journal
+        active_ledger = ActiveLedger()
+        vhosts: dict[str, VHost[Queue]] = {}
+        # The turn, and what messages pass.
+        self.turn = turn = Turn(host.call_soon, host.report, host.clock, recovered_lsn)
+        self.alarms = new_alarms(settings, host, turn)
+        self.timers = Timers(host.now_ms, host.call_later or never)
+        self.scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
+        pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock)
+        self.pager = new_pager(settings, pages, self.alarms)
         self.write_rejection = WriteRejection(
-            lambda: self.journal,
-            self._write_journal,
-            self.alarms,
-            free_octets=lambda: free_octets(disk),
-            has_room=lambda: self._has_room(settings.segment_size_bytes),
+            journal, turn.wake, self.alarms, lambda: free_octets(disk)
         )
-        self.timers = Timers(now_ms, call_later or never)
-        self.enqueuer = Enqueuer(lambda: self.journal, now_ms)
-        self.dead_letter_publisher = self._new_dead_letter_publisher(settings, wall_ms)
-        self.feature_builder = self._new_feature_builder(settings)
-        self._stored: dict[int, Queue] = {}
-        self.broker = self._new_broker(settings, random_token)
-        self.journal, recovered = self._open_journal(settings, progress)
-        recovered_lsn = self.journal.next_lsn - 1
-        if ledger_files is not None:
-            # No LSN that the ledger has named is given to another message.
-            self.journal.take(max(0, ledger_files.before.lsn - recovered_lsn))
-        self.report: RecoveryReport = recovered.report
-        self.commit = GroupCommit(
-            self.journal, worker, on_synced=self._synced, on_failed=self._sync_failed, clock=clock
-        )
-        self.compaction_scheduler = self._new_compaction_scheduler(settings, call_later)
-        self._restore(recovered, settings, lambda: self._begin(recovered_lsn, random_token))
-        self.context = self._new_context(settings, random_token, recovered_lsn)
-        self.memory_relief = MemoryRelief(self.alarms, lambda: list(self.connections), clock)
-        if ledger_files is not None:
-            self._open_ledger(settings, ledger_files, wall_ms)
-        self.turn.wake()
-
-    def _restore(self, recovered: Recovered, settings: Settings, begin: Callable[[], None]) -> None:
-        """Queues and messages of the journal, then the virtual hosts that must exist."""
-        with suppress(OSError):
-            self._scratch.sweep()
-        self.broker.restore(recovered.definitions)
-        queues = self._stored = self.broker.stored_queues()
-        ids = sorted(queues)
-        for queue_id, copies in recovered.queues.items():
-            queue = keeper_of(queues, ids, queue_id)
-            if queue is None:
-                if recovered.report.damaged:
-                    log.error(
-                        "queue.orphaned", queue_id=queue_id, count=copies.count, meaning=ORPHANS
-                    )
-                self.write_rejection.drop_queue(queue_id)
-            else:
-                queue.restore(queue_id, copies.spans, copies.delivered_lsn)
-                if isinstance(queue, Stream) and copies.positions is not None:
-                    queue.restore_offsets(copies.positions.split)
-        for queue_id, queue in queues.items():
-            self.feature_builder.restore(queue, recovered.notes.get(queue_id, {}))
-        for account in settings.all_vhosts():
-            vhost, _ = self.broker.create_vhost(account.name)
-            vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
-            vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
-            vhost.default_queue_type = account.default_queue_type
-        begin()
-
-    def _begin(self, recovered_lsn: int, random_token: Callable[[], str]) -> None:
-        """Note that the broker has started on this data directory (DURABLE-27)."""
-        self.journal.ask(self)
-        self._define(self.broker.data_directory.begin(recovered_lsn, random_token))
-        self.journal.learn_definitions()
-
-    def _open_ledger(
-        self, settings: Settings, files: LedgerFiles, wall_ms: Callable[[], int]
-    ) -> None:
-        clock = self._clock
-        since_us = wall_ms() * 1000 - int(clock() * 1_000_000)
-        self.ledger = Ledger(
-            ledger_config_of(settings),
-            files,
-            self.context,
-            self.connections,
-            lambda: since_us + int(clock() * 1_000_000),
-            self.dead_letter_publisher.kept_of,
-        )
-        if settings.ledger_sync == "group":
-            self.commit.extra_targets = files
-        if settings.ledger_enabled:
-            try:
-                self.ledger.switch_on(at_start=True, message_lsn=self.report.message_lsn)
-            except OSError as error:
-                raise StartupError(f"the ledger: {error.strerror or error}") from error
-
-    def check(self, memory_octets: int) -> bool:
-        """Look at memory in use, disk space and a disk that has refused (LIMIT-01, LIMIT-15).
-
-        Returns:
-            True when memory was let go (LIMIT-28)
-        """
-        self.alarms.read(memory_octets, free_octets(self._disk))
-        if not self._has_its_files():
-            return False
-        self.write_rejection.probe()
-        self._tell_of_pager()
-        self.compaction_scheduler.look()
-        if self.ledger is not None:
-            self.ledger.look()
-        self.dead_letter_publisher.pace.look()
-        return self.memory_relief.look()
-
-    def check_memory(self, memory_octets: int) -> bool:
-        """The same of memory alone."""
-        self.alarms.read(memory_octets, self.alarms.disk_free_octets)
-        return self.memory_relief.look()
-
-    def _has_its_files(self) -> bool:
-        """Whether the journal's files are where they were; if not, no word of ours counts.
-
-        What is written to a file that was removed is not found again, however well it is synced.
-        Spec: DURABLE-23
-        """
-        self._files_looked_at = self._clock()
-        try:
-            missing = self.journal.chain.missing()
-        except OSError as error:
-            missing = f"the data directory cannot be read: {error.strerror or error}"
-        if missing:
-            self._storage_failed(missing)
-        return not missing
-
-    def _has_room(self, octets: int) -> bool:
-        # A file that waits is room as well, but compaction's first: it makes more of it.
-        self.compaction_scheduler.look()
-        spare_octets = 0 if self.compaction_scheduler.is_at_work else self.journal.chain.spare_bytes
-        return self.alarms.disk_free_octets + spare_octets >= octets
-
-    def seal(self) -> bool:
-        """Write what is left, and have the journal say that it ends here (DURABLE-22).
-
-        Returns:
-            whether that is done, or cannot be; if not, ask again when no sync is under way
-        """
-        if not self._is_closed:
-            self._write_journal()
-            self._is_closed = True
-        if self.context.has_failed or self.journal.seal():
-            return True
-        self.commit.request()
-        return False
-
-    def close(self) -> None:
-        """Close the journal's files and remove scratch files; nothing is written any more."""
-        if self.ledger is not None:
-            self.ledger.close()
-        self._is_closed = True
-        self.journal.close()
-        self._scratch.close()
-
-    def _tell_of_pager(self) -> None:
-        told_at, told_count = self._told
-        refused_count = self.pager.refused_count
-        if refused_count == told_count or self._clock() - told_at < TELL_S:
-            return
-        self._told = (self._clock(), refused_count)
-        log.warning(
-            "paging.write_failed",
-            count=refused_count - told_count,
-            reason=str(self.pager.last_error),
-            meaning="messages that should be paged out stay in memory",
-        )
-
-    def _open_journal(
-        self, settings: Settings, progress: Callable[[int, int], None] | None
-    ) -> tuple[Journal, Recovered]:
-        return open_journal(
-            self._disk,
-            segment_size_bytes=settings.segment_size_bytes,
-            wall_ms=self.journal_clock.now_ms,
-            refuse_damage=settings.recovery_on_corruption == "refuse",
-            whole_bytes=settings.recovery_read_bytes,
-            progress=progress,
-        )
-
-    def _new_dead_letter_publisher(
-        self, settings: Settings, wall_ms: Callable[[], int]
-    ) -> DeadLetterPublisher:
-        return DeadLetterPublisher(
-            lambda name: self.broker.vhosts.get(name),
+        self.enqueuer = Enqueuer(journal, host.now_ms)
+        expirations = OwnExpirations(self.timers, journal)
+        pace = new_pace(host, turn, self.alarms, vhosts)
+        self.dead_letter_publisher = DeadLetterPublisher(
+            vhosts.get,
             self.enqueuer,
-            lambda: self.journal,
-            wall_ms,
-            self.turn.wake,
-            DeadLetterPace(
-                self._clock,
-                lambda: self.turn.count,
-                lambda: self.alarms.is_disk_low or self.alarms.is_storage_failing,
-                self.turn.later,
-                self._dead_letter_source,
-            ),
+            journal,
+            host.wall_ms,
+            turn.wake,
+            pace,
+            expirations,
             heeds_clients=settings.compat_client_x_death,
             most_hops=settings.dlx_max_hops,
         )
-
-    def _dead_letter_source(self, queue: Queue) -> str:
-        """What gives a queue its dead letter exchange (DLX-23)."""
-        if X_DEAD_LETTER_EXCHANGE in queue.spec.arguments:
-            return f"argument {X_DEAD_LETTER_EXCHANGE}"
-        vhost = self.broker.vhosts.get(queue.spec.vhost)
-        policy = vhost.policy_engine.policy_of_queue(queue).policy if vhost is not None else None
-        return f"policy {policy.name}" if policy is not None else ""
-
-    def _new_alarms(self, settings: Settings, memory_octets: int) -> Alarms:
-        return Alarms(
-            parse_amount(settings.vm_memory_high_watermark).of(memory_octets),
-            parse_amount(settings.disk_free_limit).of(memory_octets),
-            self.turn.later,
+        # Queues and virtual hosts, then what connections share.
+        services = QueueServices(vhosts, turn, self.enqueuer, journal)
+        self.feature_builder = self._new_feature_builder(
+            settings, services, journal_clock, expirations
         )
+        factory = self._new_queue_factory(settings, services, journal_clock, active_ledger)
+        self.broker = self._new_broker(settings, host, factory, vhosts)
+        self.state = BrokerState(
+            self.broker, factory, self.feature_builder, self.write_rejection, journal
+        )
+        self.context = self._new_context(settings, host, active_ledger)
+        self.memory_relief = MemoryRelief(self.alarms, lambda: list(self.connections), host.clock)
+        self.ledger = self._new_ledger(settings, host, ledger_files)
+        # The disk, and all who hear of it.
+        self.compaction_scheduler = self._new_compaction_scheduler(settings, host)
+        extra = ledger_files if settings.ledger_sync == "group" else None
+        self.journal_writer = self._new_journal_writer(settings, host, worker, active_ledger, extra)
+        self.commit = self.journal_writer.commit
+        self.periodic_check = self._new_periodic_check(disk, active_ledger)
 
-    def _new_feature_builder(self, settings: Settings) -> FeatureBuilder:
-        feature_builder = FeatureBuilder(
+    def _new_feature_builder(
+        self,
+        settings: Settings,
+        services: QueueServices,
+        journal_clock: JournalClock,
+        own_expirations: OwnExpirations,
+    ) -> FeatureBuilder:
+        return FeatureBuilder(
             self.timers,
             self.dead_letter_publisher,
             self.pager,
-            lambda: self.journal,
-            self.journal_clock,
+            self.journal,
+            journal_clock,
+            own_expirations,
+            serve=services.serve,
+            expire=services.expire,
             only_failures=settings.delivery_count_mode == "failures",
+            retry_interval_ms=settings.dlx_retry_interval_ms,
         )
-        feature_builder.retry_interval_ms = settings.dlx_retry_interval_ms
-        feature_builder.serve = self._serve
-        feature_builder.expire = self._expire
-        return feature_builder
+
+    def _new_queue_factory(
+        self,
+        settings: Settings,
+        services: QueueServices,
+        journal_clock: JournalClock,
+        active_ledger: ActiveLedger,
+    ) -> QueueFactory:
+        return QueueFactory(
+            services,
+            self.turn,
+            self.journal,
+            pager=self.pager,
+            timers=self.timers,
+            journal_clock=journal_clock,
+            feature_builder=self.feature_builder,
+            dead_letter_publisher=self.dead_letter_publisher,
+            write_rejection=self.write_rejection,
+            active_ledger=active_ledger,
+            delayed_most=settings.delayed_max_messages,
+        )
+
+    def _new_broker(
+        self,
+        settings: Settings,
+        host: Host,
+        factory: QueueFactory,
+        vhosts: dict[str, VHost[Queue]],
+    ) -> Broker[Queue]:
+        return Broker(
+            new_queue=factory.new_queue,
+            define=self.write_rejection.define,
+            drop_queue=factory.drop_queue,
+            random_name=host.random_token,
+            relaxed_redeclare=settings.relaxed_redeclare,
+            regulate=factory.regulate,
+            vhosts=vhosts,
+        )
 
     def _new_context(
-        self, settings: Settings, random_token: Callable[[], str], recovered_lsn: int
+        self, settings: Settings, host: Host, active_ledger: ActiveLedger
     ) -> BrokerContext:
-        context = BrokerContext(
+        return BrokerContext(
             self.broker,
             self.journal,
             self.turn,
@@ -427,195 +355,120 @@ class BrokerRuntime:
             connections=self.connections,
             enqueuer=self.enqueuer,
             feature_builder=self.feature_builder,
-            clock=self._clock,
-            random_token=random_token,
+            clock=host.clock,
+            random_token=host.random_token,
             name=settings.node,
             alarms=self.alarms,
-        )
-        context.hand_over = self.write_rejection.flush_through
-        context.unsettle = self.journal.unsettle
-        # Whatever recovery has found is on disk: who waits for it waits no longer.
-        context.watermark = self.turn.watermark = recovered_lsn
-        return context
-
-    def _new_broker(self, settings: Settings, random_token: Callable[[], str]) -> Broker[Queue]:
-        return Broker(
-            new_queue=self._new_queue,
-            define=self._define,
-            drop_queue=self._drop_queue,
-            random_name=random_token,
-            relaxed_redeclare=settings.relaxed_redeclare,
-            regulate=self._regulate,
+            active_ledger=active_ledger,
         )
 
-    def _new_compaction_scheduler(
+    def _new_journal_writer(
         self,
         settings: Settings,
-        call_later: Callable[[float, Callable[[], None]], object] | None,
-    ) -> CompactionScheduler:
+        host: Host,
+        worker: SyncWorker,
+        active_ledger: ActiveLedger,
+        extra_targets: LedgerFiles | None,
+    ) -> JournalWriter:
+        return JournalWriter(
+            self.journal,
+            worker,
+            self.context,
+            pager=self.pager,
+            write_rejection=self.write_rejection,
+            dead_letter_publisher=self.dead_letter_publisher,
+            compaction_scheduler=self.compaction_scheduler,
+            active_ledger=active_ledger,
+            fatal=host.fatal,
+            extra_targets=extra_targets,
+            segment_octets=settings.segment_size_bytes,
+        )
+
+    def _new_periodic_check(self, disk: Disk, active_ledger: ActiveLedger) -> PeriodicCheck:
+        return PeriodicCheck(
+            self.context,
+            disk,
+            self.journal_writer,
+            pager=self.pager,
+            compaction_scheduler=self.compaction_scheduler,
+            pace=self.dead_letter_publisher.pace,
+            memory_relief=self.memory_relief,
+            active_ledger=active_ledger,
+        )
+
+    def _new_ledger(
+        self, settings: Settings, host: Host, files: LedgerFiles | None
+    ) -> Ledger | None:
+        if files is None:
+            return None
+        since_us = host.wall_ms() * 1000 - int(host.clock() * 1_000_000)
+        return Ledger(
+            ledger_config_of(settings),
+            files,
+            self.context,
+            self.connections,
+            lambda: since_us + int(host.clock() * 1_000_000),
+            self.dead_letter_publisher.kept_of,
+        )
+
+    def _new_compaction_scheduler(self, settings: Settings, host: Host) -> CompactionScheduler:
         return CompactionScheduler(
-            Compactor(self.journal, self._segment_corrupt, self._clock),
+            Compactor(self.journal, tell_corrupt, host.clock),
             self.journal.chain,
             self.alarms,
             self.turn,
-            clock=self._clock,
-            later=call_later or (lambda _, step: self.turn.later(step)),
+            clock=host.clock,
+            later=host.call_later or (lambda _, step: self.turn.later(step)),
             is_refused=lambda: self.write_rejection.refused_lsn != 0,
             segment_octets=settings.segment_size_bytes,
         )
 
-    def _new_pager(self, settings: Settings) -> Pager:
-        journal = lambda: self.journal  # noqa: E731
-        pages = DiskPages(journal, self._scratch, self._storage_failed, self.journal_clock)
-        most = int(self.alarms.memory_limit_octets * QUEUES_SHARE)
-        return Pager(pages, settings.queue_memory_bytes, min(settings.queues_memory_bytes, most))
-
-    def _new_queue(self, spec: QueueSpec) -> Queue:
-        features = features_of(spec.arguments)
-        queue: Queue
-        if held_for(spec.name) is not None:
-            queue = self._new_delay_queue(spec)
-        elif features.type == STREAM:
-            around = (self.turn, self.journal, self.pager, self.timers)
-            queue = Stream(spec, *around, self.journal_clock)
-        else:
-            queue = Queue(spec, self.turn, self.journal, self.pager, self._unused)
-        self.feature_builder.apply_options(queue, features)
-        if spec.stored:
-            self._stored[spec.queue_id] = queue
+    def close(self) -> None:
+        """Close the journal's files and remove scratch files; nothing is written any more."""
         if self.ledger is not None:
-            self.ledger.declared(queue)
-        return queue
+            self.ledger.close()
+        self.journal_writer.close()
+        self.scratch.close()
 
-    def _define(self, record: bytes) -> int:
-        # Operators are no clients, whose every word is followed by a turn.
-        self.turn.wake()
-        return self.write_rejection.define(record)
 
-    def _regulate(self, queue: Queue, policy_match: PolicyMatch) -> None:
-        """Policies have changed what a queue is to have (POLICY-04)."""
-        self.feature_builder.apply_options(queue, features_of(queue.spec.arguments, policy_match))
-        if self.ledger is not None:
-            self.ledger.changed(queue)
+def new_alarms(settings: Settings, host: Host, turn: Turn) -> Alarms:
+    """Alarms with the thresholds of the settings."""
+    return Alarms(
+        parse_amount(settings.vm_memory_high_watermark).of(host.memory_octets),
+        parse_amount(settings.disk_free_limit).of(host.memory_octets),
+        turn.later,
+    )
 
-    def _new_delay_queue(self, spec: QueueSpec) -> DelayQueue:
-        return DelayQueue(
-            spec,
-            self.turn,
-            self.journal,
-            self.pager,
-            self._unused,
-            timers=self.timers,
-            release=self.dead_letter_publisher.release,
-            most=self._delayed_most,
-        )
 
-    def _serve(self, queue: Queue) -> bool:
-        """Let waiting consumers have what is there before somebody looks at what is left."""
-        if not queue.has_consumers or self.enqueuer.is_gathering:
-            return False
-        self.write_rejection.flush_through(self.journal.next_lsn - 1)
-        if self.context.has_failed:
-            return False
-        queue.dispatch()
-        self.turn.write_first()
-        return True
+def new_pager(settings: Settings, pages: DiskPages, alarms: Alarms) -> Pager:
+    """A pager with the bounds of the settings."""
+    most = int(alarms.memory_limit_octets * QUEUES_SHARE)
+    return Pager(pages, settings.queue_memory_bytes, min(settings.queues_memory_bytes, most))
 
-    def _drop_queue(self, queue_id: int) -> int:
-        self._stored.pop(queue_id, None)
-        return self.write_rejection.drop_queue(queue_id)
 
-    def definitions(self) -> list[bytes]:
-        """See `StateOwner`."""
-        return self.broker.definitions()
+def new_pace(
+    host: Host, turn: Turn, alarms: Alarms, vhosts: dict[str, VHost[Queue]]
+) -> DeadLetterPace:
+    """The pace of dead letters: none are sent while the disk is short of room."""
 
-    def recall(self, scope_id: int, key: bytes) -> bytes | None:
-        """The value of a note by now; who is gone wants none."""
-        queue = self._stored.get(scope_id)
-        if isinstance(queue, Stream):
-            return queue.recall(key)
-        return queue.hooks.recall(key) if queue is not None and queue.hooks is not None else None
+    def source_of(queue: Queue) -> str:
+        """What gives a queue its dead letter exchange (DLX-23)."""
+        if X_DEAD_LETTER_EXCHANGE in queue.spec.arguments:
+            return f"argument {X_DEAD_LETTER_EXCHANGE}"
+        vhost = vhosts.get(queue.spec.vhost)
+        policy = vhost.policy_engine.policy_of_queue(queue).policy if vhost is not None else None
+        return f"policy {policy.name}" if policy is not None else ""
 
-    def position_of(self, queue_id: int, lsn: int) -> int | None:
-        """The offset of a message in a stream."""
-        queue = self._stored.get(queue_id)
-        return queue.position_of(lsn) if isinstance(queue, Stream) else None
+    return DeadLetterPace(
+        host.clock,
+        lambda: turn.count,
+        lambda: alarms.is_disk_low or alarms.is_storage_failing,
+        turn.later,
+        source_of,
+    )
 
-    def _unused(self, queue: Queue) -> None:
-        vhost = self.broker.vhosts.get(queue.spec.vhost)
-        if vhost is not None:
-            vhost.consumer_gone(queue)
 
-    def _expire(self, queue: Queue) -> None:
-        log.info("queue.expired", vhost=queue.spec.vhost, queue=queue.spec.name)
-        vhost = self.broker.vhosts.get(queue.spec.vhost)
-        if vhost is not None:
-            vhost.end_queue(queue)
-
-    def _write_journal(self) -> None:
-        if self.turn.ledger is not None:
-            self.turn.ledger.flush()  # first: no settle may be on disk whose event is not
-        if self.context.has_failed or self._is_closed:
-            return
-        if self.journal.next_lsn != self.write_rejection.refused_lsn:
-            self._hand_to_disk()
-        self.pager.run()
-        if self.pager.is_behind:
-            self.turn.wake()
-
-    def _hand_to_disk(self) -> None:
-        try:
-            self.journal.write()
-        except WriteFailed as error:
-            if error.errno not in DISK_FULL:
-                self._storage_failed(str(error))
-                return
-            self.dead_letter_publisher.refused(error.first_lsn)
-            self.write_rejection.refused(self.context, error.first_lsn, error.last_lsn)
-        except Exception as error:
-            # Nobody can say what the journal holds after a bug in it: no word of ours would count.
-            log.exception("internal_error", where="journal")
-            self._storage_failed(f"a bug in the journal: {error!r}")
-            return
-        else:
-            self.write_rejection.written()
-            self.dead_letter_publisher.written()
-            self.compaction_scheduler.written()
-        # What compaction has moved, and settles, ask for no sync; after so much of it one is made
-        # all the same. Who is not read until less is unsynced may be the last to ask for anything.
-        most = min(SYNC_OCTETS, self.context.limits.unsynced_limit_bytes // 2)
-        if self.journal.wants_sync or self.journal.unsynced_bytes > most:
-            self.commit.request()
-
-    def _synced(self, watermark: int) -> None:
-        if self._clock() - self._files_looked_at >= FILES_S and not self._has_its_files():
-            return
-        if self.ledger is not None:
-            # As group commit has it, not as it is told: a confirm may not be its own evidence.
-            self.ledger.synced(self.commit.watermark, self.commit.counters.last_sync_ms)
-        self.context.synced(watermark)
-        self.write_rejection.synced(watermark)
-        self.dead_letter_publisher.pace.look()
-
-    def _sync_failed(self, error: int) -> None:
-        if error == errno.ESRCH:
-            self._storage_failed("the sync helper process has ended")
-        else:
-            self._storage_failed(f"cannot sync the journal: {errno.errorcode.get(error, error)}")
-
-    def _storage_failed(self, reason: str) -> None:
-        """A failed write or sync is final: no page can be trusted after it (DURABLE-21)."""
-        # What cannot be read while there is no node yet ends the start.
-        context: BrokerContext | None = getattr(self, "context", None)
-        if context is not None and not context.has_failed:
-            context.storage_failed()
-            self._fatal(reason)
-
-    def _segment_corrupt(self, name: str, reason: str) -> None:
-        meaning = "the segment is not compacted; run vouchmq store check"
-        log.error("segment.corrupt", segment=name, reason=reason, meaning=meaning)
-
-    def _report(self, error: BaseException) -> None:
-        # What cannot be read back has ended the broker already, and is no bug.
-        if not isinstance(error, ReadFailed):
-            log.error("internal_error", where="turn", exc_info=error)
+def tell_corrupt(name: str, reason: str) -> None:
+    """Log that a segment cannot be compacted."""
+    meaning = "the segment is not compacted; run vouchmq store check"
+    log.error("segment.corrupt", segment=name, reason=reason, meaning=meaning)

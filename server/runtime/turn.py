@@ -3,10 +3,10 @@
 `Turn.run` does, in this order:
 
     put-off work                        `later`
-    the journal, one block              `_write_journal`
+    the journal, one block              `Writer.write`
     one dispatch per queue that asked   `wants_dispatch`, bounded by `DISPATCH_S`
     confirms that wait for nothing      `wants_release`
-    what the deliveries left to log     `_write_journal` again, if a queue was dispatched
+    what the deliveries left to log     `Writer.write` again, if a queue was dispatched
     one write per socket                `wants_flush`
 
 The order is the invariant. The journal stands before the deliveries, so that a message which the
@@ -58,14 +58,30 @@ class Flushed(Protocol):
         """Hand it to the operating system."""
 
 
+class Writer(Protocol):
+    """Who hands the journal's buffer to the disk, see `journal_writer.py`."""
+
+    def write(self) -> None:
+        """Write what is buffered, and start a sync where one is wanted."""
+
+    def write_through(self, lsn: int) -> bool:
+        """Have the block with this LSN written now; False if the disk refused it."""
+
+    def storage_failed(self, reason: str) -> None:
+        """The disk has failed for good."""
+
+
 class Turn:
     """Gathers what one loop turn leaves to do.
 
+    Everybody asks the turn for something, also who the writer needs: so the writer comes with
+    `start`, when all of the broker is there. What is asked for before waits until then.
+
     Args:
         call_soon: runs a callable in the next loop turn
-        write_journal: hands what is buffered to the disk and starts a sync where one is wanted
         report: told of exceptions that nobody expected, so that one queue's bug stops no other
         clock: monotonic seconds
+        watermark: everything up to this LSN is on disk
     """
 
     __slots__ = (
@@ -73,15 +89,15 @@ class Turn:
         "_call_soon",
         "_clock",
         "_confirming",
-        "_delivers",
         "_is_scheduled",
         "_outboxes",
         "_owes_write",
         "_queues",
         "_report",
         "_work",
-        "_write_journal",
+        "_writer",
         "count",
+        "delivers",
         "ledger",
         "watermark",
     )
@@ -89,16 +105,16 @@ class Turn:
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
-        write_journal: Callable[[], None],
         report: Callable[[BaseException], None],
         clock: Callable[[], float],
+        watermark: int = 0,
     ) -> None:
         self._call_soon = call_soon
         self._clock = clock
-        self._write_journal = write_journal
+        self._writer: Writer | None = None
         self._report = report
-        self._is_scheduled = False
-        self._delivers = True
+        self._is_scheduled = True  # by `start`
+        self.delivers = True
         self._owes_write = False
         self._work: list[Callable[[], None]] = []
         self._queues: list[Queue] = []
@@ -106,8 +122,14 @@ class Turn:
         self._confirming: dict[Releases, None] = {}
         self._outboxes: list[Outbox] = []
         self.ledger: Flushed | None = None  # while it is on
-        self.watermark = 0
+        self.watermark = watermark
         self.count = 0  # of turns so far
+
+    def start(self, writer: Writer) -> None:
+        """Everything is there: begin to turn."""
+        self._writer = writer
+        self._is_scheduled = False
+        self.wake()
 
     def wants_dispatch(self, queue: Queue) -> None:
         """Dispatch this queue in the turn; it asks only once."""
@@ -150,7 +172,7 @@ class Turn:
 
         Spec: DURABLE-12
         """
-        self._delivers = False
+        self.delivers = False
 
     def write_first(self) -> None:
         """What is about to be said rests on what the journal has only buffered.
@@ -165,7 +187,20 @@ class Turn:
             self.ledger.flush()
         if self._owes_write:
             self._owes_write = False
-            self._write_journal()
+            self._write()
+
+    def write_through(self, lsn: int) -> bool:
+        """Have the block with this LSN written now; False if the disk refused it."""
+        return self._writer is not None and self._writer.write_through(lsn)
+
+    def storage_failed(self, reason: str) -> None:
+        """What is stored cannot be read back; before the start that ends the start."""
+        if self._writer is not None:
+            self._writer.storage_failed(reason)
+
+    def _write(self) -> None:
+        if self._writer is not None:
+            self._writer.write()
 
     def wake(self) -> None:
         """See to it that a turn is run."""
@@ -182,16 +217,16 @@ class Turn:
             for job in work:
                 self._guard(job)
         self._owes_write = False
-        self._write_journal()
+        self._write()
         queues, self._queues = self._queues, []
-        if queues and self._delivers:
+        if queues and self.delivers:
             self._dispatch(queues)
         if self._confirming:
             confirming, self._confirming = self._confirming, {}
             for channel in confirming:
                 self._guard(partial(channel.release, self.watermark))
         if queues:
-            self._write_journal()
+            self._write()
         self.flush()
 
     def _dispatch(self, queues: list[Queue]) -> None:

@@ -75,6 +75,7 @@ class GroupCommit:
         on_synced: Callable[[int], None],
         on_failed: Callable[[int], None],
         clock: Callable[[], float],
+        extra_targets: ExtraSyncTargets | None = None,
     ) -> None:
         # What recovery returned is durable already.
         self.watermark = journal.written_lsn
@@ -90,7 +91,7 @@ class GroupCommit:
         self._started_at = 0.0
         self._sequence = 0
         self._is_wanted = False
-        self.extra_targets: ExtraSyncTargets | None = None
+        self._extra_targets = extra_targets
 
     @property
     def is_idle(self) -> bool:
@@ -110,8 +111,8 @@ class GroupCommit:
         self._sequence += 1
         self._started_at = self._clock()
         targets = ticket.targets
-        if self.extra_targets is not None:
-            targets = (*self.extra_targets.targets(), *targets)
+        if self._extra_targets is not None:
+            targets = (*self._extra_targets.targets(), *targets)
         self._worker.submit(self._sequence, targets)
         self._hand_out_file_tasks()
 
@@ -132,8 +133,8 @@ class GroupCommit:
             return
         self._ticket = None
         self._count(ticket)
-        if self.extra_targets is not None:
-            self.extra_targets.synced(completion.companion_errno)
+        if self._extra_targets is not None:
+            self._extra_targets.synced(completion.companion_errno)
         for file in self._journal.end_sync(ticket):
             self._worker.forget(file)
             file.close()

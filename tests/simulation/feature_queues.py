@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import vouchmq.server.runtime.runtime
+import vouchmq.server.runtime.queue_factory
 from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.broker.queues.classic import Queue, always
 
@@ -154,8 +154,8 @@ class WatchedHold(DelayQueue):
 def watched_queues() -> Iterator[None]:
     """Every queue that is made is one of these."""
     with (
-        patch.object(vouchmq.server.runtime.runtime, "Queue", WatchedQueue),
-        patch.object(vouchmq.server.runtime.runtime, "DelayQueue", WatchedHold),
+        patch.object(vouchmq.server.runtime.queue_factory, "Queue", WatchedQueue),
+        patch.object(vouchmq.server.runtime.queue_factory, "DelayQueue", WatchedHold),
     ):
         try:
             yield

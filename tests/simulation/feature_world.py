@@ -42,7 +42,8 @@ from tests.simulation.world import (
 )
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.broker.delays.delay_queue import DelayQueue
-from vouchmq.server.runtime.runtime import DISK_FULL, BrokerRuntime
+from vouchmq.server.runtime.journal_writer import DISK_FULL
+from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.store.errors import StoreError, WriteFailed
 from vouchmq.store.sync.worker import SyncInline
 
@@ -154,16 +155,18 @@ class FeatureWorld(World):
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
         base_ms = self.base_ms if disk is self.disk else self.wall_ms()
-        return BrokerRuntime(
+        return start_broker(
             self.settings,
             disk,
             worker,
-            call_soon=loop.call_soon,
-            call_later=loop.call_later,
-            clock=lambda: loop.now,
-            wall_ms=lambda: base_ms + int(1000 * loop.now),
-            random_token=lambda: f"{next(tokens):022}",
-            fatal=self._fatal if disk is self.disk else ignore,
+            Host(
+                call_soon=loop.call_soon,
+                call_later=loop.call_later,
+                clock=lambda: loop.now,
+                wall_ms=lambda: base_ms + int(1000 * loop.now),
+                random_token=lambda: f"{next(tokens):022}",
+                fatal=self._fatal if disk is self.disk else ignore,
+            ),
         )
 
     @property
@@ -230,11 +233,11 @@ class FeatureWorld(World):
         storage.refused = watched_refusal  # type: ignore[method-assign]
 
     def _watch_office(self) -> None:
-        dead_letter_publisher, enqueuer = self.runtime.dead_letter_publisher, self.runtime.enqueuer
+        dead_letter_publisher = self.runtime.dead_letter_publisher
         written, refused, turned_away = (
             dead_letter_publisher.written,
             dead_letter_publisher.refused,
-            enqueuer.refused,
+            dead_letter_publisher.on_refused,
         )
 
         def watched_written() -> None:
@@ -251,7 +254,7 @@ class FeatureWorld(World):
 
         dead_letter_publisher.written = watched_written  # type: ignore[method-assign]
         dead_letter_publisher.refused = watched_refused  # type: ignore[method-assign,assignment]
-        enqueuer.refused = watched_turned_away
+        dead_letter_publisher.on_refused = watched_turned_away  # type: ignore[method-assign]
         new_queue = self.vhost.register_queue
 
         def watched_register(spec: object) -> Queue:

@@ -14,7 +14,7 @@ from tests.simulation.ledger import Violation
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.world import Loop
 from vouchmq.server.ledger.ledger import Before, Ledger
-from vouchmq.server.runtime.runtime import BrokerRuntime
+from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.store.sync.worker import SyncInline
 
 
@@ -93,16 +93,18 @@ class LedgerWorld(FeatureWorld):
                 self.settings = settings
         self.is_starting = False
         tokens = count()
-        return BrokerRuntime(
+        return start_broker(
             self.settings,
             disk,
             worker,
-            call_soon=loop.call_soon,
-            call_later=loop.call_later,
-            clock=lambda: loop.now,
-            wall_ms=lambda: self.base_ms + int(1000 * loop.now),
-            random_token=lambda: f"{next(tokens):022}",
-            fatal=self._fatal,
+            Host(
+                call_soon=loop.call_soon,
+                call_later=loop.call_later,
+                clock=lambda: loop.now,
+                wall_ms=lambda: self.base_ms + int(1000 * loop.now),
+                random_token=lambda: f"{next(tokens):022}",
+                fatal=self._fatal,
+            ),
             ledger_files=self.shelf.opened(),  # type: ignore[arg-type]
         )
 

@@ -55,7 +55,7 @@ def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.Mo
         reason: DeadLetterReason,
     ) -> None:
         queue.log_settled(messages)
-        self._journal().write()  # type: ignore[attr-defined]
+        self._journal.write()  # type: ignore[attr-defined]
         log_settled = Queue.log_settled
         monkeypatch.setattr(Queue, "log_settled", lambda self, messages: None)
         send(self, queue, settings, messages, reason)

@@ -161,7 +161,7 @@ def test_finds_a_purge_that_forgets_what_is_aside(monkeypatch: pytest.MonkeyPatc
             if not counts.is_out:
                 del self._counts[seq]
                 if seq & 1 and self._queue.stored:
-                    self._log().unnote(self._queue.spec.queue_id, note_key(seq))
+                    self._log.unnote(self._queue.spec.queue_id, note_key(seq))
 
     monkeypatch.setattr(Redelivery, "on_purged", purged)
     assert caught()

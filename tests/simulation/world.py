@@ -26,7 +26,8 @@ from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
 from vouchmq.server.edge.settings import Settings
-from vouchmq.server.runtime.runtime import DISK_FULL, BrokerRuntime
+from vouchmq.server.runtime.journal_writer import DISK_FULL
+from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.store.errors import WriteFailed
 from vouchmq.store.sync.worker import Completion, SyncInline
 
@@ -283,15 +284,17 @@ class World:
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
-        return BrokerRuntime(
+        return start_broker(
             self.settings,
             disk,
             worker,
-            call_soon=loop.call_soon,
-            clock=lambda: loop.now,
-            wall_ms=lambda: WALL_MS + int(1000 * loop.now),
-            random_token=lambda: f"{next(tokens):022}",
-            fatal=self._fatal if disk is self.disk else ignore,
+            Host(
+                call_soon=loop.call_soon,
+                clock=lambda: loop.now,
+                wall_ms=lambda: WALL_MS + int(1000 * loop.now),
+                random_token=lambda: f"{next(tokens):022}",
+                fatal=self._fatal if disk is self.disk else ignore,
+            ),
         )
 
     def _watch_journal(self) -> None:
@@ -546,5 +549,5 @@ class World:
 
     def check(self) -> None:
         """What the app does every second: read the gauges, probe a disk that was full."""
-        self.runtime.check(0)
+        self.runtime.periodic_check.check(0)
         self.check_bugs()

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.dead_letter.headers import DeadLetter
     from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
     from vouchmq.server.broker.exchanges.exchange import Exchange
+    from vouchmq.server.broker.features.expiry import OwnExpirations
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
 
@@ -130,6 +131,14 @@ class DeadLetterConfig(Feature):
         """See `DeadLetterPublisher`."""
         return self._dead_letter_publisher.pace
 
+    def on_refused(self, message: Message) -> None:
+        """The queue has refused a message (LEN-24)."""
+        self._dead_letter_publisher.on_refused(self._queue, message)
+
+    def on_duplicate(self, message: Message) -> None:
+        """The queue has dropped a duplicate (DUP-16)."""
+        self._dead_letter_publisher.on_duplicate(self._queue, message)
+
     def on_removal_undone(self, messages: list[Message]) -> None:
         """What made them dead letters could not be stored: they are none (TX-09)."""
         self._dead_letter_publisher.withdraw(self._queue, messages)
@@ -141,10 +150,11 @@ class DeadLetterPublisher:
     Args:
         domain: finds a virtual host by its name
         enqueuer: gives messages to their targets
-        journal: returns the journal, which does not exist yet while it is being opened
+        journal: told of settles that did not happen
         wall_ms: the wall clock in milliseconds
         wake: sees to it that a turn is run
         pace: tells when letters may go that nobody waits for
+        own_expirations: told of queues that get messages with a time to live of their own
         most_hops: deaths after which a message becomes no dead letter any more, 0: any (DLX-24)
         heeds_clients: counts go on from an x-death header that a client has published (DLX-22)
     """
@@ -153,10 +163,11 @@ class DeadLetterPublisher:
         self,
         domain: Callable[[str], VHostRouter | None],
         enqueuer: Enqueuer,
-        journal: Callable[[], Refused],
+        journal: Refused,
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
         pace: DeadLetterPace,
+        own_expirations: OwnExpirations,
         *,
         heeds_clients: bool = True,
         most_hops: int = 0,
@@ -168,17 +179,14 @@ class DeadLetterPublisher:
         self._journal = journal
         self._wall_ms = wall_ms
         self._wake = wake
+        self._own_expirations = own_expirations
         self._heeds_clients = heeds_clients
         self._unwritten: list[Sent] = []
         self._kept: list[Sent] = []
         self._depth = 0
         self._refused: deque[tuple[Queue, Message]] = deque()
-        enqueuer.refused = self.on_refused
-        enqueuer.doubled = self.on_duplicate
         self.dropped_count = 0
         self.unrouted_count = 0  # delayed messages that led nowhere in the end (DELAY-18)
-        # Told of queues that get messages with a time to live of their own.
-        self.expect_expirations: Callable[[Queue], None] = lambda _: None
 
     @property
     def is_gathering(self) -> bool:
@@ -324,7 +332,7 @@ class DeadLetterPublisher:
                     continue
                 if due.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
                     for each in targets:
-                        self.expect_expirations(each)
+                        self._own_expirations.expect(each)
                 if run is None or not run.takes(tail, targets, persistent=due.persistent):
                     self._store(delay_queue, run, why="delayed")
                     run = Batch(Target(tail, targets), persistent=due.persistent)
@@ -511,7 +519,7 @@ class DeadLetterPublisher:
         for sent in reversed(unwritten):
             queue = sent.queue
             for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
-                self._journal().unsettle(store_id, lsns)
+                self._journal.unsettle(store_id, lsns)
             undelivered = (
                 queue.hooks.dead_letters.pending
                 if queue.hooks and queue.hooks.dead_letters

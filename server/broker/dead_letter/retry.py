@@ -20,8 +20,6 @@ from vouchmq.server.broker.queues.parked import ParkedMessages
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
@@ -55,7 +53,7 @@ class PendingDeadLetters(Feature):
         dead_letter_publisher: tries them
         timers: ring when it is time to try again
         interval_ms: between two tries
-        log: returns the journal, for notes
+        log: the journal, for notes
     """
 
     NOTES = PENDING
@@ -78,7 +76,7 @@ class PendingDeadLetters(Feature):
         dead_letter_publisher: DeadLetterPublisher,
         timers: Timers,
         interval_ms: int,
-        log: Callable[[], NoteLog],
+        log: NoteLog,
     ) -> None:
         self._queue = queue
         self._dead_letter_publisher = dead_letter_publisher
@@ -110,7 +108,7 @@ class PendingDeadLetters(Feature):
         self._tries[message[2]] = one
         self._parked.put(message, self._timers.now_ms() + self._interval_ms)
         if message[2] & 1 and self._queue.stored and before != one:
-            self._log().note(self._queue.spec.queue_id, note_key(message[2]), packed(one))
+            self._log.note(self._queue.spec.queue_id, note_key(message[2]), packed(one))
 
     def knows(self, message: Message) -> bool:
         """Whether it has been tried before."""
@@ -147,7 +145,7 @@ class PendingDeadLetters(Feature):
     def done(self, message: Message) -> None:
         """Everybody has it."""
         if self._tries.pop(message[2], None) is not None and message[2] & 1 and self._queue.stored:
-            self._log().unnote(self._queue.spec.queue_id, note_key(message[2]))
+            self._log.unnote(self._queue.spec.queue_id, note_key(message[2]))
 
     def drop(self) -> list[Message]:
         """Give up all of them; gives what they were."""

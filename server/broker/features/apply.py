@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
     from vouchmq.server.broker.features.effective import Features
+    from vouchmq.server.broker.features.expiry import OwnExpirations
     from vouchmq.server.broker.features.publish_filter import PublishFilter
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock
@@ -57,9 +58,13 @@ class FeatureBuilder:
         timers: for everything that has a deadline
         dead_letter_publisher: sends dead letters
         pager: keeps the memory of all queues within bounds
-        journal: returns the journal, which does not exist yet while it is being opened
+        log: the journal, where features note what must be known after a restart
         clock: tells the journal's clock from the loop's
+        own_expirations: told of queues with messages that have a time to live of their own
+        serve: serves waiting consumers at once; see `LengthLimit`
+        expire: deletes a queue that nobody has used for so long
         only_failures: which returns count toward a delivery limit (REDELIVER-11)
+        retry_interval_ms: between two tries of a dead letter that nobody takes (DLX-09)
     """
 
     def __init__(
@@ -67,29 +72,26 @@ class FeatureBuilder:
         timers: Timers,
         dead_letter_publisher: DeadLetterPublisher,
         pager: Pager,
-        journal: Callable[[], NoteLog],
+        log: NoteLog,
         clock: JournalClock,
+        own_expirations: OwnExpirations,
         *,
+        serve: Callable[[Queue], bool],
+        expire: Callable[[Queue], None],
         only_failures: bool = False,
+        retry_interval_ms: int = RETRY_INTERVAL_MS,
     ) -> None:
         self.timers = timers
         self.pager = pager
-        self._journal = journal
+        self._log = log
         self._clock = clock
+        self._own_expirations = own_expirations
         self._only_failures = only_failures
-        # Serves waiting consumers at once; see `LengthLimit`.
-        self.serve: Callable[[Queue], bool] = lambda _: False
-        # Deletes a queue that nobody has used for so long.
-        self.expire: Callable[[Queue], None] = lambda _: None
+        self.serve = serve
+        self._expire = expire
         self.dead_letter_publisher = dead_letter_publisher
-        dead_letter_publisher.expect_expirations = self.expect_expirations
-        self.retry_interval_ms = RETRY_INTERVAL_MS
+        self._retry_interval_ms = retry_interval_ms
         self._unstored_count = 0  # queues with numbers that are not stored
-
-    @property
-    def log(self) -> NoteLog:
-        """Where features note what must be known after a restart."""
-        return self._journal()
 
     def apply_options(self, queue: Queue, features: Features) -> None:
         """Let the queue have these features from now on; what is in it stays."""
@@ -132,9 +134,9 @@ class FeatureBuilder:
     def _dead_letters(self, queue: Queue, hooks: FeatureHooks, features: Features) -> None:
         exchange, pending = features.dead_letter_exchange, hooks.pending
         if features.dead_letters_are_safe and pending is None:
-            interval_ms = self.retry_interval_ms
+            interval_ms = self._retry_interval_ms
             pending = PendingDeadLetters(
-                queue, self.dead_letter_publisher, self.timers, interval_ms, self._journal
+                queue, self.dead_letter_publisher, self.timers, interval_ms, self._log
             )
         if exchange is None:
             if pending is not None:
@@ -162,7 +164,7 @@ class FeatureBuilder:
         if features.expires_ms is None:
             hooks.queue_expiry = None
         elif hooks.queue_expiry is None:
-            hooks.queue_expiry = QueueExpiry(queue, self.timers, features.expires_ms, self.expire)
+            hooks.queue_expiry = QueueExpiry(queue, self.timers, features.expires_ms, self._expire)
         else:
             hooks.queue_expiry.set(features.expires_ms)
 
@@ -177,7 +179,7 @@ class FeatureBuilder:
         hooks.redelivery = Redelivery(
             queue,
             self.timers,
-            self._journal,
+            self._log,
             self._clock,
             queue.features,
             only_failures=self._only_failures,
@@ -208,7 +210,7 @@ class FeatureBuilder:
             hooks.limit.set(features)
         if features.keys is not None and hooks.dedup is None:
             scope_id = queue.spec.queue_id if queue.stored else 0
-            window = KeyWindow(scope_id, features.keys, self.timers, self._journal, self._clock)
+            window = KeyWindow(scope_id, features.keys, self.timers, self._log, self._clock)
             hooks.dedup = Dedup(queue, window, hooks.run_outside_dispatch)
         filters: list[PublishFilter] = [] if hooks.dedup is None else [hooks.dedup]
         if hooks.limit is not None and hooks.limit.rejects:
@@ -219,16 +221,7 @@ class FeatureBuilder:
 
     def expect_expirations(self, queue: Queue) -> None:
         """From now on messages in this queue may have a time to live of their own (TTL-01)."""
-        if isinstance(queue, Stream):
-            return  # there they mean nothing (TTL-09)
-        hooks = self._hooks_of(queue)
-        if hooks.expiry is None:
-            hooks.expiry = Expiry(queue, self.timers, None)
-            hooks.rebuild()
-        if not hooks.expiry.has_own:
-            hooks.expiry.has_own = True
-            if queue.stored:
-                self.log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
+        self._own_expirations.expect(queue)
 
     def number(self, queue: Queue) -> QueueSequence | Stream:
         """From now on every copy in this queue has a number (SEQ-01)."""
@@ -236,7 +229,7 @@ class FeatureBuilder:
             return queue
         hooks = self._hooks_of(queue)
         if hooks.queue_seq is None:
-            log = self.log if queue.stored else None
+            log = self._log if queue.stored else None
             hooks.queue_seq = QueueSequence(
                 queue, queue.spec.queue_id or self.unstored_id(queue), log
             )

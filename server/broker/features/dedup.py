@@ -193,7 +193,7 @@ class KeyWindow:
         scope_id: under which keys are noted, 0: nowhere
         keys: what is remembered
         timers: for times to live
-        log: returns the journal
+        log: the journal, for notes
         clock: tells the journal's clock from the loop's
     """
 
@@ -207,7 +207,7 @@ class KeyWindow:
         scope_id: int,
         keys: Keys,
         timers: Timers,
-        log: Callable[[], NoteLog],
+        log: NoteLog,
         clock: JournalClock,
     ) -> None:
         self.keys = keys
@@ -256,7 +256,7 @@ class KeyWindow:
         due_ms = self._timers.now_ms() + ttl_ms if ttl_ms is not None else 0
         self._enter(key.octets, due_ms, seq)
         if persistent and self._scope_id and self.keys.persists:
-            self._log().note(self._scope_id, KEYS + key.octets, self._packed(due_ms, seq))
+            self._log.note(self._scope_id, KEYS + key.octets, self._packed(due_ms, seq))
 
     def record_run(self, keys: list[Key | None], seq: int, *, persistent: bool) -> None:
         """The same for a run whose first message has this seq; 0: none is stored."""

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.contents import HAS_EXPIRATION, property_block, remembered
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import PROPERTIES_AT
-from vouchmq.server.broker.features.hooks import Feature
+from vouchmq.server.broker.features.hooks import Feature, FeatureHooks
+from vouchmq.server.broker.features.options import STREAM
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.ports import NoteLog
     from vouchmq.server.broker.queues.ready_list import ReadyList
     from vouchmq.server.broker.queues.settlement import Outcome
     from vouchmq.server.broker.timers import Timers
@@ -46,6 +48,32 @@ def own_ttl_ms(block: bytes) -> int:
     except ValueError:
         # Not published through us: a stored message of an older version.
         return -1
+
+
+class OwnExpirations:
+    """Tells queues that messages in them may have a time to live of their own (TTL-01).
+
+    Args:
+        timers: for their deadlines
+        log: the journal, in which that is noted
+    """
+
+    def __init__(self, timers: Timers, log: NoteLog) -> None:
+        self._timers = timers
+        self._log = log
+
+    def expect(self, queue: Queue) -> None:
+        """From now on such messages may be in this queue."""
+        if queue.features.type == STREAM:
+            return  # there they mean nothing (TTL-09)
+        queue.hooks = hooks = queue.hooks or FeatureHooks(queue, self._timers.now_ms)
+        if hooks.expiry is None:
+            hooks.expiry = Expiry(queue, self._timers, None)
+            hooks.rebuild()
+        if not hooks.expiry.has_own:
+            hooks.expiry.has_own = True
+            if queue.stored:
+                self._log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
 
 
 class Expiry(Feature):

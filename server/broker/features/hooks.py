@@ -297,6 +297,15 @@ class FeatureHooks:
             and self.limit.dead_letters_refused
         )
 
+    def on_not_taken(self, message: Message, *, is_duplicate: bool) -> None:
+        """The queue has refused a message, or dropped a duplicate: that may be a dead letter."""
+        if self.dead_letters is None:
+            return
+        if is_duplicate:
+            self.dead_letters.on_duplicate(message)
+        else:
+            self.dead_letters.on_refused(message)
+
     # Coming and going
 
     def on_enqueue(self, messages: Iterable[Message]) -> list[Message]:

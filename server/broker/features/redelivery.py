@@ -22,8 +22,6 @@ from vouchmq.server.broker.queues.parked import ParkedMessages
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock
@@ -62,7 +60,7 @@ class Redelivery(Feature):
     Args:
         queue: whose messages they are
         timers: ring when a delayed message is due
-        log: returns the journal, for notes
+        log: the journal, for notes
         clock: tells the journal's clock from the loop's
         only_failures: what counts (REDELIVER-11)
     """
@@ -85,7 +83,7 @@ class Redelivery(Feature):
         self,
         queue: Queue,
         timers: Timers,
-        log: Callable[[], NoteLog],
+        log: NoteLog,
         clock: JournalClock,
         features: Features,
         *,
@@ -192,7 +190,7 @@ class Redelivery(Feature):
                 continue
             self._gone[message[2]] = counts
             if message[2] & 1 and self._queue.stored:
-                self._log().unnote(self._queue.spec.queue_id, note_key(message[2]))
+                self._log.unnote(self._queue.spec.queue_id, note_key(message[2]))
 
     def on_removal_undone(self, messages: list[Message]) -> None:
         """These had gone, which was refused: no new lives for that (TX-09, REDELIVER-13)."""
@@ -222,7 +220,7 @@ class Redelivery(Feature):
             if not counts.is_out and seq not in aside:
                 del self._counts[seq]
                 if seq & 1 and self._queue.stored:
-                    self._log().unnote(self._queue.spec.queue_id, note_key(seq))
+                    self._log.unnote(self._queue.spec.queue_id, note_key(seq))
 
     def as_delivered(self, batch: list[Message]) -> list[Message] | None:
         """The batch with its counts in the headers, None when there is none to show."""
@@ -292,7 +290,7 @@ class Redelivery(Feature):
             self._count_lsn(lsn_of(message[2]), counts)
 
     def _count_lsn(self, lsn: int, counts: Counts) -> None:
-        self._log().note(self._queue.spec.queue_id, COUNTS + _LSN.pack(lsn), packed(counts))
+        self._log.note(self._queue.spec.queue_id, COUNTS + _LSN.pack(lsn), packed(counts))
 
     def _with_counts(self, message: Message) -> Message:
         counts = self._of(message)

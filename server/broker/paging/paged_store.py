@@ -66,7 +66,7 @@ class DiskPages:
     """A `PagedStore` on the data directory.
 
     Args:
-        journal: returns the journal, which does not exist yet while it is being opened
+        journal: holds stored messages
         scratch: pages of messages that the journal does not hold
         failed: told, once or more, that something cannot be read back
         clock: tells the loop's clock from the journal's
@@ -74,7 +74,7 @@ class DiskPages:
 
     def __init__(
         self,
-        journal: Callable[[], ReadableJournal],
+        journal: ReadableJournal,
         scratch: Scratch,
         failed: Callable[[str], None],
         clock: JournalClock,
@@ -89,7 +89,7 @@ class DiskPages:
     ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         """See `PagedStore`."""
         try:
-            runs = self._journal().fetch_runs(lsns, limit_octets)
+            runs = self._journal.fetch_runs(lsns, limit_octets)
         except ReadFailed as error:
             self._failed(str(error))
             raise

@@ -10,30 +10,18 @@ from itertools import count
 from pamqp import base, commands
 
 from tests import wire
-from tests.unit.server.broker.paging.paged_worlds import unpaged
+from tests.simulation.sim_disk import SimDisk
 from vouchmq.protocol.fields import Field, Table, boolean, encode_table
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
-from vouchmq.server.broker.broker import Broker
-from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
-from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
-from vouchmq.server.broker.delays.delay import held_for
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
-from vouchmq.server.broker.enqueue import Enqueuer
-from vouchmq.server.broker.features.apply import FeatureBuilder
-from vouchmq.server.broker.features.effective import features_of
-from vouchmq.server.broker.message import Message
-from vouchmq.server.broker.paging.paged_store import JournalClock
-from vouchmq.server.broker.paging.pager import Pager
-from vouchmq.server.broker.policy.policies import PolicyMatch
-from vouchmq.server.broker.queues.classic import Queue
-from vouchmq.server.broker.queues.spec import QueueSpec
-from vouchmq.server.broker.timers import Timers
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
 from vouchmq.server.edge.accounts import UserAccount
-from vouchmq.server.runtime.context import BrokerContext, Limits
-from vouchmq.server.runtime.turn import Turn
+from vouchmq.server.edge.settings import Settings
+from vouchmq.server.runtime.runtime import Host, report_bug, start_broker
+from vouchmq.store.errors import ReadFailed
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.sync.worker import SyncInline
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 ACCOUNTS = (
@@ -42,183 +30,130 @@ ACCOUNTS = (
     UserAccount("poor", password="poor", write="^open", read="^open", configure="^open"),
     UserAccount("few", password="few", max_channels=2),
 )
+# Whatever is said of time or of the disk is said by the test that needs it.
+SETTINGS = Settings(
+    node="n@h", segment_size_bytes=65536, disk_free_limit="0", consumer_timeout_ms=0
+)
+WALL_MS = 1_600_000_000_000
 NOTIFIED = ("consumer_cancel_notify", "authentication_failure_close", "publisher_confirms")
 
 
 @dataclass
-class FakeJournal:
-    """Hands out LSNs and remembers what it was told; syncs when it is told to."""
+class JournalCalls:
+    """What the broker has given the journal, in order."""
 
-    last_lsn: int = 0
-    unsynced_bytes: int = 0
     runs: list[tuple[tuple[int, ...], bytes, list[bytes]]] = field(default_factory=list)
     settled: list[tuple[int, list[int]]] = field(default_factory=list)
-    marks: dict[int, int] = field(default_factory=dict)
-    dropped: list[int] = field(default_factory=list)
     records: list[bytes] = field(default_factory=list)
-    contents: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     notes: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
-    pages: dict[int, list[Message]] = field(default_factory=dict)
 
-    def take(self, count: int) -> int:
-        first = self.last_lsn + 1
-        self.last_lsn += count
-        return first
+    def watch(self, journal: Journal) -> None:
+        """Write down from now on what this journal is given."""
+        append_run, settle, unsettle = journal.append_run, journal.settle, journal.unsettle
+        define, note, unnote = journal.define, journal.note, journal.unnote
 
-    def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
-        assert queue_ids
-        self.runs.append((queue_ids, tail, raws))
-        self.unsynced_bytes += sum(map(len, raws))
-        first = self.take(len(raws))
-        self.contents |= {first + at: (raw, tail) for at, raw in enumerate(raws)}
-        return first
+        def watched_run(queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
+            assert queue_ids
+            self.runs.append((queue_ids, tail, raws))
+            return append_run(queue_ids, tail, raws)
 
-    def barrier(self) -> int:
-        return self.take(1)
+        def watched_settle(queue_id: int, lsns: Sequence[int]) -> None:
+            assert queue_id
+            self.settled.append((queue_id, list(lsns)))
+            settle(queue_id, lsns)
 
-    def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
-        self.settled.remove((queue_id, list(lsns)))
+        def watched_unsettle(queue_id: int, lsns: Sequence[int]) -> None:
+            if (queue_id, list(lsns)) in self.settled:
+                self.settled.remove((queue_id, list(lsns)))
+            unsettle(queue_id, lsns)
 
-    def note(self, scope_id: int, key: bytes, value: bytes) -> int:
-        assert scope_id
-        self.notes[scope_id, key] = value
-        return self.take(1)
+        def watched_define(record: bytes) -> int:
+            self.records.append(record)
+            return define(record)
 
-    def unnote(self, scope_id: int, key: bytes) -> None:
-        del self.notes[scope_id, key]
+        def watched_note(scope_id: int, key: bytes, value: bytes) -> int:
+            assert scope_id
+            self.notes[scope_id, key] = value
+            return note(scope_id, key, value)
 
-    def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
-        assert queue_id
-        self.settled.append((queue_id, list(lsns)))
+        def watched_unnote(scope_id: int, key: bytes) -> None:
+            self.notes.pop((scope_id, key), None)  # it may be of an earlier life
+            unnote(scope_id, key)
 
-    def delivered(self, queue_id: int, lsn: int) -> None:
-        assert queue_id
-        self.marks[queue_id] = lsn
-
-    def define(self, record: bytes) -> int:
-        self.records.append(record)
-        return self.take(1)
-
-    def drop_queue(self, queue_id: int) -> int:
-        self.dropped.append(queue_id)
-        return self.take(1)
-
-    # What does not fit into memory
-
-    def fetch_runs(
-        self, lsns: Sequence[int], limit_octets: int
-    ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
-        assert limit_octets > 0
-        return [(lsn, self.contents[lsn][1], [self.contents[lsn][0]], 0) for lsn in lsns]
-
-    def page_out(self, messages: list[Message]) -> int:
-        self.pages[self.take(1)] = list(messages)
-        return self.last_lsn
-
-    def page_in(self, page: int) -> list[Message]:
-        return self.pages.pop(page)
-
-    def drop_page(self, page: int) -> None:
-        del self.pages[page]
+        journal.append_run = watched_run  # type: ignore[method-assign]
+        journal.settle = watched_settle  # type: ignore[method-assign]
+        journal.unsettle = watched_unsettle  # type: ignore[method-assign]
+        journal.define = watched_define  # type: ignore[method-assign]
+        journal.note = watched_note  # type: ignore[method-assign]
+        journal.unnote = watched_unnote  # type: ignore[method-assign]
 
 
 class World:
-    """One broker, its clock, its turns and its journal."""
+    """One broker on a simulated disk, put together as `vouchmq serve` does it.
+
+    Nothing is on disk before `sync`, and time goes by only by hand; `disk.fail` makes what is
+    written fail. Timers ring only with `rings`: without them compaction takes a step in every turn.
+    """
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        settings: Settings = SETTINGS,
         offer: Offer | None = None,
         *,
-        memory_octets: int = 1 << 40,
+        disk: SimDisk | None = None,
+        now: float = 1000.0,
+        rings: bool = True,
     ) -> None:
-        self.now = 1000.0
+        self.settings = settings
+        self.disk = SimDisk() if disk is None else disk
+        self.now = now
         self.tick_s = 0.0  # by which time moves whenever somebody looks at the clock
-        self.pace_clock: Callable[[], float] = lambda: self.now
-        self.journal = FakeJournal()
+        self._rings = rings
         self.scheduled: list[Callable[[], None]] = []
-        self.bugs: list[BaseException] = []
-        self.pager = Pager(self.journal, memory_octets, memory_octets)
-        self.turn = Turn(self.scheduled.append, self.pager.run, self.bugs.append, self._clock)
-        now_ms = lambda: int(self.now * 1000)  # noqa: E731
         self.alarms: list[Timer] = []
-        self.timers = Timers(now_ms, self.call_later)
-        self.enqueuer = Enqueuer(lambda: self.journal, now_ms)
-        self.dead_letter_publisher = DeadLetterPublisher(
-            lambda name: self.broker.vhosts.get(name),
-            self.enqueuer,
-            lambda: self.journal,
-            lambda: 1_600_000_000_000 + int(self.now * 1000),
-            self.turn.wake,
-            DeadLetterPace(
-                lambda: self.pace_clock(),
-                lambda: self.turn.count,
-                lambda: self.context.alarms.is_disk_low,
-                self.turn.later,
+        self.fatal: list[str] = []
+        self.bugs: list[BaseException] = []
+        self._numbers = count(1)
+        self.runtime = start_broker(
+            settings,
+            self.disk,
+            SyncInline(),
+            Host(
+                call_soon=self.scheduled.append,
+                call_later=self.call_later if rings else None,
+                clock=self._clock,
+                wall_ms=lambda: WALL_MS + int(1000 * self.now),
+                random_token=lambda: f"token{next(self._numbers):017d}",
+                fatal=self.fatal.append,
+                report=self._report,
             ),
         )
-        self.feature_builder = FeatureBuilder(
-            self.timers,
-            self.dead_letter_publisher,
-            self.pager,
-            lambda: self.journal,
-            JournalClock(now_ms, now_ms),
-        )
-        self.feature_builder.serve = self._serve
-        self.feature_builder.expire = lambda queue: self.vhost.end_queue(queue)
-        self.broker: Broker[Queue] = Broker(
-            new_queue=self._new_queue,
-            define=self.journal.define,
-            drop_queue=self.journal.drop_queue,
-            random_name=lambda: f"random{next(self._numbers):016d}",
-            regulate=self._regulate,
-        )
-        self._numbers = count(1)
-        self.connections: dict[Connection, None] = {}
-        self.context = BrokerContext(
-            self.broker,
-            self.journal,
-            self.turn,
-            limits or Limits(),
-            connections=self.connections,
-            enqueuer=self.enqueuer,
-            feature_builder=self.feature_builder,
-            clock=self._clock,
-            random_token=lambda: f"token{next(self._numbers):017d}",
-            name="n@h",
-        )
+        self.journal = self.runtime.journal
+        self.calls = JournalCalls()
+        self.calls.watch(self.journal)
+        self.turn = self.runtime.turn
+        self.pager = self.runtime.pager
+        self.timers = self.runtime.timers
+        self.enqueuer = self.runtime.enqueuer
+        self.feature_builder = self.runtime.feature_builder
+        self.dead_letter_publisher = self.runtime.dead_letter_publisher
+        self.broker = self.runtime.broker
+        self.context = self.runtime.context
+        self.connections = self.runtime.connections
         self.vhost, _ = self.broker.create_vhost("/")
         self.offer = offer or Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
         self.auth = Authenticator(ACCOUNTS, (), bytes)
         self.connection_limits = ConnectionLimits()
         self.sync()
 
-    def _new_queue(self, spec: QueueSpec) -> Queue:
-        if held_for(spec.name) is not None:
-            around = (self.turn, self.journal, unpaged(), self._unused)
-            return DelayQueue(
-                spec,
-                *around,
-                timers=self.timers,
-                release=self.dead_letter_publisher.release,
-                most=0,
-            )
-        queue = Queue(spec, self.turn, self.journal, unpaged(), self._unused)
-        self.feature_builder.apply_options(queue, features_of(spec.arguments))
-        return queue
-
-    def _regulate(self, queue: Queue, policy_match: PolicyMatch) -> None:
-        self.feature_builder.apply_options(queue, features_of(queue.spec.arguments, policy_match))
-
-    def _serve(self, queue: Queue) -> bool:
-        if queue.has_consumers and not self.enqueuer.is_gathering:
-            queue.dispatch()
-            return True
-        return False
-
     def _clock(self) -> float:
         self.now += self.tick_s
         return self.now
+
+    def _report(self, error: BaseException) -> None:
+        report_bug(error)
+        if not isinstance(error, ReadFailed):
+            self.bugs.append(error)
 
     def run_turn(self) -> None:
         """Run what is scheduled now, and nothing that it causes."""
@@ -241,9 +176,6 @@ class World:
             timer.callback()
         self.run_turns()
 
-    def _unused(self, queue: Queue) -> None:
-        self.vhost.consumer_gone(queue)
-
     def run_turns(self) -> None:
         """Run turns until nothing is scheduled."""
         for _ in range(100):
@@ -256,11 +188,20 @@ class World:
         raise AssertionError("the broker turns for ever")
 
     def sync(self) -> None:
-        """Everything so far is on disk."""
+        """Everything so far is written and synced, as far as the disk lets it be."""
         self.run_turns()
-        self.journal.unsynced_bytes = 0
-        self.context.synced(self.journal.last_lsn)
+        while not self.runtime.commit.is_idle and not self.runtime.commit.has_failed:
+            self.sync_once()
+
+    def sync_once(self) -> None:
+        """The sync that is under way ends; what comes of that waits for the next one."""
+        self.runtime.commit.on_readable()
         self.run_turns()
+
+    def check(self) -> None:
+        """The gauges are read, which also probes a disk that has refused."""
+        self.runtime.periodic_check.check(0)
+        self.sync()
 
     def client(self) -> Client:
         """A peer that has said nothing yet."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pamqp import base, commands
 
 from tests import wire
 from tests.unit.server.in_memory import (
+    SETTINGS,
     Client,
     World,
     closes_channel,
@@ -15,7 +18,6 @@ from tests.unit.server.in_memory import (
     content,
     delivery,
 )
-from vouchmq.server.runtime.context import Limits
 
 
 @pytest.fixture
@@ -68,9 +70,9 @@ class TestSettling:
         client.send(wire.ack(1, 3))
         queue = client.world.vhost.queues["q"]
         assert queue.unacked_count == 0
-        lsns = [lsn for _, each in client.world.journal.settled for lsn in each]
+        lsns = [lsn for _, each in client.world.calls.settled for lsn in each]
         assert len(lsns) == 3
-        assert {queue_id for queue_id, _ in client.world.journal.settled} == {queue.spec.queue_id}
+        assert {queue_id for queue_id, _ in client.world.calls.settled} == {queue.spec.queue_id}
 
     def test_multiple_settles_over_consumers_and_gets(self, client: Client) -> None:
         client.declare("r")
@@ -203,7 +205,7 @@ class TestConfirms:
         client.ask(1, commands.Confirm.Select())
         publish(client, b"a", queue="t")
         assert confirms(client.hear()) == [("Basic.Ack", 1, False)]
-        assert client.world.journal.runs == []
+        assert client.world.calls.runs == []
 
     def test_unroutable_is_returned_then_confirmed(self, client: Client) -> None:
         """CONF-05, PUB-21."""
@@ -301,7 +303,7 @@ class TestFlow:
         assert [tag for tag, *_ in client.deliveries()] == ["u", "u"]
 
     def test_it_can_be_refused(self) -> None:
-        client = World(Limits(reject_flow=True)).connect()
+        client = World(replace(SETTINGS, compat_reject_flow=True)).connect()
         client.open()
         _, said = client.ask(1, commands.Channel.Flow(True))
         assert isinstance(said, commands.Channel.FlowOk)
@@ -514,7 +516,7 @@ class TestOddMethods:
         other.open(2)
 
     def test_channel_limit_of_the_node(self) -> None:
-        client = World(Limits(channel_max_per_node=1)).connect()
+        client = World(replace(SETTINGS, channel_max_per_node=1)).connect()
         client.open()
         text = (
             "NOT_ALLOWED - number of channels opened on node 'n@h' has reached the maximum "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from pamqp import base, commands
 
 from tests import wire
 from tests.unit.server.in_memory import (
+    SETTINGS,
     Client,
     World,
     closes_channel,
@@ -18,7 +20,6 @@ from tests.unit.server.in_memory import (
     name_of,
 )
 from vouchmq.protocol.fields import Field, Table, encode_table, longstr
-from vouchmq.server.runtime.context import Limits
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 
@@ -146,13 +147,13 @@ class TestPrefetch:
 
     def test_default_prefetch(self) -> None:
         """QOS-11."""
-        client = prepared(World(Limits(default_consumer_prefetch=2)))
+        client = prepared(World(replace(SETTINGS, default_consumer_prefetch=2)))
         fill(client, "q", *numbers(1, 5))
         assert len(client.consume("q", "t")) == 2
 
     def test_existing_consumers_when_configured(self) -> None:
         """QOS-05."""
-        client = prepared(World(Limits(qos_apply_to_existing_consumers=True)))
+        client = prepared(World(replace(SETTINGS, qos_apply_to_existing_consumers=True)))
         fill(client, "q", *numbers(1, 9))
         client.qos(2)
         client.consume("q", "t")
@@ -207,7 +208,7 @@ class TestPrefetch:
         assert len(client.hear()) == 1
 
     def test_size_limit_can_be_refused(self) -> None:
-        client = prepared(World(Limits(reject_prefetch_size=True)))
+        client = prepared(World(replace(SETTINGS, compat_reject_prefetch_size=True)))
         text = "NOT_IMPLEMENTED - prefetch_size!=0 (5)"
         with closes_connection(client, 540, text, (60, 10)):
             client.method(1, commands.Basic.Qos(5, 0, False))
@@ -345,7 +346,7 @@ class TestConsume:
 
     def test_consumers_per_channel(self) -> None:
         """CONS-07."""
-        client = prepared(World(Limits(consumer_max_per_channel=1)))
+        client = prepared(World(replace(SETTINGS, consumer_max_per_channel=1)))
         client.consume("q", "t")
         text = "NOT_ALLOWED - reached maximum (1) of consumers per channel"
         with closes_connection(client, 530, text, (60, 20)):
@@ -383,7 +384,7 @@ class TestConsume:
         assert got(client.hear()) == [b"5"]
 
     def test_one_turn_writes_no_more_than_the_high_water(self) -> None:
-        world = World(Limits(deliver_high_water_bytes=100_000))
+        world = World(replace(SETTINGS, deliver_high_water_bytes=100_000))
         client = prepared(world)
         fill(client, "q", *[b"x" * 1000] * 500)
         client.method(1, commands.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
@@ -564,7 +565,7 @@ class TestRecover:
     def test_same_consumer_again_can_be_refused(
         self, method: type[base.Frame], ids: tuple[int, int]
     ) -> None:
-        client = prepared(World(Limits(reject_recover=True)))
+        client = prepared(World(replace(SETTINGS, compat_reject_recover=True)))
         client.send(recover_frame(commands.Basic.Recover, requeue=True))
         assert client.names() == ["Basic.RecoverOk"]
         with closes_connection(client, 540, "NOT_IMPLEMENTED - requeue=false", ids):

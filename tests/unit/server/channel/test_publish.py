@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pamqp import commands
 
 from tests import wire
 from tests.unit.server.in_memory import (
+    SETTINGS,
     Client,
     World,
     closes_channel,
@@ -18,7 +21,6 @@ from tests.unit.server.in_memory import (
 )
 from vouchmq.protocol.fields import Field, Table, decode_table, encode_table, longstr
 from vouchmq.server.channel.publish import ROUTES_KEPT
-from vouchmq.server.runtime.context import Limits
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ class TestRouting:
         octets = wire.publish(1, "", b"x", wire.persistent(), exchange="amq.fanout")
         client.send(octets * 3)
         assert [client.message_count(queue) for queue in ("q", "d", "e")] == [3, 3, 3]
-        ((queue_ids, tail, raws),) = client.world.journal.runs
+        ((queue_ids, tail, raws),) = client.world.calls.runs
         assert len(queue_ids) == 2
         assert tail == b"\x0aamq.fanout\x00"
         assert len(raws) == 3
@@ -79,7 +81,7 @@ class TestRouting:
     def test_transient_messages_are_not_stored(self, client: Client) -> None:
         client.send(wire.publish(1, "d", b"x"))
         assert client.message_count("d") == 1
-        assert client.world.journal.runs == []
+        assert client.world.calls.runs == []
 
     @pytest.mark.parametrize("mode", [None, 1, 2, 3, 255])
     def test_only_mode_two_is_persistent(self, client: Client, mode: int | None) -> None:
@@ -89,7 +91,7 @@ class TestRouting:
         key = wire.method(1, commands.Basic.Publish(exchange="", routing_key="d"))
         client.send(key + wire.frame(2, 1, head))
         client.consume("d", "t")
-        assert len(client.world.journal.runs) == (mode == 2)
+        assert len(client.world.calls.runs) == (mode == 2)
 
     def test_route_is_forgotten_when_the_topology_changes(self, client: Client) -> None:
         octets = wire.publish(1, "k", b"x", exchange="amq.direct")
@@ -167,7 +169,7 @@ class TestChecks:
 
     def test_too_large_is_refused_at_the_header(self) -> None:
         """FRAME-38: and the body is skipped."""
-        client = prepared(World(Limits(max_message_size_bytes=10_000)))
+        client = prepared(World(replace(SETTINGS, max_message_size_bytes=10_000)))
         text = "PRECONDITION_FAILED - message size 10001 is larger than configured max size 10000"
         key = wire.method(1, commands.Basic.Publish(exchange="", routing_key="q"))
         with closes_channel(client, 406, text, (60, 40)):
@@ -178,7 +180,7 @@ class TestChecks:
         assert client.message_count("q") == 0
 
     def test_largest_body_that_the_reader_lets_through(self) -> None:
-        client = prepared(World(Limits(max_message_size_bytes=536870912 - 1)))
+        client = prepared(World(replace(SETTINGS, max_message_size_bytes=536870912 - 1)))
         key = wire.method(1, commands.Basic.Publish(exchange="", routing_key="q"))
         text = (
             "PRECONDITION_FAILED - message size 536870912 is larger than configured max size "
@@ -376,7 +378,7 @@ class TestImmediate:
         client.ask(1, commands.Confirm.Select())
         client.send(wire.publish(1, "d", b"x", wire.persistent(), immediate=True))
         assert client.names() == ["Basic.Deliver"]
-        assert len(client.world.journal.runs) == 1
+        assert len(client.world.calls.runs) == 1
         client.world.sync()
         assert confirms(client.hear()) == [("Basic.Ack", 1, False)]
 
@@ -393,7 +395,7 @@ class TestImmediate:
         assert content(what).method.reply_code == 313  # type: ignore[attr-defined]
 
     def test_can_be_refused(self) -> None:
-        client = prepared(World(Limits(reject_immediate=True)))
+        client = prepared(World(replace(SETTINGS, compat_reject_immediate=True)))
         text = "NOT_IMPLEMENTED - immediate=true"
         with closes_connection(client, 540, text, (60, 40)):
             client.send(wire.publish(1, "q", b"x", immediate=True))
@@ -402,7 +404,9 @@ class TestImmediate:
 class TestMemory:
     def test_order_and_contents_survive_paging(self) -> None:
         """LIMIT-21: what does not fit is read back in order."""
-        client = prepared(World(memory_octets=300_000))
+        client = prepared(
+            World(replace(SETTINGS, queue_memory_bytes=300_000, queues_memory_bytes=300_000))
+        )
         bodies = [f"{number}".encode() + b"x" * 1000 for number in range(2000)]
         for at in range(0, 2000, 100):
             for body in bodies[at : at + 100]:

@@ -102,7 +102,7 @@ class TestSettling:
             what for _, what in client.hear() if isinstance(what, commands.Queue.DeclareOk)
         ]
         assert answer.message_count == queue.ready_count == ready
-        settled = sum(len(lsns) for _, lsns in world.journal.settled)
+        settled = sum(len(lsns) for _, lsns in world.calls.settled)
         assert settled == MESSAGES - ready
 
     def test_no_tag_beyond_the_one_that_was_named(self, world: World) -> None:
@@ -141,7 +141,7 @@ class TestSettling:
         queue = world.vhost.queues["q"]
         assert queue.unacked_count == 0
         assert MESSAGES - MOST <= queue.ready_count < MESSAGES
-        settled = sum(len(lsns) for _, lsns in world.journal.settled)
+        settled = sum(len(lsns) for _, lsns in world.calls.settled)
         assert settled == MESSAGES - queue.ready_count
 
     def test_a_transaction_holds_all_of_it(self, world: World) -> None:
@@ -181,7 +181,7 @@ class TestPurge:
             commands.Basic.GetEmpty,
         ]
         assert said_then[0].message_count == MESSAGES  # type: ignore[union-attr]
-        assert sum(len(lsns) for _, lsns in world.journal.settled) == MESSAGES
+        assert sum(len(lsns) for _, lsns in world.calls.settled) == MESSAGES
 
     def test_counts_what_it_has_dropped_when_others_take_and_delete(self, world: World) -> None:
         client, modest = opened(world), opened(world)

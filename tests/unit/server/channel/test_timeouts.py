@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pamqp import commands
 
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, publish
-from tests.unit.server.in_memory import Client, World, closes_channel, delivery
-from vouchmq.server.runtime.context import Limits
+from tests.unit.server.in_memory import SETTINGS, Client, World, closes_channel, delivery
 
 TEXT = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: "
@@ -53,7 +54,7 @@ def test_who_settles_in_time_is_left_alone() -> None:
 
 def test_consumers_own_time_comes_first() -> None:
     """CONS-70: 0 at the consumer is off."""
-    client = opened(World(Limits(consumer_timeout_ms=50)))
+    client = opened(World(replace(SETTINGS, consumer_timeout_ms=50)))
     declare(client, "q", consumer_timeout=100)
     publish(client, "q", b"a")
     client.method(
@@ -67,7 +68,7 @@ def test_consumers_own_time_comes_first() -> None:
 @pytest.mark.parametrize("is_got", [True, False])
 def test_otherwise_the_channel_ends(is_got: bool) -> None:
     """CONS-72: for gets, and for clients that cannot hear of a cancel."""
-    client = opened(World(Limits(consumer_timeout_ms=100)), () if not is_got else ("x",))
+    client = opened(World(replace(SETTINGS, consumer_timeout_ms=100)), () if not is_got else ("x",))
     declare(client, "q")
     publish(client, "q", b"a")
     if is_got:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pamqp import base, commands
 
 from tests import wire
 from tests.unit.server.in_memory import (
+    SETTINGS,
     Client,
     World,
     closes_channel,
@@ -15,7 +18,6 @@ from tests.unit.server.in_memory import (
     delivery,
     name_of,
 )
-from vouchmq.server.runtime.context import Limits
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ class TestPublishes:
         """TX-04."""
         client.send(wire.publish(1, "d", b"x", wire.persistent()) * 3)
         assert client.message_count("d", channel=2) == 0
-        assert client.world.journal.runs == []
+        assert client.world.calls.runs == []
         client.method(1, commands.Tx.Commit())
         assert client.hear() == []
         client.world.sync()
@@ -145,7 +147,7 @@ class TestPublishes:
 
     def test_too_large(self) -> None:
         """TX-15."""
-        client = prepared(World(Limits(tx_max_bytes=1000)))
+        client = prepared(World(replace(SETTINGS, tx_max_bytes=1000)))
         client.send(wire.publish(1, "q", b"x" * 500))
         assert commit(client) == ["Tx.CommitOk"]
         client.send(wire.publish(1, "q", b"x" * 500))
@@ -202,9 +204,9 @@ class TestSettlements:
         self.fill(client, b"1", queue="d")
         client.consume("d", "t")
         client.send(wire.ack(1, 1))
-        assert client.world.journal.settled == []
+        assert client.world.calls.settled == []
         client.method(1, commands.Tx.Commit())
-        assert len(client.world.journal.settled) == 1
+        assert len(client.world.calls.settled) == 1
         assert client.hear() == []
         client.world.sync()
         assert client.names() == ["Tx.CommitOk"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pamqp import commands
 
@@ -9,6 +11,7 @@ from tests import wire
 from tests.unit.server.in_memory import (
     HEADER,
     NOTIFIED,
+    SETTINGS,
     Client,
     World,
     closes_channel,
@@ -18,7 +21,6 @@ from tests.unit.server.in_memory import (
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.server.connection.blocked import BLOCKED
 from vouchmq.server.connection.handshake import Offer
-from vouchmq.server.runtime.context import Limits
 
 HEARING = (*NOTIFIED, "connection.blocked")
 PLENTY = 1 << 40
@@ -29,7 +31,7 @@ CLOSE_OK = wire.method(0, commands.Connection.CloseOk())
 @pytest.fixture
 def world() -> World:
     """A broker whose memory alarm goes off above 1000."""
-    world = World(Limits(blocked_log_after_s=30.0))
+    world = World(replace(SETTINGS, blocked_connection_log_after_s=30.0))
     world.context.alarms.memory_limit_octets = 1000
     world.context.alarms.disk_limit_octets = 100
     return world

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from weakref import ref
 
 import pytest
@@ -11,6 +12,7 @@ from pamqp import base, commands
 from tests import wire
 from tests.unit.server.in_memory import (
     HEADER,
+    SETTINGS,
     Client,
     World,
     closes_channel,
@@ -22,7 +24,6 @@ from tests.unit.server.in_memory import (
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.connection.connection import FLOODED, STALLED
 from vouchmq.server.connection.handshake import Offer
-from vouchmq.server.runtime.context import Limits
 
 CLOSE = wire.method(0, commands.Connection.Close(200, "", 0, 0))
 CLOSE_OK = wire.method(0, commands.Connection.CloseOk())
@@ -279,16 +280,17 @@ class TestStalls:
     def test_two_durable_declares_wait_one_by_one(self, client: Client) -> None:
         for queue in "ab":
             client.send(wire.method(1, commands.Queue.Declare(queue=queue, durable=True)))
-        client.world.sync()
+        client.world.run_turns()
+        client.world.sync_once()
         assert client.names() == ["Queue.DeclareOk"]
         assert client.paused == {STALLED}
-        client.world.sync()
+        client.world.sync_once()
         assert client.names() == ["Queue.DeclareOk"]
         assert client.paused == set()
 
     def test_watermark_short_of_it_is_not_enough(self, client: Client) -> None:
         client.method(1, commands.Queue.Declare(queue="d", durable=True))
-        client.world.context.synced(client.world.journal.last_lsn - 1)
+        client.world.context.synced(client.world.journal.written_lsn - 1)
         assert client.hear() == []
 
     def test_other_connections_go_on(self, client: Client) -> None:
@@ -343,13 +345,15 @@ class TestStalls:
 
     def test_flood_stops_reading_until_the_disk_has_caught_up(self) -> None:
         """LIMIT-20."""
-        world = World(Limits(unsynced_limit_bytes=10_000))
+        world = World(replace(SETTINGS, unsynced_limit_bytes=10_000))
         client = world.connect()
         client.open()
         client.declare("d", durable=True)
-        client.send(wire.publish(1, "d", b"x" * 4000, wire.persistent()) * 2)
-        assert client.paused == set()
-        client.send(wire.publish(1, "d", b"x" * 4000, wire.persistent()))
+        for _ in range(3):
+            client.send(wire.publish(1, "d", b"x" * 4000, wire.persistent()))
+            assert client.paused == set()
+            world.run_turns()
+        client.send(wire.publish(1, "d", b"y", wire.persistent()))
         assert client.paused == {FLOODED}
         world.sync()
         assert client.paused == set()
@@ -405,7 +409,7 @@ class TestHeartbeats:
     @pytest.mark.parametrize("reason", ["stalled", "flooded"])
     def test_peer_we_do_not_read_is_not_silent(self, reason: str) -> None:
         """CONN-62."""
-        world = World(Limits(unsynced_limit_bytes=100))
+        world = World(replace(SETTINGS, unsynced_limit_bytes=100))
         client = beating(world)
         client.open()
         client.declare("d", durable=True)
@@ -413,6 +417,8 @@ class TestHeartbeats:
             client.method(1, commands.Queue.Declare(queue="e", durable=True))
         else:
             client.send(wire.publish(1, "d", b"x" * 1000, wire.persistent()))
+            world.run_turns()
+            client.send(wire.publish(1, "d", b"y", wire.persistent()))
         assert client.paused
         client.sleep(100)
         assert client.ends == []

@@ -80,9 +80,9 @@ def test_twice_is_as_good_as_once(world: World) -> None:
     """HTTP-41: nothing is logged the second time."""
     document = {"exchanges": [EXCHANGE], "queues": [QUEUE], "bindings": [BINDING]}
     load(world, policies=[POLICY], **document)
-    records = list(world.journal.records)
+    records = list(world.calls.records)
     load(world, policies=[POLICY], **document)
-    assert world.journal.records == records
+    assert world.calls.records == records
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_fault_anywhere_changes_nothing(
     client = world.connect()
     client.open()
     declare(client, "there")
-    before = (list(world.journal.records), set(world.broker.vhosts), set(world.vhost.queues))
+    before = (list(world.calls.records), set(world.broker.vhosts), set(world.vhost.queues))
     whole: dict[str, list[Any]] = {
         "users": [{"name": "new", "password": "new"}],
         "vhosts": [{"name": "v"}],
@@ -164,7 +164,7 @@ def test_a_fault_anywhere_changes_nothing(
     assert not list(world.vhost.policy_engine.policies)
     assert world.auth.find("new") is None
     assert (
-        list(world.journal.records),
+        list(world.calls.records),
         set(world.broker.vhosts),
         set(world.vhost.queues),
     ) == before
@@ -362,7 +362,7 @@ class TestExport:
         """A data directory without a broker."""
         load(world, queues=[QUEUE], policies=[POLICY])
         dry_run: Broker[QueueLike] = empty_dry_run()
-        dry_run.restore(world.journal.records)
+        dry_run.restore(world.calls.records)
         assert exported(dry_run)[0] == exported(world.broker)[0]
 
 

@@ -28,6 +28,8 @@ class Sockets:
             lambda edge, _: cast("Connection", Echo(edge)),
             65536,
             10_000,
+            look=lambda: None,
+            is_short=lambda: False,
         )
         self.sockets = [Socket() for _ in range(count)]
         self.edges = [SocketProtocol(self.door) for _ in range(count)]

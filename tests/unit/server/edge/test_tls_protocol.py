@@ -43,7 +43,12 @@ class Wire:
         self.loop = Loop()
         self.connections: list[Echo] = []
         self.listener = Listener(
-            cast("asyncio.AbstractEventLoop", self.loop), self._connect, 65536, descriptors
+            cast("asyncio.AbstractEventLoop", self.loop),
+            self._connect,
+            65536,
+            descriptors,
+            look=lambda: None,
+            is_short=lambda: False,
         )
         settings = Settings(
             tls_port=5671,

@@ -13,8 +13,6 @@ from tests import wire
 from tests.ledger_reader import Audit, Line
 from tests.unit.server.amqp_client import declare, got, publish
 from tests.unit.server.in_memory import Client, World
-from vouchmq.server.broker.queues.classic import Queue
-from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.ledger import inventory
 from vouchmq.server.ledger.channel_recorder import id_text
 from vouchmq.server.ledger.ledger import Before, Ledger, LedgerConfig
@@ -71,12 +69,6 @@ class LedgerWorld(World):
             self.dead_letter_publisher.kept_of,
         )
         self.ledger.switch_on()
-
-    def _new_queue(self, spec: QueueSpec) -> Queue:
-        queue = super()._new_queue(spec)
-        if self.ledger is not None:
-            self.ledger.declared(queue)
-        return queue
 
     def lines(self, *kinds: str) -> list[Line]:
         """What was written, without what all lines have; `e` only where several are asked for."""

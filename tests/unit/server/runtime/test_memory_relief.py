@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.in_memory import NOTIFIED, Client, World, closes_connection
+from tests.unit.server.in_memory import NOTIFIED, SETTINGS, Client, World, closes_connection
 from tests.unit.server.queues import Stage
 from vouchmq.server.broker.queues.settlement import Outcome
 from vouchmq.server.connection.blocked import BLOCKED
@@ -33,7 +35,9 @@ CLOSED = "RESOURCE_ERROR - memory is low and this connection uses much of it"
 @pytest.fixture
 def world() -> World:
     """A broker with a watermark, whose connections may hold two messages unfinished."""
-    world = World(Limits(connection_memory_bytes=2 * MIB, max_message_size_bytes=MESSAGE))
+    world = World(
+        replace(SETTINGS, connection_memory_bytes=2 * MIB, max_message_size_bytes=MESSAGE)
+    )
     world.context.alarms.memory_limit_octets = LIMIT
     return world
 

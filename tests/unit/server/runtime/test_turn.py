@@ -20,12 +20,23 @@ class World:
         self.scheduled: list[Callable[[], None]] = []
         self.reported: list[BaseException] = []
         self.now = 0.0
-        self.turn = Turn(
-            self.scheduled.append,
-            lambda: self.told.append("journal"),
-            self.reported.append,
-            lambda: self.now,
-        )
+        self.turn = Turn(self.scheduled.append, self.reported.append, lambda: self.now)
+        self.turn.start(self)
+        self.run()
+        self.told.clear()
+
+    def write(self) -> None:
+        """See `turn.Writer`."""
+        self.told.append("journal")
+
+    def write_through(self, lsn: int) -> bool:
+        """See `turn.Writer`."""
+        self.told.append(f"journal through {lsn}")
+        return True
+
+    def storage_failed(self, reason: str) -> None:
+        """See `turn.Writer`."""
+        self.told.append(reason)
 
     def run(self) -> None:
         """Run what has been scheduled."""

@@ -116,10 +116,10 @@ class TestPurge:
             got(client, "q", no_ack=False)
         client.send(wire.nack(1, 3, requeue=True), wire.nack(1, 1), wire.nack(1, 2))
         out = got(client, "q", no_ack=False)
-        notes = [key for key in world.journal.notes if key[1][:1] == b"r"]
+        notes = [key for key in world.calls.notes if key[1][:1] == b"r"]
         assert len(notes) == 3
         client.ask(1, commands.Queue.Purge(queue="q"))
-        notes = [key for key in world.journal.notes if key[1][:1] == b"r"]
+        notes = [key for key in world.calls.notes if key[1][:1] == b"r"]
         assert len(notes) == 1
         client.send(wire.nack(1, out.method.delivery_tag))
         assert got(client, "q").properties.headers["x-delivery-count"] == 2
@@ -155,7 +155,7 @@ class TestManyDeaths:
         world.run_turns()
         assert (dead.ready_count, queue.held_count) == (self.COUNT, 0)
         assert bodies(client, "dead") == [b"%d" % n for n in range(self.COUNT)]
-        assert sum(len(lsns) for _, lsns in world.journal.settled) == self.COUNT
+        assert sum(len(lsns) for _, lsns in world.calls.settled) == self.COUNT
 
     def test_commit_is_one_block(self, world: World, client: Client) -> None:
         """TX-08."""

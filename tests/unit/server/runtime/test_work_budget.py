@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,11 @@ import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.in_memory import World, confirms, content
+from tests.unit.server.in_memory import SETTINGS, World, confirms, content
 from tests.unit.server.runtime.budgeted import GET, LOOKS, TICK_S, opened, said
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.server.edge import app
 from vouchmq.server.edge.app import in_slices
-from vouchmq.server.runtime.context import Limits
 from vouchmq.server.runtime.work_budget import TURN_S, WorkBudget
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class TestUnsentAnswers:
     @pytest.fixture
     def client(self) -> Client:
         """Its outbox is full at 1,000 octets; `q` holds fifty messages of 600."""
-        client = opened(World(Limits(deliver_high_water_bytes=1000)))
+        client = opened(World(replace(SETTINGS, deliver_high_water_bytes=1000)))
         client.declare("q")
         client.send(*[wire.publish(1, "q", b"x" * 600)] * 50)
         assert client.hear() == []

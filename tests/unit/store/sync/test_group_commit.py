@@ -13,7 +13,7 @@ from vouchmq.store.sync.group_commit import GroupCommit
 class Stage:
     """A journal, a worker that waits to be told, and what group commit reported."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_companion: bool = False) -> None:
         self.disk = SimDisk()
         self.journal, _ = open_on(self.disk)
         self.worker = LateWorker()
@@ -21,12 +21,14 @@ class Stage:
         self.watermarks: list[int] = []
         self.failures: list[int] = []
         self.now = 100.0
+        self.companion = Companion(self)
         self.commit = GroupCommit(
             self.journal,
             self.worker,
             on_synced=self.watermarks.append,
             on_failed=self.failures.append,
             clock=lambda: self.now,
+            extra_targets=self.companion if has_companion else None,
         )
 
     def publish(self) -> int:
@@ -145,8 +147,8 @@ class Companion:
 
 
 def test_companions_are_synced_before_the_journal() -> None:
-    stage = Stage()
-    companion = stage.commit.extra_targets = Companion(stage)
+    stage = Stage(has_companion=True)
+    companion = stage.companion
     before = stage.disk.calls["sync"]
     lsn = stage.publish()
     stage.finish()
@@ -157,8 +159,8 @@ def test_companions_are_synced_before_the_journal() -> None:
 
 
 def test_a_companion_that_cannot_be_synced_fails_for_itself_alone() -> None:
-    stage = Stage()
-    companion = stage.commit.extra_targets = Companion(stage)
+    stage = Stage(has_companion=True)
+    companion = stage.companion
     companion.error = errno.EIO
     lsn = stage.publish()
     stage.finish()

@@ -35,7 +35,7 @@ def world() -> World:
 def ticking(world: World, step_s: float) -> None:
     """Have the clock of the letters go on each time it is looked at."""
     looks = count()
-    world.pace_clock = lambda: next(looks) * step_s
+    world.dead_letter_publisher.pace._clock = lambda: next(looks) * step_s
 
 
 def circle(world: World, queues: int) -> Client:

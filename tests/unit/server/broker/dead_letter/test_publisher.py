@@ -198,13 +198,13 @@ class TestStored:
             client.ask(1, commands.Queue.Declare(queue=name, durable=True, arguments=table))  # type: ignore[arg-type]
         client.send(wire.publish(1, "from", b"x", wire.persistent()))
         client.world.sync()
-        journal = client.world.journal
-        before = len(journal.contents), len(journal.settled)
+        journal = client.world.calls
+        before = len(journal.runs), len(journal.settled)
         what = got(client, "from", no_ack=False)
         assert what is not None
         client.send(wire.nack(1, what.method.delivery_tag, requeue=False))
         # Before any turn: both are in the journal's hands together.
-        assert (len(journal.contents), len(journal.settled)) == (before[0] + 1, before[1] + 1)
+        assert (len(journal.runs), len(journal.settled)) == (before[0] + 1, before[1] + 1)
         client.world.run_turns()
         assert got(client, "safe") is not None
 

@@ -181,10 +181,10 @@ def test_stored_ones_are_the_journals(client: Client) -> None:
     assert client.hear() == []
     client.world.sync()
     assert [what.name for _, what in client.hear()] == ["Basic.Ack"]  # type: ignore[union-attr]
-    journal = client.world.journal
-    assert (len(journal.contents), len(journal.settled)) == (1, 0)
+    journal = client.world.calls
+    assert (len(journal.runs), len(journal.settled)) == (1, 0)
     client.world.pass_time(0.2)
-    assert (len(journal.contents), len(journal.settled)) == (2, 1)
+    assert (len(journal.runs), len(journal.settled)) == (2, 1)
     assert bodies(client, "d") == [b"x"]
 
 
@@ -195,7 +195,7 @@ def test_every_one_of_several_is_settled(client: Client) -> None:
         client.send(wire.publish(1, "", b"x", properties, exchange="durable"))
     for done in (1, 2, 3):
         client.world.pass_time(0.1)
-        assert len(client.world.journal.settled) == done
+        assert len(client.world.calls.settled) == done
 
 
 def test_released_message_has_its_own_time_to_live(client: Client) -> None:

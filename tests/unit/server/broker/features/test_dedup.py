@@ -119,7 +119,7 @@ def test_a_run_of_new_keys_is_stored_as_one(client: Client) -> None:
     client.ask(1, declared)
     client.declare("q", durable=True)
     client.ask(1, commands.Queue.Bind(queue="q", exchange="once"))
-    runs = client.world.journal.runs
+    runs = client.world.calls.runs
     for keys, lengths in (("abc", [3]), ("def", [3]), ("gah", [1, 1])):
         runs.clear()
         contents = [wire.persistent(headers={HEADER: key}) for key in keys]
@@ -160,7 +160,7 @@ def test_key_is_noted_with_its_message(client: Client) -> None:
     client.send(wire.publish(1, "d", b"x", wire.persistent(headers={HEADER: "k"})))
     offer(client, "d", b"y", "fleeting")
     queue_id = client.world.vhost.queues["d"].spec.queue_id
-    assert [key for scope, key in client.world.journal.notes if scope == queue_id] == [b"dsk"]
+    assert [key for scope, key in client.world.calls.notes if scope == queue_id] == [b"dsk"]
 
 
 def test_duplicate_of_one_that_is_safe_is_confirmed_at_once(client: Client) -> None:

@@ -275,7 +275,7 @@ def test_settles_are_logged_behind_one_that_expired(client: Client) -> None:
     client.consume("q", "c")
     client.method(1, commands.Basic.Ack(1))
     client.world.run_turns()
-    assert len(client.world.journal.settled) == 2
+    assert len(client.world.calls.settled) == 2
 
 
 def test_immediate_message_that_comes_back_has_its_own_time_to_live(client: Client) -> None:

@@ -37,7 +37,7 @@ from vouchmq.server.broker.paging.pager import (
 )
 from vouchmq.server.broker.queues.classic import Queue
 from vouchmq.server.broker.queues.spec import QueueSpec
-from vouchmq.server.runtime.runtime import TELL_S
+from vouchmq.server.runtime.periodic_check import TELL_S
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.scratch import Scratch
 
@@ -240,7 +240,7 @@ class TestDiskPages:
         disk = SimDisk()
         failures: list[str] = []
         pages = DiskPages(
-            FakePagedStore,
+            FakePagedStore(),
             Scratch(disk, file_size_bytes=1 << 20),
             failures.append,
             JournalClock(lambda: 0, lambda: 0),

@@ -90,19 +90,19 @@ class TestLife:
 
     def test_an_invalid_one_changes_nothing(self, world: World) -> None:
         lay_down(world, max_length=1)
-        records = list(world.journal.records)
+        records = list(world.calls.records)
         with pytest.raises(InvalidPolicy):
             lay_down(world, max_length=-1)
         policy = world.vhost.policy_engine.policies.find("p")
         assert policy is not None
         assert policy.definition == {"max-length": 1}
-        assert world.journal.records == records
+        assert world.calls.records == records
 
     def test_the_same_once_more_is_not_logged(self, world: World) -> None:
         lay_down(world, max_length=1)
-        records = list(world.journal.records)
+        records = list(world.calls.records)
         lay_down(world, max_length=1)
-        assert world.journal.records == records
+        assert world.calls.records == records
 
     def test_the_next_one_takes_over(self, world: World, client: Client) -> None:
         declare(client, "q")

@@ -109,7 +109,7 @@ def test_levels_are_kept_apart_by_the_journal(client: Client) -> None:
         client.send(wire.publish(1, "d", b"x", wire.persistent(priority=priority)))
     client.world.sync()
     assert bodies(client, "d") == [b"x", b"x"]
-    assert [store_id for store_id, _ in client.world.journal.settled] == [base + 3, base]
+    assert [store_id for store_id, _ in client.world.calls.settled] == [base + 3, base]
     client.ask(1, commands.Queue.Declare(queue="e", durable=True))
     assert client.world.vhost.queues["e"].spec.queue_id == base + 4
 
@@ -126,11 +126,11 @@ def test_purge_also_of_what_came_back_in_front_of_all_levels(world: World) -> No
     client.method(1, commands.Basic.Cancel(consumer_tag="t"))
     client.send(wire.nack(1, 2), wire.nack(1, 3, multiple=True))
     client.hear()
-    before = len(world.journal.settled)
-    held = {queue_id for ids, _, _ in world.journal.runs for queue_id in ids}
+    before = len(world.calls.settled)
+    held = {queue_id for ids, _, _ in world.calls.runs for queue_id in ids}
     client.method(1, commands.Queue.Purge(queue="ranked"))
     assert client.names() == ["Queue.PurgeOk"]
-    settled = [queue_id for queue_id, lsns in world.journal.settled[before:] for _ in lsns]
+    settled = [queue_id for queue_id, lsns in world.calls.settled[before:] for _ in lsns]
     assert len(settled) == 3
     assert set(settled) == held
     assert len(held) == 3

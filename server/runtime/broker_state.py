@@ -1,0 +1,124 @@
+"""What the journal and the broker tell each other: at a start, and when a segment begins or goes.
+
+    recovered ─▶ definitions ─▶ messages ─▶ notes of features ─▶ the journal asks from now on
+
+What holds:
+
+- Definitions are restored before messages, messages before notes: a feature's note is about
+  messages that must be in place.
+- Everything recovery has found counts as durable. It was written again and synced where that was
+  not proven.
+- Copies whose queue no definition knows are dropped, so that their segments come free.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from vouchmq.server.broker.broker import keeper_of
+from vouchmq.server.broker.streams.stream import Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from vouchmq.server.broker.broker import Broker
+    from vouchmq.server.broker.features.apply import FeatureBuilder
+    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.edge.accounts import VHostAccount
+    from vouchmq.server.runtime.disk_full import WriteRejection
+    from vouchmq.server.runtime.queue_factory import QueueFactory
+    from vouchmq.store.journal.journal import Journal
+    from vouchmq.store.recovery.recover import Recovered
+
+ORPHANS: Final = "its declaration was damaged; its messages are in the files set aside"
+
+log = structlog.get_logger(__name__)
+
+
+class BrokerState:
+    """The state of one broker that outlives it; the journal's `StateOwner`.
+
+    Args:
+        broker: virtual hosts and what is declared in them
+        queue_factory: knows the queues that the journal keeps
+        feature_builder: restores what features have noted
+        write_rejection: stands in front of the journal
+        journal: keeps all that
+    """
+
+    def __init__(
+        self,
+        broker: Broker[Queue],
+        queue_factory: QueueFactory,
+        feature_builder: FeatureBuilder,
+        write_rejection: WriteRejection,
+        journal: Journal,
+    ) -> None:
+        self._broker = broker
+        self._queue_factory = queue_factory
+        self._feature_builder = feature_builder
+        self._write_rejection = write_rejection
+        self._journal = journal
+
+    def restore(
+        self,
+        recovered: Recovered,
+        accounts: Iterable[VHostAccount],
+        recovered_lsn: int,
+        random_token: Callable[[], str],
+    ) -> None:
+        """Take in what recovery found, then what settings say of virtual hosts.
+
+        Args:
+            recovered: definitions, queues and notes
+            accounts: virtual hosts that must exist, and their limits
+            recovered_lsn: the last one that recovery found
+            random_token: names a new data directory
+        """
+        broker = self._broker
+        broker.restore(recovered.definitions)
+        queues = broker.stored_queues()
+        self._queue_factory.remember_only(queues)
+        self._restore_messages(recovered, queues)
+        for queue_id, queue in queues.items():
+            self._feature_builder.restore(queue, recovered.notes.get(queue_id, {}))
+        for account in accounts:
+            vhost, _ = broker.create_vhost(account.name)
+            vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
+            vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
+            vhost.default_queue_type = account.default_queue_type
+        self._journal.ask(self)
+        # The broker has started on this data directory (DURABLE-27).
+        self._write_rejection.define(broker.data_directory.begin(recovered_lsn, random_token))
+        self._journal.learn_definitions()
+
+    def _restore_messages(self, recovered: Recovered, queues: dict[int, Queue]) -> None:
+        ids = sorted(queues)
+        for queue_id, copies in recovered.queues.items():
+            queue = keeper_of(queues, ids, queue_id)
+            if queue is None:
+                if recovered.report.damaged:
+                    log.error(
+                        "queue.orphaned", queue_id=queue_id, count=copies.count, meaning=ORPHANS
+                    )
+                self._write_rejection.drop_queue(queue_id)
+            else:
+                queue.restore(queue_id, copies.spans, copies.delivered_lsn)
+                if isinstance(queue, Stream) and copies.positions is not None:
+                    queue.restore_offsets(copies.positions.split)
+
+    # See `StateOwner`
+
+    def definitions(self) -> list[bytes]:
+        """All current definition records."""
+        return self._broker.definitions()
+
+    def recall(self, scope_id: int, key: bytes) -> bytes | None:
+        """The value of a note by now."""
+        return self._queue_factory.recall(scope_id, key)
+
+    def position_of(self, queue_id: int, lsn: int) -> int | None:
+        """The offset of a message in a stream."""
+        return self._queue_factory.position_of(queue_id, lsn)
