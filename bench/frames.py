@@ -221,16 +221,32 @@ def tx_commit() -> bytes:
     return method(1, (90, 20))
 
 
-def properties(*, headers: bytes = b"", priority: int | None = None, expiration: str = "") -> bytes:
-    """Encode a property block of a persistent message; `headers` are table entries."""
-    flags, values = 0x1000, b"\2"
-    if headers:
-        flags, values = flags | 0x2000, longstr(headers) + values
-    if priority is not None:
-        flags, values = flags | 0x0800, values + bytes((priority,))
-    if expiration:
-        flags, values = flags | 0x0100, values + shortstr(expiration)
-    return struct.pack(">H", flags) + values
+def properties(
+    *,
+    headers: bytes = b"",
+    priority: int | None = None,
+    expiration: str = "",
+    persistent: bool = True,
+    content_type: str = "",
+    correlation_id: str = "",
+    message_id: str = "",
+    timestamp_s: int | None = None,
+    kind: str = "",
+) -> bytes:
+    """Encode a property block; `headers` are table entries, `kind` is the property type."""
+    present = (
+        (0x8000, shortstr(content_type) if content_type else b""),
+        (0x2000, longstr(headers) if headers else b""),
+        (0x1000, bytes((2 if persistent else 1,))),
+        (0x0800, b"" if priority is None else bytes((priority,))),
+        (0x0400, shortstr(correlation_id) if correlation_id else b""),
+        (0x0100, shortstr(expiration) if expiration else b""),
+        (0x0080, shortstr(message_id) if message_id else b""),
+        (0x0040, b"" if timestamp_s is None else struct.pack(">Q", timestamp_s)),
+        (0x0020, shortstr(kind) if kind else b""),
+    )
+    flags = sum(flag for flag, octets in present if octets)
+    return struct.pack(">H", flags) + b"".join(octets for _, octets in present)
 
 
 def publish(

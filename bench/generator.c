@@ -6,13 +6,15 @@
  * frame headers, delivery tags and sizes on the way in. Each worker is a thread with its
  * own epoll set. Everything counted is checked: tags without gaps, sizes, redelivered bit.
  *
- * Plan, one line each, blob last because it is long:
- *   run DURATION_MS DRAIN_MS
- *   publisher FD WORKER MODE WINDOW LIMIT RATE BACKLOG FAN STAMP NUMBER CYCLE HEX
- *   consumer FD WORKER ACK_EVERY BODY_SIZE STAMPED REJECTS
+ * Plan, one line each:
+ *   run DURATION_MS DRAIN_MS WAITING: the last is how many messages lie in the queues already
+ *   publisher FD WORKER MODE WINDOW LIMIT RATE BACKLOG FAN CYCLE, then CYCLE lines: message STAMP NUMBER HEX
+ *   consumer FD WORKER ACK_EVERY SMALLEST_BODY LARGEST_BODY STAMPED REJECTS START_COUNT HEX
  *   churn WORKER PORT LIMIT STEP_COUNT, then per step: step REPLY_COUNT HEX
- * MODE is none, window, batch or tx; STAMP is the offset of eight octets in each message
- * that carry the time of sending, NUMBER that of sixteen for a number in hexadecimal, or -1; CYCLE is how many messages HEX holds.
+ * MODE is none, window, batch or tx. The messages of a cycle are sent in turn and may differ in
+ * length; STAMP is the offset of eight bytes in one that carry the time of sending, NUMBER that
+ * of sixteen for a number in hexadecimal, or -1. START_COUNT is how many basic.consume the
+ * consumer itself sends when the clock starts, encoded in HEX; with 0 it was subscribed before.
  */
 #include "wire.h"
 
@@ -40,6 +42,11 @@ typedef struct { /* logarithmic buckets, 1.6 % wide; values in ns */
     uint64_t count, sum, max, bucket[BUCKETS];
 } histogram;
 
+typedef struct { /* where in the blob it begins, and where in it the two places to fill are */
+    size_t at, size;
+    long stamp, number;
+} message;
+
 typedef struct peer {
     role_t_ role;
     int fd, worker;
@@ -51,18 +58,20 @@ typedef struct peer {
     /* publisher */
     mode_t_ mode;
     uint64_t window, limit, backlog, fan, rate;
-    long stamp, number;
+    bool has_stamps, has_numbers;
     uint8_t *blob;
-    size_t blob_size, message_size, blob_messages;
-    uint64_t granted, sent_octets, base, returned;
+    size_t blob_size, blob_messages;
+    message *messages; /* those in the blob */
+    uint64_t granted, goal, sent_octets, base; /* goal: where in the stream the granted end */
     bool stopped;
     uint8_t *confirmed;
     uint64_t *sent_at;
     uint64_t ring;
     struct peer *timed; /* of a TIMER: the publisher it paces */
     /* consumer */
-    uint64_t ack_every, body_size, body_left, acked;
-    bool stamped, rejects, in_content, header_next;
+    uint64_t ack_every, smallest, largest, body_left, body_bytes, acked;
+    bool stamped, rejects, in_content, header_next, body_begins;
+    int starts_due; /* consume-ok to come */
     uint16_t channel;
 } peer;
 
@@ -159,7 +168,7 @@ static uint64_t allowance(peer *p, uint64_t now) {
         uint64_t paced = due > p->granted ? due - p->granted : 0;
         if (most > paced) most = paced;
     }
-    if ((p->stamp >= 0 || p->number >= 0) && most > p->blob_messages) most = p->blob_messages;
+    if ((p->has_stamps || p->has_numbers) && most > p->blob_messages) most = p->blob_messages;
     if (most > p->limit - p->granted) most = p->limit - p->granted;
     return most;
 }
@@ -175,20 +184,22 @@ static void grant(peer *p, uint64_t more, uint64_t now) {
             p->sent_at[k & (p->ring - 1)] = now;
             p->confirmed[k & (p->ring - 1)] = 0;
         }
-    if (p->stamp >= 0)
-        for (uint64_t k = p->granted; k < p->granted + more; k++)
-            memcpy(p->blob + (k % p->blob_messages) * p->message_size + p->stamp, &now, 8);
-    if (p->number >= 0)
-        for (uint64_t k = p->granted; k < p->granted + more; k++)
-            put_number(p->blob + (k % p->blob_messages) * p->message_size + p->number, k);
+    size_t at = p->granted % p->blob_messages;
+    if (p->has_stamps || p->has_numbers)
+        for (uint64_t k = p->granted; k < p->granted + more; k++) {
+            const message *m = &p->messages[at];
+            if (m->stamp >= 0) memcpy(p->blob + m->at + m->stamp, &now, 8);
+            if (m->number >= 0) put_number(p->blob + m->at + m->number, k);
+            if (++at == p->blob_messages) at = 0;
+        }
     p->granted += more;
+    p->goal = p->granted / p->blob_messages * p->blob_size + p->messages[p->granted % p->blob_messages].at;
     atomic_fetch_add(&promised_total, more * p->fan);
 }
 
 /* Decides that nothing more will be sent; once all is written, the total is fixed. */
 static void settle_publisher(peer *p, uint64_t now) {
-    uint64_t goal = p->granted * p->message_size;
-    if (p->stopped || p->sent_octets < goal) return;
+    if (p->stopped || p->sent_octets < p->goal) return;
     if (now < stop_ns && p->granted < p->limit) return;
     p->stopped = true;
     if (!p->last_ns) p->last_ns = now;
@@ -198,8 +209,8 @@ static void settle_publisher(peer *p, uint64_t now) {
 
 static void publish(peer *p) {
     for (;;) {
-        uint64_t now = now_ns(), goal = p->granted * p->message_size;
-        if (p->sent_octets == goal) {
+        uint64_t now = now_ns();
+        if (p->sent_octets == p->goal) {
             if (p->rate && !p->granted) p->first_ns = now;
             uint64_t more = allowance(p, now);
             if (!more) {
@@ -208,10 +219,9 @@ static void publish(peer *p) {
                 return;
             }
             grant(p, more, now);
-            goal = p->granted * p->message_size;
         }
         size_t offset = p->sent_octets % p->blob_size, size = p->blob_size - offset;
-        if (size > goal - p->sent_octets) size = goal - p->sent_octets;
+        if (size > p->goal - p->sent_octets) size = p->goal - p->sent_octets;
         ssize_t n = send(p->fd, p->blob + offset, size, MSG_NOSIGNAL);
         if (n < 0) {
             if (errno == EINTR) continue;
@@ -305,20 +315,26 @@ static void consumer_frame(peer *p, const frame *f, uint64_t now) {
         p->in_content = p->header_next = true;
     } else if (f->type == FRAME_HEADER && p->in_content && p->header_next) {
         p->header_next = false;
+        p->body_begins = true;
         p->body_left = get64(f->body + 4);
-        if (p->body_left != p->body_size)
-            fail("a body of %lu octets, sent were %lu", (unsigned long)p->body_left,
-                 (unsigned long)p->body_size);
+        p->body_bytes += p->body_left;
+        if (p->body_left < p->smallest || p->body_left > p->largest)
+            fail("a body of %lu bytes, sent were %lu to %lu", (unsigned long)p->body_left,
+                 (unsigned long)p->smallest, (unsigned long)p->largest);
         if (!p->body_left) delivered(p, now);
     } else if (f->type == FRAME_BODY && p->in_content && !p->header_next) {
-        if (p->stamped && p->body_left == p->body_size) {
+        if (p->stamped && p->body_begins) {
             uint64_t sent;
-            memcpy(&sent, f->body, 8);
+            if (f->size < sizeof sent) return fail("a body too short for its time of sending");
+            memcpy(&sent, f->body, sizeof sent);
             record(&workers[p->worker].delivery, now - sent);
         }
+        p->body_begins = false;
         if (f->size > p->body_left) return fail("a body frame longer than the body");
         p->body_left -= f->size;
         if (!p->body_left) delivered(p, now);
+    } else if (f->method == BASIC_CONSUME_OK && p->starts_due) {
+        p->starts_due--;
     } else if (f->type != FRAME_HEARTBEAT && !closed_by_server(f)) {
         fail("a consumer got frame type %d, method %u.%u", f->type, f->method >> 16,
              f->method & 0xFFFF);
@@ -387,6 +403,7 @@ static void drive(worker *w) {
     struct epoll_event events[64];
     for (int i = 0; i < peer_count; i++)
         if (peers[i].worker == w->index && peers[i].role == PUBLISHER) publish(&peers[i]);
+        else if (peers[i].worker == w->index && peers[i].role == CONSUMER) flush(&peers[i]);
     while (!atomic_load(&failed)) {
         int n = epoll_wait(w->epoll, events, 64, IDLE_MS);
         for (int i = 0; i < n; i++) {
@@ -403,11 +420,12 @@ static void drive(worker *w) {
             }
         }
         uint64_t now = now_ns();
-        bool all = true;
+        bool all = true, is_sent = atomic_load(&publishers_stopped) == publisher_count;
         for (int i = 0; i < peer_count; i++) {
             peer *p = &peers[i];
             if (p->worker != w->index || p->done) continue;
-            if (n < 64 || now > stop_ns) p->done = finished(p, now);
+            /* Asked after every wake-up: of many consumers only when there can be an end. */
+            if (p->role == CONSUMER ? is_sent : n < 64 || now > stop_ns) p->done = finished(p, now);
             all = all && p->done;
         }
         if (all) return;
@@ -529,58 +547,86 @@ static void pace(peer *timed) {
     adopt(p);
 }
 
-static void plan_publisher(const char *line) {
+static peer *plan_publisher(const char *line, unsigned long *cycle) {
     peer *p = new_peer(PUBLISHER);
     char mode[16];
-    int at = 0;
-    unsigned long cycle;
-    if (sscanf(line, "publisher %d %d %15s %lu %lu %lu %lu %lu %ld %ld %lu %n", &p->fd, &p->worker, mode,
-               &p->window, &p->limit, &p->rate, &p->backlog, &p->fan, &p->stamp, &p->number,
-               &cycle, &at) < 11)
+    if (sscanf(line, "publisher %d %d %15s %lu %lu %lu %lu %lu %lu", &p->fd, &p->worker, mode,
+               &p->window, &p->limit, &p->rate, &p->backlog, &p->fan, cycle) < 9 || !*cycle)
         refuse("publisher");
     p->mode = !strcmp(mode, "window") ? WINDOW : !strcmp(mode, "batch") ? BATCH : !strcmp(mode, "tx") ? TX : NONE;
-    octets once = {0};
-    unhex(line + at, &once);
-    if (!cycle || !once.size || once.size % cycle) refuse("messages of one cycle differ in size");
-    p->message_size = once.size / cycle;
-    size_t copies = BLOB_SIZE / once.size ? BLOB_SIZE / once.size : 1;
-    p->blob_size = copies * once.size;
-    p->blob_messages = copies * cycle;
-    if (!(p->blob = malloc(p->blob_size))) refuse("memory");
-    for (size_t i = 0; i < copies; i++) memcpy(p->blob + i * once.size, once.data, once.size);
-    free(once.data);
+    if (!(p->messages = calloc(*cycle, sizeof *p->messages))) refuse("memory");
     for (p->ring = 64; p->ring < p->window * 4; p->ring *= 2) continue;
     p->sent_at = calloc(p->ring, sizeof *p->sent_at);
     p->confirmed = calloc(p->ring, 1);
     if (!p->sent_at || !p->confirmed) refuse("memory");
     publisher_count++;
+    return p;
+}
+
+static void plan_message(peer *p, const char *line, octets *once) {
+    message *m = &p->messages[p->blob_messages++];
+    int at = 0;
+    m->at = once->size;
+    if (sscanf(line, "message %ld %ld %n", &m->stamp, &m->number, &at) < 2 || !at) refuse("message");
+    unhex(line + at, once);
+    m->size = once->size - m->at;
+    if (m->stamp + 8 > (long)m->size || m->number + 16 > (long)m->size) refuse("nothing fits there");
+    p->has_stamps |= m->stamp >= 0;
+    p->has_numbers |= m->number >= 0;
+}
+
+/* A short cycle is repeated until the blob is worth a write. */
+static void fill_blob(peer *p, octets *once) {
+    size_t cycle = p->blob_messages, copies = BLOB_SIZE / once->size ? BLOB_SIZE / once->size : 1;
+    if (!once->size) refuse("a publisher without messages");
+    p->blob_size = copies * once->size;
+    p->blob_messages = copies * cycle;
+    p->messages = realloc(p->messages, p->blob_messages * sizeof *p->messages);
+    if (!p->messages || !(p->blob = malloc(p->blob_size))) refuse("memory");
+    for (size_t i = 0; i < copies; i++) memcpy(p->blob + i * once->size, once->data, once->size);
+    for (size_t i = cycle; i < p->blob_messages; i++) {
+        p->messages[i] = p->messages[i % cycle];
+        p->messages[i].at += i / cycle * once->size;
+    }
     adopt(p);
     if (p->rate) pace(p);
 }
 
 static void plan_consumer(const char *line) {
     peer *p = new_peer(CONSUMER);
-    int stamped, rejects;
-    if (sscanf(line, "consumer %d %d %lu %lu %d %d", &p->fd, &p->worker, &p->ack_every, &p->body_size,
-               &stamped, &rejects) < 6)
+    int stamped, rejects, at = 0;
+    if (sscanf(line, "consumer %d %d %lu %lu %lu %d %d %d %n", &p->fd, &p->worker, &p->ack_every,
+               &p->smallest, &p->largest, &stamped, &rejects, &p->starts_due, &at) < 8 || !at)
         refuse("consumer");
     p->stamped = stamped;
     p->rejects = rejects;
+    unhex(line + at, &p->out);
     adopt(p);
 }
 
 static void read_plan(void) {
     char *line = NULL;
     size_t capacity = 0;
+    unsigned long cycle = 0; /* messages of the publisher that are still to come */
+    octets once = {0};
+    peer *publishing = NULL;
     worker *churning = NULL;
     while (getline(&line, &capacity, stdin) > 0) {
-        unsigned long a, b;
+        unsigned long a, b, c;
         int index, port, steps, at = 0;
-        if (sscanf(line, "run %lu %lu", &a, &b) == 2) {
+        if (sscanf(line, "run %lu %lu %lu", &a, &b, &c) == 3) {
             duration_ns = a * 1000000u;
             drain_ns = b * 1000000u;
-        } else if (!strncmp(line, "publisher ", 10)) {
-            plan_publisher(line);
+            atomic_store(&expected_total, c);
+            atomic_store(&promised_total, c);
+        } else if (!strncmp(line, "publisher ", 10) && !cycle) {
+            publishing = plan_publisher(line, &cycle);
+            once = (octets){0};
+        } else if (!strncmp(line, "message ", 8) && cycle) {
+            plan_message(publishing, line, &once);
+            if (--cycle) continue;
+            fill_blob(publishing, &once);
+            free(once.data);
         } else if (!strncmp(line, "consumer ", 9)) {
             plan_consumer(line);
         } else if (sscanf(line, "churn %d %d %lu %d", &index, &port, &a, &steps) == 4) {
@@ -596,7 +642,7 @@ static void read_plan(void) {
         }
     }
     free(line);
-    if (!duration_ns) refuse("no run line");
+    if (!duration_ns || cycle) refuse("it ends too early");
 }
 
 /* ---- the result ---- */
@@ -644,8 +690,8 @@ static void print_result(void) {
     for (int i = 0; i < peer_count; i++) {
         peer *p = &peers[i];
         if (p->role != CONSUMER) continue;
-        printf("%s{\"received\": %lu, \"acked\": %lu, \"first_s\": %.6f, \"last_s\": %.6f}", comma,
-               (unsigned long)p->count, (unsigned long)p->acked,
+        printf("%s{\"received\": %lu, \"acked\": %lu, \"body_bytes\": %lu, \"first_s\": %.6f, \"last_s\": %.6f}",
+               comma, (unsigned long)p->count, (unsigned long)p->acked, (unsigned long)p->body_bytes,
                p->count ? (double)(p->first_ns - start_ns) / 1e9 : 0,
                p->count ? (double)(p->last_ns - start_ns) / 1e9 : 0);
         comma = ", ";

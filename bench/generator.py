@@ -12,14 +12,14 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
 from bench import frames
 from bench.client import Address, handshake_steps
-from bench.shape import DRAIN_MS, Mode, Publisher, Shape
+from bench.shape import DRAIN_MS, Consumer, Mode, Publisher, Shape
 
 HERE = Path(__file__).resolve().parent
 STAMP_SIZE = 8
@@ -53,6 +53,7 @@ class Received(TypedDict):
 
     received: int
     acked: int
+    body_bytes: int
     first_s: float
     last_s: float
 
@@ -119,8 +120,10 @@ def run(plan: str, descriptors: Sequence[int], limit_s: float) -> Result:
 
 
 def message_cycle(publisher: Publisher) -> list[bytes]:
-    """Encode one publish for each routing key, with its commit if the mode is tx."""
+    """Encode one publish for each message or routing key, with its commit if the mode is tx."""
     after = frames.tx_commit() if publisher.mode is Mode.TX else b""
+    if publisher.messages:
+        return [_unlike(publisher, index) + after for index in range(len(publisher.messages))]
     body = bytes(32 + index % 95 for index in range(publisher.body_size))
     blocks = publisher.properties or (b"",)
     return [
@@ -131,17 +134,33 @@ def message_cycle(publisher: Publisher) -> list[bytes]:
     ]
 
 
+def _unlike(publisher: Publisher, index: int) -> bytes:
+    message = publisher.messages[index]
+    body = bytes(32 + (index + place) % 95 for place in range(message.body_size))
+    return frames.publish(
+        publisher.exchange,
+        message.routing_key,
+        body,
+        persistent=publisher.persistent,
+        block=message.block,
+    )
+
+
 def plan_for(
     shape: Shape, address: Address, publishers: Sequence[int], consumers: Sequence[int]
 ) -> str:
     """Write the plan of a shape for sockets already connected, in the order of the shape."""
-    lines = [f"run {shape.duration_ms} {DRAIN_MS}"]
+    waiting = sum(publisher.limit_count for publisher in shape.fill)
+    lines = [f"run {shape.duration_ms} {DRAIN_MS} {waiting}"]
     for descriptor, publisher in zip(publishers, shape.publishers, strict=True):
-        lines.append(_publisher_line(descriptor, publisher))
+        lines += _publisher_lines(descriptor, publisher)
     for descriptor, consumer in zip(consumers, shape.consumers, strict=True):
+        smallest = consumer.body_size if consumer.smallest_size is None else consumer.smallest_size
+        starts = subscriptions(consumer) if shape.fill else []
         lines.append(
             f"consumer {descriptor} {consumer.worker} {consumer.ack_every} "
-            f"{consumer.body_size} {int(consumer.stamped)} {int(consumer.rejects)}"
+            f"{smallest} {consumer.body_size} {int(consumer.stamped)} {int(consumer.rejects)} "
+            f"{len(starts)} {b''.join(starts).hex()}"
         )
     for worker in range(shape.churn_client_count):
         limit = shape.churn_limit_count // shape.churn_client_count
@@ -152,14 +171,24 @@ def plan_for(
     return "\n".join(lines) + "\n"
 
 
-def _publisher_line(descriptor: int, publisher: Publisher) -> str:
+def subscriptions(consumer: Consumer) -> list[bytes]:
+    """Encode a basic.consume for each queue of a consumer."""
+    return [
+        frames.consume(name, f"bench-{index}", no_ack=not consumer.ack_every)
+        for index, name in enumerate(consumer.queues)
+    ]
+
+
+def _publisher_lines(descriptor: int, publisher: Publisher) -> Iterator[str]:
     cycle = message_cycle(publisher)
-    if len({len(message) for message in cycle}) != 1:
-        raise ValueError("the messages of a publisher must have one length")
-    stamp = frames.body_offset(cycle[0], publisher.body_size) if publisher.stamped else -1
-    number = cycle[0].index(frames.NUMBER) if publisher.has_numbers else -1
-    return (
+    yield (
         f"publisher {descriptor} {publisher.worker} {publisher.mode.value} {publisher.window} "
         f"{publisher.limit_count} {publisher.rate_per_s} {publisher.backlog_count} "
-        f"{publisher.fan_count} {stamp} {number} {len(cycle)} {b''.join(cycle).hex()}"
+        f"{publisher.fan_count} {len(cycle)}"
     )
+    sizes = [message.body_size for message in publisher.messages]
+    for index, message in enumerate(cycle):
+        body_size = sizes[index] if sizes else publisher.body_size
+        stamp = frames.body_offset(message, body_size) if publisher.stamped else -1
+        number = message.index(frames.NUMBER) if publisher.has_numbers else -1
+        yield f"message {stamp} {number} {message.hex()}"

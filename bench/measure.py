@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from bench.generator import Result
 from bench.servers import Server
 from bench.shape import DRAIN_MS, Consumer, Mode, Publisher, Shape
 
+REST_S = 0.5
+"""After queues were filled, before the clocks start."""
 SETTLE_S = 0.1
 """After the last message the server may still write down what it was told."""
 
@@ -49,10 +52,14 @@ def play(server: Server, shape: Shape) -> Round:
 
 def _play(server: Server, shape: Shape) -> dict[str, float]:
     _declare(server.address, shape)
+    _fill(server.address, shape)
     clients: list[Client] = []
     try:
         publishers = [_publisher(server.address, entry, clients) for entry in shape.publishers]
-        consumers = [_consumer(server.address, entry, clients) for entry in shape.consumers]
+        consumers = [
+            _consumer(server.address, entry, clients, is_subscribed=not shape.fill)
+            for entry in shape.consumers
+        ]
         plan = generator.plan_for(shape, server.address, publishers, consumers)
         before, busy_before, started = (
             server.cpu_s(),
@@ -98,8 +105,33 @@ def _declare(address: Address, shape: Shape) -> None:
                 )
             )
             if shape.fanout_exchange:
-                control.call(frames.queue_bind(queue.name, shape.fanout_exchange, ""))
+                control.call(
+                    frames.queue_bind(queue.name, shape.fanout_exchange, queue.binding_key)
+                )
         control.close()
+
+
+def _fill(address: Address, shape: Shape) -> None:
+    """Have the queues hold what the round begins with, all of it confirmed."""
+    if not shape.fill:
+        return
+    filling = Shape(publishers=shape.fill, duration_ms=DRAIN_MS)
+    clients: list[Client] = []
+    try:
+        publishers = [_publisher(address, entry, clients) for entry in shape.fill]
+        plan = generator.plan_for(filling, address, publishers, [])
+        result = generator.run(plan, publishers, 2 * DRAIN_MS / 1000)
+        if result["error"]:
+            raise CountError(f"while the queues were filled: {result['error']}")
+        for client in reversed(clients):
+            client.close()
+    finally:
+        for client in clients:
+            client.drop()
+    for publisher, told in zip(shape.fill, result["publishers"], strict=True):
+        if told["confirmed"] != publisher.limit_count:
+            raise CountError(f"{told['confirmed']} of {publisher.limit_count} were stored")
+    time.sleep(REST_S)
 
 
 def _clear(address: Address, shape: Shape) -> None:
@@ -121,12 +153,15 @@ def _publisher(address: Address, publisher: Publisher, clients: list[Client]) ->
     return client.socket.fileno()
 
 
-def _consumer(address: Address, consumer: Consumer, clients: list[Client]) -> int:
+def _consumer(
+    address: Address, consumer: Consumer, clients: list[Client], *, is_subscribed: bool
+) -> int:
     client = Client(address)
     clients.append(client)
     if consumer.prefetch_count:
         client.call(frames.qos(consumer.prefetch_count))
-    client.call(frames.consume(consumer.queue, "bench", no_ack=not consumer.ack_every))
+    for method in generator.subscriptions(consumer) if is_subscribed else ():
+        client.call(method)
     return client.socket.fileno()
 
 
@@ -139,27 +174,48 @@ def check(shape: Shape, result: Result, uncounted: int) -> None:
     for publisher, told in zip(shape.publishers, result["publishers"], strict=True):
         if not told["sent"]:
             raise CountError("nothing was sent")
+        if shape.is_counted and told["sent"] != publisher.limit_count:
+            raise CountError(f"the time sufficed for {told['sent']} of {publisher.limit_count}")
         if publisher.mode is not Mode.NONE and told["confirmed"] != told["sent"]:
             raise CountError(f"{told['confirmed']} confirmed of {told['sent']}")
-    due = due_of(shape, result)
+    due, received = due_of(shape, result), Counter[tuple[str, ...]]()
     for consumer, got in zip(shape.consumers, result["consumers"], strict=True):
-        if got["received"] != due[consumer.queue]:
-            raise CountError(
-                f"{consumer.queue}: {got['received']} of {due[consumer.queue]} arrived"
-            )
+        received[consumer.queues] += got["received"]
         if consumer.ack_every and got["acked"] != got["received"]:
             raise CountError(f"{consumer.queue}: acknowledged up to {got['acked']} only")
+    # Consumers that share queues are counted together: which of them got more is no matter.
+    for queues, count in received.items():
+        expected = sum(due[name] for name in queues)
+        if count != expected:
+            raise CountError(f"{', '.join(queues)}: {count} of {expected} arrived")
+    _check_bytes(shape, result)
+
+
+def _check_bytes(shape: Shape, result: Result) -> None:
+    """Where bodies differ in size, their sum shows that each came whole."""
+    if not any(publisher.messages for publisher in shape.publishers):
+        return
+    told = zip(shape.publishers, result["publishers"], strict=True)
+    due = sum(
+        publisher.body_bytes(done["sent"]) * (len(shape.queues) if publisher.exchange else 1)
+        for publisher, done in told
+    )
+    arrived = sum(got["body_bytes"] for got in result["consumers"])
+    if arrived != due:
+        raise CountError(f"bodies of {arrived} bytes arrived instead of {due}")
 
 
 def due_of(shape: Shape, result: Result) -> dict[str, int]:
     """Count what each queue must have got."""
     due = dict.fromkeys((queue.name for queue in shape.queues), 0)
-    for publisher, told in zip(shape.publishers, result["publishers"], strict=True):
+    filled = [(publisher, publisher.limit_count) for publisher in shape.fill]
+    told = zip(shape.publishers, result["publishers"], strict=True)
+    for publisher, count in filled + [(publisher, done["sent"]) for publisher, done in told]:
         if publisher.exchange:
             for name in due:
-                due[name] += told["sent"]
+                due[name] += count
             continue
-        each, more = divmod(told["sent"], len(publisher.routing_keys))
+        each, more = divmod(count, len(publisher.routing_keys))
         for index, name in enumerate(publisher.routing_keys):
             due[name] += each + (index < more)
     for queue in shape.queues:
@@ -173,7 +229,8 @@ def _check_queues(address: Address, shape: Shape, result: Result) -> None:
 
     Of a stream RabbitMQ's count lags behind.
     """
-    due, consumed = due_of(shape, result), {consumer.queue for consumer in shape.consumers}
+    due = due_of(shape, result)
+    consumed = {name for consumer in shape.consumers for name in consumer.queues}
     with Client(address) as control:
         for queue in shape.queues:
             answer = control.call(frames.queue_declare(queue.name, passive=True))
@@ -196,6 +253,7 @@ def values_of(shape: Shape, result: Result, cpu_s: float | None) -> dict[str, fl
     if confirmed:
         values["confirmed_per_s"] = confirmed / _confirming_s(result)
         values["ms_per_50k"] = 50_000 * 1000 / values["confirmed_per_s"]
+        values["total_ms"] = _confirming_s(result) * 1000
     if result["cycles"]:
         values["cycles_per_s"] = result["cycles"] / result["churn_s"]
     for name in ("delivered_per_s", "confirmed_per_s", "cycles_per_s"):

@@ -43,11 +43,24 @@ class Queue:
     arguments: bytes = b""
     dead_from: str = ""
     """It gets all that another queue lets go as dead."""
+    binding_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is particular about one message of a cycle; `block` are its properties, encoded."""
+
+    routing_key: str
+    block: bytes
+    body_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Publisher:
-    """One connection that publishes; routing keys are used in turn, one each message."""
+    """One connection that publishes; routing keys are used in turn, one each message.
+
+    With `messages` these are sent in turn, and keys, properties and the one size mean nothing.
+    """
 
     routing_keys: tuple[str, ...]
     body_size: int
@@ -68,38 +81,63 @@ class Publisher:
     """Property blocks (`frames.properties`) in turn, all of one length; none: the delivery mode."""
     has_numbers: bool = False
     """Where a block holds `frames.NUMBER` each message gets another number, 16 hex digits."""
+    messages: tuple[Message, ...] = ()
     worker: int = 0
+
+    def body_bytes(self, count: int) -> int:
+        """Sum the bodies of the first `count` messages."""
+        if not self.messages:
+            return self.body_size * count
+        cycles, more = divmod(count, len(self.messages))
+        sizes = [message.body_size for message in self.messages]
+        return cycles * sum(sizes) + sum(sizes[:more])
 
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """One connection that consumes from one queue."""
+    """One connection that consumes from one queue, or from several with a consumer for each."""
 
     queue: str
     body_size: int
+    """Of the largest body."""
     ack_every: int = 0
     """0: no_ack; n > 1: one multiple ack for n deliveries."""
     prefetch_count: int = 0
     stamped: bool = False
     rejects: bool = False
     """It refuses what it gets instead of acknowledging it."""
+    smallest_size: int | None = None
+    """Of the smallest body; None: all have one size."""
+    more_queues: tuple[str, ...] = ()
     worker: int = 1
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """All queues it consumes from."""
+        return (self.queue, *self.more_queues)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Who publishes what to whom, and for how long."""
+    """Who publishes what to whom, and for how long.
+
+    With `fill` these publishers come first, each sends all it has, and the clocks start
+    afterwards, with the subscription of the consumers.
+    """
 
     queues: tuple[Queue, ...] = ()
     publishers: tuple[Publisher, ...] = ()
     consumers: tuple[Consumer, ...] = ()
+    fill: tuple[Publisher, ...] = ()
     fanout_exchange: str = ""
-    """Every queue is bound to it without a key."""
+    """Every queue is bound to it with its key, and gets every message."""
     exchange_kind: str = "fanout"
     exchange_arguments: bytes = b""
     churn_client_count: int = 0
     churn_limit_count: int = 5_000
     duration_ms: int = 3_000
+    is_counted: bool = False
+    """It asks how long all messages take; those that the time did not suffice for are an error."""
 
     def quick(self) -> Shape:
         """Make the same shape shorter."""
@@ -107,11 +145,16 @@ class Shape:
             self,
             duration_ms=max(int(self.duration_ms * QUICK), 600),
             churn_limit_count=int(self.churn_limit_count * QUICK),
-            publishers=tuple(
-                replace(publisher, limit_count=int(publisher.limit_count * QUICK))
-                for publisher in self.publishers
-            ),
+            publishers=_fewer(self.publishers),
+            fill=_fewer(self.fill),
         )
+
+
+def _fewer(publishers: tuple[Publisher, ...]) -> tuple[Publisher, ...]:
+    return tuple(
+        replace(publisher, limit_count=int(publisher.limit_count * QUICK))
+        for publisher in publishers
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ enum { FRAME_HEAD = 7, FRAME_OVERHEAD = 8, FRAME_END = 0xCE };
 #define METHOD(cls, id) (((uint32_t)(cls) << 16) | (uint32_t)(id))
 #define CONNECTION_CLOSE METHOD(10, 50)
 #define CHANNEL_CLOSE METHOD(20, 40)
+#define BASIC_QOS METHOD(60, 10)
+#define BASIC_CONSUME_OK METHOD(60, 21)
 #define BASIC_PUBLISH METHOD(60, 40)
 #define BASIC_RETURN METHOD(60, 50)
 #define BASIC_DELIVER METHOD(60, 60)
@@ -92,7 +94,7 @@ typedef struct {
 static inline uint8_t *reserve(octets *o, size_t more) {
     if (o->sent && o->sent == o->size) o->sent = o->size = 0;
     if (o->size + more > o->capacity) {
-        if (o->sent) {
+        if (o->sent > o->size / 2) { /* else there is more to move than to gain */
             memmove(o->data, o->data + o->sent, o->size - o->sent);
             o->size -= o->sent;
             o->sent = 0;

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.scenarios import confirms, connections, flow, latency
+from bench.scenarios import confirms, connections, drain, flow, latency, traffic
 from bench.shape import Scenario
 
-SCENARIOS: Final[tuple[Scenario, ...]] = (
-    *confirms.SCENARIOS,
-    *flow.SCENARIOS,
-    *latency.SCENARIOS,
-    *connections.SCENARIOS,
+GROUPS: Final[dict[str, tuple[Scenario, ...]]] = {
+    "confirms": confirms.SCENARIOS,
+    "flow": flow.SCENARIOS,
+    "traffic": traffic.SCENARIOS,
+    "drain": drain.SCENARIOS,
+    "latency": latency.SCENARIOS,
+    "connections": connections.SCENARIOS,
+}
+SCENARIOS: Final[tuple[Scenario, ...]] = tuple(
+    scenario for group in GROUPS.values() for scenario in group
 )
+
+
+def group_of(scenario: Scenario) -> str:
+    """Name the group that a scenario is drawn with."""
+    return next(name for name, group in GROUPS.items() if scenario in group)
 
 
 def chosen(names: list[str]) -> list[Scenario]:

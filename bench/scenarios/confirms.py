@@ -12,9 +12,23 @@ from bench.shape import Mode, Publisher, Queue, Scenario, Shape
 
 QUEUE: Final = "bench-0"
 BODY_SIZE: Final = 1024
+SMALL_SIZE: Final = 10
 MESSAGE_COUNT: Final = 50_000
+COUNTED_GUARD_MS: Final = 120_000
 GUARD_MS: Final = 30_000
 """A counted scenario ends by its count; the time is there for a broker that does not move."""
+
+
+def _counted(mode: Mode, count: int) -> Shape:
+    publisher = Publisher(
+        (QUEUE,), SMALL_SIZE, count, persistent=True, mode=mode, window=1, fan_count=0
+    )
+    return Shape(
+        (Queue(QUEUE, durable=True),),
+        (publisher,),
+        duration_ms=COUNTED_GUARD_MS,
+        is_counted=True,
+    )
 
 
 def _shape(mode: Mode, window: int, *, publisher_count: int = 1, duration_ms: int = 4_000) -> Shape:
@@ -38,6 +52,18 @@ SCENARIOS: Final = (
         "How many messages a second if each waits for its own confirm?",
         _shape(Mode.WINDOW, 1),
         also=("ms_per_50k",),
+    ),
+    Scenario(
+        "confirm_each_50k",
+        "50,000 persistent messages of 10 B, each confirmed before the next: how long?",
+        _counted(Mode.WINDOW, MESSAGE_COUNT),
+        headline="total_ms",
+    ),
+    Scenario(
+        "tx_commit_2k",
+        "2,000 transactions of one message: how long?",
+        _counted(Mode.TX, 2_000),
+        headline="total_ms",
     ),
     Scenario(
         "confirm_batch_100",

@@ -15,6 +15,7 @@ from bench.shape import Consumer, Mode, Publisher, Queue, Scenario, Shape
 QUEUE: Final = "bench-0"
 SMALL_SIZE: Final = 16
 LARGE_SIZE: Final = 1024
+HUGE_SIZE: Final = 65_536
 BACKLOG_COUNT: Final = 100_000
 
 
@@ -26,8 +27,8 @@ def _transient(body_size: int, limit_count: int, *, ack_every: int = 0, prefetch
     backlog = BACKLOG_COUNT if body_size < LARGE_SIZE else BACKLOG_COUNT // 4
     return Shape(
         (Queue(QUEUE),),
-        (Publisher((QUEUE,), body_size, limit_count, backlog_count=backlog),),
-        (Consumer(QUEUE, body_size, ack_every, prefetch),),
+        (Publisher((QUEUE,), body_size, limit_count, backlog_count=backlog, stamped=True),),
+        (Consumer(QUEUE, body_size, ack_every, prefetch, stamped=True),),
     )
 
 
@@ -44,10 +45,11 @@ def _persistent(*, window: int, ack_every: int, prefetch: int, pair_count: int =
                 mode=Mode.WINDOW,
                 window=window,
                 backlog_count=BACKLOG_COUNT,
+                stamped=True,
             )
             for name in names
         ),
-        tuple(Consumer(name, LARGE_SIZE, ack_every, prefetch) for name in names),
+        tuple(Consumer(name, LARGE_SIZE, ack_every, prefetch, stamped=True) for name in names),
     )
 
 
@@ -65,11 +67,12 @@ def _fanout(queue_count: int, body_size: int) -> Shape:
         exchange="bench-fanout",
         backlog_count=BACKLOG_COUNT,
         fan_count=queue_count,
+        stamped=True,
     )
     return Shape(
         tuple(Queue(name) for name in names),
         (publisher,),
-        tuple(Consumer(name, body_size) for name in names),
+        tuple(Consumer(name, body_size, stamped=True) for name in names),
         fanout_exchange="bench-fanout",
     )
 
@@ -84,12 +87,27 @@ def _one_to_many(queue_count: int) -> Shape:
         mode=Mode.WINDOW,
         window=500,
         backlog_count=BACKLOG_COUNT,
+        stamped=True,
     )
-    return Shape(
-        tuple(Queue(name, durable=True) for name in names),
-        (publisher,),
-        tuple(Consumer(name, LARGE_SIZE, ack_every=1, prefetch_count=500) for name in names),
+    consumers = tuple(
+        Consumer(name, LARGE_SIZE, ack_every=1, prefetch_count=500, stamped=True) for name in names
     )
+    return Shape(tuple(Queue(name, durable=True) for name in names), (publisher,), consumers)
+
+
+def _huge() -> Shape:
+    publisher = Publisher(
+        (QUEUE,),
+        HUGE_SIZE,
+        40_000,
+        persistent=True,
+        mode=Mode.WINDOW,
+        window=100,
+        backlog_count=BACKLOG_COUNT * LARGE_SIZE // HUGE_SIZE,
+        stamped=True,
+    )
+    consumer = Consumer(QUEUE, HUGE_SIZE, ack_every=1, prefetch_count=100, stamped=True)
+    return Shape((Queue(QUEUE, durable=True),), (publisher,), (consumer,))
 
 
 SCENARIOS: Final = (
@@ -117,6 +135,11 @@ SCENARIOS: Final = (
         "persistent_1k_window500_ack50",
         "The same with one multiple ack for fifty deliveries.",
         _persistent(window=500, ack_every=50, prefetch=500),
+    ),
+    Scenario(
+        "persistent_64k",
+        "Bodies of 64 KiB, confirmed and acknowledged: what do copies and the disk cost?",
+        _huge(),
     ),
     Scenario(
         "stream_1k_window500_ack_each",

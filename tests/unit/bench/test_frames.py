@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pamqp.base
@@ -16,7 +17,14 @@ from bench import frames
 from bench.client import Address, handshake_steps
 from bench.generator import message_cycle, plan_for
 from bench.scenarios import catalogue
-from bench.shape import Mode, Publisher, Scenario, Shape
+from bench.scenarios.traffic import (
+    KEY_COUNT,
+    MESSAGE_COUNT,
+    SMALLEST_SIZE,
+    routing_keys,
+    unlike_messages,
+)
+from bench.shape import Consumer, Message, Mode, Publisher, Scenario, Shape
 
 ADDRESS: Final = Address("127.0.0.1", 5672, "guest", "secret", "/")
 
@@ -171,29 +179,106 @@ def test_stamp_lies_at_the_start_of_the_body() -> None:
     assert message[frames.body_offset(message, 100) :].startswith(b"STAMP...")
 
 
-def test_messages_of_one_cycle_must_be_equally_long() -> None:
-    shape = Shape(publishers=(Publisher(("q", "longer"), 16, 1),))
-    with pytest.raises(ValueError, match="one length"):
-        plan_for(shape, ADDRESS, [3], [])
+@dataclass(frozen=True)
+class Planned:
+    """What stands in a plan for one publisher: each message with its two places."""
+
+    messages: list[tuple[int, int, bytes]]
+
+    @property
+    def values(self) -> list[pamqp.frame.FrameTypes]:
+        """All frames, decoded."""
+        return decoded(b"".join(octets for _, _, octets in self.messages))
+
+
+def planned(shape: Shape) -> list[Planned]:
+    """Read the publishers of a plan back."""
+    numbers = range(100, 100 + len(shape.publishers)), range(300, 300 + len(shape.consumers))
+    found: list[Planned] = []
+    for line in plan_for(shape, ADDRESS, *numbers).splitlines():
+        if line.startswith("publisher "):
+            found.append(Planned([]))
+        elif line.startswith("message "):
+            _, stamp, number, octets = line.split()
+            found[-1].messages.append((int(stamp), int(number), bytes.fromhex(octets)))
+    return found
+
+
+def test_stamp_and_number_of_a_message_lie_where_its_own_length_puts_them() -> None:
+    block = frames.properties(message_id=frames.NUMBER.decode())
+    messages = (Message("a", block, 16), Message("a.longer.key", block, 300))
+    publisher = Publisher((), 300, 9, stamped=True, has_numbers=True, messages=messages)
+    (plan,) = planned(Shape(publishers=(publisher,)))
+    for (stamp, number, octets), message in zip(plan.messages, messages, strict=True):
+        assert octets[number : number + 16] == frames.NUMBER
+        assert len(octets) - stamp == message.body_size + 1
+    assert len({len(octets) for _, _, octets in plan.messages}) == 2
+
+
+def test_a_message_of_real_traffic_has_seven_properties_and_is_like_no_other() -> None:
+    messages = unlike_messages(persistent=True)
+    publisher = Publisher((), 1024, 1, persistent=True, has_numbers=True, messages=messages)
+    (plan,) = planned(Shape(publishers=(publisher,)))
+    headers = [value for value in plan.values if isinstance(value, pamqp.header.ContentHeader)]
+    assert len({octets for _, _, octets in plan.messages}) == len(headers) == MESSAGE_COUNT
+    for header in headers:
+        present = {name for name, value in header.properties if value}
+        assert present == {
+            *("content_type", "headers", "delivery_mode", "correlation_id", "message_id"),
+            *("timestamp", "message_type"),
+        }
+        assert set(header.properties.headers or {}) == {"trace-id", "tenant", "attempt"}
+    sizes = {header.body_size for header in headers}
+    assert min(sizes) >= SMALLEST_SIZE
+    assert max(sizes) <= 1024
+    assert len(sizes) > 300
+    assert len(set(routing_keys())) == KEY_COUNT
+    assert {message.routing_key for message in messages} <= set(routing_keys())
+
+
+def test_transient_traffic_says_so_in_each_message() -> None:
+    publisher = Publisher((), 1024, 1, messages=unlike_messages(persistent=False))
+    (plan,) = planned(Shape(publishers=(publisher,)))
+    headers = [value for value in plan.values if isinstance(value, pamqp.header.ContentHeader)]
+    assert {header.properties.delivery_mode for header in headers} == {1}
+
+
+def test_consumers_of_a_backlog_subscribe_when_the_clock_starts() -> None:
+    filler = Publisher(("a",), 16, 70, mode=Mode.WINDOW)
+    consumer = Consumer("a", 16, ack_every=1, more_queues=("b",))
+    plan = plan_for(Shape(consumers=(consumer,), fill=(filler,)), ADDRESS, [], [5])
+    run, subscribing = plan.splitlines()
+    assert run.split()[-1] == "70"
+    *_, count, octets = subscribing.split()
+    methods = decoded(bytes.fromhex(octets))
+    assert int(count) == len(methods) == 2
+    for method, expected in zip(methods, [("a", "bench-0"), ("b", "bench-1")], strict=True):
+        assert isinstance(method, pamqp.commands.Basic.Consume)
+        assert (method.queue, method.consumer_tag) == expected
+    plan = plan_for(Shape(consumers=(consumer,)), ADDRESS, [], [5])
+    assert plan.splitlines() == ["run 3000 60000 0", "consumer 5 1 1 16 16 0 0 0 "]
 
 
 @pytest.mark.parametrize("scenario", catalogue.SCENARIOS, ids=lambda scenario: scenario.name)
 def test_every_plan_holds_only_frames(scenario: Scenario) -> None:
     """What a plan sends, decoded again, is the shape: keys, sizes, durability, steps."""
     shape = scenario.shape
-    publishers = range(100, 100 + len(shape.publishers))
-    consumers = range(300, 300 + len(shape.consumers))
-    lines = plan_for(shape, ADDRESS, publishers, consumers).splitlines()
-    blobs = [line.split()[-1] for line in lines if line.startswith("publisher ")]
-    for publisher, blob in zip(shape.publishers, blobs, strict=True):
-        values = decoded(bytes.fromhex(blob))
+    for publisher, plan in zip(shape.publishers, planned(shape), strict=True):
+        values = plan.values
         methods = [value for value in values if isinstance(value, pamqp.commands.Basic.Publish)]
         headers = [value for value in values if isinstance(value, pamqp.header.ContentHeader)]
-        assert tuple(method.routing_key for method in methods) == publisher.routing_keys
-        assert {header.body_size for header in headers} == {publisher.body_size}
+        keys = tuple(message.routing_key for message in publisher.messages)
+        assert tuple(method.routing_key for method in methods) == (keys or publisher.routing_keys)
+        sizes = [message.body_size for message in publisher.messages]
+        assert [header.body_size for header in headers] == (
+            sizes or [publisher.body_size] * len(publisher.routing_keys)
+        )
         assert {header.properties.delivery_mode for header in headers} == {
             2 if publisher.persistent else 1
         }
+        assert all(stamp >= 0 for stamp, _, _ in plan.messages) == publisher.stamped
+    consumers = range(300, 300 + len(shape.consumers))
+    lines = plan_for(replace(shape, publishers=()), ADDRESS, [], consumers).splitlines()
     steps = [line.split()[2] for line in lines if line.startswith("step ")]
     assert bool(steps) == bool(shape.churn_client_count)
     for step in steps:
@@ -205,3 +290,12 @@ def test_handshake_begins_with_the_protocol_header() -> None:
     first, *others = handshake_steps(ADDRESS)
     assert first == (1, b"AMQP" + struct.pack(">BBBB", 0, 0, 9, 1))
     assert all(replies == 1 for replies, _ in others)
+
+
+@pytest.mark.parametrize("scenario", catalogue.SCENARIOS, ids=lambda scenario: scenario.name)
+def test_each_row_with_publishers_and_consumers_tells_both_latencies(scenario: Scenario) -> None:
+    shape = scenario.shape
+    if shape.consumers and shape.publishers:
+        assert all(consumer.stamped for consumer in shape.consumers)
+        consumed = [entry for entry in shape.publishers if entry.fan_count]
+        assert all(publisher.stamped for publisher in consumed)

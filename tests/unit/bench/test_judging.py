@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from bench.report import limited_by_generator, verdicts
 from bench.run import Row
 from bench.scenarios import catalogue
 from bench.servers import Server, ServerError
-from bench.shape import Consumer, Mode, Publisher, Queue, Shape
+from bench.shape import Consumer, Message, Mode, Publisher, Queue, Shape
 from bench.targets import IDLE, TARGETS
 
 NOTHING: Percentiles = {"count": 0, "mean_us": 0, "p50_us": 0, "p99_us": 0, "max_us": 0}
@@ -34,9 +35,15 @@ def sent(count: int, confirmed: int, last_s: float = 1.0) -> Published:
     return {"sent": count, "confirmed": confirmed, "first_s": 0.0, "last_s": last_s}
 
 
-def got(count: int, acked: int, last_s: float = 2.0) -> Received:
+def got(count: int, acked: int, last_s: float = 2.0, *, body_bytes: int = 0) -> Received:
     """Say what a consumer did."""
-    return {"received": count, "acked": acked, "first_s": 0.1, "last_s": last_s}
+    return {
+        "received": count,
+        "acked": acked,
+        "body_bytes": body_bytes,
+        "first_s": 0.1,
+        "last_s": last_s,
+    }
 
 
 def result(publishers: list[Published], consumers: list[Received]) -> Result:
@@ -85,6 +92,49 @@ def test_disagreeing_counts_are_an_error(
 ) -> None:
     with pytest.raises(CountError, match=expected):
         check(SHAPE, result([told], [first, second]), uncounted)
+
+
+def test_consumers_of_one_queue_are_counted_together() -> None:
+    shape = Shape(
+        (Queue("a"),), (Publisher(("a",), 16, 100, mode=Mode.WINDOW),), (Consumer("a", 16),) * 2
+    )
+    check(shape, result([sent(100, 100)], [got(99, 0), got(1, 0)]), 0)
+    with pytest.raises(CountError, match="a: 101 of 100 arrived"):
+        check(shape, result([sent(100, 100)], [got(99, 0), got(2, 0)]), 0)
+
+
+def test_a_consumer_of_several_queues_is_due_what_goes_to_any_of_them() -> None:
+    both = replace(SHAPE, consumers=(Consumer("a", 16, more_queues=("b",)),))
+    check(both, result([sent(101, 101)], [got(101, 0)]), 0)
+    with pytest.raises(CountError, match="a, b: 51 of 101 arrived"):
+        check(both, result([sent(101, 101)], [got(51, 0)]), 0)
+
+
+def test_bodies_that_differ_in_size_are_added_up() -> None:
+    messages = (Message("k", b"", 10), Message("l", b"", 300))
+    publisher = Publisher((), 300, 100, exchange="e", mode=Mode.WINDOW, messages=messages)
+    shape = Shape((Queue("a"),), (publisher,), (Consumer("a", 300, smallest_size=10),))
+    check(shape, result([sent(3, 3)], [got(3, 0, body_bytes=320)]), 0)
+    with pytest.raises(CountError, match="610 bytes arrived instead of 320"):
+        check(shape, result([sent(3, 3)], [got(3, 0, body_bytes=610)]), 0)
+
+
+def test_a_backlog_is_due_to_those_who_empty_it() -> None:
+    filler = Publisher(("a",), 16, 70, mode=Mode.WINDOW)
+    shape = Shape((Queue("a"),), consumers=(Consumer("a", 16),), fill=(filler,))
+    check(shape, result([], [got(70, 0)]), 0)
+    with pytest.raises(CountError, match="a: 69 of 70 arrived"):
+        check(shape, result([], [got(69, 0)]), 0)
+    assert values_of(shape, result([], [got(70, 0)]), None)["rate_per_s"] == 35.0
+    assert shape.quick().fill[0].limit_count == 14
+
+
+def test_a_count_that_the_time_did_not_suffice_for_is_an_error() -> None:
+    publisher = Publisher(("a",), 16, 100, mode=Mode.WINDOW, fan_count=0)
+    shape = Shape((Queue("a"),), (publisher,), is_counted=True)
+    check(shape, result([sent(100, 100)], []), 0)
+    with pytest.raises(CountError, match="the time sufficed for 99 of 100"):
+        check(shape, result([sent(99, 99)], []), 0)
 
 
 def test_rates_run_from_the_first_publish_to_the_last_arrival() -> None:
