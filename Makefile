@@ -76,7 +76,7 @@ compare: .venv/dev.stamp ## the last two side by side, as one page
 	-@$(MAKE) --no-print-directory referee ARGS="--json $(RESULTS)/rabbitmq.json $(ARGS)" >/dev/null
 	@$(PY) -m vouchmq.conformance compare $(RESULTS)/ours.json $(RESULTS)/rabbitmq.json --html $(RESULTS)/comparison.html
 
-bench: .venv/dev.stamp ## throughput and latency (bench/README.md)
+bench: .venv/dev.stamp ## throughput and latency; ARGS="--peer lavinmq" (bench/README.md)
 	@$(PY) -m bench $(ARGS)
 
 docs: .venv/docs.stamp ## write the tables that are made from the code, check the pages, build build/docs/html

@@ -23,17 +23,19 @@ from bench.generator import GeneratorError
 from bench.run import as_json, file_system, play_all
 from bench.scenarios import catalogue
 from bench.servers import DEFAULT_VOUCHMQ, Server, ServerError
+from bench.targets import LAVINMQ, RABBITMQ
 
 PLAIN_WIDTH = 170
 """Columns where there is no terminal to ask."""
-NAMES = ("vouchmq", "rabbitmq", "sink")
+PEERS = (RABBITMQ, LAVINMQ)
+NAMES = ("vouchmq", *PEERS, "sink")
 
 
 def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     made = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure VouchMQ beside RabbitMQ, round by round in one run.",
+        description="Measure VouchMQ beside its peers, round by round in one run.",
     )
     made.add_argument("--scenario", nargs="+", default=[], metavar="NAME", help="only these")
     made.add_argument("--list", action="store_true", help="list the scenarios and stop")
@@ -46,7 +48,15 @@ def parser() -> argparse.ArgumentParser:
         metavar="CMD-or-URL",
         help="command that starts it, {data_dir} is filled in, or amqp:// URL of a running one",
     )
-    made.add_argument("--rabbitmq", default="start", metavar="URL|start", help="default: start")
+    made.add_argument(
+        "--peer", action="append", choices=PEERS, help="a broker to compare with; may be repeated"
+    )
+    made.add_argument("--rabbitmq", metavar="URL|start", help="default: start")
+    made.add_argument(
+        "--lavinmq",
+        metavar="CMD-or-URL",
+        help="command that starts it (lavinmq), or amqp:// URL of a running one",
+    )
     made.add_argument("--only", choices=NAMES, help="only this server, no ratios")
     made.add_argument(
         "--check-generator", action="store_true", help="play against the sink too: the ceiling"
@@ -58,7 +68,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for."""
-    options = parser().parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
+    for name in PEERS:
+        if getattr(options, name) and name not in wanted_servers(options):
+            made.error(f"--{name} is of no use without --peer {name}")
     console = Console() if sys.stdout.isatty() else Console(width=PLAIN_WIDTH)
     try:
         scenarios = catalogue.chosen(options.scenario)
@@ -84,9 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = as_json(running, rows, quick=options.quick, work_dir=work_dir)
             report.show(console, rows, running)
             judged = report.verdicts(rows, running)
-            results["limited_by_generator"] = [
-                row.scenario.name for row in rows if report.limited_by_generator(row)
-            ]
+            results["limited_by_generator"] = {
+                row.scenario.name: near
+                for row in rows
+                if (near := report.limited_by_generator(row))
+            }
             results["targets"] = [report.verdict_as_json(entry) for entry in judged]
     except (ServerError, GeneratorError) as error:
         console.print(f"{error}", style="red", markup=False)
@@ -102,17 +118,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def start_servers(options: argparse.Namespace, work_dir: Path, stack: ExitStack) -> list[Server]:
     """Start the servers asked for; they stop with the stack."""
-    wanted = {options.only} if options.only else {"vouchmq", "rabbitmq"}
-    if options.check_generator:
-        wanted.add("sink")
-    running = []
-    if "vouchmq" in wanted:
-        running.append(stack.enter_context(servers.vouchmq(options.vouchmq, work_dir)))
-    if "rabbitmq" in wanted:
-        running.append(stack.enter_context(servers.rabbitmq(options.rabbitmq, work_dir)))
-    if "sink" in wanted:
-        running.append(stack.enter_context(servers.sink(work_dir)))
-    return running
+    starters = {
+        "vouchmq": lambda: servers.vouchmq(options.vouchmq, work_dir),
+        RABBITMQ: lambda: servers.rabbitmq(options.rabbitmq or "start", work_dir),
+        LAVINMQ: lambda: servers.lavinmq(options.lavinmq or "lavinmq", work_dir),
+        "sink": lambda: servers.sink(work_dir),
+    }
+    return [stack.enter_context(starters[name]()) for name in wanted_servers(options)]
+
+
+def wanted_servers(options: argparse.Namespace) -> list[str]:
+    """List the servers asked for, in the order of their turns."""
+    peers = options.peer or [RABBITMQ]
+    wanted = [options.only] if options.only else ["vouchmq", *dict.fromkeys(peers)]
+    return [*wanted, "sink"] if options.check_generator and "sink" not in wanted else wanted
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from bench.shape import DRAIN_MS, Consumer, Mode, Publisher, Shape
 
 REST_S = 0.5
 """After queues were filled, before the clocks start."""
+QUIET_FOREIGN_CORES = 0.3
+"""Processors that others may keep busy in a round that counts as quiet."""
 SETTLE_S = 0.1
 """After the last message the server may still write down what it was told."""
 
@@ -32,6 +34,11 @@ class Round:
     server: str
     values: dict[str, float] = field(default_factory=dict)
     error: str = ""
+
+    @property
+    def is_quiet(self) -> bool:
+        """True when next to nothing else ran: only then the absolute figures mean much."""
+        return not self.error and self.values["foreign_cores"] <= QUIET_FOREIGN_CORES
 
 
 class CountError(Exception):

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.measure import Round, play
+from bench.measure import QUIET_FOREIGN_CORES, Round, play
+from bench.scenarios import catalogue
 from bench.servers import ROOT, Server
 from bench.shape import Scenario
 
@@ -50,6 +51,11 @@ class Row:
             if entry.server == server and value in entry.values
         ]
         return Spread(min(found), statistics.median(found), max(found)) if found else None
+
+    def quiet_count(self, server: str) -> tuple[int, int]:
+        """Count the rounds of one server that were quiet, and all of them."""
+        mine = [entry for entry in self.rounds if entry.server == server]
+        return sum(entry.is_quiet for entry in mine), len(mine)
 
     def errors(self) -> list[str]:
         """List what went wrong, each with its server."""
@@ -123,6 +129,7 @@ def conditions(work_dir: Path) -> dict[str, object]:
         "python": platform.python_version(),
         "file_system": file_system(work_dir),
         "load_average": list(os.getloadavg()),
+        "quiet_foreign_cores": QUIET_FOREIGN_CORES,
     }
 
 
@@ -151,11 +158,18 @@ def _row_as_json(row: Row, names: Sequence[str]) -> dict[str, object]:
         }
     return {
         "name": row.scenario.name,
+        "group": catalogue.group_of(row.scenario),
         "question": row.scenario.question,
         "headline": row.scenario.headline,
         "summary": summary,
+        "quiet_rounds": {name: "{} of {}".format(*row.quiet_count(name)) for name in names},
         "rounds": [
-            {"server": entry.server, "values": entry.values, "error": entry.error}
+            {
+                "server": entry.server,
+                "values": entry.values,
+                "is_quiet": entry.is_quiet,
+                "error": entry.error,
+            }
             for entry in row.rounds
         ],
     }

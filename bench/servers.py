@@ -1,7 +1,7 @@
 """The servers under test: started for the run or found where they listen, and stopped again.
 
 Each is a name, an address and the process that listens there; nothing else is known about
-it, so that none can be measured differently from the other.
+it, so that none can be measured differently from the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,8 @@ DEFAULT_VOUCHMQ = (
 READY = re.compile(r"ready on [\w.]+:(\d+)")
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 15.0
+LAVINMQ_PORTS = ("http-port", "mqtt-port", "metrics-http-port", "clustering-port")
+"""The other ports it listens on, each with its option."""
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -73,16 +75,16 @@ def vouchmq(target: str, directory: Path) -> Iterator[Server]:
     data_dir.mkdir(parents=True)
     command = shlex.split(target.replace("{data_dir}", shlex.quote(str(data_dir))))
     log = directory / "vouchmq.log"
-    with _started(command, log) as port:
-        yield _found("vouchmq", Address("127.0.0.1", port), log)
+    with _started(command, log) as process:
+        yield _found("vouchmq", Address("127.0.0.1", _ready_port(process, log)), log)
 
 
 @contextmanager
 def sink(directory: Path) -> Iterator[Server]:
     """Start the sink that shows what the generator itself can do."""
     log = directory / "sink.log"
-    with _started([str(build("sink"))], log) as port:
-        yield _found("sink", Address("127.0.0.1", port), log)
+    with _started([str(build("sink"))], log) as process:
+        yield _found("sink", Address("127.0.0.1", _ready_port(process, log)), log)
 
 
 @contextmanager
@@ -109,21 +111,61 @@ def rabbitmq(target: str, directory: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def _started(command: list[str], log: Path) -> Iterator[int]:
+def lavinmq(target: str, directory: Path) -> Iterator[Server]:
+    """Start LavinMQ by a command line, or use the one at an amqp:// URL.
+
+    The command gets our options: loopback only, free ports, and `tcp_nodelay`, which is off as
+    shipped and on in the other brokers; syncs stay as they are.
+
+    Raises:
+        ServerError: it is not there or did not get ready; its last output is in the text.
+    """
+    if target.startswith("amqp://"):
+        yield _found("lavinmq", Address.parse(target))
+        return
+    log, data_dir, config = (directory / f"lavinmq{end}" for end in (".log", "", ".ini"))
+    config.write_text("[main]\ntcp_nodelay = true\n")
+    port, *others = _free_ports(1 + len(LAVINMQ_PORTS))
+    options = [f"--config={config}", f"--data-dir={data_dir}", "--bind=127.0.0.1"]
+    options += [f"--amqp-port={port}", "--amqps-port=-1", "--https-port=-1", "--mqtts-port=-1"]
+    options += [f"--{name}={other}" for name, other in zip(LAVINMQ_PORTS, others, strict=True)]
+    control = str(directory / "lavinmq.sock")
+    command = [*shlex.split(target), *options]
+    with _started(command, log, LAVINMQ_CONTROL_UNIX_PATH=control) as process:
+        _await_listener(process, port, log)
+        yield _found("lavinmq", Address("127.0.0.1", port), log)
+
+
+@contextmanager
+def _started(
+    command: list[str], log: Path, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            )
+        except OSError as error:
+            raise ServerError(f"{command[0]} cannot be started: {error.strerror}") from error
     try:
-        yield _ready_port(process, log)
+        yield process
     finally:
         _stop(process)
+
+
+def _await_listener(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if process_tree.listener(port) is not None:
+            return
+        time.sleep(0.05)
+    raise ServerError(f"nobody listens on port {port} after {process.args!r}{_tail(log)}")
 
 
 def _ready_port(process: subprocess.Popen[bytes], log: Path) -> int:
@@ -173,6 +215,14 @@ def _version(address: Address) -> str:
     start = client.start.payload
     found = re.search(rb"\x07versionS\x00\x00\x00(.)", start, re.DOTALL)
     return start[found.end() : found.end() + found[1][0]].decode() if found else "unknown"
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
 
 
 def _free_port() -> int:

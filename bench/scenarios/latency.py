@@ -33,7 +33,7 @@ SCENARIOS: Final = (
             (Consumer(FLOODED, SMALL_SIZE, stamped=True),),
         ),
         headline="confirm_p50_ms",
-        also=("delivered_per_s",),
+        also=("rate_per_s",),
     ),
     Scenario(
         "latency_2000",

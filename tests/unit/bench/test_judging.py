@@ -7,20 +7,23 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from bench import __main__ as command
 from bench import process_tree
 from bench.client import Address
 from bench.generator import Percentiles, Published, Received, Result
 from bench.measure import CountError, Round, check, due_of, values_of
-from bench.report import limited_by_generator, verdicts
+from bench.report import Verdict, limited_by_generator, show, verdicts
 from bench.run import Row
 from bench.scenarios import catalogue
-from bench.servers import Server, ServerError
+from bench.servers import LAVINMQ_PORTS, Server, ServerError, lavinmq
 from bench.shape import Consumer, Message, Mode, Publisher, Queue, Shape
-from bench.targets import IDLE, TARGETS
+from bench.targets import IDLE, LAVINMQ, RABBITMQ, TARGETS, Kind, targets_of
 
 NOTHING: Percentiles = {"count": 0, "mean_us": 0, "p50_us": 0, "p99_us": 0, "max_us": 0}
 SHAPE = Shape(
@@ -65,8 +68,19 @@ def row(name: str, value: str, **measured: list[float]) -> Row:
     (scenario,) = catalogue.chosen([name])
     made = Row(scenario)
     for server, numbers in measured.items():
-        made.rounds += [Round(server, {value: number}) for number in numbers]
+        made.rounds += [Round(server, {value: number, "foreign_cores": 0.1}) for number in numbers]
     return made
+
+
+def verdict_of(made: Row, value: str, peer: str) -> Verdict:
+    """Pick the verdict on one demand."""
+    (found,) = [
+        entry
+        for entry in verdicts([made], [])
+        if (entry.target.scenario, entry.target.value, entry.target.peer)
+        == (made.scenario.name, value, peer)
+    ]
+    return found
 
 
 def test_routing_keys_in_turn_say_how_much_each_queue_is_due() -> None:
@@ -135,6 +149,8 @@ def test_a_count_that_the_time_did_not_suffice_for_is_an_error() -> None:
     check(shape, result([sent(100, 100)], []), 0)
     with pytest.raises(CountError, match="the time sufficed for 99 of 100"):
         check(shape, result([sent(99, 99)], []), 0)
+    assert shape.quick().publishers[0].limit_count == 20
+    assert shape.quick().duration_ms == shape.duration_ms
 
 
 def test_rates_run_from_the_first_publish_to_the_last_arrival() -> None:
@@ -159,6 +175,87 @@ def test_shorter_is_better_for_latency() -> None:
     assert verdicts([early], [])[1].passed is True
 
 
+def test_each_demand_is_held_against_its_own_peer() -> None:
+    made = row("fanout_10", "rate_per_s", vouchmq=[100], rabbitmq=[10], lavinmq=[25])
+    assert verdict_of(made, "rate_per_s", "rabbitmq").passed is True
+    assert verdict_of(made, "rate_per_s", "rabbitmq").measured == 10
+    assert verdict_of(made, "rate_per_s", "lavinmq").passed is False
+    assert verdict_of(made, "rate_per_s", "lavinmq").measured == 4
+    alone = row("fanout_10", "rate_per_s", vouchmq=[100], rabbitmq=[10])
+    assert verdict_of(alone, "rate_per_s", "lavinmq").passed is None
+
+
+def test_a_ratio_names_its_peer_and_a_bound_has_none() -> None:
+    for target in TARGETS:
+        assert target.peer in (("",) if target.kind is Kind.AT_MOST else (RABBITMQ, LAVINMQ))
+    keys = [(target.scenario, target.value, target.peer) for target in TARGETS]
+    assert len(keys) == len(set(keys))
+
+
+def test_no_aim_is_below_what_must_be() -> None:
+    for target in TARGETS:
+        assert target.met_by(target.must)
+        assert target.met_by(target.aim)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "peer", "must", "aim"),
+    [
+        ("unlike_persistent", "rate_per_s", LAVINMQ, 0.7, 1.0),
+        ("unlike_persistent", "rate_per_s", RABBITMQ, 3, 4),
+        ("unlike_persistent", "delivery_p50_ms", "", 20, 2),
+        ("work_queue_prefetch1", "rate_per_s", LAVINMQ, 0.7, 1.0),
+        ("saturation_e2e", "delivery_p50_ms", "", 10, 2),
+        ("confirm_each_50k", "total_ms", LAVINMQ, 1.2, 1.0),
+        ("tx_commit_2k", "total_ms", LAVINMQ, 1.3, 1.0),
+        ("latency_2000", "delivery_p99_ms", LAVINMQ, 1.0, 0.7),
+        ("latency_2000", "cpu_us", LAVINMQ, 1.3, 1.0),
+        ("fanout_10", "rate_per_s", LAVINMQ, 4.27, 4.4),
+    ],
+)
+def test_what_is_demanded(name: str, value: str, peer: str, must: float, aim: float) -> None:
+    (found,) = [
+        target for target in targets_of(name) if (target.value, target.peer) == (value, peer)
+    ]
+    assert (found.must, found.aim) == (must, aim)
+
+
+def test_a_round_is_quiet_when_next_to_nothing_else_ran() -> None:
+    made = row("fanout_10", "rate_per_s", vouchmq=[1, 2, 3], rabbitmq=[1])
+    made.rounds[0].values["foreign_cores"] = 0.31
+    made.rounds[1].error = "lost one"
+    assert made.quiet_count("vouchmq") == (1, 3)
+    assert made.quiet_count("rabbitmq") == (1, 1)
+
+
+def test_the_table_shows_ratios_latencies_and_quiet_rounds() -> None:
+    made = row("fanout_10", "rate_per_s", vouchmq=[100], rabbitmq=[10], lavinmq=[50], sink=[150])
+    for entry in made.rounds:
+        entry.values["delivery_p99_ms"] = 7.5
+    made.rounds[0].values["foreign_cores"] = 1.5
+    servers = [
+        Server(name, Address("127.0.0.1", 1), None, "0", None)
+        for name in ("vouchmq", "rabbitmq", "lavinmq", "sink")
+    ]
+    console = Console(width=200, record=True, file=StringIO())
+    show(console, [made], servers)
+    lines = [line.split() for line in console.export_text().splitlines()]
+    (title,) = [line for line in lines if "scenario" in line]
+    assert [word for word in title if word in ("rabbitmq", "lavinmq")] == [
+        *("rabbitmq", "lavinmq"),
+        *("rabbitmq", "lavinmq"),
+    ]
+    (rate,) = [line for line in lines if "rate_per_s" in line]
+    assert [word for word in rate if word in ("10.00", "2.00", "0.67")] == ["10.00", "2.00"]
+    assert [line.count("7.5") for line in lines if "delivery_p99_ms" in line] == [4]
+    (quiet,) = [line for line in lines if "│" in line and "quiet" in line]
+    assert " ".join(word for word in quiet if word != "│") == (
+        "quiet rounds 0 of 1 1 of 1 1 of 1 1 of 1"
+    )
+    assert "FLAG fanout_10: vouchmq within 2x of the sink" in " ".join(map(" ".join, lines))
+    assert ["quiet", "rounds", "of", "vouchmq:", "0", "of", "1"] in lines
+
+
 def test_a_bound_needs_no_other_broker() -> None:
     flood = row("flood_confirm_p50", "confirm_p50_ms", vouchmq=[3.1])
     assert verdicts([flood], [])[0].passed is False
@@ -177,8 +274,17 @@ def test_idle_memory_is_judged() -> None:
 def test_a_figure_near_the_sink_is_flagged() -> None:
     near = row("fanout_10", "rate_per_s", vouchmq=[100], rabbitmq=[10], sink=[199])
     far = row("fanout_10", "rate_per_s", vouchmq=[100], rabbitmq=[10], sink=[201])
-    assert limited_by_generator(near)
-    assert not limited_by_generator(far)
+    assert limited_by_generator(near) == ["vouchmq"]
+    assert limited_by_generator(far) == []
+    other = row("fanout_10", "rate_per_s", vouchmq=[10], lavinmq=[100], sink=[199])
+    assert limited_by_generator(other) == ["lavinmq"]
+
+
+def test_a_row_about_lateness_at_full_speed_is_held_against_the_sink_by_its_rate() -> None:
+    made = row("saturation_e2e", "rate_per_s", vouchmq=[100], sink=[1000])
+    for entry in made.rounds:
+        entry.values["delivery_p50_ms"] = 1.0
+    assert limited_by_generator(made) == []
 
 
 def test_every_target_is_about_a_scenario_there_is() -> None:
@@ -200,6 +306,50 @@ def test_a_server_that_ended_stops_the_run_with_its_last_words(tmp_path: Path) -
     with pytest.raises(ServerError, match=r"vouchmq has ended by itself; (?s:.*)out of luck"):
         gone.require_alive()
     Server("vouchmq", Address("127.0.0.1", 1), os.getpid(), "0", None).require_alive()
+
+
+def test_peers_take_turns_in_the_order_they_were_asked_for() -> None:
+    def wanted(*arguments: str) -> list[str]:
+        return command.wanted_servers(command.parser().parse_args(arguments))
+
+    assert wanted() == ["vouchmq", "rabbitmq"]
+    assert wanted("--peer", "lavinmq") == ["vouchmq", "lavinmq"]
+    both = ("--peer", "lavinmq", "--peer", "rabbitmq", "--peer", "lavinmq", "--check-generator")
+    assert wanted(*both) == ["vouchmq", "lavinmq", "rabbitmq", "sink"]
+    assert wanted("--only", "sink", "--check-generator") == ["sink"]
+
+
+def test_a_peer_that_is_not_played_cannot_be_pointed_at(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main(["--lavinmq", "amqp://127.0.0.1:5"])
+    assert ended.value.code == 2
+    assert "--lavinmq is of no use without --peer lavinmq" in capsys.readouterr().err
+
+
+def test_lavinmq_is_started_on_loopback_with_ports_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "fake.py"
+    script.write_text("import sys; print(*sys.argv[1:])")
+    with (
+        pytest.raises(ServerError, match="nobody listens on port"),
+        lavinmq(f"{sys.executable} {script} --more", tmp_path),
+    ):
+        pass
+    words = (tmp_path / "lavinmq.log").read_text().split()
+    assert words[0] == "--more"
+    options = dict(word.removeprefix("--").split("=") for word in words[1:])
+    assert options["bind"] == "127.0.0.1"
+    assert options["data-dir"] == str(tmp_path / "lavinmq")
+    ports = [int(options[name]) for name in ("amqp-port", *LAVINMQ_PORTS)]
+    assert len({port for port in ports if port > 0}) == len(ports)
+    assert "tcp_nodelay = true" in Path(options["config"]).read_text()
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ServerError, match="no-such-broker cannot be started: No such file"),
+        lavinmq("no-such-broker", tmp_path),
+    ):
+        pass
 
 
 def test_cpu_time_and_memory_of_a_process_are_read() -> None:
