@@ -114,7 +114,7 @@ class Feature:
         """The last step of a dispatch: the head is the one that stays."""
 
     def on_dispatch_paused(self) -> None:
-        """Nobody is served in this turn, nor perhaps in many: the disk has no room."""
+        """Nobody is served in this turn, nor perhaps in many."""
 
     def run_outside_dispatch(self) -> bool:
         """Do what a dispatch would do, without serving anybody; False when there is more."""
@@ -272,10 +272,9 @@ class FeatureHooks:
             self._queue.wake()
 
     def dispatch_later(self) -> None:
-        """Nobody is served in this turn."""
-        if self._on_dispatch_paused and self.is_paused:
-            for on_dispatch_paused in self._on_dispatch_paused:
-                on_dispatch_paused()
+        """Nobody is served in this turn, whatever kept them from it."""
+        for on_dispatch_paused in self._on_dispatch_paused:
+            on_dispatch_paused()
         self.continue_later()
 
     @property
