@@ -31,7 +31,7 @@ Spec: CONF-06
 from __future__ import annotations
 
 from itertools import groupby, repeat
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.features.publish_filter import REFUSES, TAKES, Verdict
@@ -69,22 +69,20 @@ class Author(Protocol):
 class Target:
     """Queues that messages go to, and what a deliver frame says of where they came from.
 
-    `tail` is exchange and routing key, encoded one behind the other.
+    `tail` is exchange and routing key, encoded one behind the other; `queue_ids` are of those
+    queues that keep persistent messages on disk, `keeper_ids` of those that keep all. It never
+    changes: what goes to other queues has another target.
     """
 
     __slots__ = ("is_gated", "is_leveled", "keeper_ids", "queue_ids", "queues", "tail")
 
     def __init__(self, tail: bytes, queues: tuple[Queue, ...] = ()) -> None:
-        self.tail = tail
-        self.leads_to(queues)
-
-    def leads_to(self, queues: tuple[Queue, ...]) -> None:
-        """Set the target queues, and which of them keep persistent messages on disk."""
-        self.queues = queues
-        self.queue_ids = tuple(queue.spec.queue_id for queue in queues if queue.stored)
-        self.keeper_ids = tuple(queue.spec.queue_id for queue in queues if queue.keeps_all)
-        self.is_gated = any(queue.publish_filter is not None for queue in queues)
-        self.is_leveled = any(queue.levels is not None for queue in queues)
+        self.tail: Final = tail
+        self.queues: Final = queues
+        self.queue_ids: Final = tuple(queue.spec.queue_id for queue in queues if queue.stored)
+        self.keeper_ids: Final = tuple(queue.spec.queue_id for queue in queues if queue.keeps_all)
+        self.is_gated: Final = any(queue.publish_filter is not None for queue in queues)
+        self.is_leveled: Final = any(queue.levels is not None for queue in queues)
 
     def ids_of(self, priority: int, *, persistent: bool = True) -> tuple[int, ...]:
         """Under which the journal keeps messages of this priority."""

@@ -417,7 +417,7 @@ class Channel:
         recorder = self.recorder
         numbered = recorder.last if recorder is not None else 0
         try:
-            durable = transaction.commit(self._publisher.settle_routes, self.settle)
+            durable = transaction.commit(self._publisher.store_held, self.settle)
         finally:
             enqueuer.is_gathering = False
         if recorder is not None:

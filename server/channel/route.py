@@ -1,48 +1,53 @@
-"""What a `basic.publish` frame means: exchange and key, flags, and the queues behind them."""
+"""What a message was published with, and where it goes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vouchmq.protocol.properties import CARE
 from vouchmq.server.broker.enqueue import Target
 
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.exchanges.exchange import Exchange
-    from vouchmq.server.broker.features.dedup import KeyWindow
+    from vouchmq.server.broker.queues.classic import Queue
 
 
 class Route(Target):
-    """What a `basic.publish` frame means, as long as the topology stays as it is."""
+    """Exchange, key and flags of a publish, and the queues that it goes to. It never changes."""
 
-    __slots__ = (
-        "examined_modes",
-        "exchange",
-        "generation",
-        "immediate",
-        "is_examined",
-        "is_refused",
-        "mandatory",
-        "reads_keys",
-        "reads_properties",
-        "routing_key",
-        "way",
-        "window",
-    )
+    __slots__ = ("exchange", "immediate", "mandatory", "routing_key")
 
-    def __init__(self, exchange: str, routing_key: str, tail: bytes) -> None:
-        super().__init__(tail)
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.mandatory = False
-        self.immediate = False
-        self.is_examined = False
-        self.is_refused = False
-        self.reads_keys = False
-        self.reads_properties = False
-        self.way: tuple[Exchange, tuple[str, ...], Table] | None = None
-        # Of the exchange, when nothing else on the way reads more than routing keys.
-        self.window: KeyWindow | None = None
-        self.examined_modes = CARE
-        self.generation = -1
+    def __init__(
+        self,
+        exchange: str,
+        routing_key: str,
+        tail: bytes,
+        queues: tuple[Queue, ...] = (),
+        *,
+        mandatory: bool = False,
+        immediate: bool = False,
+    ) -> None:
+        super().__init__(tail, queues)
+        self.exchange: Final = exchange
+        self.routing_key: Final = routing_key
+        self.mandatory: Final = mandatory
+        self.immediate: Final = immediate
+
+    def to(self, queues: tuple[Queue, ...]) -> Route:
+        """The same to other queues."""
+        return Route(
+            self.exchange,
+            self.routing_key,
+            self.tail,
+            queues,
+            mandatory=self.mandatory,
+            immediate=self.immediate,
+        )
+
+
+class Way(NamedTuple):
+    """Where a message sets out, and what exchanges route it by."""
+
+    exchange: Exchange
+    keys: tuple[str, ...]
+    headers: Table

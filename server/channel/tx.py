@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vouchmq.server.broker.queues.settlement import Outcome
-    from vouchmq.server.channel.route import Route
+    from vouchmq.server.channel.plans import Plan
     from vouchmq.server.channel.unacked import UnackedBatch
 
 
@@ -25,7 +25,7 @@ HELD_OCTETS: Final = 100
 class HeldPublish(NamedTuple):
     """A run of publishes, checked and routed when they came (TX-04)."""
 
-    route: Route
+    plan: Plan
     raws: list[bytes]
     mode: int
 
@@ -60,7 +60,7 @@ class Transaction:
         self.publishes: list[HeldPublish] = []
         self.settlements: list[HeldSettlement] = []
 
-    def publish(self, route: Route, raw: bytes, mode: int) -> None:
+    def publish(self, plan: Plan, raw: bytes, mode: int) -> None:
         """Hold a publish.
 
         Raises:
@@ -72,10 +72,10 @@ class Transaction:
         self._bytes += size
         self._holder.uncommitted_bytes += size
         last = self.publishes[-1] if self.publishes else None
-        if last is not None and last.route is route and last.mode == mode:
+        if last is not None and last.plan is plan and last.mode == mode:
             last.raws.append(raw)
         else:
-            self.publishes.append(HeldPublish(route, [raw], mode))
+            self.publishes.append(HeldPublish(plan, [raw], mode))
 
     def settle(self, entries: list[UnackedBatch], outcome: Outcome) -> None:
         """Hold a settlement."""
@@ -83,7 +83,7 @@ class Transaction:
 
     def commit(
         self,
-        store: Callable[[Route, list[bytes], int], int],
+        store: Callable[[Plan, list[bytes], int], int],
         settle: Callable[[list[UnackedBatch], Outcome], None],
     ) -> bool:
         """Apply publishes, then settlements, each in order (TX-07), and begin anew.
@@ -96,11 +96,7 @@ class Transaction:
         self.clear()
         for held in publishes:
             # Queues deleted since the publish was routed are skipped silently (TX-04).
-            if any(queue.is_deleted for queue in held.route.queues):
-                held.route.leads_to(
-                    tuple(queue for queue in held.route.queues if not queue.is_deleted)
-                )
-            durable |= store(held.route, held.raws, held.mode) > 0
+            durable |= store(held.plan.still_there(), held.raws, held.mode) > 0
         for settlement in settlements:
             durable |= any(entry.queue.holds_stored for entry in settlement.entries)
             settle(settlement.entries, settlement.outcome)

@@ -486,7 +486,9 @@ class DeadLetterPublisher:
             queue, messages, target, raws, persistent, _ = sent
             # Transient copies are where they went already, those of stored runs went with them.
             alive = (each for each in target.queues if not each.is_deleted)
-            target.leads_to(tuple(each for each in alive if persistent or each.keeps_all))
+            target = Target(
+                target.tail, tuple(each for each in alive if persistent or each.keeps_all)
+            )
             is_held = held_for(queue.spec.name) is not None
             why = "delayed" if is_held else "dead_letter"
             author = (
@@ -494,7 +496,7 @@ class DeadLetterPublisher:
             )
             largest = max(map(len, raws))
             if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
-                self._unwritten.append(sent)
+                self._unwritten.append(sent._replace(target=target))
             if not queue.is_deleted:
                 if queue.recorder is not None and is_held:
                     queue.recorder.dropped(messages, "released")

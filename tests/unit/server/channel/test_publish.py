@@ -109,7 +109,7 @@ class TestRouting:
     def test_routes_are_bounded(self, client: Client) -> None:
         client.send(*(wire.publish(1, f"k{number}") for number in range(ROUTES_KEPT + 50)))
         publisher = client.connection.channels[1]._publisher
-        assert len(publisher._routes) <= ROUTES_KEPT
+        assert len(publisher._resolved) <= ROUTES_KEPT
 
     def test_properties_are_delivered_as_they_came(self, client: Client) -> None:
         """FRAME-40, FRAME-53."""
