@@ -147,13 +147,16 @@ class Channel:
         if confirms is None:
             self.stored_lsn = lsn or self.stored_lsn
             return
-        if lsn <= self.context.watermark:
-            lsn = 0  # the original of a duplicate, safe already: the watermark need not move
-        confirms.published(count, max(lsn, self.barrier_lsn) if self.is_barred else lsn)
-        if confirms.waits:
-            self.context.waits(self)
+        context, wanted_lsn = self.context, lsn
+        if lsn <= context.watermark:
+            lsn = wanted_lsn = 0  # of a duplicate, safe already: the watermark need not move
+        if self.barrier_lsn > context.watermark:
+            wanted_lsn = max(lsn, self.barrier_lsn)
+        confirms.published(count, wanted_lsn)
+        if wanted_lsn or confirms.waits:
+            context.waits(self)
         if not lsn:
-            self.context.turn.wants_release(self)
+            context.turn.wants_release(self)
 
     def refuse(self) -> None:
         """A queue refuses the last publish: nack it, if somebody listens (CONF-07, LEN-20)."""
