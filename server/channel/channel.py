@@ -518,6 +518,7 @@ class Channel:
             consumer.queue.remove_consumer(consumer)
         if self.recorder is not None:
             self.recorder.close()
+        self._publisher.forget_staged()
         # These refer back; without the ring all of this goes at once (see `Connection.lost`).
         self.timeouts.end()
         del self._publisher

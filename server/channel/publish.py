@@ -57,6 +57,7 @@ from vouchmq.protocol.fields import Field, as_text, longstr, type_name
 from vouchmq.protocol.properties import (
     CARE,
     HEADERS,
+    PERSISTENT,
     Properties,
     with_reply_to,
     without_headers,
@@ -83,10 +84,13 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.confirms import Confirms
     from vouchmq.server.channel.plans import Plan
     from vouchmq.server.channel.tx import HeldPublish, Transaction
+    from vouchmq.server.runtime.context import StagedContent
 
 MAX_TTL_MS: Final = 315_360_000_000
 # Distinct method frames of one channel: a publisher with ever new routing keys must not grow it.
 ROUTES_KEPT: Final = 4096
+# From this size on a content is written in pieces, before it is stored.
+LARGE_OCTETS: Final = 32 * 1024 * 1024
 NOWHERE: Final[tuple[Queue, ...]] = ()
 EXPIRATION: Final = re.compile(r"[+-]?[0-9]+")
 
@@ -179,7 +183,7 @@ class PublishingChannel(PlanChannel, Protocol):
 class Publisher:
     """The publishing side of one channel."""
 
-    __slots__ = ("_channel", "_onward", "_onward_generation", "_resolved", "_walk")
+    __slots__ = ("_channel", "_onward", "_onward_generation", "_resolved", "_staged", "_walk")
 
     def __init__(self, channel: PublishingChannel) -> None:
         self._channel = channel
@@ -187,6 +191,7 @@ class Publisher:
         self._onward_generation = -1
         self._onward = 0
         self._walk: LongWalk | None = None
+        self._staged: StagedContent | None = None
 
     def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
         """Take a run of contents that share a method frame and a mode.
@@ -213,12 +218,40 @@ class Publisher:
             if left:
                 channel.put_off((PUBLISHES, channel.number, key, left, mode, largest))
             return
+        if largest >= LARGE_OCTETS and self._is_staging(resolved.plan.route, raws, mode):
+            channel.put_off((PUBLISHES, channel.number, key, raws, mode, largest))
+            return
         # A plan that `is_examined` does not say takes every run.
         lsn = resolved.plan.store_run(channel, raws, mode, largest) or 0
         if channel.confirms is not None:
             channel.confirm(len(raws), lsn)
         elif lsn:
             channel.stored_lsn = lsn
+
+    def _is_staging(self, route: Route, raws: list[bytes], mode: int) -> bool:
+        """Write what there is time for of a large content; whether more of it is to be written."""
+        context = self._channel.context
+        staged = self._staged
+        if staged is None or staged.raw is not raws[0]:
+            self.forget_staged()
+            if len(raws) == 1 and mode & PERSISTENT and route.queue_ids:
+                self._staged = staged = context.journal.stage(raws[0])
+            else:
+                staged = None
+        if staged is None:
+            return False
+        if not staged.go_on(context.budget.is_over):
+            return True
+        # In front of its own block there is little room for others.
+        context.turn.write_through(context.journal.next_lsn - 1)
+        self.forget_staged()
+        return False
+
+    def forget_staged(self) -> None:
+        """What is staged is stored next, or never."""
+        if self._staged is not None:
+            self._staged.is_due = True
+            self._staged = None
 
     # Resolving
 

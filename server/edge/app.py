@@ -78,6 +78,8 @@ M_TRIM_THRESHOLD: Final = -1
 M_TOP_PAD: Final = -2
 M_MMAP_THRESHOLD: Final = -3
 KEEP_OCTETS: Final = 64 * 1024 * 1024
+# Above this a buffer that grows moves without being copied.
+MMAP_OCTETS: Final = 8 * 1024 * 1024
 TOP_PAD_OCTETS: Final = 1024 * 1024
 # About what a turn of the loop takes.
 SLICE_NS: Final = 300_000
@@ -150,7 +152,7 @@ def tune_process() -> None:
     ask_for_slice(SLICE_NS)
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, KEEP_OCTETS)
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_OCTETS)
         libc.mallopt(M_TRIM_THRESHOLD, KEEP_OCTETS)
         libc.mallopt(M_TOP_PAD, TOP_PAD_OCTETS)
     gc.set_threshold(50000, 20, 100)

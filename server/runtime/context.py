@@ -30,8 +30,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
+class StagedContent(Protocol):
+    """A large content that is written in pieces, before the block that is to hold it."""
+
+    raw: bytes
+    is_due: bool
+    """Set when the next block is to hold it, or none is."""
+
+    def go_on(self, is_over: Callable[[], bool]) -> bool:
+        """Write pieces of it until it is over; whether there is nothing left to write."""
+
+
 class MessageLog(Protocol):
     """The journal, as publishing and settling need it."""
+
+    next_lsn: int
 
     @property
     def unsynced_bytes(self) -> int:
@@ -48,6 +61,9 @@ class MessageLog(Protocol):
 
     def barrier(self) -> int:
         """An LSN that is synced once everything buffered so far is."""
+
+    def stage(self, raw: bytes) -> StagedContent | None:
+        """Begin to write a large content that is to be stored; None if that is not worth it."""
 
 
 class Waiter(Protocol):

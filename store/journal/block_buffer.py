@@ -145,12 +145,15 @@ class Pending:
         left.marks, left.marks_before = self.marks, self.marks_before
         return left
 
-    def encode(self, routes: Sequence[bytes], notes: Sequence[bytes]) -> tuple[list[bytes], int]:
+    def encode(
+        self, routes: Sequence[bytes], notes: Sequence[bytes], padding: Sequence[bytes] = ()
+    ) -> tuple[list[bytes], int]:
         """Return the sections in the order replay takes them, and their octets.
 
         Args:
             routes: entries of the routes that are logged with it
             notes: whole sections about notes
+            padding: a section in front of the contents
         """
         parts: list[bytes] = []
         if self.defines:
@@ -175,6 +178,7 @@ class Pending:
             marks = [number for pair in self.marks.items() for number in pair]
             put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
         parts += notes
+        parts += padding
         length = sum(map(len, parts))
         if self.raws or self.moved_raws:
             raws = self.raws + self.moved_raws if self.moved_raws else self.raws

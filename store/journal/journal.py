@@ -43,6 +43,7 @@ from vouchmq.store.journal.segment import Segment, summary_name
 from vouchmq.store.journal.segment_pool import FileTask
 from vouchmq.store.journal.segments import ChainState, SegmentChain, SyncScope
 from vouchmq.store.journal.snapshot import Snapshot
+from vouchmq.store.journal.staging import StagedContent
 from vouchmq.store.reading.index import Index, SegmentIndex
 from vouchmq.store.reading.reader import NO_LIMIT, FetchedRun, Reader
 from vouchmq.store.recovery.summary_writer import Summarizer
@@ -231,6 +232,14 @@ class Journal:
             self._turn.marks_before.setdefault(queue_id, before)
             self._all_marks[queue_id] = self._turn.marks[queue_id] = lsn
 
+    def stage(self, raw: bytes) -> StagedContent | None:
+        """Begin to write a large content now, in pieces; None: `append_run` is as good.
+
+        Call `go_on` of it until there is nothing left, set `is_due`, give the very same object to
+        `append_run` and call `write`. Who does not want it any more sets `is_due` as well.
+        """
+        return self._chain.stage(raw)
+
     def define(self, record: bytes) -> int:
         """Buffer a change of definitions; return its LSN. Spec: DURABLE-02"""
         self._turn.defines.append(record)
@@ -336,12 +345,15 @@ class Journal:
         turn, notes = self._turn, self._notes
         if notes.is_busy:
             notes.prepare()
+        staging = self._chain.staging
         wants_sync = turn.asks_for_sync
         if not (wants_sync or turn.has_riders or notes.has_buffered):
             if notes.is_busy:
                 # Nothing that was decided waits to be written.
                 notes.count()
                 self._look_after()
+            if staging:
+                staging.sweep()
             return self.written_lsn
         if turn.runs:
             turn.written_ms = self._wall_ms()
@@ -350,6 +362,9 @@ class Journal:
             self._write_block()
         except OSError as error:
             raise self._forget_block(error) from error
+        finally:
+            if staging:
+                staging.sweep()
         try:
             self._count_block()
         finally:
@@ -375,9 +390,13 @@ class Journal:
     def _write_block(self) -> None:
         payload, length = self._encode()
         brings_new = self._turn.brings_new
-        if not self._chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new):
+        chain = self._chain
+        staged = chain.staging.take(self._turn.raws) if chain.staging else None
+        fits = chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new)
+        if staged is not None or not fits:
             need = records.HEADER_SIZE + length + self._routes_size()
-            self._begin_segment(need, self._snapshot.records(), brings_new=brings_new)
+            definitions = self._snapshot.records()
+            staged = self._begin_segment(need, definitions, brings_new=brings_new, staged=staged)
             self._notes.sweep()
             # Routes are logged once per segment: all those in use now need it again.
             self._keep_routes(set())
@@ -385,14 +404,30 @@ class Journal:
             self._new_routes = list(self._route_keys)
             self._routes_until = _ROUTES_AGAIN_BYTES
             payload, length = self._encode()
-        self._append(payload, length)
+            if staged is not None:
+                payload, length = self._encode_around(staged, length)
+        self._append(payload, length, staged)
 
-    def _append(self, payload: list[bytes], length: int) -> None:
+    def _encode_around(self, staged: StagedContent, length: int) -> tuple[list[bytes], int]:
+        """Return sections of which `staged` comes to stand where it is; they had this length."""
+        lead = self._chain.active.offset + records.HEADER_SIZE + length - self._behind(staged)
+        zeros = bytes(staged.start - lead - records.SECTION_SIZE)
+        return self._encode(records.pack_section(records.PADDING, 0, zeros))
+
+    def _behind(self, staged: StagedContent) -> int:
+        """Octets of contents of the next block from this one on."""
+        raws = self._turn.raws
+        at = next(at for at, raw in enumerate(raws) if raw is staged.raw)
+        return sum(map(len, raws[at:])) + sum(map(len, self._turn.moved_raws))
+
+    def _append(
+        self, payload: list[bytes], length: int, staged: StagedContent | None = None
+    ) -> None:
         first_lsn = self.written_lsn + 1
         offset = self._chain.active.offset
         # The scan looks into few kinds of blocks; this one must be among them.
         kind = records.CHECKPOINT if self._turn.retired_early else records.BATCH
-        size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind)
+        size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind, staged)
         self.unsynced_bytes += size
         self.written_lsn = self.next_lsn - 1
         moves = self._turn.moves
@@ -406,19 +441,34 @@ class Journal:
         )
 
     def _begin_segment(
-        self, need: int, definitions: list[bytes], *, brings_new: bool = False
-    ) -> None:
+        self,
+        need: int,
+        definitions: list[bytes],
+        *,
+        brings_new: bool = False,
+        staged: StagedContent | None = None,
+    ) -> StagedContent | None:
+        """Begin a segment, with what is `staged` if there is room around it: then return that."""
         # As they are without the block behind this head: should it be lost, nobody has seen what
         # it hands out, and its LSNs are given again.
         marks = self._all_marks | self._turn.marks_before
         chain = self._chain
         retired_early = chain.retired_early
         head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, retired_early)
-        self.unsynced_bytes += chain.begin(head, need, self.written_lsn + 1, brings_new=brings_new)
+        if staged is not None:
+            behind = self._behind(staged)
+            lead = 2 * records.SECTION_SIZE + records.HEADER_SIZE + sum(map(len, head)) + need
+            if not staged.has_room(lead - behind, behind):
+                chain.staging.drop(staged)
+                staged = None
+        self.unsynced_bytes += chain.begin(
+            head, need, self.written_lsn + 1, brings_new=brings_new, staged=staged
+        )
         rested = (chain.resting[-1], self._index.active) if chain.resting else None
         self._summarizer.begin(rested, chain.gaps, retired_early, marks)
         begun = self._chain.active
         self._index.begin(SegmentIndex(begun.generation, begun.name, begun.salt, begun.first_lsn))
+        return staged
 
     def learn_definitions(self) -> None:
         """Ask for all definitions now, while nobody is served, rather than when a segment begins.
@@ -457,14 +507,14 @@ class Journal:
         """
         return self._reader.fetch_runs(lsns, limit_bytes)
 
-    def _encode(self) -> tuple[list[bytes], int]:
+    def _encode(self, padding: Sequence[bytes] = ()) -> tuple[list[bytes], int]:
         keys = self._route_keys
         # Told for the second time.
         again = sorted(self._told_once & self._turn.route_numbers) if self._told_once else []
         self._routes_again = again
         routes = [records.pack_route(n, *keys[n]) for n in (*self._new_routes, *again)]
         notes = self._notes.encode() if self._notes.has_buffered else ()
-        return self._turn.encode(routes, notes)
+        return self._turn.encode(routes, notes, padding)
 
     def _routes_size(self) -> int:
         """Upper bound, in octets, of logging every buffered route again."""

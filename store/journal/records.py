@@ -89,6 +89,8 @@ MOVES_WRITTEN: Final = 24
 # this bit may be skipped by a reader that does not know it, one below may not.
 SKIPPABLE: Final = 0x8000_0000
 POSITIONS: Final = SKIPPABLE | 25
+# Zeros: what follows is to stand at a certain place.
+PADDING: Final = SKIPPABLE | 26
 _KNOWN: Final = frozenset(
     {*range(SEGMENT_INFO, KNOWN_GAPS + 1), *range(RETIRED, MOVES_WRITTEN + 1), POSITIONS}
 )
@@ -97,6 +99,11 @@ _KNOWN: Final = frozenset(
 read_section_header: Final = _SECTION.unpack_from
 
 _BIG_ENDIAN: Final = sys.byteorder == "big"
+
+# The polynomial of the checksum, lowest power in the highest bit, as all below.
+_POLYNOMIAL: Final = 0xEDB8_8320
+_ONE: Final = 1 << 31
+_ONE_OCTET: Final = 1 << 23
 
 
 class BlockHeader(NamedTuple):
@@ -122,13 +129,46 @@ class Section(NamedTuple):
     end: int
 
 
-def seal(header: BlockHeader, payload: Sequence[bytes]) -> bytes:
-    """Return the 80 octets that go in front of `payload`, checksum included."""
+def seal(
+    header: BlockHeader, payload: Sequence[bytes], known: tuple[bytes, int] = (b"", 0)
+) -> bytes:
+    """Return the 80 octets that go in front of `payload`, checksum included.
+
+    Args:
+        header: everything else
+        payload: what follows
+        known: one of its parts, and the checksum of that
+    """
     rest = _REST.pack(*header)
     crc = crc32(rest)
     for part in payload:
-        crc = crc32(part, crc)
+        crc = join_checksums(crc, known[1], len(part)) if part is known[0] else crc32(part, crc)
     return _LEAD.pack(MAGIC, FORMAT_VERSION, crc) + rest
+
+
+def join_checksums(first: int, second: int, length: int) -> int:
+    """Return the checksum of two rows of octets from theirs; the second has this length.
+
+    To go on with a checksum is to multiply it by x to the power of the bits that follow.
+    """
+    power, factor = _ONE_OCTET, _ONE
+    while length:
+        if length & 1:
+            factor = _multiply(power, factor)
+        power = _multiply(power, power)
+        length >>= 1
+    return _multiply(factor, first) ^ second
+
+
+def _multiply(a: int, b: int) -> int:
+    """Return the product of two polynomials over two elements, modulo the one above."""
+    product = 0
+    while a:
+        if a & _ONE:
+            product ^= b
+        a = a << 1 & 0xFFFF_FFFF
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
 
 
 def read_block(buffer: bytes, offset: int, generation: int, salt: int | None) -> BlockHeader | None:

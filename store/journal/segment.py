@@ -11,6 +11,7 @@ from typing import Final
 
 from vouchmq.store.disk import DiskFile
 from vouchmq.store.errors import SettledTwice
+from vouchmq.store.journal.staging import StagedContent
 from vouchmq.store.lsn_spans import Spans
 from vouchmq.store.settled_lsns import Settled
 
@@ -122,6 +123,15 @@ class Segment:
     def append(self, parts: Sequence[bytes], size: int) -> None:
         """Write `parts`, together `size` octets, at the end. A failure moves nothing."""
         self._open_file().write(parts, self.offset)
+        self.offset += size
+
+    def append_around(self, parts: Sequence[bytes], size: int, content: StagedContent) -> None:
+        """Write the same, one of which stands there already. A failure moves nothing."""
+        at = next(at for at, part in enumerate(parts) if part is content.raw)
+        file = self._open_file()
+        if at + 1 < len(parts):
+            file.write(parts[at + 1 :], content.end)
+        file.write(parts[:at], self.offset)
         self.offset += size
 
     def note_outer(self, offset: int) -> None:

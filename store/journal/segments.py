@@ -19,6 +19,7 @@ from vouchmq.store.journal import records
 from vouchmq.store.journal.segment import Segment, summary_name
 from vouchmq.store.journal.segment_map import SegmentMap
 from vouchmq.store.journal.segment_pool import FileTask, SegmentPool
+from vouchmq.store.journal.staging import StagedContent, Staging
 
 DAMAGED_SUFFIX: Final = ".damaged"
 # From this average on the parts go to the kernel one by one instead of being joined:
@@ -93,6 +94,7 @@ class SegmentChain:
         self._block_offset = 0
         self._retired: list[tuple[Segment, int]] = []
         self._segment_pool = SegmentPool(disk, segment_size_bytes)
+        self.staging = Staging(disk, self._segment_pool)
 
     # Blocks.
 
@@ -153,18 +155,24 @@ class SegmentChain:
         first_lsn: int,
         next_lsn: int,
         kind: int = records.BATCH,
+        staged: StagedContent | None = None,
     ) -> int:
         """Write one block at the end of the active segment; return its size in octets.
+
+        Of what it holds `staged` is there already.
 
         Raises:
             OSError: nothing was written, or something that `wipe_header` will wipe.
         """
         active = self.active
-        block = self._seal(active, kind, payload, length, first_lsn, next_lsn)
+        block = self._seal(active, kind, payload, length, first_lsn, next_lsn, staged)
         size = records.HEADER_SIZE + length
         self._needs_wipe = True
         self._block_offset = active.offset
-        active.append(block, size)
+        if staged is None:
+            active.append(block, size)
+        else:
+            active.append_around(block, size, staged)
         self.appended_bytes += size
         self._needs_wipe = False
         self._note_block(active)
@@ -193,6 +201,7 @@ class SegmentChain:
         length: int,
         first_lsn: int,
         next_lsn: int,
+        staged: StagedContent | None = None,
     ) -> list[bytes]:
         header = records.BlockHeader(
             kind=kind,
@@ -206,6 +215,8 @@ class SegmentChain:
             first_lsn=first_lsn,
             next_lsn=next_lsn,
         )
+        if staged is not None:
+            return [records.seal(header, payload, (staged.raw, staged.crc)), *payload]
         if len(payload) > 1 and length < _JOIN_BELOW_BYTES * len(payload):
             payload = [b"".join(payload)]
         return [records.seal(header, payload), *payload]
@@ -336,11 +347,18 @@ class SegmentChain:
         return active.has_room(size) and not is_closed
 
     def begin(
-        self, head: Sequence[bytes], need: int, first_lsn: int, *, brings_new: bool = True
+        self,
+        head: Sequence[bytes],
+        need: int,
+        first_lsn: int,
+        *,
+        brings_new: bool = True,
+        staged: StagedContent | None = None,
     ) -> int:
         """Begin a segment that takes over, with room for `need` octets behind its head.
 
         A disk that has no room for a usual one gets a smaller one if nothing new is brought.
+        If there is a `staged` content, its file becomes the segment.
 
         Returns:
             the size of the head block in octets
@@ -359,7 +377,12 @@ class SegmentChain:
             max(self._segment_pool.size_bytes, size + need),
         )
         self._is_directory_dirty = True
-        file = segment.file = self._make_file(segment, size + need, brings_new=brings_new)
+        if staged is None:
+            file = self._make_file(segment, size + need, brings_new=brings_new)
+        else:
+            segment.size_bytes = staged.size_bytes
+            file = self.staging.become(staged, segment.name)
+        segment.file = file
         try:
             # A head hands out no LSN: those that are buffered belong to the block behind it.
             block = self._seal(segment, records.HEAD, head, length, first_lsn, first_lsn)
@@ -502,8 +525,13 @@ class SegmentChain:
         self.disk.rename(segment.name, segment.name + DAMAGED_SUFFIX)
         self._is_directory_dirty = True
 
+    def stage(self, raw: bytes) -> StagedContent | None:
+        """Begin to write a large content before its block; None if it is not worth it."""
+        return self.staging.begin(raw, self.active.head_bytes, self.tail_room_bytes)
+
     def close(self) -> None:
         """Close all files."""
+        self.staging.close()
         for segment in self._segments:
             if segment.file is not None:
                 segment.file.close()

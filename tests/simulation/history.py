@@ -21,7 +21,9 @@ from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
 from vouchmq.server.broker.paging import pager
 from vouchmq.server.broker.queues import ready_list
+from vouchmq.server.channel import publish
 from vouchmq.store.errors import StoreError
+from vouchmq.store.journal.staging import StagedContent
 
 STEPS = 400
 # A ledger is read as a whole in the end.
@@ -65,10 +67,21 @@ def quiet_logs(bugs: list[BaseException]) -> Iterator[None]:
         structlog.configure(**was)
 
 
+def one_piece(
+    content: StagedContent,
+    _is_over: object,
+    go_on: Callable[[StagedContent, Callable[[], bool]], bool] = StagedContent.go_on,
+) -> bool:
+    """Write a piece, as if that had used up the time there was: others come before the next."""
+    return go_on(content, lambda: True)
+
+
 @contextmanager
 def small_pages() -> Iterator[None]:
-    """Queues of a few hundred octets are worth paging here."""
+    """Queues of a few hundred octets are worth paging here, and contents worth staging."""
     with ExitStack() as patches:
+        patches.enter_context(patch.object(publish, "LARGE_OCTETS", 300))
+        patches.enter_context(patch.object(StagedContent, "go_on", one_piece))
         for room in (pager, ready_list):
             patches.enter_context(patch.object(room, "LEAST_OCTETS", 400))
             patches.enter_context(patch.object(room, "TAIL_OCTETS", 1200))

@@ -28,6 +28,7 @@ from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import UnsupportedFormat, WriteFailed
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.journal.segments import SegmentChain
+from vouchmq.store.journal.staging import StagedContent
 from vouchmq.store.recovery.recover import Recovered, open_journal
 from vouchmq.store.sync.group_commit import GroupCommit
 from vouchmq.store.sync.worker import Completion, SyncInline, sync_all
@@ -139,6 +140,9 @@ class StoreModel:
             wall_ms=self._now_ms,
             whole_bytes=self.whole_bytes,
         )
+        self.staged: StagedContent | None = None
+        self.journal.chain.staging.room_bytes = 2000
+        self.journal.chain.staging.piece_bytes = 1000
         self._watch(self.journal)
         self.compactor = Compactor(self.journal, _refuse_spoiled)
         self.commit = GroupCommit(
@@ -199,12 +203,24 @@ class StoreModel:
         for size in sizes:
             self.counter += 1
             raws.append((b"%d|" % self.counter).ljust(size, b"x"))
+        staged = self.staged
+        if staged is not None and staged.go_on(lambda: True):
+            raws.append(staged.raw)
+            staged.is_due, self.staged = True, None
         first = self.journal.append_run(ids, tail, raws)
         for lsn, raw in enumerate(raws, start=first):
             for queue_id in ids:
                 self.contents[queue_id, lsn] = (raw, tail)
                 self.live.add((queue_id, lsn))
                 self.block.copies.add((queue_id, lsn))
+
+    def stage(self, size: int) -> None:
+        """Begin to write a content that a later publish stores; or give that up."""
+        if self.staged is not None:
+            self.staged.is_due, self.staged = True, None
+            return
+        self.counter += 1
+        self.staged = self.journal.stage((b"%d|" % self.counter).ljust(size, b"y"))
 
     def take(self, count: int) -> None:
         self.journal.take(count)
@@ -574,6 +590,8 @@ def _publish(model: StoreModel, draw: random.Random) -> None:
     model.publish(queue_ids, [draw.choice((20, 60, 300)) for _ in range(draw.randint(1, 4))])
     if draw.random() < 0.02:
         model.publish(queue_ids, [6000])
+    if draw.random() < 0.1:
+        model.stage(draw.choice((1500, 2500, 9000)))
 
 
 def _settle(model: StoreModel, draw: random.Random) -> None:

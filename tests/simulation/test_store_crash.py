@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,7 +20,7 @@ from tests.simulation.store_model import StoreModel, run_random
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.disk import Syncable
 from vouchmq.store.errors import StoreError
-from vouchmq.store.journal import block_buffer, journal, records, segments
+from vouchmq.store.journal import block_buffer, journal, records, segments, staging
 from vouchmq.store.journal.end_mark import EndMark, EndMarkFile
 from vouchmq.store.journal.notes import Notes
 from vouchmq.store.journal.segment import Segment
@@ -48,6 +49,11 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(queue_ids=st.sets(_queue, min_size=1, max_size=3), sizes=_sizes)
     def publish(self, queue_ids: set[int], sizes: list[int]) -> None:
         self.model.publish(sorted(queue_ids), sizes)
+
+    @precondition(is_up)
+    @rule(size=st.sampled_from((1500, 2500, 9000)))
+    def stage(self, size: int) -> None:
+        self.model.stage(size)
 
     @precondition(is_up)
     @rule(count=st.integers(1, 9))
@@ -202,6 +208,30 @@ def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(journal.Journal, "begin_sync", early)
     monkeypatch.setattr(StoreModel, "request_sync", request_first)
     monkeypatch.setattr(StoreModel, "write", write)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_staged_content_that_is_not_written_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def careless(self: staging.StagedContent, _is_over: object) -> bool:
+        self.crc, self._written = crc32(self.raw), len(self.raw)
+        self.file.write([self.raw[:-1]], self.start)
+        return True
+
+    monkeypatch.setattr(staging.StagedContent, "go_on", careless)
+    assert first_failing_seed() is not None
+
+
+def test_harness_catches_a_staged_content_in_the_wrong_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unpadded(
+        self: journal.Journal, staged: staging.StagedContent, _length: int
+    ) -> tuple[list[bytes], int]:
+        return self._encode()
+
+    monkeypatch.setattr(journal.Journal, "_encode_around", unpadded)
     assert first_failing_seed() is not None
 
 

@@ -284,7 +284,7 @@ class World:
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
-        return start_broker(
+        runtime = start_broker(
             self.settings,
             disk,
             worker,
@@ -296,6 +296,9 @@ class World:
                 fatal=self._fatal if disk is self.disk else ignore,
             ),
         )
+        staging = runtime.journal.chain.staging
+        staging.room_bytes, staging.piece_bytes = 1000, 128
+        return runtime
 
     def _watch_journal(self) -> None:
         journal, write = self.runtime.journal, self.runtime.journal.write

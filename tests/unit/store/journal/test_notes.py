@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -153,7 +154,7 @@ def test_notes_are_carried_on_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch)
     sizes: list[int] = []
     append = SegmentChain.append
 
-    def watched(self: SegmentChain, payload: Sequence[bytes], length: int, *rest: int) -> int:
+    def watched(self: SegmentChain, payload: Sequence[bytes], length: int, *rest: Any) -> int:
         sizes.append(length)
         return append(self, payload, length, *rest)
 
