@@ -156,7 +156,7 @@ def _idle_lines(
             for entry in judged
             if (entry.target.scenario, entry.target.value) == (IDLE, value)
         ]
-        texts = [_number(cell) if cell is not None else "-" for cell in cells.values()]
+        texts = [number(cell) if cell is not None else "-" for cell in cells.values()]
         yield [IDLE, value, *texts, *_ratio_texts(cells), *_demand(about)]
 
 
@@ -178,8 +178,8 @@ def _spread_text(spread: Spread | None) -> str:
     if spread is None:
         return "-"
     if spread.low == spread.high:
-        return _number(spread.median)
-    return f"{_number(spread.median)} ({_number(spread.low)} - {_number(spread.high)})"
+        return number(spread.median)
+    return f"{number(spread.median)} ({number(spread.low)} - {number(spread.high)})"
 
 
 def _ratio_texts(measured: Mapping[str, float | None]) -> list[str]:
@@ -188,7 +188,8 @@ def _ratio_texts(measured: Mapping[str, float | None]) -> list[str]:
     return ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Write a figure with three digits, or all of a large one."""
     if value >= 10_000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if value >= 1_000 else f"{value:.3g}"

@@ -78,7 +78,7 @@ class Publisher:
     stamped: bool = False
     """Bodies begin with the time of sending, for the latency end to end."""
     properties: tuple[bytes, ...] = ()
-    """Property blocks (`frames.properties`) in turn, all of one length; none: the delivery mode."""
+    """Property blocks (`frames.properties`) in turn; none: the delivery mode alone."""
     has_numbers: bool = False
     """Where a block holds `frames.NUMBER` each message gets another number, 16 hex digits."""
     messages: tuple[Message, ...] = ()
