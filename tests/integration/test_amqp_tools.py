@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 
 from tests.conftest import Names
 from tests.integration.samples import FULL_FRAME, MIB, body_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(
     shutil.which("amqp-publish") is None, reason="Debian's amqp-tools is not installed"
@@ -87,16 +87,10 @@ def test_a_failing_command_leaves_the_message_redelivered(tool: Tool, url: str, 
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 5
-    while ready(url, queue) != (0, 1):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.1)
+    wait_until(lambda: ready(url, queue) == (0, 1), "it is not delivered")
     os.killpg(consumer.pid, signal.SIGKILL)
     consumer.wait(LIMIT_S)
-    while ready(url, queue) != (1, 0):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: ready(url, queue) == (1, 0), "it does not come back")
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         method, _, body = connection.channel().basic_get(queue, auto_ack=True)
     assert (body, method.redelivered) == (b"held", True)
@@ -124,14 +118,15 @@ def test_exclusive_queue_bound_to_an_exchange(tool: Tool, url: str, names: Names
             stderr=subprocess.PIPE,
         )
         channel.confirm_delivery()
-        deadline = time.monotonic() + 5
-        while True:
+
+        def is_routed() -> bool:
             try:
                 channel.basic_publish(exchange, "logs.first", b"first\n", mandatory=True)
-                break
             except pika.exceptions.UnroutableError:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+                return False
+            return True
+
+        wait_until(is_routed, "nothing is bound")
         channel.basic_publish(exchange, "other", b"other\n")
         channel.basic_publish(exchange, "logs", b"second\n")
         out, problems = consumer.communicate(timeout=LIMIT_S)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import Names
 from tests.integration.broker_process import Broker, BrokerProcess
+from tests.waiting import LIMIT_S
 from vouchmq.kit.bulk import (
     BulkChannel,
     BulkClosed,
@@ -273,9 +274,8 @@ def test_a_deleted_queue_cancels_its_consumer(connection: BulkConnection, names:
     tag = consumer.consume(queue, tag="mine")
     assert tag == "mine"
     other.delete(queue)
-    began = time.monotonic()
-    assert consumer.wait(1, 5.0) == []
-    assert time.monotonic() - began < 4
+    # It would wait longer than a test may take.
+    assert consumer.wait(1, 10 * LIMIT_S) == []
     assert consumer.cancelled == "mine"
     assert consumer.ended is None
 
@@ -362,7 +362,7 @@ def test_one_thread_reads_while_another_settles(connection: BulkConnection, name
     try:
         channel.consume(queue)
         bodies: list[bytes] = []
-        deadline = time.monotonic() + 8
+        deadline = time.monotonic() + LIMIT_S
         while len(bodies) < count and time.monotonic() < deadline:
             run = channel.take(100)
             if not run:

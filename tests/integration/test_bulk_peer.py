@@ -19,7 +19,7 @@ from tests.integration.scripted_peer import (
     delivery,
     published,
 )
-from tests.waiting import Lateness, wait_until
+from tests.waiting import LIMIT_S, wait_until
 from vouchmq.kit.bulk import BulkChannel, BulkClosed, BulkConnection, BulkError, BulkTimeout
 from vouchmq.kit.bulk.confirms import Row
 from vouchmq.kit.bulk.methods import method_frame
@@ -103,11 +103,11 @@ def test_a_peer_without_plain_is_named() -> None:
 
 
 def test_a_peer_that_says_nothing_is_given_up_in_time() -> None:
-    with Lateness() as lateness, ScriptedPeer(wait_quietly, logs_in=False) as peer:
+    with ScriptedPeer(wait_quietly, logs_in=False) as peer:
         began = time.monotonic()
         with pytest.raises(BulkClosed, match="no answer in time"):
             BulkConnection.open(peer.url, connect_timeout_s=0.3)
-        assert 0.2 < time.monotonic() - began < 2 + lateness.allowance_s
+        assert time.monotonic() - began > 0.2
 
 
 def test_something_else_than_amqp_is_named() -> None:
@@ -140,12 +140,13 @@ def test_urls_are_tried_in_their_order() -> None:
 
 
 def test_a_silent_broker_is_given_up_after_two_heartbeats() -> None:
-    with Lateness() as lateness, ScriptedPeer(wait_quietly, heartbeat_s=1) as peer:
+    with ScriptedPeer(wait_quietly, heartbeat_s=1) as peer:
         connection = BulkConnection.open(peer.url)
         began = time.monotonic()
         with pytest.raises(BulkClosed, match="nothing heard for 2 s, heartbeat 1 s"):
-            connection.poll(10.0)
-        assert 1.5 < time.monotonic() - began < 4 + lateness.allowance_s
+            # Longer than a test may take.
+            connection.poll(10 * LIMIT_S)
+        assert time.monotonic() - began > 1.5
         with pytest.raises(BulkClosed, match="nothing heard"):
             connection.channel()
 
@@ -154,26 +155,16 @@ def test_heartbeats_are_sent_while_waiting_and_by_beat() -> None:
     beats: list[float] = []
 
     def script(session: Session) -> None:
-        deadline = time.monotonic() + 2.4
-        for read in session.frames(2.0):
+        for read in session.frames(LIMIT_S):
             if isinstance(read, heartbeat.Heartbeat):
                 beats.append(time.monotonic())
                 session.send(b"\x08\x00\x00\x00\x00\x00\x00\xce")
-            if time.monotonic() > deadline:
-                return
 
     with ScriptedPeer(script, heartbeat_s=1) as peer:
         connection = BulkConnection.open(peer.url)
-        until = time.monotonic() + 1.3
-        while time.monotonic() < until:
-            connection.poll(0.3)
-        assert len(beats) >= 2
+        wait_until(lambda: len(beats) >= 2, between=lambda: connection.poll(0.3))
         had = len(beats)
-        until = time.monotonic() + 1.3
-        while time.monotonic() < until:
-            connection.beat()
-            time.sleep(0.05)
-        wait_until(lambda: len(beats) >= had + 2)
+        wait_until(lambda: len(beats) >= had + 2, between=connection.beat)
         connection.close()
 
 
@@ -282,12 +273,11 @@ def test_a_cancel_by_the_broker_ends_the_waiting() -> None:
         session.expect(amqp.Basic.CancelOk)
         wait_quietly(session)
 
-    with Lateness() as lateness, ScriptedPeer(script) as peer:
+    with ScriptedPeer(script) as peer:
         channel = opened(peer)
-        began = time.monotonic()
-        assert [each[5] for each in channel.wait(9, 5.0)] == [b"last"]
-        assert channel.wait(9, 5.0) == []
-        assert time.monotonic() - began < 3 + lateness.allowance_s
+        # It would wait longer than a test may take.
+        assert [each[5] for each in channel.wait(9, 10 * LIMIT_S)] == [b"last"]
+        assert channel.wait(9, 10 * LIMIT_S) == []
         assert channel.cancelled == "c-7"
         channel.connection.close()
 
@@ -550,9 +540,11 @@ def test_a_broker_that_stops_reading_is_given_up() -> None:
 
 
 def test_another_thread_may_call_and_write_while_one_polls() -> None:
+    rounds = 80
+
     def script(session: Session) -> None:
         channel = session.open_channel()
-        for _ in range(20):
+        for _ in range(rounds):
             session.expect(amqp.Basic.Qos)
             session.send(delivery(channel, 1, b"x"))
             session.expect(amqp.Basic.Ack)
@@ -569,7 +561,7 @@ def test_another_thread_may_call_and_write_while_one_polls() -> None:
         thread = threading.Thread(target=pump)
         thread.start()
         began = time.monotonic()
-        for _ in range(20):
+        for _ in range(rounds):
             channel.fence()
             wait_until(lambda: channel.arrived[0] == 1)
             channel.ack(channel.take(1)[0][0])
@@ -577,5 +569,5 @@ def test_another_thread_may_call_and_write_while_one_polls() -> None:
         is_over.set()
         thread.join()
         channel.connection.close()
-    # Whoever waits is woken by the thread that reads, not by its own clock.
-    assert took < 3
+    # Whoever waits is woken by the thread that reads, not by its own clock: that would be 40 s.
+    assert took < 20

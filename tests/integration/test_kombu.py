@@ -27,7 +27,7 @@ def connection(url: str) -> Iterator[kombu.Connection]:
 
 
 def drain_until(
-    connection: kombu.Connection, claim: Callable[[], bool], limit_s: float = 5.0
+    connection: kombu.Connection, claim: Callable[[], bool], limit_s: float = LIMIT_S
 ) -> None:
     """Let kombu work until the claim holds."""
     deadline = time.monotonic() + limit_s

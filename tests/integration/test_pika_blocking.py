@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -431,13 +430,12 @@ def test_exclusive_queue_belongs_to_its_connection(
 
 
 def _eventually_ready(channel: BlockingChannel, queue: str) -> int:
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        count: int = channel.queue_declare(queue, passive=True).method.message_count
-        if count:
-            return count
-        time.sleep(0.01)
-    return 0
+    def count() -> int:
+        ready: int = channel.queue_declare(queue, passive=True).method.message_count
+        return ready
+
+    wait_until(count, "nothing is ready")
+    return count()
 
 
 def test_auto_delete_queue_goes_with_its_last_consumer(
