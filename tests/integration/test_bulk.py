@@ -219,7 +219,7 @@ def test_without_confirms_it_waits_until_the_broker_has_it(
 
 
 def test_an_exchange_that_is_missing_ends_the_channel_only(
-    channel: BulkChannel, names: Names
+    connection: BulkConnection, channel: BulkChannel, names: Names
 ) -> None:
     missing = names("exchange")
     with pytest.raises(BulkClosed, match=f"404 NOT_FOUND - no exchange '{missing}'") as caught:
@@ -229,7 +229,7 @@ def test_an_exchange_that_is_missing_ends_the_channel_only(
     assert caught.value.published.confirmed == 0
     with pytest.raises(BulkClosed, match="404"):
         channel.qos(1)
-    assert channel.connection.channel().ended is None
+    assert connection.channel().ended is None
 
 
 def test_exchanges_bind_and_route(channel: BulkChannel, names: Names) -> None:

@@ -203,13 +203,15 @@ def test_a_close_of_a_channel_in_the_middle_of_a_body_spares_the_others() -> Non
 
     with ScriptedPeer(script) as peer:
         first = opened(peer)
-        second = first.connection.channel()
+        connection = first.connection
+        assert isinstance(connection, BulkConnection)
+        second = connection.channel()
         assert [each[5] for each in second.wait(1, 3.0)] == [b"other"]
         with pytest.raises(BulkClosed, match="406 PRECONDITION_FAILED - timeout") as caught:
             first.take(1)
         assert not caught.value.is_connection
-        assert first.connection.channel().ended is None
-        first.connection.close()
+        assert connection.channel().ended is None
+        connection.close()
 
 
 def test_a_broker_that_hangs_up_in_the_middle_of_a_body_is_lost() -> None:

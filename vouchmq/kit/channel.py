@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import aio_pika
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS, AMQPChannelError, AMQPError
@@ -23,22 +23,24 @@ from vouchmq.kit.unsettled import UnsettledDeliveries
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractConnection
 
-    from vouchmq.kit.message import Message
     from vouchmq.kit.redelivery import Arguments
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
-class Channel:
+class Channel(Generic[Item]):
     """A channel between its opening and its end; a new one is another object.
+
+    An `Item` is what the application is handed out of a delivery.
 
     Args:
         outer: aio-pika's channel, open
         on_lost: called once when the channel ends without `close()`
     """
 
-    def __init__(self, outer: aio_pika.Channel, on_lost: Callable[[Channel], None]) -> None:
-        self.ledger: UnsettledDeliveries[Message] = UnsettledDeliveries()
+    def __init__(self, outer: aio_pika.Channel, on_lost: Callable[[Channel[Item]], None]) -> None:
+        self.ledger: UnsettledDeliveries[Item] = UnsettledDeliveries()
         # The highest tag that has arrived, handed out or not.
         self.newest_tag = 0
         self._outer = outer
@@ -49,10 +51,10 @@ class Channel:
     async def open(
         cls,
         connection: AbstractConnection,
-        on_lost: Callable[[Channel], None],
+        on_lost: Callable[[Channel[Item]], None],
         *,
         confirms: bool = False,
-    ) -> Channel:
+    ) -> Channel[Item]:
         """Open a channel on a connection that is up; with `confirms` its publishes are confirmed.
 
         Raises:

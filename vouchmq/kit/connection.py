@@ -32,6 +32,8 @@ from vouchmq.kit.sources import Subscription, fresh_queue_name
 if TYPE_CHECKING:
     from aio_pika.abc import AbstractRobustConnection
 
+    from vouchmq.kit.message import MessageChannel
+
 PREFETCH: Final = 100
 RECONNECT_INTERVAL_S: Final = 1.0
 _DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
@@ -85,7 +87,7 @@ class Connection:
         self._receivers: list[Receiver] = []
         self._retries: dict[str, Retries] = {}
         self._publishing: Final = asyncio.Lock()
-        self._publisher: Channel | None = None
+        self._publisher: MessageChannel | None = None
         self._closing: Final = asyncio.Event()
 
     async def __aenter__(self) -> Connection:
@@ -232,8 +234,8 @@ class Connection:
     # What receivers call.
 
     async def open_channel(
-        self, on_lost: Callable[[Channel], None], *, confirms: bool = False
-    ) -> Channel:
+        self, on_lost: Callable[[MessageChannel], None], *, confirms: bool = False
+    ) -> MessageChannel:
         """A channel, as soon as the connection is up.
 
         Raises:
@@ -251,7 +253,9 @@ class Connection:
             raise IllegalStateError("the connection is closed")
         return await Channel.open(self._raw, on_lost, confirms=confirms)
 
-    async def declare_subscription(self, channel: Channel, subscription: Subscription) -> str:
+    async def declare_subscription(
+        self, channel: MessageChannel, subscription: Subscription
+    ) -> str:
         """An exclusive queue under the connection's policy, bound; its name.
 
         What fails for the last time is dropped: a queue of the moment has no dead letters.
@@ -286,7 +290,7 @@ class Connection:
         return kept, Retries(policy, queue)
 
     async def _declare_retries(
-        self, channel: Channel, queue: str, retries: Retries | None, *, exclusive: bool
+        self, channel: MessageChannel, queue: str, retries: Retries | None, *, exclusive: bool
     ) -> None:
         self._retries.pop(queue, None)
         if retries is None:
@@ -324,11 +328,11 @@ def _dead_letter_target(
     return f"{queue}.dlq" if policy is not None and policy.is_limited else None
 
 
-async def _declare_durable(channel: Channel, queue: str, arguments: Arguments) -> None:
+async def _declare_durable(channel: MessageChannel, queue: str, arguments: Arguments) -> None:
     await channel.declare(
         queue, durable=True, exclusive=False, auto_delete=False, arguments=arguments
     )
 
 
-def _ignore(_: Channel) -> None:
+def _ignore(_: MessageChannel) -> None:
     """Nobody needs to know that this channel has ended: the next call opens another."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from vouchmq.kit.channel import Channel, to_the_end
+from vouchmq.kit.channel import to_the_end
 from vouchmq.kit.errors import ChannelLostError, IllegalStateError, KitError, RefusedError
 from vouchmq.kit.message import Message
 from vouchmq.kit.modes import Mode, Options
@@ -24,7 +24,7 @@ from vouchmq.kit.sources import Callback, Source, Subscription
 if TYPE_CHECKING:
     import aio_pika
 
-    from vouchmq.kit.message import Settler
+    from vouchmq.kit.message import MessageChannel, Settler
 
 _log: Final = logging.getLogger("vouchmq.kit")
 # Between the end of a channel and the next attempt to open one.
@@ -38,10 +38,12 @@ Taken = tuple[Message, Callback | None]
 class Owner(Protocol):
     """What an intake needs of its connection."""
 
-    async def open_channel(self, on_lost: Callable[[Channel], None]) -> Channel:
+    async def open_channel(self, on_lost: Callable[[MessageChannel], None]) -> MessageChannel:
         """A channel, as soon as the connection is up."""
 
-    async def declare_subscription(self, channel: Channel, subscription: Subscription) -> str:
+    async def declare_subscription(
+        self, channel: MessageChannel, subscription: Subscription
+    ) -> str:
         """Make and bind an exclusive queue; its name."""
 
 
@@ -65,10 +67,10 @@ class Intake:
         settler: Settler,
         *,
         on_channel: Callable[[], None],
-        on_lost: Callable[[Channel], None],
+        on_lost: Callable[[MessageChannel], None],
         on_failed: Callable[[], None],
     ) -> None:
-        self.channel: Channel | None = None
+        self.channel: MessageChannel | None = None
         self.sources: list[Source] = []
         self.error: KitError | None = None
         self._owner: Final = owner
@@ -117,7 +119,7 @@ class Intake:
             if not await self._wait(deadline_s):
                 return None
 
-    async def current(self) -> Channel:
+    async def current(self) -> MessageChannel:
         """The channel, as soon as there is an open one.
 
         Raises:
@@ -162,7 +164,7 @@ class Intake:
         self._stirred.set()
         self._is_ready.set()
 
-    async def _consume(self, channel: Channel, source: Source) -> None:
+    async def _consume(self, channel: MessageChannel, source: Source) -> None:
         if source.subscription is not None:
             source.queue = await self._owner.declare_subscription(channel, source.subscription)
         if self._options.prefetch == 0:
@@ -174,7 +176,7 @@ class Intake:
         await channel.consume(source.queue, deliver, source.tag)
 
     def _deliver(
-        self, channel: Channel, source: Source, incoming: aio_pika.IncomingMessage
+        self, channel: MessageChannel, source: Source, incoming: aio_pika.IncomingMessage
     ) -> None:
         message = Message(
             incoming, source.queue, channel, self._settler, is_topic_like=source.is_topic_like
@@ -215,7 +217,7 @@ class Intake:
             return until_s != deadline_s
         return True
 
-    async def _set_up(self, channel: Channel) -> None:
+    async def _set_up(self, channel: MessageChannel) -> None:
         """Make a new channel what the old one was."""
         if self._options.mode is Mode.TRANSACTED:
             await channel.select()
@@ -225,14 +227,14 @@ class Intake:
         for source in self.sources:
             await self._consume(channel, source)
 
-    def _adopt(self, channel: Channel) -> None:
+    def _adopt(self, channel: MessageChannel) -> None:
         self.channel = channel
         self._on_channel()
         self._is_ready.set()
         if not channel.is_open:
             self._lost(channel)
 
-    def _lost(self, channel: Channel) -> None:
+    def _lost(self, channel: MessageChannel) -> None:
         """The channel has ended by itself: find another."""
         if channel is not self.channel:
             return

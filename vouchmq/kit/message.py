@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from vouchmq.kit.redelivery import COUNT_HEADER, EXCHANGE_HEADER, ROUTING_KEY_HEADER
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import aio_pika
 
     from vouchmq.kit.channel import Channel
+
+
+# The channel that a message must be settled on.
+MessageChannel: TypeAlias = "Channel[Message]"
 
 
 class Settler(Protocol):
@@ -44,7 +48,7 @@ class Message:
         self,
         incoming: aio_pika.IncomingMessage,
         queue: str,
-        channel: Channel,
+        channel: MessageChannel,
         settler: Settler,
         *,
         is_topic_like: bool,

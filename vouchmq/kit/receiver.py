@@ -29,8 +29,7 @@ from vouchmq.kit.sources import Callback, Source, Subscription
 if TYPE_CHECKING:
     import aio_pika
 
-    from vouchmq.kit.channel import Channel
-    from vouchmq.kit.message import Message
+    from vouchmq.kit.message import Message, MessageChannel
 
 _log: Final = logging.getLogger("vouchmq.kit")
 
@@ -362,7 +361,7 @@ class Receiver:
     def _channel_opened(self) -> None:
         self._settling.begin()
 
-    def _channel_lost(self, channel: Channel) -> None:
+    def _channel_lost(self, channel: MessageChannel) -> None:
         """A transaction ends with its channel (TX-12); whoever goes on with it must know."""
         if self._published_count or (self.mode is Mode.TRANSACTED and len(channel.ledger)):
             self._is_transaction_lost = True
@@ -371,7 +370,7 @@ class Receiver:
     def _failed(self) -> None:
         self._intake.spawn(self.close())
 
-    async def _transaction(self, call: str) -> Channel:
+    async def _transaction(self, call: str) -> MessageChannel:
         """The channel of the transaction that is under way."""
         self._require(Mode.TRANSACTED, call)
         if self._is_transaction_lost:

@@ -16,8 +16,7 @@ from vouchmq.kit.modes import Mode, Options
 from vouchmq.kit.retry import Publishing
 
 if TYPE_CHECKING:
-    from vouchmq.kit.channel import Channel
-    from vouchmq.kit.message import Message
+    from vouchmq.kit.message import Message, MessageChannel
     from vouchmq.kit.retry import Retries
 
 _log: Final = logging.getLogger("vouchmq.kit")
@@ -117,7 +116,7 @@ class Settling:
                 self._batch.deadline_s, lambda: self._spawn(self.flush(channel))
             )
 
-    async def flush(self, channel: Channel) -> None:
+    async def flush(self, channel: MessageChannel) -> None:
         """Send the ack for those that wait; nothing if the channel has ended."""
         self._stop_timer()
         tag = self._batch.take(asyncio.get_running_loop().time())
@@ -134,7 +133,7 @@ class Settling:
         else:
             await retries.settle(message, self._owner)
 
-    async def take_back(self, channel: Channel) -> None:
+    async def take_back(self, channel: MessageChannel) -> None:
         """Return everything that was handed out; a transaction is rolled back before.
 
         Where the kit keeps the delays, or the channel has no limit, each message is settled by
@@ -173,7 +172,7 @@ class Settling:
         if self._options.prefetch:
             await channel.limit(self._options.prefetch, of_channel=True)
 
-    def extend(self, channel: Channel) -> None:
+    def extend(self, channel: MessageChannel) -> None:
         """Ask for more once half of the prefetch is handled and unacknowledged.
 
         Spec: REDELIVER-39
@@ -189,7 +188,7 @@ class Settling:
             done = "commit()" if self._options.mode is Mode.TRANSACTED else "acknowledge()"
             _log.warning("%d messages in hand: nothing more comes before %s", count, done)
 
-    async def shrink(self, channel: Channel) -> None:
+    async def shrink(self, channel: MessageChannel) -> None:
         """Back to the plain prefetch, after everything was acknowledged."""
         if self._extension is not None:
             await self._end_extension()

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from vouchmq.kit.channel import Channel
-from vouchmq.kit.message import Message
+from vouchmq.kit.message import Message, MessageChannel
 from vouchmq.kit.modes import Mode, Options
 from vouchmq.kit.retry import Retries
 from vouchmq.kit.settling import Settling
@@ -90,7 +89,7 @@ class Bench:
 
     def __init__(self, options: Options, retries: FakeRetries | None = None) -> None:
         self.fake = FakeChannel()
-        self.channel = cast(Channel, self.fake)
+        self.channel = cast("MessageChannel", self.fake)
         self.dropped: list[int] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.settling = Settling(FakeOwner(retries), options, self._spawn, self.dropped.append)

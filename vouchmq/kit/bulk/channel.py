@@ -18,16 +18,17 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Exchange, Queue
 from pamqp.common import FieldValue
 
 from vouchmq.kit.bulk.columns import Columns, columns_of, rows_of
-from vouchmq.kit.bulk.confirms import Confirms, PublishResult, PublishWatch
+from vouchmq.kit.bulk.confirms import Confirms, PublishWatch
 from vouchmq.kit.bulk.errors import BulkClosed, BulkError, BulkTimeout
 from vouchmq.kit.bulk.frames import Delivery, Inbox
 from vouchmq.kit.bulk.methods import method_frame, named
 from vouchmq.kit.bulk.publish import AnyRow, Encoder
 from vouchmq.kit.bulk.publish_run import PublishRun
+from vouchmq.kit.bulk.result import PublishResult
 from vouchmq.protocol.constants import BASIC_ACK, BASIC_NACK, FRAME_END_OCTET, Ids
 
 if TYPE_CHECKING:
-    from vouchmq.kit.bulk import BulkConnection
+    from vouchmq.kit.bulk.ports import ConnectionPort
 
 Arguments: TypeAlias = "Mapping[str, object] | None"
 
@@ -55,7 +56,7 @@ class BulkChannel:
     and text the broker gave.
     """
 
-    def __init__(self, connection: BulkConnection, number: int, inbox: Inbox) -> None:
+    def __init__(self, connection: ConnectionPort, number: int, inbox: Inbox) -> None:
         self._connection = connection
         self._number = number
         self._inbox = inbox
@@ -83,7 +84,7 @@ class BulkChannel:
         return f"<BulkChannel {self._number}, {state}>"
 
     @property
-    def connection(self) -> BulkConnection:
+    def connection(self) -> ConnectionPort:
         """The connection it is on."""
         return self._connection
 

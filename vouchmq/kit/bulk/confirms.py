@@ -11,29 +11,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, TypeAlias
 
 from vouchmq.kit.bulk.errors import BulkError
 from vouchmq.kit.bulk.frames import Outcome, Returned
+from vouchmq.kit.bulk.result import PublishResult
 
 # exchange, routing key, properties as on the wire, body
 Row: TypeAlias = tuple[str, str, bytes, bytes]
-# row (-1: it could not be told which), reply code, reply text, exchange, routing key
-ReturnedRow: TypeAlias = tuple[int, int, str, str, str]
-
-
-@dataclass(slots=True)
-class PublishResult:
-    """What became of the rows of one `publish_many`; rows are counted from 0.
-
-    A returned row is confirmed too: the broker has done with it what it could.
-    """
-
-    confirmed: int = 0
-    nacked: list[int] = field(default_factory=list)
-    returned: list[ReturnedRow] = field(default_factory=list)
 
 
 class PublishWatch(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vouchmq.kit.bulk.confirms import PublishResult
+    from vouchmq.kit.bulk.result import PublishResult
 
 
 class BulkError(Exception):

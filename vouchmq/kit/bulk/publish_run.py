@@ -15,7 +15,7 @@ from vouchmq.kit.bulk.errors import BulkTimeout
 from vouchmq.kit.bulk.publish import CHUNK_ROWS, AnyRow, Encoder
 
 if TYPE_CHECKING:
-    from vouchmq.kit.bulk.channel import BulkChannel
+    from vouchmq.kit.bulk.ports import PublishingChannel
 
 
 class PublishRun:
@@ -23,7 +23,7 @@ class PublishRun:
 
     def __init__(
         self,
-        channel: BulkChannel,
+        channel: PublishingChannel,
         confirms: Confirms,
         window: int,
         timeout_s: float,

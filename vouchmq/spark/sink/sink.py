@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from vouchmq.kit.bulk import BulkChannel
-    from vouchmq.kit.bulk.confirms import ReturnedRow
+    from vouchmq.kit.bulk.result import ReturnedRow
 
 log = logging.getLogger(__name__)
 
