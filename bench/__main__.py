@@ -124,7 +124,8 @@ def start_servers(options: argparse.Namespace, work_dir: Path, stack: ExitStack)
         LAVINMQ: lambda: servers.lavinmq(options.lavinmq or "lavinmq", work_dir),
         "sink": lambda: servers.sink(work_dir),
     }
-    return [stack.enter_context(starters[name]()) for name in wanted_servers(options)]
+    started = [stack.enter_context(starters[name]()) for name in wanted_servers(options)]
+    return [servers.with_idle_connections(server) for server in started]
 
 
 def wanted_servers(options: argparse.Namespace) -> list[str]:

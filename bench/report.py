@@ -34,10 +34,11 @@ class Verdict:
 def verdicts(rows: Sequence[Row], servers: Sequence[Server]) -> list[Verdict]:
     """Judge every demand on the scenarios that were played, and on the idle servers."""
     found = [_judge(target, row) for row in rows for target in targets_of(row.scenario.name)]
-    idle = {server.name: idle_values(server).get("rss_mb") for server in servers}
-    return found + [
-        _verdict(target, idle.get(OURS), idle.get(target.peer)) for target in targets_of(IDLE)
-    ]
+    idle = {server.name: idle_values(server) for server in servers}
+    for target in targets_of(IDLE):
+        ours, theirs = (idle.get(name, {}).get(target.value) for name in (OURS, target.peer))
+        found.append(_verdict(target, ours, theirs))
+    return found
 
 
 def verdict_as_json(verdict: Verdict) -> dict[str, object]:
@@ -149,7 +150,7 @@ def _idle_lines(
     servers: Sequence[Server], names: Sequence[str], judged: Sequence[Verdict]
 ) -> Iterator[list[str]]:
     idle = {server.name: idle_values(server) for server in servers}
-    for value in ("rss_mb", "pss_mb"):
+    for value in ("rss_mb", "pss_mb", "connection_kb"):
         cells = {name: idle[name].get(value) for name in names}
         about = [
             entry

@@ -110,11 +110,14 @@ def as_json(
 
 
 def idle_values(server: Server) -> dict[str, float]:
-    """Memory of the server before the first scenario, in MiB."""
-    if server.idle is None:
-        return {}
-    rss, pss = server.idle.rss_bytes / MIB, server.idle.pss_bytes / MIB
-    return {"rss_mb": round(rss, 1), "pss_mb": round(pss, 1)}
+    """Memory of the server before the first scenario, and of one idle connection."""
+    values: dict[str, float] = {}
+    if server.idle is not None:
+        rss, pss = server.idle.rss_bytes / MIB, server.idle.pss_bytes / MIB
+        values |= {"rss_mb": round(rss, 1), "pss_mb": round(pss, 1)}
+    if server.connection_bytes is not None:
+        values["connection_kb"] = round(server.connection_bytes / 1024, 2)
+    return values
 
 
 def conditions(work_dir: Path) -> dict[str, object]:

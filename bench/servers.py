@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import process_tree
@@ -33,6 +33,7 @@ START_LIMIT_S = 30.0
 STOP_LIMIT_S = 15.0
 LAVINMQ_PORTS = ("http-port", "mqtt-port", "metrics-http-port", "clustering-port")
 """The other ports it listens on, each with its option."""
+FIRST_CONNECTIONS, IDLE_CONNECTIONS, IDLE_S = 50, 400, 0.5
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -50,6 +51,8 @@ class Server:
     version: str
     idle: process_tree.Memory | None
     log: Path | None = None
+    connection_bytes: int | None = None
+    """Memory that an idle connection takes, where that was measured."""
 
     def require_alive(self) -> None:
         """Raise ServerError, with the end of its output, when the process has gone."""
@@ -59,6 +62,24 @@ class Server:
     def cpu_s(self) -> float | None:
         """CPU time of the whole server so far, in seconds."""
         return process_tree.cpu_s(self.pid) if self.pid is not None else None
+
+
+def with_idle_connections(server: Server) -> Server:
+    """Measure on a server that has done nothing yet what a connection with a channel takes.
+
+    The first few are for what a server allocates once.
+    """
+    if server.pid is None:
+        return server
+    with ExitStack() as stack:
+        for _ in range(FIRST_CONNECTIONS):
+            stack.enter_context(Client(server.address))
+        before = process_tree.memory(server.pid).rss_bytes
+        for _ in range(IDLE_CONNECTIONS):
+            stack.enter_context(Client(server.address))
+        time.sleep(IDLE_S)
+        grown = process_tree.memory(server.pid).rss_bytes - before
+    return replace(server, connection_bytes=max(grown, 0) // IDLE_CONNECTIONS)
 
 
 @contextmanager

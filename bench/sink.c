@@ -103,15 +103,17 @@ static void reply(client *c, uint16_t channel, uint32_t method, const void *argu
     touch(c);
 }
 
-/* What is known of routes and, of a client that has gone, its consumers. */
-static void forget(client *gone) {
-    for (int i = 0; gone && i < gone->source_count; i++) {
+static void cancel_consumers(client *gone) {
+    for (int i = 0; i < gone->source_count; i++) {
         queue *q = gone->source[i];
         int kept = 0;
         for (int k = 0; k < q->consumer_count; k++)
             if (q->consumers[k].to != gone) q->consumers[kept++] = q->consumers[k];
         q->consumer_count = kept;
     }
+}
+
+static void forget_routes(void) {
     for (int i = 0; i < MAX_FD; i++)
         if (clients[i]) clients[i]->publish_size = 0;
 }
@@ -223,7 +225,7 @@ static void declare(client *c, const frame *f) {
     put32(answer + 1 + size, q->count);
     put32(answer + 5 + size, (uint32_t)q->consumer_count);
     reply(c, f->channel, METHOD(50, 11), answer, size + 9);
-    forget(NULL);
+    forget_routes();
 }
 
 static void delete_queue(client *c, const frame *f) {
@@ -240,7 +242,7 @@ static void delete_queue(client *c, const frame *f) {
             if (exchanges[i].bound[k] != q) exchanges[i].bound[kept++] = exchanges[i].bound[k];
         exchanges[i].count = kept;
     }
-    forget(NULL);
+    forget_routes();
     reply(c, f->channel, METHOD(50, 41), "\0\0\0", 4);
 }
 
@@ -250,7 +252,7 @@ static void bind_queue(client *c, const frame *f) {
     exchange *e = exchange_named(source);
     if (e->count == MAX_QUEUES) exit(4);
     e->bound[e->count++] = queue_named(name);
-    forget(NULL);
+    forget_routes();
     reply(c, f->channel, METHOD(50, 21), "", 0);
 }
 
@@ -325,7 +327,7 @@ static void parse(client *c) {
 }
 
 static void end(client *c) {
-    forget(c);
+    cancel_consumers(c);
     close(c->fd);
     c->ended = true; /* freed by the caller: it may still stand in the list of the dirty */
     clients[c->fd] = NULL;

@@ -104,6 +104,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     _rate("connection_churn", 3, 8),
     _at_most(IDLE, "rss_mb", 60.0, 40.0),
     _less(IDLE, "rss_mb", 0.5, 0.1),
+    _less(IDLE, "connection_kb", 0.25, 0.24, LAVINMQ),
     *(_rate(scenario, 3, 4) for scenario in THREEFOLD),
     _rate("unlike_persistent", 0.7, 1.0, LAVINMQ),
     _at_most("unlike_persistent", "delivery_p50_ms", 20, 2),

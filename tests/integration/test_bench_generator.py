@@ -252,6 +252,8 @@ def test_a_whole_run_against_the_sink(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(out.read_text())
+    # Its 128 KiB for reading are touched as far as something is read.
+    assert 4 < results["servers"]["sink"]["connection_kb"] < 200
     assert [row["name"] for row in results["scenarios"]] == names
     for row in results["scenarios"]:
         (played,) = row["rounds"]

@@ -21,7 +21,7 @@ from bench.measure import CountError, Round, check, due_of, values_of
 from bench.report import Verdict, limited_by_generator, show, verdicts
 from bench.run import Row
 from bench.scenarios import catalogue
-from bench.servers import LAVINMQ_PORTS, Server, ServerError, lavinmq
+from bench.servers import LAVINMQ_PORTS, Server, ServerError, lavinmq, with_idle_connections
 from bench.shape import Consumer, Message, Mode, Publisher, Queue, Shape
 from bench.targets import IDLE, LAVINMQ, RABBITMQ, TARGETS, Kind, targets_of
 
@@ -269,6 +269,27 @@ def test_idle_memory_is_judged() -> None:
     idle = process_tree.Memory(61 * 1024 * 1024, 50 * 1024 * 1024)
     ours = Server("vouchmq", Address("127.0.0.1", 1), 1, "0", idle)
     assert verdicts([], [ours])[0].passed is False
+
+
+def test_what_an_idle_connection_takes_is_judged() -> None:
+    def server(name: str, connection_bytes: int) -> Server:
+        address = Address("127.0.0.1", 1)
+        return Server(name, address, 1, "0", None, connection_bytes=connection_bytes)
+
+    def passed(ours: int) -> bool | None:
+        servers = [server("vouchmq", ours), server("lavinmq", 40 * 1024)]
+        (found,) = [
+            entry for entry in verdicts([], servers) if entry.target.value == "connection_kb"
+        ]
+        return found.passed
+
+    assert passed(10 * 1024) is True
+    assert passed(11 * 1024) is False
+
+
+def test_memory_of_a_server_that_is_hidden_is_not_measured() -> None:
+    hidden = Server("rabbitmq", Address("127.0.0.1", 1), None, "0", None)
+    assert with_idle_connections(hidden) is hidden
 
 
 def test_a_figure_near_the_sink_is_flagged() -> None:
