@@ -19,6 +19,8 @@ from bench.generator import Result
 from bench.servers import Server
 from bench.shape import DRAIN_MS, Consumer, Mode, Publisher, Shape
 
+FILL_MS = 180_000
+"""It is not measured: a slow broker only has to get there."""
 REST_S = 0.5
 """After queues were filled, before the clocks start."""
 QUIET_FOREIGN_CORES = 0.3
@@ -122,12 +124,12 @@ def _fill(address: Address, shape: Shape) -> None:
     """Have the queues hold what the round begins with, all of it confirmed."""
     if not shape.fill:
         return
-    filling = Shape(publishers=shape.fill, duration_ms=DRAIN_MS)
+    filling = Shape(publishers=shape.fill, duration_ms=FILL_MS)
     clients: list[Client] = []
     try:
         publishers = [_publisher(address, entry, clients) for entry in shape.fill]
         plan = generator.plan_for(filling, address, publishers, [])
-        result = generator.run(plan, publishers, 2 * DRAIN_MS / 1000)
+        result = generator.run(plan, publishers, (FILL_MS + DRAIN_MS) / 1000 + 30)
         if result["error"]:
             raise CountError(f"while the queues were filled: {result['error']}")
         for client in reversed(clients):
