@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from vouchmq.protocol.states import ConnectionState
-from vouchmq.server.broker.delays.delay import is_hidden
+from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from vouchmq.server.broker.broker import Broker
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.alarms import Alarms
@@ -356,7 +356,6 @@ class Views:
 
 def _of_consumer(connection: str, channel: int, consumer: Consumer) -> ConsumerView:
     queue, credit = consumer.queue, consumer.credit
-    single = queue.subscribers.single_active
     return ConsumerView(
         vhost=queue.spec.vhost,
         queue=queue.spec.name,
@@ -364,7 +363,7 @@ def _of_consumer(connection: str, channel: int, consumer: Consumer) -> ConsumerV
         channel=channel,
         tag=consumer.tag,
         ack_required=not consumer.no_ack,
-        active=single is None or consumer not in single.everybody(),
+        active=not queue.is_waiting(consumer),
         priority=consumer.priority,
         prefetch=credit.limit,
         unacknowledged=credit.outstanding,

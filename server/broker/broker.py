@@ -14,10 +14,11 @@ from typing import Generic
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.data_directory import DataDirectory
 from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
+from vouchmq.server.broker.features.dedup import KeyWindow
 from vouchmq.server.broker.policy.engine import keep_features
 from vouchmq.server.broker.policy.policies import PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueSpec
-from vouchmq.server.broker.vhost import Q_co, VHost
+from vouchmq.server.broker.vhost import Q_co, VHost, remember_nothing
 
 
 class Broker(Generic[Q_co]):
@@ -32,6 +33,7 @@ class Broker(Generic[Q_co]):
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
         regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
+        new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
         vhosts: dict[str, VHost[Q_co]] | None = None,
     ) -> None:
         """Make a broker without vhosts; the arguments are those of `VHost`.
@@ -49,6 +51,7 @@ class Broker(Generic[Q_co]):
         self._random_name = random_name
         self._relaxed_redeclare = relaxed_redeclare
         self._regulate = regulate
+        self._new_window = new_window
         # 0 stands for "not stored", so ids begin at 1.
         self._free_queue_id = 1
 
@@ -104,6 +107,15 @@ class Broker(Generic[Q_co]):
             if queue.spec.stored
         }
 
+    def stored_windows(self) -> dict[int, KeyWindow]:
+        """The keys of exchanges that the journal keeps, by the ids under which it does."""
+        return {
+            exchange.keys.spec.queue_id: exchange.keys.window
+            for vhost in self.vhosts.values()
+            for exchange in vhost.exchanges.values()
+            if exchange.keys is not None and exchange.keys.spec.stored
+        }
+
     def _known_vhost(self, name: str) -> VHost[Q_co]:
         return self.vhosts.get(name) or self._add_vhost(name)
 
@@ -117,6 +129,7 @@ class Broker(Generic[Q_co]):
             random_name=self._random_name,
             relaxed_redeclare=self._relaxed_redeclare,
             regulate=self._regulate,
+            new_window=self._new_window,
         )
         return vhost
 

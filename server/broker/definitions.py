@@ -18,7 +18,7 @@ from typing import Final
 
 from vouchmq.protocol.errors import FrameError
 from vouchmq.protocol.fields import Table, decode_table_at, encode_table
-from vouchmq.server.broker.delays.delay import X_DELAYED_MESSAGE
+from vouchmq.server.broker.delays import X_DELAYED_MESSAGE
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
 from vouchmq.server.broker.exchanges.exchange import ROUTERS, Exchange
 from vouchmq.server.broker.features.options import Value

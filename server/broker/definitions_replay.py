@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.exchanges.exchange import keys_are_of
 from vouchmq.server.broker.features.options import InvalidPolicy
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def definitions_of(vhost: VHost[QueueLike]) -> list[bytes]:
         if each.durable and not each.is_predeclared
     )
     records += (d.of_queue(queue.spec) for queue in vhost.queues.values() if queue.spec.stored)
+    records += (d.of_queue(spec) for spec in vhost.key_specs() if spec.stored)
     records += (d.of_binding(vhost.name, each) for each in vhost.bindings if vhost.is_durable(each))
     return [d.encode(record) for record in records]
 
@@ -62,9 +64,17 @@ def _apply_exchange(
     elif existing is None:
         exchange = vhost.exchanges[definition.name] = d.to_exchange(definition)
         vhost.policy_engine.apply_to_exchange(exchange)
+        vhost.attach_keys(exchange)
 
 
 def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueDeleted) -> None:
+    exchange_name = keys_are_of(definition.name)
+    if exchange_name is not None:
+        if isinstance(definition, d.QueueDeleted):
+            vhost.forget_keys(exchange_name)
+        else:
+            vhost.register_keys(exchange_name, d.to_spec(definition))
+        return
     existing = vhost.queues.get(definition.name)
     if isinstance(definition, d.QueueDeleted):
         if existing is not None:

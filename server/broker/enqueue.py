@@ -34,14 +34,14 @@ from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.protocol.runs import body_size
-from vouchmq.server.broker.features.publish_filter import REFUSES, TAKES, Verdict
 from vouchmq.server.broker.paging.pager import MESSAGE_OVERHEAD_OCTETS
+from vouchmq.server.broker.queues.api import REFUSES, TAKES, Verdict
 from vouchmq.server.broker.queues.priority import priority_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Author, Queue
 
 
 class MessageLog(Protocol):
@@ -52,18 +52,6 @@ class MessageLog(Protocol):
 
     def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
         """Store a run for these queues; returns its first LSN."""
-
-
-class Author(Protocol):
-    """Who has messages stored, and writes that down while the ledger is on."""
-
-    def stored(
-        self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
-    ) -> None:
-        """A run has got its LSNs, one after the other, whether the journal holds it or not.
-
-        `octets` are those of the contents as received.
-        """
 
 
 class Target:
@@ -123,11 +111,10 @@ class Enqueuer:
                 open_to.append(queue)
             elif word == REFUSES:
                 is_refused = True
+                queue.on_publish_refused((raw, target.tail, 0, self.now_ms()))
             else:
                 lsn = max(lsn, word)
-            if word != TAKES and queue.hooks is not None:
-                message = (raw, target.tail, 0, self.now_ms())
-                queue.hooks.on_not_taken(message, is_duplicate=word != REFUSES)
+                queue.on_duplicate((raw, target.tail, 0, self.now_ms()))
         if len(open_to) != len(target.queues):
             target = Target(target.tail, tuple(open_to))
         return target, Verdict(is_refused, lsn)

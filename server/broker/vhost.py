@@ -22,9 +22,14 @@ import structlog
 from vouchmq.protocol.errors import NotFound, PreconditionFailed
 from vouchmq.protocol.fields import Table, longstr
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.delays.delay import delay_queue_name, filter_name, is_hidden
+from vouchmq.server.broker.delays import delay_queue_name, is_hidden
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
-from vouchmq.server.broker.exchanges.exchange import READS_KEYS, Exchange, check_type
+from vouchmq.server.broker.exchanges.exchange import (
+    Exchange,
+    ExchangeKeys,
+    check_type,
+    key_scope_name,
+)
 from vouchmq.server.broker.exchanges.routes import Routes, RouteWalk
 from vouchmq.server.broker.features.dedup import ExchangeDedup, KeyWindow
 from vouchmq.server.broker.features.options import (
@@ -54,6 +59,10 @@ def permit_all(target: str) -> None:
     """The permission check where no user is at work."""
 
 
+def remember_nothing(spec: QueueSpec) -> None:
+    """Stand-in where no message passes an exchange: none remembers keys."""
+
+
 def ignore_change(ready_count: int, lsn: int) -> None:
     """Stand-in for the answer to a deletion that nobody asked for."""
 
@@ -80,12 +89,14 @@ class VHost(Generic[Q_co]):
         random_name: Callable[[], str],
         relaxed_redeclare: bool = False,
         regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
+        new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
     ) -> None:
         """Make the vhost with its predeclared exchanges, logging nothing.
 
         `define` logs a record and `drop_queue` that a stored queue's messages are gone; both give
         the LSN. `random_name` gives 22 base64url characters that nobody can guess. `regulate`
-        gives a queue what it is to have under its policies.
+        gives a queue what it is to have under its policies. `new_window` makes the keys of a
+        de-duplicating exchange, given what the journal knows them by.
 
         Spec: EXCH-02, QUEUE-02, QUEUE-25
         """
@@ -105,10 +116,12 @@ class VHost(Generic[Q_co]):
         self._next_queue_id = next_queue_id
         self._random_name = random_name
         self._relaxed_redeclare = relaxed_redeclare
+        self._new_window = new_window
+        # What the journal knows the keys of exchanges by, also before it says the exchange itself.
+        self._key_specs: dict[str, QueueSpec] = {}
         self._owned: dict[object, dict[str, None]] = {}
-        delay_queue_for = lambda each: self._hidden_queue(delay_queue_name(each.name), each, {})  # noqa: E731
         self.policy_engine: PolicyEngine[Q_co] = PolicyEngine(
-            self, regulate, self._log, delay_queue_for
+            self, regulate, self._log, self._add_delay_queue
         )
 
     # Exchanges
@@ -168,9 +181,12 @@ class VHost(Generic[Q_co]):
         self.policy_engine.apply_to_exchange(declared)
         self.generation += 1
         if declared.delays:
-            self._hidden_queue(delay_queue_name(name), declared, {})
+            self._add_delay_queue(declared)
         if declared.dedup_arguments is not None:
-            self._hidden_queue(filter_name(name), declared, declared.dedup_arguments)
+            spec = self._hidden_spec(key_scope_name(name), declared, declared.dedup_arguments)
+            self.register_keys(name, spec)
+            if spec.stored:
+                self._log(d.of_queue(spec))
         log.debug("exchange.declared", vhost=self.name, exchange=name, type=exchange_type)
         return self._log(d.of_exchange(declared)) if durable else 0
 
@@ -191,14 +207,43 @@ class VHost(Generic[Q_co]):
             self._unregister_exchange(exchange), self._detach(self.routes.bindings_of(exchange))
         )
 
-    def _hidden_queue(self, name: str, exchange: Exchange, arguments: Table) -> None:
-        """Make a queue that serves an exchange (DELAY-17, DUP-10)."""
-        durable = exchange.durable
-        queue_id = self._next_queue_id(1) if durable else 0
-        spec = QueueSpec(name, self.name, queue_id, durable, None, False, arguments)
+    def _add_delay_queue(self, exchange: Exchange) -> None:
+        """Make the queue in which an exchange's delayed messages wait (DELAY-17)."""
+        spec = self._hidden_spec(delay_queue_name(exchange.name), exchange, {})
         self.register_queue(spec)
         if spec.stored:
             self._log(d.of_queue(spec))
+
+    def _hidden_spec(self, name: str, exchange: Exchange, arguments: Table) -> QueueSpec:
+        """What the journal knows something by that an exchange keeps there."""
+        durable = exchange.durable
+        queue_id = self._next_queue_id(1) if durable else 0
+        return QueueSpec(name, self.name, queue_id, durable, None, False, arguments)
+
+    def register_keys(self, exchange_name: str, spec: QueueSpec) -> None:
+        """An exchange of this name remembers keys (DUP-10), logging nothing."""
+        self._key_specs[exchange_name] = spec
+        exchange = self.exchanges.get(exchange_name)
+        if exchange is not None:
+            self.attach_keys(exchange)
+
+    def attach_keys(self, exchange: Exchange) -> None:
+        """Have an exchange remember keys, if the journal says that it does."""
+        spec = self._key_specs.get(exchange.name)
+        window = self._new_window(spec) if spec is not None and exchange.keys is None else None
+        if spec is not None and window is not None:
+            exchange.keys = ExchangeKeys(spec, window)
+
+    def forget_keys(self, exchange_name: str) -> QueueSpec | None:
+        """An exchange of this name remembers nothing; gives what the journal knew its keys by."""
+        exchange = self.exchanges.get(exchange_name)
+        if exchange is not None:
+            exchange.keys = None
+        return self._key_specs.pop(exchange_name, None)
+
+    def key_specs(self) -> Iterable[QueueSpec]:
+        """What the journal knows the keys of exchanges by."""
+        return self._key_specs.values()
 
     # Bindings
 
@@ -428,7 +473,7 @@ class VHost(Generic[Q_co]):
             return self.walk(exchange, keys, headers).end()
 
         def stops(at: Exchange) -> bool:
-            window = self.window_of(at)
+            window = at.window
             return window is not None and passage.stops_at(window)
 
         return self.routes.walk(exchange, keys, headers, self.queues, stops).end()
@@ -441,12 +486,6 @@ class VHost(Generic[Q_co]):
         It ends with the present `generation`.
         """
         return self.routes.walk(exchange, keys, headers, self.queues)
-
-    def window_of(self, exchange: Exchange) -> KeyWindow | None:
-        """The keys that an exchange remembers, None when it remembers none."""
-        if not exchange.reads & READS_KEYS:
-            return None
-        return self.queues[filter_name(exchange.name)].window
 
     # What the verbs share
 
@@ -477,10 +516,13 @@ class VHost(Generic[Q_co]):
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
         self.generation += 1
-        for name in (delay_queue_name(exchange.name), filter_name(exchange.name)):
-            hidden = self.queues.get(name)
-            if hidden is not None:
-                self.end_queue(hidden)
+        delay_queue = self.queues.get(delay_queue_name(exchange.name))
+        if delay_queue is not None:
+            self.end_queue(delay_queue)
+        spec = self.forget_keys(exchange.name)
+        if spec is not None and spec.stored:
+            self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))
+            self.defined_lsn = self._drop_queue(spec.queue_id)
         log.debug("exchange.deleted", vhost=self.name, exchange=exchange.name)
         if not exchange.durable:
             return 0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.data_directory import DataDirectory
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.channel.confirms import Confirms
     from vouchmq.server.channel.reply_to import ReplyConsumer, ReplyNames
@@ -397,11 +397,12 @@ class Channel:
             self.is_committing = False
             if self.recorder is not None:
                 self.recorder.commit_answered(self.context.watermark, is_ok=False)
+            gone_of = self.context.feature_context.dead_letter_sender.gone_of
             for settlement in self._committing:
                 if not settlement.outcome.is_requeue:
                     for entry in settlement.entries:
                         if entry.queue.recorder is not None and not entry.queue.is_deleted:
-                            entry.queue.recorder.back(self.context.feature_builder.gone_of(entry))
+                            entry.queue.recorder.back(gone_of(entry.queue, entry.messages))
                         entry.queue.unsettle(entry.messages)
                         for copies in entry.queue.stored_copies(entry.messages):
                             self.context.journal.unsettle(*copies)
@@ -452,7 +453,7 @@ class Channel:
         queue = self.vhost.queues.get(queue_name)
         if queue is None or not queue.owes:
             return True
-        self.context.feature_builder.serve(queue)
+        self.context.feature_context.serve(queue)
         return not self.is_closing and not self.context.has_failed
 
     def _needs_transaction(self) -> Transaction:

@@ -23,11 +23,11 @@ from vouchmq.server.channel.consumer import Consumer, Credit
 from vouchmq.server.channel.handler import handler
 from vouchmq.server.channel.queue_seq import NumberedConsumer, asks_for_places
 from vouchmq.server.channel.reply_to import PREFIX
-from vouchmq.server.channel.stream_settlement import begin, refuse_recover, start_for
+from vouchmq.server.channel.stream_settlement import refuse_recover, start_for
 
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.channel import Channel
 
 
@@ -99,14 +99,10 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
             timeout_ms=consumer_timeout(queue, arguments),
         )
         if isinstance(consumer, NumberedConsumer):
-            consumer.number_by(channel.context.feature_builder.number(queue))
+            consumer.number_by(queue.numbering())
         # The queue asks for its dispatch in the turn, so consume-ok leaves before deliveries.
-        begin(
-            queue,
-            consumer,
-            start,
-            exclusive=bool(method.exclusive) and queue.features.type != QUORUM,
-        )
+        exclusive = bool(method.exclusive) and queue.features.type != QUORUM
+        queue.add_consumer(consumer, exclusive=exclusive, start=start)
         channel.consumers[tag] = consumer
         if channel.recorder is not None:
             channel.recorder.consumes(consumer)

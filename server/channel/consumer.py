@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from vouchmq.protocol.runs import Piece
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.connection.outbox import Outbox
     from vouchmq.server.ledger.recorder import ConsumerEventRecorder
 

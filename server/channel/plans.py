@@ -30,14 +30,14 @@ from vouchmq.protocol.contents import HAS_EXPIRATION, property_block
 from vouchmq.protocol.properties import CARE, PERSISTENT
 from vouchmq.protocol.runs import content_pieces
 from vouchmq.server.broker.features.dedup import ExchangeDedup
-from vouchmq.server.broker.features.publish_filter import REFUSES
+from vouchmq.server.broker.queues.api import REFUSES
 from vouchmq.server.channel.reply_to import PREFIX
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.channel.route import Route, Way
     from vouchmq.server.connection.outbox import Outbox
@@ -382,7 +382,7 @@ def expect_expirations(channel: PlanChannel, route: Route, raw: bytes) -> None:
     """Have the queues look for expirations, if this has one."""
     if raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
         for queue in route.queues:
-            channel.context.feature_builder.expect_expirations(queue)
+            queue.expect_expirations()
 
 
 def give_back(channel: PlanChannel, route: Route, raw: bytes, reason: tuple[int, str]) -> None:

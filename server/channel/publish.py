@@ -64,10 +64,10 @@ from vouchmq.protocol.properties import (
 )
 from vouchmq.protocol.reader import PUBLISHES
 from vouchmq.protocol.text import encode_text
-from vouchmq.server.broker.delays.delay import check_delay, delay_ms
+from vouchmq.server.broker.delays import check_delay, delay_ms
 from vouchmq.server.broker.exchanges.consistent_hash import PROPERTY_PREFIX
 from vouchmq.server.broker.exchanges.exchange import READS_HEADERS, READS_KEYS, READS_PROPERTIES
-from vouchmq.server.broker.features.publish_filter import REFUSES
+from vouchmq.server.broker.queues.api import REFUSES
 from vouchmq.server.channel.plans import NewKeysPlan, PlanChannel, plan_of
 from vouchmq.server.channel.route import Route, Way
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.exchanges.exchange import Exchange
     from vouchmq.server.broker.exchanges.routes import RouteWalk
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.confirms import Confirms
     from vouchmq.server.channel.plans import Plan
     from vouchmq.server.channel.tx import HeldPublish, Transaction
@@ -292,7 +292,7 @@ class Publisher:
         new_keys = None
         is_plain = bool(route.queues) and not (route.immediate or route.is_leveled or is_refused)
         if is_plain and not onward and not exchange.reads_beyond_keys:
-            window = vhost.window_of(exchange)
+            window = exchange.window
             new_keys = NewKeysPlan(route, window) if window is not None else None
         resolved = Resolved(
             vhost.generation,

@@ -7,7 +7,7 @@ Spec: SEQ-01, SEQ-03
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import type_name
@@ -17,20 +17,10 @@ from vouchmq.server.channel.consumer import Consumer
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.api import Numbering
 
 ASKS: Final = "x-queue-seq"
 NAMES: Final = ("x-queue-seq", "x-queue-id")
-
-
-class Numbering(Protocol):
-    """Who knows the places of a queue's messages."""
-
-    @property
-    def queue_id(self) -> int:
-        """Of this incarnation of the queue."""
-
-    def numbers_of(self, messages: list[Message]) -> list[int]:
-        """The places of messages that were handed out, from 1 on."""
 
 
 def asks_for_places(queue: str, arguments: Table) -> bool:

@@ -9,7 +9,7 @@ from vouchmq.server.broker.enqueue import Target
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.exchanges.exchange import Exchange
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
 
 
 class Route(Target):

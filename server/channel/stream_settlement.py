@@ -13,12 +13,10 @@ from vouchmq.protocol.errors import NotImplementedByBroker, PreconditionFailed
 from vouchmq.server.broker.features.options import STREAM, queue_type_of
 from vouchmq.server.broker.queues.types import not_for_type
 from vouchmq.server.broker.streams.start import OFFSET, Start, start_of
-from vouchmq.server.broker.streams.stream import Stream
 
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
-    from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.channel.consumer import Consumer
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.unacked import Unacked, UnackedBatch
 
 
@@ -35,7 +33,7 @@ def start_for(queue: Queue, arguments: Table, prefetch: int, *, no_ack: bool) ->
         PreconditionFailed: 406, an argument is not for it, or there is no prefetch
         NotImplementedByBroker: 540, no-ack
     """
-    if not isinstance(queue, Stream):
+    if queue.consuming_removes:
         if OFFSET in arguments:
             raise not_for_type(OFFSET, queue.spec.text, queue_type_of(queue.spec.arguments))
         return None
@@ -52,18 +50,6 @@ def start_for(queue: Queue, arguments: Table, prefetch: int, *, no_ack: bool) ->
     return start
 
 
-def begin(queue: Queue, consumer: Consumer, start: Start | None, *, exclusive: bool) -> None:
-    """Register a consumer; `start` is what `start_for` gave.
-
-    Raises:
-        AccessRefused: 403, see `Queue.add_consumer`
-    """
-    if start is not None and isinstance(queue, Stream):
-        queue.read(consumer, start)
-    else:
-        queue.add_consumer(consumer, exclusive=exclusive)
-
-
 def refuse_nack(unacked: Unacked, taken: list[UnackedBatch], ids: tuple[int, int]) -> None:
     """Let nobody refuse deliveries of a stream (STREAM-13); `ids` are those of the method.
 
@@ -71,7 +57,7 @@ def refuse_nack(unacked: Unacked, taken: list[UnackedBatch], ids: tuple[int, int
         NotImplementedByBroker: 540; what was taken is outstanding again
     """
     for entry in taken:
-        if isinstance(entry.queue, Stream):
+        if not entry.queue.consuming_removes:
             unacked.restore(taken)
             raise NotImplementedByBroker(
                 "basic.nack and basic.reject not supported by stream queues "
@@ -82,7 +68,7 @@ def refuse_nack(unacked: Unacked, taken: list[UnackedBatch], ids: tuple[int, int
 
 def holds_of_streams(unacked: Unacked) -> bool:
     """Whether something outstanding is of a stream."""
-    return any(isinstance(queue, Stream) for _, queue, _ in unacked.times())
+    return any(not queue.consuming_removes for _, queue, _ in unacked.times())
 
 
 def refuse_recover(unacked: Unacked) -> None:
@@ -92,7 +78,7 @@ def refuse_recover(unacked: Unacked) -> None:
         NotImplementedByBroker: 540
     """
     for entry in unacked.live():
-        if isinstance(entry.queue, Stream):
+        if not entry.queue.consuming_removes:
             raise NotImplementedByBroker(
                 f"basic.recover not supported by stream queues {entry.queue.spec.text}"
             )

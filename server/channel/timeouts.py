@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.timers import Timers
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.channel.unacked import Unacked, UnackedBatch
@@ -93,6 +93,6 @@ class Timeouts:
         """Within which a delivery is to be settled, 0: any; consumer before queue before broker."""
         if consumer is not None and consumer.timeout_ms is not None:
             return consumer.timeout_ms
-        if queue.consumer_timeout_ms is not None:
-            return queue.consumer_timeout_ms
+        if queue.features.consumer_timeout_ms is not None:
+            return queue.features.consumer_timeout_ms
         return self._default_ms

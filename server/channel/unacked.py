@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.consumer import Consumer
 
 # A run stays short enough that cutting its front is a small move.

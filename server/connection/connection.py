@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from vouchmq.protocol.reader import Event
     from vouchmq.protocol.runs import Piece
     from vouchmq.server.auth.users import User
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.connection.handshake import Handshake

@@ -52,7 +52,7 @@ from vouchmq.server.connection.sasl import (
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.data_directory import DataDirectory
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
 
 log = structlog.get_logger(__name__)

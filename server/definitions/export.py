@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.fields import Field, as_text
 from vouchmq.protocol.text import decode_text
-from vouchmq.server.broker.delays.delay import is_hidden
+from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.definitions.file import OPERATOR_POLICY
 from vouchmq.server.version import VERSION

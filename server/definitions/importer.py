@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from vouchmq.server.auth.connection_limits import ConnectionLimits
     from vouchmq.server.auth.users import Authenticator
-    from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.policy.policies import Policy
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.definitions.file import (
@@ -56,7 +55,6 @@ class DryRunQueue:
         self.spec = spec
         self.ready_count = 0
         self.consumer_count = 0
-        self.window: KeyWindow | None = None
         self.store_ids: list[int] = []
 
     def used(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder, PublishNumbers
 
 

@@ -19,8 +19,7 @@ from vouchmq.server.ledger.text import lsns_text, quoted, ranges_text
 
 if TYPE_CHECKING:
     from vouchmq.protocol.runs import Message
-    from vouchmq.server.broker.enqueue import Target
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Destination, Queue
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.channel.route import Route
     from vouchmq.server.channel.unacked import UnackedBatch
@@ -128,7 +127,13 @@ class ChannelEventRecorder:
     # Publishing
 
     def stored(
-        self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
+        self,
+        target: Destination,
+        raws: list[bytes],
+        first_lsn: int,
+        octets: int,
+        *,
+        persistent: bool,
     ) -> None:
         """See `Author`."""
         route, writer = self.route, self._writer

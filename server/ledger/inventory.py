@@ -13,14 +13,13 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.server.broker.streams.index import HeldRows
-from vouchmq.server.broker.streams.stream import Stream
 from vouchmq.server.ledger.recorder import LINE_RANGES
 from vouchmq.server.ledger.text import pairs_text, ranges_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.ledger.writer import LedgerWriter
     from vouchmq.server.runtime.context import BrokerContext
@@ -215,7 +214,7 @@ class InventoryJob:
         outstanding = {
             holding.queue: holding.lsns
             for holding in found
-            if holding.queue.unacked_count and not isinstance(holding.queue, Stream)
+            if holding.queue.unacked_count and holding.queue.consuming_removes
         }
         for connection in self._connections if outstanding else ():
             for channel in connection.channels.values():

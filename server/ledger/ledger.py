@@ -24,7 +24,7 @@ from vouchmq.server.ledger.writer import LedgerWriter, Sink
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.context import BrokerContext

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
 from vouchmq.server.ledger.recorder import QueueEventRecorder
 from vouchmq.server.ledger.text import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.ledger.recorder import Watch
     from vouchmq.server.ledger.writer import LedgerWriter
 
@@ -105,5 +104,5 @@ class Names:
 def look_of(queue: Queue) -> str:
     """Type, durability and order of a queue, as a line says them."""
     stored = 2 if queue.stored and queue.keeps_all else int(queue.stored)
-    is_free = queue.levels is not None or isinstance(queue, DelayQueue)
+    is_free = not queue.is_ordered
     return f'"ty":"{queue.features.type}","d":{stored},"pri":{is_free:d}'

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from vouchmq.protocol.runs import Message
-    from vouchmq.server.broker.enqueue import Target
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Destination, Queue
     from vouchmq.server.ledger.writer import LedgerWriter
 
 # Ranges in one line: a line of many is split.
@@ -142,7 +141,13 @@ class MoveRecorder:
         self._why = why
 
     def stored(
-        self, target: Target, raws: list[bytes], first_lsn: int, octets: int, *, persistent: bool
+        self,
+        target: Destination,
+        raws: list[bytes],
+        first_lsn: int,
+        octets: int,
+        *,
+        persistent: bool,
     ) -> None:
         """See `Author`."""
         del octets

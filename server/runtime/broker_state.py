@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from vouchmq.server.broker.broker import keeper_of
-from vouchmq.server.broker.streams.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from vouchmq.server.broker.broker import Broker
-    from vouchmq.server.broker.features.apply import FeatureBuilder
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.edge.accounts import VHostAccount
     from vouchmq.server.runtime.disk_full import WriteRejection
     from vouchmq.server.runtime.queue_factory import QueueFactory
@@ -43,7 +41,6 @@ class BrokerState:
     Args:
         broker: virtual hosts and what is declared in them
         queue_factory: knows the queues that the journal keeps
-        feature_builder: restores what features have noted
         write_rejection: stands in front of the journal
         journal: keeps all that
     """
@@ -52,13 +49,11 @@ class BrokerState:
         self,
         broker: Broker[Queue],
         queue_factory: QueueFactory,
-        feature_builder: FeatureBuilder,
         write_rejection: WriteRejection,
         journal: Journal,
     ) -> None:
         self._broker = broker
         self._queue_factory = queue_factory
-        self._feature_builder = feature_builder
         self._write_rejection = write_rejection
         self._journal = journal
 
@@ -80,10 +75,13 @@ class BrokerState:
         broker = self._broker
         broker.restore(recovered.definitions)
         queues = broker.stored_queues()
-        self._queue_factory.remember_only(queues)
+        windows = broker.stored_windows()
+        self._queue_factory.remember_only(queues, windows)
         self._restore_messages(recovered, queues)
         for queue_id, queue in queues.items():
-            self._feature_builder.restore(queue, recovered.notes.get(queue_id, {}))
+            queue.restore_notes(recovered.notes.get(queue_id, {}))
+        for scope_id, window in windows.items():
+            window.restore(recovered.notes.get(scope_id, {}))
         for account in accounts:
             vhost, _ = broker.create_vhost(account.name)
             vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
@@ -106,7 +104,7 @@ class BrokerState:
                 self._write_rejection.drop_queue(queue_id)
             else:
                 queue.restore(queue_id, copies.spans, copies.delivered_lsn)
-                if isinstance(queue, Stream) and copies.positions is not None:
+                if copies.positions is not None:
                     queue.restore_offsets(copies.positions.split)
 
     # See `StateOwner`

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.enqueue import Enqueuer
-    from vouchmq.server.broker.features.apply import FeatureBuilder
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.features.feature import FeatureContext
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.ledger.active import ActiveLedger, RunningLedger
     from vouchmq.server.runtime.alarms import Alarms
     from vouchmq.server.runtime.turn import Turn
@@ -132,7 +132,7 @@ class BrokerContext:
         *,
         connections: Iterable[StorageClient],
         enqueuer: Enqueuer,
-        feature_builder: FeatureBuilder,
+        feature_context: FeatureContext,
         clock: Callable[[], float],
         random_token: Callable[[], str],
         name: str,
@@ -148,8 +148,8 @@ class BrokerContext:
         self.random_token = random_token
         self.replies = ReplyNames(random_token)
         self.enqueuer = enqueuer
-        self.timers = feature_builder.timers
-        self.feature_builder = feature_builder
+        self.timers = feature_context.timers
+        self.feature_context = feature_context
         self.active_ledger = active_ledger
         self._refused_lsns = range(0)  # what the block was to hold that the disk refused last
         self.watermark = turn.watermark
@@ -219,6 +219,9 @@ class BrokerContext:
         for vhost in self.broker.vhosts.values():
             for queue in vhost.queues.values():
                 queue.forget_refused(first_lsn)
+            for exchange in vhost.exchanges.values():
+                if exchange.window is not None:
+                    exchange.window.forget_refused(first_lsn)
         for connection in list(self._connections):
             connection.storage_refused(first_lsn)
 

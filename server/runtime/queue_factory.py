@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from vouchmq.server.broker.delays.delay import held_for
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
-from vouchmq.server.broker.features.effective import features_of
+from vouchmq.server.broker.delays import DelayQueue, held_for
+from vouchmq.server.broker.features.dedup import KeyWindow, window_of
+from vouchmq.server.broker.features.effective import features_of, keys_of
 from vouchmq.server.broker.features.options import STREAM
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.streams.stream import Stream
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
     from vouchmq.server.broker.enqueue import Enqueuer
-    from vouchmq.server.broker.features.apply import FeatureBuilder
+    from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.paging.paged_store import JournalClock
     from vouchmq.server.broker.paging.pager import Pager
     from vouchmq.server.broker.policy.policies import PolicyMatch
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.queues.spec import QueueSpec
     from vouchmq.server.broker.timers import Timers
     from vouchmq.server.broker.vhost import VHost
@@ -88,7 +89,7 @@ class QueueFactory:
         pager: keeps the memory of all queues within bounds
         timers: for deadlines
         journal_clock: tells the journal's clock from the loop's
-        feature_builder: gives queues what their options ask for
+        feature_context: what the features of queues need
         dead_letter_publisher: publishes delayed messages that are due
         write_rejection: stands in front of the journal
         active_ledger: the ledger while it is on
@@ -104,7 +105,7 @@ class QueueFactory:
         pager: Pager,
         timers: Timers,
         journal_clock: JournalClock,
-        feature_builder: FeatureBuilder,
+        feature_context: FeatureContext,
         dead_letter_publisher: DeadLetterPublisher,
         write_rejection: WriteRejection,
         active_ledger: ActiveLedger,
@@ -116,12 +117,13 @@ class QueueFactory:
         self._pager = pager
         self._timers = timers
         self._journal_clock = journal_clock
-        self._feature_builder = feature_builder
+        self._feature_context = feature_context
         self._dead_letter_publisher = dead_letter_publisher
         self._write_rejection = write_rejection
         self._active_ledger = active_ledger
         self._delayed_most = delayed_most
         self._stored: dict[int, Queue] = {}
+        self._windows: dict[int, KeyWindow] = {}
 
     def new_queue(self, spec: QueueSpec) -> Queue:
         """Make a queue as its arguments want it; see `Broker`."""
@@ -132,7 +134,6 @@ class QueueFactory:
             queue = DelayQueue(
                 spec,
                 *around,
-                self._services.unused,
                 timers=self._timers,
                 release=self._dead_letter_publisher.release,
                 most=self._delayed_most,
@@ -140,40 +141,51 @@ class QueueFactory:
         elif features.type == STREAM:
             queue = Stream(spec, *around, self._timers, self._journal_clock)
         else:
-            queue = Queue(spec, *around, self._services.unused)
-        self._feature_builder.apply_options(queue, features)
+            queue = ClassicQueue(spec, *around, self._services.unused, self._feature_context)
+        queue.apply_options(features)
         if spec.stored:
             self._stored[spec.queue_id] = queue
         if self._active_ledger.ledger is not None:
             self._active_ledger.ledger.declared(queue)
         return queue
 
+    def new_window(self, spec: QueueSpec) -> KeyWindow | None:
+        """Make the keys of a de-duplicating exchange; see `VHost`."""
+        keys = keys_of(spec.arguments)
+        if keys is None:
+            return None
+        window = window_of(spec, keys, self._feature_context)
+        if spec.stored:
+            self._windows[spec.queue_id] = window
+        return window
+
     def regulate(self, queue: Queue, policy_match: PolicyMatch) -> None:
         """Policies have changed what a queue is to have (POLICY-04)."""
-        features = features_of(queue.spec.arguments, policy_match)
-        self._feature_builder.apply_options(queue, features)
+        queue.apply_options(features_of(queue.spec.arguments, policy_match))
         if self._active_ledger.ledger is not None:
             self._active_ledger.ledger.changed(queue)
 
     def drop_queue(self, queue_id: int) -> int:
-        """The queue is gone; gives the LSN of that."""
+        """The queue is gone, or the keys of an exchange; gives the LSN of that."""
         self._stored.pop(queue_id, None)
+        self._windows.pop(queue_id, None)
         return self._write_rejection.drop_queue(queue_id)
 
-    def remember_only(self, queues: dict[int, Queue]) -> None:
+    def remember_only(self, queues: dict[int, Queue], windows: dict[int, KeyWindow]) -> None:
         """These are all that there are; others were made and deleted again by a replay."""
         self._stored = queues
+        self._windows = windows
 
     # What the journal asks of them
 
     def recall(self, scope_id: int, key: bytes) -> bytes | None:
         """The value of a note by now; who is gone wants none."""
-        queue = self._stored.get(scope_id)
-        if isinstance(queue, Stream):
+        queue, window = self._stored.get(scope_id), self._windows.get(scope_id)
+        if queue is not None:
             return queue.recall(key)
-        return queue.hooks.recall(key) if queue is not None and queue.hooks is not None else None
+        return window.recall(key) if window is not None else None
 
     def position_of(self, queue_id: int, lsn: int) -> int | None:
         """The offset of a message in a stream."""
         queue = self._stored.get(queue_id)
-        return queue.position_of(lsn) if isinstance(queue, Stream) else None
+        return queue.position_of(lsn) if queue is not None else None

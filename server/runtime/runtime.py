@@ -38,8 +38,7 @@ from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
 from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
 from vouchmq.server.broker.enqueue import Enqueuer
-from vouchmq.server.broker.features.apply import FeatureBuilder
-from vouchmq.server.broker.features.expiry import OwnExpirations
+from vouchmq.server.broker.features.feature import FeatureContext
 from vouchmq.server.broker.features.options import X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
 from vouchmq.server.broker.paging.pager import Pager
@@ -68,7 +67,7 @@ from vouchmq.store.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.edge.settings import Settings
@@ -253,7 +252,6 @@ class BrokerRuntime:
             journal, turn.wake, self.alarms, lambda: free_octets(disk)
         )
         self.enqueuer = Enqueuer(journal, host.now_ms)
-        expirations = OwnExpirations(self.timers, journal)
         pace = new_pace(host, turn, self.alarms, vhosts)
         self.dead_letter_publisher = DeadLetterPublisher(
             vhosts.get,
@@ -262,20 +260,15 @@ class BrokerRuntime:
             host.wall_ms,
             turn.wake,
             pace,
-            expirations,
             heeds_clients=settings.compat_client_x_death,
             most_hops=settings.dlx_max_hops,
         )
         # Queues and virtual hosts, then what connections share.
         services = QueueServices(vhosts, turn, self.enqueuer, journal)
-        self.feature_builder = self._new_feature_builder(
-            settings, services, journal_clock, expirations
-        )
+        self.feature_context = self._new_feature_context(settings, services, journal_clock)
         factory = self._new_queue_factory(settings, services, journal_clock, active_ledger)
         self.broker = self._new_broker(settings, host, factory, vhosts)
-        self.state = BrokerState(
-            self.broker, factory, self.feature_builder, self.write_rejection, journal
-        )
+        self.state = BrokerState(self.broker, factory, self.write_rejection, journal)
         self.context = self._new_context(settings, host, active_ledger)
         self.memory_relief = MemoryRelief(self.alarms, lambda: list(self.connections), host.clock)
         self.ledger = self._new_ledger(settings, host, ledger_files)
@@ -286,20 +279,17 @@ class BrokerRuntime:
         self.commit = self.journal_writer.commit
         self.periodic_check = self._new_periodic_check(disk, active_ledger)
 
-    def _new_feature_builder(
+    def _new_feature_context(
         self,
         settings: Settings,
         services: QueueServices,
         journal_clock: JournalClock,
-        own_expirations: OwnExpirations,
-    ) -> FeatureBuilder:
-        return FeatureBuilder(
+    ) -> FeatureContext:
+        return FeatureContext(
             self.timers,
             self.dead_letter_publisher,
-            self.pager,
             self.journal,
             journal_clock,
-            own_expirations,
             serve=services.serve,
             expire=services.expire,
             only_failures=settings.delivery_count_mode == "failures",
@@ -320,7 +310,7 @@ class BrokerRuntime:
             pager=self.pager,
             timers=self.timers,
             journal_clock=journal_clock,
-            feature_builder=self.feature_builder,
+            feature_context=self.feature_context,
             dead_letter_publisher=self.dead_letter_publisher,
             write_rejection=self.write_rejection,
             active_ledger=active_ledger,
@@ -341,6 +331,7 @@ class BrokerRuntime:
             random_name=host.random_token,
             relaxed_redeclare=settings.relaxed_redeclare,
             regulate=factory.regulate,
+            new_window=factory.new_window,
             vhosts=vhosts,
         )
 
@@ -354,7 +345,7 @@ class BrokerRuntime:
             limits_of(settings),
             connections=self.connections,
             enqueuer=self.enqueuer,
-            feature_builder=self.feature_builder,
+            feature_context=self.feature_context,
             clock=host.clock,
             random_token=host.random_token,
             name=settings.node,

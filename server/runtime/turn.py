@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.connection.outbox import Outbox
 
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import vouchmq.server.edge.app
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.delays import DelayQueue
 from vouchmq.server.broker.features.dedup import KeyWindow
 from vouchmq.server.broker.message import Message
-from vouchmq.server.broker.queues.classic import Queue
-from vouchmq.server.broker.queues.ports import ConsumerPort
+from vouchmq.server.broker.queues.api import ConsumerPort
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.ready_list import ReadyList
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 from vouchmq.server.cli.main import main
@@ -121,24 +121,24 @@ def forget_delayed() -> None:
 def lose_letters() -> None:
     """What dies is gone."""
 
-    def bury(self: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
+    def bury(self: ClassicQueue, messages: list[Message], reason: DeadLetterReason) -> None:
         del reason
         self.drop(messages)
 
-    Queue.dead_letter = bury  # type: ignore[method-assign]
+    ClassicQueue.dead_letter = bury  # type: ignore[method-assign]
 
 
 def lose_some() -> None:
     """Now and then a message is taken from its queue and given to nobody."""
-    take = Queue.take
+    take = ClassicQueue.take
 
-    def careless(self: Queue, line: ReadyList, count: int) -> list[Message]:
+    def careless(self: ClassicQueue, line: ReadyList, count: int) -> list[Message]:
         batch = take(self, line, count)
         kept = [message for message in batch if (message[2] >> 1) % RARE]
         self.unacked_count -= len(batch) - len(kept)
         return kept
 
-    Queue.take = careless  # type: ignore[method-assign]
+    ClassicQueue.take = careless  # type: ignore[method-assign]
 
 
 def overtake() -> None:
@@ -158,15 +158,19 @@ def overtake() -> None:
 
 def forget_redelivered() -> None:
     """Deliveries are never marked as redelivered."""
-    hand_out = Queue.deliver
+    hand_out = ClassicQueue.deliver
 
     def innocent(
-        self: Queue, consumer: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
+        self: ClassicQueue,
+        consumer: ConsumerPort,
+        line: ReadyList,
+        batch: list[Message],
+        mark: int = -1,
     ) -> bool:
         del mark
         return hand_out(self, consumer, line, batch, 0)
 
-    Queue.deliver = innocent  # type: ignore[method-assign]
+    ClassicQueue.deliver = innocent  # type: ignore[method-assign]
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {

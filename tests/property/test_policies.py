@@ -17,7 +17,7 @@ from tests.unit.server.broker.stand_ins import (
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.broker import Broker
-from vouchmq.server.broker.delays.delay import is_hidden
+from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.broker.policy.policies import NO_POLICY, Policy, PolicyMatch
 
 NAMES = ("a", "ab", "b", "ba")

@@ -244,7 +244,7 @@ class Story:
     def check_keys(self) -> None:
         """DUP-08: a duplicate is confirmed when the message that has its key is on disk."""
         for name, plan in self.plans.items():
-            window = self.world.vhost.window_of(self.world.vhost.exchanges[name])
+            window = self.world.vhost.exchanges[name].window
             assert (window is not None) is plan.has_keys
             for key, body in plan.known.items():
                 assert window is not None

@@ -9,12 +9,12 @@ from tests.property.queue_machine import QueueMachine
 from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
 from tests.unit.server.queues import Stage
 from vouchmq.server.broker.paging.pager import LEAST_OCTETS, ScratchSpan
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 
 MESSAGE_OCTETS = LEAST_OCTETS // 3
 
 
-def ready_seqs(queue: Queue, store: FakePagedStore) -> list[int]:
+def ready_seqs(queue: ClassicQueue, store: FakePagedStore) -> list[int]:
     """All ready messages in order, wherever they are."""
     queue.take_in(at_once=True)
     seqs = [message[2] for message in queue.ready.in_memory()]

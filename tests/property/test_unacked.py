@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from vouchmq.server.broker.message import Message
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.api import Queue
 from vouchmq.server.channel.consumer import Consumer
 from vouchmq.server.channel.unacked import Unacked, UnackedBatch
 

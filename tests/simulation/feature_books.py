@@ -17,14 +17,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from tests.simulation.crashes import number_in
-from tests.simulation.feature_listing import Listing, Place, stuck_messages, stuck_of
+from tests.simulation.feature_listing import Listing, Place, classic, stuck_messages, stuck_of
 from tests.simulation.ledger import Violation, shown
 from vouchmq.protocol.contents import property_block
 from vouchmq.protocol.fields import as_integer, as_text, decode_shortstr
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import body_size
-from vouchmq.server.broker.delays.delay_queue import delay_of
-from vouchmq.server.broker.delays.undelayed import undelayed
+from vouchmq.server.broker.dead_letter.dead_letters import DeadLetters
+from vouchmq.server.broker.delays import delay_of, undelayed
+from vouchmq.server.broker.features.dedup import Dedup
+from vouchmq.server.broker.features.length import LengthLimit
+from vouchmq.server.broker.features.redelivery import Redelivery
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 if TYPE_CHECKING:
@@ -32,8 +35,7 @@ if TYPE_CHECKING:
     from tests.simulation.feature_world import FeatureWorld
     from vouchmq.protocol.fields import Field, Table
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ports import ConsumerPort
+    from vouchmq.server.broker.queues.api import ConsumerPort, Queue
     from vouchmq.server.broker.queues.ready_list import ReadyList
 
 Death = tuple[str, str, int]  # queue, reason, count; newest first
@@ -178,11 +180,15 @@ class Books:
                 self._came_new(queue, copy)
             else:
                 self._came_on(queue, copy, frame)
-        limit = queue.hooks.limit if queue.hooks is not None else None
+        limit = queue.feature(LengthLimit)
         most = limit.max_length if limit is not None and limit.rejects else None
         is_kept = bool(self._stack) and self._stack[-1].kind == "kept"  # it had been admitted
         # A dead letter may come between the question and the answer.
-        if most is not None and queue.held_count > most + 1 and not is_kept:
+        if (
+            most is not None
+            and queue.ready_count + len(queue.held_lsns()) > most + 1
+            and not is_kept
+        ):
             raise Violation(f"{name} took more than {most} (LEN-20)")
 
     def _came_new(self, queue: Queue, copy: Copy) -> None:
@@ -261,7 +267,7 @@ class Books:
         if queue.is_deleted:
             return
         self.returned_to.add(queue.spec.name)
-        returns = queue.hooks.redelivery if queue.hooks is not None else None
+        returns = queue.feature(Redelivery)
         if returns is None:
             return
         is_counted = outcome in {Outcome.REJECTED, Outcome.LOST} or not returns._only_failures
@@ -323,8 +329,7 @@ class Books:
     ) -> Iterator[None]:
         """Messages die: for a reason that is true, and into the targets that take them."""
         frame = Frame("burying", queue, reason.value)
-        hooks = queue.hooks
-        letters = hooks.dead_letters if hooks is not None else None
+        letters = queue.feature(DeadLetters)
         is_safe = letters is not None and letters.pending is not None
         wanted: dict[Place, set[str]] = {}
         for message in messages:
@@ -352,7 +357,7 @@ class Books:
     @contextmanager
     def trying(self, queue: Queue) -> Iterator[None]:
         """A dispatch: what is stuck may be tried again."""
-        returns = queue.hooks.redelivery if queue.hooks is not None else None
+        returns = queue.feature(Redelivery)
         if returns is not None and returns.parked.is_due:
             self.returned_to.add(queue.spec.name)  # a delayed one comes back by itself
         if not stuck_of(queue):
@@ -384,7 +389,7 @@ class Books:
             wanted = copy.taken_by
         # A target that knows its key has it, or had it (DUP-07).
         queues = self._world.vhost.queues
-        if any(name in queues and queues[name].window is not None for name in targets):
+        if any(name in queues and queues[name].feature(Dedup) is not None for name in targets):
             return
         if not wanted or not wanted <= copy.taken_by:
             raise Violation(
@@ -434,7 +439,7 @@ class Books:
             most, most_octets = features.max_length, features.max_length_octets
             # Others may be on their way out with it.
             octets = sum(each.octets for place, each in self.copies.items() if place[0] == name)
-            is_true = (most is not None and queue.held_count + 1 > most) or (
+            is_true = (most is not None and classic(queue).held_count + 1 > most) or (
                 most_octets is not None and octets > most_octets
             )
         if not is_true:
@@ -443,8 +448,10 @@ class Books:
     def _check_unwanted(self, queue: Queue, copy: Copy, message: Message) -> None:
         """LEN-04: what a consumer waits for is theirs, unless something has come back (LEN-06)."""
         is_first = copy.place[0] not in self.returned_to and self.unserved == copy.place[0]
-        waits = any(outlet.capacity(message) > 0 for outlet in queue.subscribers.everybody())
-        if is_first and waits and queue.subscribers.single_active is None:
+        waits = any(
+            outlet.capacity(message) > 0 for outlet in classic(queue).subscribers.everybody()
+        )
+        if is_first and waits and classic(queue).subscribers.single_active is None:
             raise Violation(f"{copy.number} was dropped in {copy.place[0]}, and wanted (LEN-04)")
 
     def deadline_ms(self, queue: Queue, copy: Copy) -> int | None:
@@ -565,12 +572,12 @@ class Books:
         name = queue.spec.name
         for message in batch:
             self._handed(queue, message, message[2] <= mark)
-        single = queue.subscribers.single_active
+        single = classic(queue).subscribers.single_active
         if single is None or not batch:
             return
         before = self._served.get(name)
         if before is not None and before is not outlet:
-            is_there = before in queue.subscribers.everybody()
+            is_there = before in classic(queue).subscribers.everybody()
             if is_there and before.has_outstanding:
                 raise Violation(f"{name} serves two consumers (CONS-30)")
         self._served[name] = outlet
@@ -584,7 +591,7 @@ class Books:
         if copy.handed != is_again:
             raise Violation(f"{copy.number} of {queue.spec.name}: redelivered is {is_again}")
         copy.handed, copy.handed_ms = True, self._now_ms()
-        returns = queue.hooks.redelivery if queue.hooks is not None else None
+        returns = queue.feature(Redelivery)
         if returns is not None and returns._of(message).returns != copy.returns:
             raise Violation(
                 f"{copy.number} of {queue.spec.name} has come back {copy.returns} times, "
@@ -643,13 +650,13 @@ class Books:
         copy.handed = is_handed
         copy.is_published = False
         copy.has_key = before.has_key
-        hooks = queue.hooks
-        if hooks is not None and hooks.redelivery is not None:
-            counts = hooks.redelivery._counts.get(message[2])
+        returns = queue.feature(Redelivery)
+        if returns is not None:
+            counts = returns._counts.get(message[2])
             copy.returns = counts.returns if counts is not None else 0
             if counts is not None:
                 copy.not_before_ms = counts.due_ms
-        letters = hooks.dead_letters if hooks is not None else None
+        letters = queue.feature(DeadLetters)
         if letters is not None and letters.pending is not None:
             one = letters.pending._tries.get(message[2])
             if one is not None:

@@ -7,16 +7,22 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.dead_letter.retry import note_key
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.dead_letter.dead_letters import (
+    DeadLetters,
+    PendingDeadLetters,
+    note_key,
+)
+from vouchmq.server.broker.delays import DelayQueue
+from vouchmq.server.broker.features.redelivery import Redelivery
 from vouchmq.server.broker.paging.pager import StoredSpan
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.queues.ready_list import ReadyList
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.runtime import BrokerRuntime
@@ -96,6 +102,7 @@ def listing_of(runtime: BrokerRuntime, connections: Iterable[Connection]) -> Lis
             found.ready[name], found.unread[name] = [], 0
             found.aside[name] = [seq for _, seq in queue._heap]
             continue
+        queue = classic(queue)
         lines = [line_seqs(line) for line in queue.lines]
         found.ready[name] = [seq for seqs, _ in lines for seq in seqs]
         if queue.returned_count:
@@ -120,27 +127,38 @@ def listing_of(runtime: BrokerRuntime, connections: Iterable[Connection]) -> Lis
 
 def aside_of(queue: Queue) -> list[int]:
     """What is delayed or stuck, or refused and not yet buried."""
-    hooks, found = queue.hooks, dying_of(queue)
-    if hooks is not None and hooks.redelivery is not None:
-        found += [message[2] for message in hooks.redelivery.parked.messages()]
-    if (
-        hooks is not None
-        and hooks.dead_letters is not None
-        and hooks.dead_letters.pending is not None
-    ):
-        found += [message[2] for message in hooks.dead_letters.pending.held()]
-    return found
+    found, returns = dying_of(queue), queue.feature(Redelivery)
+    if returns is not None:
+        found += [message[2] for message in returns.parked.messages()]
+    return found + [message[2] for message in stuck_messages(queue)]
+
+
+def put_off_by(queue: Queue) -> list[tuple[list[Message], DeadLetterReason]]:
+    """What is dead, and why, and a dead letter in a later turn."""
+    dead_letters = queue.feature(DeadLetters)
+    return list(dead_letters._deferred) if dead_letters is not None else []
+
+
+def classic(queue: Queue) -> ClassicQueue:
+    """A queue that is no other kind."""
+    assert isinstance(queue, ClassicQueue)
+    return queue
+
+
+def lines_of(queue: Queue) -> list[ReadyList]:
+    """Its ready lists; who holds delayed messages has none."""
+    return queue.lines if isinstance(queue, ClassicQueue) else []
 
 
 def dying_of(queue: Queue) -> list[int]:
     """What is dead and not yet buried: no settlement of it is written."""
-    dying = queue.hooks._deferred if queue.hooks is not None else ()
+    dying = put_off_by(queue)
     return [message[2] for messages, _ in dying for message in messages]
 
 
 def rejected_of(queue: Queue) -> list[int]:
     """What of it a client had, and has refused; others died where they stood."""
-    dying = queue.hooks._deferred if queue.hooks is not None else ()
+    dying = put_off_by(queue)
     return [
         m[2] for messages, reason in dying if reason is DeadLetterReason.REJECTED for m in messages
     ]
@@ -148,18 +166,14 @@ def rejected_of(queue: Queue) -> list[int]:
 
 def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
     """Dead letters that the queue keeps, and who has taken each."""
-    hooks = queue.hooks
-    if hooks is None or hooks.dead_letters is None or hooks.dead_letters.pending is None:
-        return {}
-    return {seq: one.taken_by for seq, one in hooks.dead_letters.pending._tries.items()}
+    pending = queue.feature(PendingDeadLetters)
+    return {seq: one.taken_by for seq, one in pending._tries.items()} if pending is not None else {}
 
 
 def stuck_messages(queue: Queue) -> list[Message]:
     """Those dead letters themselves."""
-    hooks = queue.hooks
-    if hooks is None or hooks.dead_letters is None or hooks.dead_letters.pending is None:
-        return []
-    return list(hooks.dead_letters.pending.held())
+    pending = queue.feature(PendingDeadLetters)
+    return pending.held() if pending is not None else []
 
 
 def snapshot_of(runtime: BrokerRuntime, listing: Listing, handed: set[Place] | None) -> Snapshot:
@@ -184,7 +198,7 @@ def snapshot_of(runtime: BrokerRuntime, listing: Listing, handed: set[Place] | N
                     if handed is not None and (name, seq) in handed:
                         found.handed.add((label, seq >> 1))
         if handed is None and not isinstance(queue, DelayQueue):
-            for line in queue.lines:
+            for line in classic(queue).lines:
                 seqs = line_seqs(line)[0]
                 found.handed |= {(label, seq >> 1) for seq in seqs if seq <= line.mark}
     return found
@@ -197,12 +211,8 @@ def label_of(queue: Queue) -> str:
 
 def kept_of(queue: Queue, seq: int) -> Kept:
     """What rooms know of one copy."""
-    hooks = queue.hooks
-    returns = hooks.redelivery if hooks is not None else None
+    returns, stuck = queue.feature(Redelivery), queue.feature(PendingDeadLetters)
     counts = returns._counts.get(seq) if returns is not None else None
-    stuck = (
-        hooks.dead_letters.pending if hooks is not None and hooks.dead_letters is not None else None
-    )
     note = stuck.recall(note_key(seq)) if stuck is not None else None
     if counts is None:
         return Kept(-1 if returns is None else 0, 0, note)
@@ -215,19 +225,14 @@ def messages_of(queue: Queue) -> list[Message]:
         lsns = sorted(seq >> 1 for _, seq in queue._heap)
         store = queue._pages
     else:
+        queue = classic(queue)
         lsns = sorted(seq >> 1 for line in queue.lines for seq in line_seqs(line)[0])
         store = queue.ready._pager.store
     found: list[Message] = []
     while len(found) < len(lsns):
         for first, tail, raws, arrived_ms in store.fetch_runs(lsns[len(found) :], 1 << 30):
             found += [(raw, tail, lsn * 2 + 1, arrived_ms) for lsn, raw in enumerate(raws, first)]
-    hooks = queue.hooks
-    if hooks is not None and hooks.redelivery is not None:
-        found += hooks.redelivery.parked.messages()
-    if (
-        hooks is not None
-        and hooks.dead_letters is not None
-        and hooks.dead_letters.pending is not None
-    ):
-        found += hooks.dead_letters.pending.held()
-    return found
+    returns = queue.feature(Redelivery)
+    if returns is not None:
+        found += returns.parked.messages()
+    return found + stuck_messages(queue)

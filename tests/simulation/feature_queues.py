@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import vouchmq.server.runtime.queue_factory
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
-from vouchmq.server.broker.queues.classic import Queue, always
+from tests.simulation import crashes
+from vouchmq.server.broker.delays import DelayQueue
+from vouchmq.server.broker.queues.api import Queue, always
+from vouchmq.server.broker.queues.classic import ClassicQueue
 
 if TYPE_CHECKING:
     from tests.simulation.feature_books import Books
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.ports import ConsumerPort
+    from vouchmq.server.broker.queues.api import ConsumerPort
     from vouchmq.server.broker.queues.ready_list import ReadyList, RunSize
     from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
@@ -29,7 +31,7 @@ class Desk:
     books: Books | None = None
 
 
-class WatchedQueue(Queue):
+class WatchedQueue(ClassicQueue):
     """A queue that writes into the books."""
 
     __slots__ = ()
@@ -115,6 +117,11 @@ class WatchedQueue(Queue):
             Desk.books.handed_out(self, outlet, batch, line.mark if mark < 0 else mark)
         return super().deliver(outlet, line, batch, mark)
 
+    def on_publish_refused(self, message: Message) -> None:
+        if Desk.books is not None:
+            Desk.books.turned_away.add(crashes.number_in(message[0]))
+        super().on_publish_refused(message)
+
 
 class WatchedHold(DelayQueue):
     """A hold that writes into the books."""
@@ -154,7 +161,7 @@ class WatchedHold(DelayQueue):
 def watched_queues() -> Iterator[None]:
     """Every queue that is made is one of these."""
     with (
-        patch.object(vouchmq.server.runtime.queue_factory, "Queue", WatchedQueue),
+        patch.object(vouchmq.server.runtime.queue_factory, "ClassicQueue", WatchedQueue),
         patch.object(vouchmq.server.runtime.queue_factory, "DelayQueue", WatchedHold),
     ):
         try:

@@ -22,6 +22,7 @@ from tests.simulation.feature_listing import (
     aside_of,
     label_of,
     line_seqs,
+    lines_of,
     listing_of,
     messages_of,
     snapshot_of,
@@ -41,7 +42,10 @@ from tests.simulation.world import (
     ignore,
 )
 from vouchmq.server.auth.connection_limits import ConnectionLimits
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.delays import DelayQueue
+from vouchmq.server.broker.features.expiry import Expiry
+from vouchmq.server.broker.features.length import LengthLimit
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.runtime.journal_writer import DISK_FULL
 from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.store.errors import StoreError, WriteFailed
@@ -49,7 +53,6 @@ from vouchmq.store.sync.worker import SyncInline
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Client
-    from vouchmq.server.broker.queues.classic import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.context import BrokerContext
@@ -103,8 +106,9 @@ class FeatureWorld(World):
         return Topology.drawn(self.draw)
 
     @property
-    def vhost(self) -> VHost[Queue]:
-        return self.runtime.broker.vhosts["/"]
+    def vhost(self) -> VHost[ClassicQueue]:
+        # But for those of delayed messages, which are asked first.
+        return cast("VHost[ClassicQueue]", self.runtime.broker.vhosts["/"])
 
     @property
     def states_of(self) -> States:
@@ -141,8 +145,9 @@ class FeatureWorld(World):
             "x-consumer-timeout" in plan.arguments for plan in self.topology.queues.values()
         )
         for queue in self.vhost.queues.values():
-            marks = [line for line in queue.lines for _ in (0,)]
-            handed = {seq for line in marks for seq in line_seqs(line)[0] if seq <= line.mark}
+            handed = {
+                seq for line in lines_of(queue) for seq in line_seqs(line)[0] if seq <= line.mark
+            }
             handed |= set(aside_of(queue))
             for message in sorted(messages_of(queue), key=lambda one: one[2]):
                 books.recovered(old, queue, message, message[2] in handed)
@@ -234,11 +239,7 @@ class FeatureWorld(World):
 
     def _watch_office(self) -> None:
         dead_letter_publisher = self.runtime.dead_letter_publisher
-        written, refused, turned_away = (
-            dead_letter_publisher.written,
-            dead_letter_publisher.refused,
-            dead_letter_publisher.on_refused,
-        )
+        written, refused = dead_letter_publisher.written, dead_letter_publisher.refused
 
         def watched_written() -> None:
             with self.books.sending_again():
@@ -248,16 +249,11 @@ class FeatureWorld(World):
             refused(*what)
             self.books.kept()
 
-        def watched_turned_away(queue: Queue, message: tuple[bytes, bytes, int, int]) -> None:
-            self.books.turned_away.add(crashes.number_in(message[0]))
-            turned_away(queue, message)
-
         dead_letter_publisher.written = watched_written  # type: ignore[method-assign]
         dead_letter_publisher.refused = watched_refused  # type: ignore[method-assign,assignment]
-        dead_letter_publisher.on_refused = watched_turned_away  # type: ignore[method-assign]
         new_queue = self.vhost.register_queue
 
-        def watched_register(spec: object) -> Queue:
+        def watched_register(spec: object) -> ClassicQueue:
             queue = new_queue(spec)  # type: ignore[arg-type]
             if queue.stored:
                 self.books.born[queue.spec.name] = self.states_of.pending
@@ -318,7 +314,7 @@ class FeatureWorld(World):
             if not isinstance(queue, DelayQueue):
                 self._check_queue(queue, unacked.get(id(queue), 0))
 
-    def _check_queue(self, queue: Queue, unacked: int) -> None:
+    def _check_queue(self, queue: ClassicQueue, unacked: int) -> None:
         name, features = queue.spec.name, queue.features
         if queue.unacked_count != unacked:
             raise Violation(f"{name} counts {queue.unacked_count} unacked, not {unacked}")
@@ -332,9 +328,9 @@ class FeatureWorld(World):
                 raise Violation(
                     f"{name} counts {queue.ready_bytes.octets} octets, not {octets} (LEN-01)"
                 )
-        if queue.is_dirty or (queue.hooks is not None and queue.hooks.is_paused):
+        if queue.is_dirty or (queue.hooks is not None and queue.hooks.dead_letters.is_paused):
             return
-        limit = queue.hooks.limit if queue.hooks is not None else None
+        limit = queue.feature(LengthLimit)
         if limit is None or limit.rejects:
             return
         # What at-least-once keeps has been dropped, and cannot be dropped again.
@@ -361,7 +357,7 @@ class FeatureWorld(World):
         dead_letter_publisher = self.runtime.dead_letter_publisher
         if dead_letter_publisher._unwritten or dead_letter_publisher._kept:
             raise Violation("dead letters were never written")
-        if sum(line.octets for q in self.vhost.queues.values() for line in q.lines) != (
+        if sum(line.octets for q in self.vhost.queues.values() for line in lines_of(q)) != (
             self.runtime.pager.total
         ):
             raise Violation("the pager counts what is not there")
@@ -373,7 +369,7 @@ class FeatureWorld(World):
                 head = line_seqs(line)[0][:1]
                 copy = self.books.copies.get((queue.spec.name, head[0])) if head else None
                 deadline = self.books.deadline_ms(queue, copy) if copy is not None else None
-                expiry = queue.hooks.expiry if queue.hooks is not None else None
+                expiry = queue.feature(Expiry)
                 # One that is the head only since a moment goes with the next tick.
                 is_armed = expiry is not None and self.wall_of(expiry._armed_ms) >= now_ms
                 if deadline is not None and deadline + 1 < now_ms and not is_armed:
@@ -404,14 +400,15 @@ class FeatureWorld(World):
         if self.model.has_failed:
             return
         for name, queue in self.vhost.queues.items():
-            stuck = queue.hooks.held_count if queue.hooks is not None else 0
+            stuck = len(queue.held_lsns())
             left = [copy for place, copy in self.books.copies.items() if place[0] == name]
             # A retry may be farther away than this looks.
             idle = [copy for copy in left if copy.not_before_ms <= self.wall_ms()]
             if queue.ready_count or len(left) != stuck or any(not copy.dying for copy in idle):
                 raise Violation(f"{name} keeps {queue.ready_count}, {stuck} aside: {left[:2]}")
-            if queue.unacked_count or queue.held_octets:
-                raise Violation(f"{name} counts {queue.unacked_count}, {queue.held_octets} octets")
+            octets = 0 if isinstance(queue, DelayQueue) else queue.held_octets
+            if queue.unacked_count or octets:
+                raise Violation(f"{name} counts {queue.unacked_count}, {octets} octets")
         if self.runtime.pager.total:
             raise Violation(f"{self.runtime.pager.total} octets are counted, and none is there")
 

@@ -22,7 +22,7 @@ from tests.simulation.ledger import Violation
 from tests.simulation.pair_deeds import OPERATIONS, RING
 from tests.simulation.pair_plans import paired_topology, rows_of
 from vouchmq.protocol.runs import body_size
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.features.dedup import Dedup
 from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.consumer import Credit
 from vouchmq.server.channel.timeouts import Timeouts
@@ -30,7 +30,7 @@ from vouchmq.server.channel.timeouts import Timeouts
 if TYPE_CHECKING:
     from tests.simulation.clients import Client
     from vouchmq.server.broker.features.dedup import KeyWindow
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.channel.unacked import UnackedBatch
 
@@ -111,11 +111,14 @@ class PairWorld(FeatureWorld):
         for wire in self.clients.values():
             for channel in wire.connection.channels.values():
                 check_credits(channel)
-        # An exchange has its window in a hidden queue.
+        for exchange in self.vhost.exchanges.values():
+            if exchange.window is not None:
+                self._check_window(exchange.name, exchange.window)
         for queue in self.vhost.queues.values():
-            if not isinstance(queue, DelayQueue) and queue.window is not None:
-                self._check_window(queue.spec.name, queue.window)
-                self._check_once(queue)
+            dedup = queue.feature(Dedup)
+            if dedup is not None:
+                self._check_window(queue.spec.name, dedup.window)
+                self._check_once(queue, dedup.window)
 
     def _check_window(self, name: str, window: KeyWindow) -> None:
         """DUP-08: a key is known by its message."""
@@ -126,10 +129,10 @@ class PairWorld(FeatureWorld):
             if seq & 1 and octets != b"s" + (key or "?").encode():
                 raise Violation(f"{name} knows {octets!r} by {seq}, which is {key} (DUP-08)")
 
-    def _check_once(self, queue: Queue) -> None:
+    def _check_once(self, queue: Queue, window: KeyWindow) -> None:
         """DUP-04; a purge frees all keys (DUP-13)."""
-        window, name = queue.window, queue.spec.name
-        if window is None or not window.keys.follows_messages:
+        name = queue.spec.name
+        if not window.keys.follows_messages:
             return
         held = Counter(
             key

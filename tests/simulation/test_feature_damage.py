@@ -18,6 +18,7 @@ from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.history import quiet_logs, small_pages, step
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import segments_on, spoil
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.runtime.runtime import BrokerRuntime
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.sync.worker import SyncInline
@@ -56,7 +57,7 @@ def read_all(runtime: BrokerRuntime) -> None:
     """Look at every message, also at those that are paged."""
     for queue in runtime.broker.vhosts["/"].queues.values():
         assert list(messages_of(queue)) is not None
-        for line in queue.lines:
+        for line in queue.lines if isinstance(queue, ClassicQueue) else ():
             while line.refill(at_once=True) and line.ready:
                 line.ready.clear()
 

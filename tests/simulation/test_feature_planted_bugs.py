@@ -10,20 +10,19 @@ from typing import Any
 import pytest
 
 from tests.simulation import history
+from vouchmq.server.broker import delays
 from vouchmq.server.broker.dead_letter import publisher
-from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
-from vouchmq.server.broker.delays import delay_queue
-from vouchmq.server.broker.delays.delay_queue import DelayQueue
+from vouchmq.server.broker.dead_letter.dead_letters import PendingDeadLetters
 from vouchmq.server.broker.features import redelivery
 from vouchmq.server.broker.features.expiry import Expiry
 from vouchmq.server.broker.features.length import LengthLimit
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues import priority
-from vouchmq.server.broker.queues.classic import Queue
-from vouchmq.server.broker.queues.ready_bytes import ReadyBytes
-from vouchmq.server.broker.queues.ready_list import ReadyList
+from vouchmq.server.broker.queues.api import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
+from vouchmq.server.broker.queues.consumers import SingleActive
+from vouchmq.server.broker.queues.ready_list import ReadyBytes, ReadyList
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
-from vouchmq.server.broker.queues.single_active import SingleActive
 from vouchmq.server.channel import topology
 from vouchmq.server.connection.connection import Connection
 
@@ -49,17 +48,16 @@ def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.Mo
 
     def split(
         self: publisher.DeadLetterPublisher,
-        queue: Queue,
-        settings: publisher.DeadLetterConfig,
+        queue: ClassicQueue,
         messages: list[Message],
         reason: DeadLetterReason,
     ) -> None:
         queue.log_settled(messages)
         self._journal.write()  # type: ignore[attr-defined]
-        log_settled = Queue.log_settled
-        monkeypatch.setattr(Queue, "log_settled", lambda self, messages: None)
-        send(self, queue, settings, messages, reason)
-        monkeypatch.setattr(Queue, "log_settled", log_settled)
+        log_settled = ClassicQueue.log_settled
+        monkeypatch.setattr(ClassicQueue, "log_settled", lambda self, messages: None)
+        send(self, queue, messages, reason)
+        monkeypatch.setattr(ClassicQueue, "log_settled", log_settled)
 
     monkeypatch.setattr(publisher.DeadLetterPublisher, "send", split)
     assert "while messages are being moved" in caught()
@@ -67,7 +65,7 @@ def test_finds_a_settle_in_another_block_than_the_targets(monkeypatch: pytest.Mo
 
 def test_finds_a_dead_letter_that_leaves_no_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     """DLX-08: it is in its source and in its targets."""
-    monkeypatch.setattr(Queue, "log_settled", lambda self, messages: None)
+    monkeypatch.setattr(ClassicQueue, "log_settled", lambda self, messages: None)
     assert "came back" in caught()
 
 
@@ -92,12 +90,12 @@ def test_finds_counts_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """PRIO-05: each level has a mark of its own."""
-    handed = Queue._on_delivered
+    handed = ClassicQueue._on_delivered
 
-    def confused(self: Queue, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
+    def confused(self: ClassicQueue, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
         handed(self, self.lines[-1], last_seq, no_ack=no_ack)
 
-    monkeypatch.setattr(Queue, "_on_delivered", confused)
+    monkeypatch.setattr(ClassicQueue, "_on_delivered", confused)
     assert "redelivered" in caught()
 
 
@@ -109,19 +107,13 @@ def test_finds_levels_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_finds_a_hold_that_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
     """DELAY-17: delayed messages come once."""
-    log_settled = Queue.log_settled
-
-    def not_for_holds(self: Queue, messages: list[Message]) -> None:
-        if not isinstance(self, DelayQueue):
-            log_settled(self, messages)
-
-    monkeypatch.setattr(Queue, "log_settled", not_for_holds)
+    monkeypatch.setattr(delays.DelayQueue, "log_settled", lambda self, messages: None)
     assert "came back" in caught()
 
 
 def test_finds_a_hold_that_lets_go_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    delay_of = delay_queue.delay_of
-    monkeypatch.setattr(delay_queue, "delay_of", lambda raw: delay_of(raw) * 9 // 10)
+    delay_of = delays.delay_of
+    monkeypatch.setattr(delays, "delay_of", lambda raw: delay_of(raw) * 9 // 10)
     assert "DELAY-14" in caught()
 
 
@@ -173,13 +165,13 @@ def test_finds_settles_forgotten_while_a_batch_is_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What the simulation found first: an empty-looking queue stopped logging."""
-    log_settled = Queue.log_settled
+    log_settled = ClassicQueue.log_settled
 
-    def forgets(self: Queue, messages: list[Message]) -> None:
+    def forgets(self: ClassicQueue, messages: list[Message]) -> None:
         log_settled(self, messages)
         self._forget_when_empty()
 
-    monkeypatch.setattr(Queue, "log_settled", forgets)
+    monkeypatch.setattr(ClassicQueue, "log_settled", forgets)
     assert "came back" in caught(MOST_SEEDS * 2)
 
 

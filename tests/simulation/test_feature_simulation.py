@@ -10,7 +10,7 @@ from tests.simulation import history
 from tests.simulation.feature_queues import WatchedHold, WatchedQueue
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 
 FIXED_SEEDS = 12
 
@@ -39,7 +39,7 @@ def test_the_same_seed_lives_the_same_history() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(FeatureWorld, "snapshot"), (Queue, "dispatch"), (Queue, "enqueue")],
+    [(FeatureWorld, "snapshot"), (ClassicQueue, "dispatch"), (ClassicQueue, "enqueue")],
     ids=["journal", "turn", "connection"],
 )
 def test_an_error_is_heard_wherever_the_broker_survives_it(

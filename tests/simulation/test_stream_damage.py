@@ -90,7 +90,7 @@ def still_true(known: Offsets, world: DiskWorld) -> Offsets:
 
 def streams_of(world: DiskWorld) -> Iterator[tuple[str, Stream]]:
     for name in STREAMS:
-        stream = world.vhost.queues.get(name)
+        stream: object = world.vhost.queues.get(name)
         if isinstance(stream, Stream):
             yield name, stream
 

@@ -32,7 +32,7 @@ from vouchmq.store.errors import WriteFailed
 from vouchmq.store.sync.worker import Completion, SyncInline
 
 if TYPE_CHECKING:
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.runtime.context import BrokerContext
     from vouchmq.store.disk import Disk, Syncable
 
@@ -336,8 +336,8 @@ class World:
 
     def _watch_serving(self) -> None:
         """Who is served before a command looks hears it before the model does (CONS-52)."""
-        feature_builder, turn = self.runtime.feature_builder, self.runtime.turn
-        serve = feature_builder.serve
+        feature_context, turn = self.runtime.feature_context, self.runtime.turn
+        serve = feature_context.serve
 
         def watched(queue: Queue) -> bool:
             is_served = serve(queue)
@@ -348,7 +348,7 @@ class World:
             self.model.check_deliveries()
             return is_served
 
-        feature_builder.serve = watched
+        feature_context.serve = watched
 
     def _fatal(self, reason: str) -> None:
         del reason

@@ -1,4 +1,5 @@
 """Dead lettering: which headers a dead letter gets, where it goes, what is tried again.
 
-Start with `publisher.py`; `headers.py` writes x-death.
+Start with `dead_letters.py`, the dead letters of one queue; `publisher.py` sends those of all,
+`pace.py` says how many in a turn, `headers.py` writes x-death.
 """

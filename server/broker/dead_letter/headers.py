@@ -51,6 +51,14 @@ MOST_REWRITTEN: Final = 256
 _NOTHING: Final[frozenset[str]] = frozenset()
 
 
+class Attempt(NamedTuple):
+    """A dead letter on its way: why and when it died, and the queues that have taken it."""
+
+    reason: DeadLetterReason
+    time_s: int
+    taken_by: frozenset[str] = frozenset()
+
+
 class Death(NamedTuple):
     """What is the same for all messages that die together.
 

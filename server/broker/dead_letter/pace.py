@@ -18,7 +18,7 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue
 
 # What dead letters may take of a turn.
 TURN_S: Final = 0.006

@@ -15,22 +15,20 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
 from vouchmq.protocol.contents import HAS_EXPIRATION, property_block
 from vouchmq.protocol.fields import encode_shortstr
-from vouchmq.server.broker.dead_letter.batch import Batch, Sent, write_headers
-from vouchmq.server.broker.dead_letter.headers import Death, dead_letter, dead_letters
+from vouchmq.server.broker.dead_letter.dead_letters import DeadLetters, dead_letters_of
+from vouchmq.server.broker.dead_letter.headers import Attempt, Death, dead_letter, dead_letters
 from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
-from vouchmq.server.broker.dead_letter.retry import Attempt
-from vouchmq.server.broker.delays.delay import held_for
-from vouchmq.server.broker.delays.undelayed import all_undelayed
+from vouchmq.server.broker.delays import all_undelayed
 from vouchmq.server.broker.enqueue import Enqueuer, Target
 from vouchmq.server.broker.exchanges.exchange import READS_KEYS
 from vouchmq.server.broker.features.dedup import ExchangeDedup
-from vouchmq.server.broker.features.hooks import Feature
+from vouchmq.server.broker.features.length import LengthLimit
 from vouchmq.server.broker.message import lsn_of, runs_of_same
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
@@ -39,14 +37,15 @@ if TYPE_CHECKING:
 
     from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.dead_letter.headers import DeadLetter
-    from vouchmq.server.broker.dead_letter.retry import PendingDeadLetters
     from vouchmq.server.broker.exchanges.exchange import Exchange
-    from vouchmq.server.broker.features.expiry import OwnExpirations
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import Queue, QueueRecorder
 
 # So many queues in a row make room for each other at once; what is behind is as full as it looks.
 MOST_DEPTH: Final = 8
+# Why messages leave their queue for others, as the ledger says it.
+DEAD_LETTER: Final = "dead_letter"
+DELAYED: Final = "delayed"
 
 log = structlog.get_logger(__name__)
 
@@ -74,74 +73,39 @@ class Refused(Protocol):
         """These copies are not gone after all."""
 
 
-class DeadLetterConfig(Feature):
-    """The dead letter settings of one queue.
+class Sent(NamedTuple):
+    """Messages that left their queue for stored queues in the block that is being gathered."""
 
-    Args:
-        queue: whose they are
-        dead_letter_publisher: sends them
-        exchange: the dead letter exchange, which need not exist
-        routing_key: of the dead letters, None: as they were published
-        pending: keeps what nobody takes, None: it is dropped (DLX-09)
-        is_safe: what dies from now on is kept so, too, and not only what had been before
-    """
+    queue: Queue
+    messages: list[Message]
+    target: Target
+    raws: list[bytes]
+    persistent: bool
+    why: str
+    # What was known of a dead letter that its queue keeps until everybody has it.
+    one: Attempt | None = None
 
-    __slots__ = (
-        *("_dead_letter_publisher", "_is_safe", "_queue"),
-        *("exchange", "pending", "routing_key", "told"),
-    )
 
-    def __init__(
-        self,
-        queue: Queue,
-        dead_letter_publisher: DeadLetterPublisher,
-        exchange: str,
-        routing_key: str | None,
-        pending: PendingDeadLetters | None = None,
-        *,
-        is_safe: bool = False,
-    ) -> None:
-        self._queue = queue
-        self._dead_letter_publisher = dead_letter_publisher
-        self._is_safe = is_safe
-        self.pending = pending
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.told: set[tuple[str, DeadLetterReason]] = set()  # what has been logged, once each
+class Batch:
+    """Dead letters that follow each other and go the same way."""
 
-    def send(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
-        """Let messages go; they are in no ready list of their queue any more and not unacked."""
-        if not self._is_safe:
-            self._dead_letter_publisher.send(queue, self, messages, reason)
-        else:
-            self._dead_letter_publisher.send_safely(queue, messages, reason)
+    __slots__ = ("messages", "persistent", "raws", "target")
 
-    @property
-    def is_gathering(self) -> bool:
-        """True while what is done must stand in one block."""
-        return self._dead_letter_publisher.is_gathering
+    def __init__(self, target: Target, *, persistent: bool) -> None:
+        self.target = target
+        self.persistent = persistent
+        self.messages: list[Message] = []
+        self.raws: list[bytes] = []
 
-    @property
-    def is_nested(self) -> bool:
-        """True while dead letters are sent that make dead letters, many levels deep"""
-        return self._dead_letter_publisher.is_nested
+    def takes(self, tail: bytes, queues: tuple[Queue, ...], *, persistent: bool) -> bool:
+        """Whether another one goes that way too."""
+        is_same = self.target.tail == tail and self.target.queues == queues
+        return is_same and self.persistent == persistent
 
-    @property
-    def pace(self) -> DeadLetterPace:
-        """See `DeadLetterPublisher`."""
-        return self._dead_letter_publisher.pace
-
-    def on_refused(self, message: Message) -> None:
-        """The queue has refused a message (LEN-24)."""
-        self._dead_letter_publisher.on_refused(self._queue, message)
-
-    def on_duplicate(self, message: Message) -> None:
-        """The queue has dropped a duplicate (DUP-16)."""
-        self._dead_letter_publisher.on_duplicate(self._queue, message)
-
-    def on_removal_undone(self, messages: list[Message]) -> None:
-        """What made them dead letters could not be stored: they are none (TX-09)."""
-        self._dead_letter_publisher.withdraw(self._queue, messages)
+    def add(self, messages: list[Message], raws: list[bytes]) -> None:
+        """More of them: messages that died, and their letters."""
+        self.messages += messages
+        self.raws += raws
 
 
 class DeadLetterPublisher:
@@ -154,7 +118,6 @@ class DeadLetterPublisher:
         wall_ms: the wall clock in milliseconds
         wake: sees to it that a turn is run
         pace: tells when letters may go that nobody waits for
-        own_expirations: told of queues that get messages with a time to live of their own
         most_hops: deaths after which a message becomes no dead letter any more, 0: any (DLX-24)
         heeds_clients: counts go on from an x-death header that a client has published (DLX-22)
     """
@@ -167,7 +130,6 @@ class DeadLetterPublisher:
         wall_ms: Callable[[], int],
         wake: Callable[[], None],
         pace: DeadLetterPace,
-        own_expirations: OwnExpirations,
         *,
         heeds_clients: bool = True,
         most_hops: int = 0,
@@ -179,7 +141,6 @@ class DeadLetterPublisher:
         self._journal = journal
         self._wall_ms = wall_ms
         self._wake = wake
-        self._own_expirations = own_expirations
         self._heeds_clients = heeds_clients
         self._unwritten: list[Sent] = []
         self._kept: list[Sent] = []
@@ -190,22 +151,22 @@ class DeadLetterPublisher:
 
     @property
     def is_gathering(self) -> bool:
-        """See `DeadLetterConfig`."""
+        """See `DeadLetterSender`."""
         return self._enqueuer.is_gathering
 
     @property
     def is_nested(self) -> bool:
-        """See `DeadLetterConfig`."""
+        """See `DeadLetterSender`."""
         return self._depth > MOST_DEPTH
 
-    def send(
-        self,
-        queue: Queue,
-        config: DeadLetterConfig,
-        messages: list[Message],
-        reason: DeadLetterReason,
-    ) -> None:
+    @property
+    def is_sending(self) -> bool:
+        """See `DeadLetterSender`."""
+        return self._depth > 0
+
+    def send(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
+        config = dead_letters_of(queue)
         death = self._death(queue, config, Attempt(reason, self._wall_ms() // 1000))
         lost: list[Message] = []
         with self._one_block():
@@ -262,7 +223,7 @@ class DeadLetterPublisher:
 
     def try_again(self, queue: Queue, message: Message, one: Attempt) -> None:
         """Offer a dead letter to those who have not taken it; keep it until all have."""
-        config = queue.hooks.dead_letters if queue.hooks is not None else None
+        config = queue.feature(DeadLetters)
         if config is None or config.pending is None:
             if queue.recorder is not None:
                 queue.recorder.dropped([message], one.reason.value)
@@ -324,7 +285,7 @@ class DeadLetterPublisher:
                     if len(some) > 1:
                         pending.extendleft([one] for one in reversed(some))
                         continue
-                    self._store(delay_queue, run, why="delayed")
+                    self._store(delay_queue, run, why=DELAYED)
                     run = None
                     targets = self._enqueuer.admit(Target(tail, targets), due.raw)[0].queues
                 if not targets:
@@ -332,12 +293,12 @@ class DeadLetterPublisher:
                     continue
                 if due.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
                     for each in targets:
-                        self._own_expirations.expect(each)
+                        each.expect_expirations()
                 if run is None or not run.takes(tail, targets, persistent=due.persistent):
-                    self._store(delay_queue, run, why="delayed")
+                    self._store(delay_queue, run, why=DELAYED)
                     run = Batch(Target(tail, targets), persistent=due.persistent)
                 run.add(some, raws)
-            self._store(delay_queue, run, why="delayed")
+            self._store(delay_queue, run, why=DELAYED)
             if delay_queue.recorder is not None:
                 delay_queue.recorder.dropped(messages, "released")
             delay_queue.log_settled(messages)
@@ -348,7 +309,7 @@ class DeadLetterPublisher:
         return domain.generation if domain is not None else -1
 
     def _parted(
-        self, queue: Queue, config: DeadLetterConfig, messages: list[Message]
+        self, queue: Queue, config: DeadLetters, messages: list[Message]
     ) -> deque[list[Message]]:
         """Messages that become the same letters; each alone where its key is looked at."""
         domain = self._domain(queue.spec.vhost)
@@ -360,7 +321,7 @@ class DeadLetterPublisher:
     def _is_too_far(self, letter: DeadLetter) -> bool:
         return 0 < self._most_hops < letter.hops
 
-    def _death(self, queue: Queue, config: DeadLetterConfig, one: Attempt) -> Death:
+    def _death(self, queue: Queue, config: DeadLetters, one: Attempt) -> Death:
         return Death(
             queue.spec.name,
             one.reason,
@@ -371,7 +332,7 @@ class DeadLetterPublisher:
         )
 
     def _targets(
-        self, queue: Queue, config: DeadLetterConfig, letter: DeadLetter, *, is_new: bool = True
+        self, queue: Queue, config: DeadLetters, letter: DeadLetter, *, is_new: bool = True
     ) -> tuple[tuple[Queue, ...], ExchangeDedup | None]:
         """Where a letter goes, and by which keys, if those are looked at."""
         domain = self._domain(queue.spec.vhost)
@@ -411,38 +372,27 @@ class DeadLetterPublisher:
             # What comes of it goes before the others, so that they are never many.
             others, self._refused = self._refused, deque()
             try:
-                self.on_refused(target, message)
+                target.on_publish_refused(message)
             finally:
                 self._refused.extend(others)
 
     def _go_on_refused(self) -> None:
         self.pace.later(self._send_refused)
 
-    def on_refused(self, queue: Queue, message: Message) -> None:
-        """A queue has refused a message, which may make it a dead letter (LEN-24).
+    def send_refused(self, queue: Queue, message: Message) -> None:
+        """Make a dead letter of what a full queue has refused (LEN-24).
 
         It is one of nobody's queue, so no queue keeps it if nobody takes it. While dead letters
         are being sent it waits for their end, so that queues full in a row never recurse.
         """
-        hooks = queue.hooks
-        if hooks is None or hooks.dead_letters is None or not is_at_least_once(queue):
-            return
         if self._depth:
             self._refused.append((queue, message))
         else:
             # Kept it is not: the queue never had it, and its publisher knows.
-            self.send(queue, hooks.dead_letters, [message], DeadLetterReason.MAXLEN)
-
-    def on_duplicate(self, queue: Queue, message: Message) -> None:
-        """A queue has dropped a duplicate, which may make it a dead letter (DUP-16)."""
-        hooks = queue.hooks
-        if hooks is None or hooks.dead_letters is None or hooks.dedup is None:
-            return
-        if hooks.dedup.has_dead_letters and not self._depth:
-            self.send(queue, hooks.dead_letters, [message], DeadLetterReason.REJECTED)
+            self.send(queue, [message], DeadLetterReason.MAXLEN)
 
     def _store(
-        self, queue: Queue, run: Batch | None, one: Attempt | None = None, why: str = "dead_letter"
+        self, queue: Queue, run: Batch | None, one: Attempt | None = None, why: str = DEAD_LETTER
     ) -> None:
         if run is None:
             return
@@ -452,12 +402,12 @@ class DeadLetterPublisher:
         )
         largest = max(map(len, raws))
         if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
-            self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, one))
+            self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, why, one))
 
     def _dropped(
         self,
         queue: Queue,
-        config: DeadLetterConfig,
+        config: DeadLetters,
         reason: DeadLetterReason,
         why: str,
         count: int = 1,
@@ -483,14 +433,12 @@ class DeadLetterPublisher:
             return
         kept, self._kept = self._kept, []
         for sent in kept:
-            queue, messages, target, raws, persistent, _ = sent
+            queue, messages, target, raws, persistent, why, _ = sent
             # Transient copies are where they went already, those of stored runs went with them.
             alive = (each for each in target.queues if not each.is_deleted)
             target = Target(
                 target.tail, tuple(each for each in alive if persistent or each.keeps_all)
             )
-            is_held = held_for(queue.spec.name) is not None
-            why = "delayed" if is_held else "dead_letter"
             author = (
                 queue.recorder.moves(messages, raws, why) if queue.recorder is not None else None
             )
@@ -498,7 +446,7 @@ class DeadLetterPublisher:
             if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
                 self._unwritten.append(sent._replace(target=target))
             if not queue.is_deleted:
-                if queue.recorder is not None and is_held:
+                if queue.recorder is not None and why == DELAYED:
                     queue.recorder.dropped(messages, "released")
                 elif queue.recorder is not None:
                     queue.recorder.died(messages, "resent", "")
@@ -522,11 +470,8 @@ class DeadLetterPublisher:
             queue = sent.queue
             for store_id, lsns in () if queue.is_deleted else queue.stored_copies(sent.messages):
                 self._journal.unsettle(store_id, lsns)
-            undelivered = (
-                queue.hooks.dead_letters.pending
-                if queue.hooks and queue.hooks.dead_letters
-                else None
-            )
+            config = queue.feature(DeadLetters)
+            undelivered = config.pending if config is not None else None
             had = [each for each in sent.messages if not is_gone(each)]
             if queue.recorder is not None and not queue.is_deleted:
                 # What is pending still is in the queue.
@@ -540,6 +485,11 @@ class DeadLetterPublisher:
                 queue.keeps(sent.messages)
         self._kept += reversed(kept)
         self._forget(lambda _, message: is_gone(message))
+
+    def gone_of(self, queue: Queue, messages: list[Message]) -> list[Message]:
+        """Those of some settled deliveries that are not kept as dead letters on their way."""
+        kept = {*queue.held_lsns(), *self.kept_of(queue)}
+        return [message for message in messages if lsn_of(message[2]) not in kept]
 
     def kept_of(self, queue: Queue) -> list[int]:
         """LSNs of dead letters of a queue that a full disk has sent back."""
@@ -566,4 +516,20 @@ class DeadLetterPublisher:
 
 def is_at_least_once(queue: Queue) -> bool:
     """Whether what this queue refuses becomes a dead letter of its own (LEN-24)."""
-    return queue.hooks is not None and queue.hooks.dead_letters_refused
+    limit, config = queue.feature(LengthLimit), queue.feature(DeadLetters)
+    if limit is None or config is None or not config.is_set:
+        return False
+    return limit.dead_letters_refused
+
+
+def write_headers(
+    recorder: QueueRecorder,
+    messages: list[Message],
+    lost: list[Message],
+    reason: DeadLetterReason,
+    exchange: str,
+) -> None:
+    """Write down which messages have become dead letters, and which of them led nowhere."""
+    gone = {message[2] for message in lost}
+    recorder.died([each for each in messages if each[2] not in gone], reason.value, exchange)
+    recorder.dropped(lost, reason.value)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import Field, Table, as_integer, as_text, boolean, long_int, type_name
-from vouchmq.server.broker.delays.delay import X_DELAYED_EXCHANGE, X_DELAYED_MESSAGE, X_DELAYED_TYPE
+from vouchmq.server.broker.delays import X_DELAYED_EXCHANGE, X_DELAYED_MESSAGE, X_DELAYED_TYPE
 from vouchmq.server.broker.equivalence import (
     require_same_argument,
     require_same_flag,
@@ -31,7 +31,7 @@ from vouchmq.server.broker.exchanges.direct import DirectRouter
 from vouchmq.server.broker.exchanges.fanout import FanoutRouter
 from vouchmq.server.broker.exchanges.headers import HeadersRouter
 from vouchmq.server.broker.exchanges.topic import TopicRouter
-from vouchmq.server.broker.features.dedup import (
+from vouchmq.server.broker.features.options import (
     DEFAULT_SIZE,
     MESSAGE_ID,
     X_CACHE_PERSISTENCE,
@@ -41,6 +41,10 @@ from vouchmq.server.broker.features.dedup import (
     X_HEADER,
 )
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE, RESERVED_PREFIX, exchange_text
+
+if TYPE_CHECKING:
+    from vouchmq.server.broker.features.dedup import KeyWindow
+    from vouchmq.server.broker.queues.spec import QueueSpec
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 DELAYED_MESSAGE: Final = "delayed-message"  # in policies only
@@ -59,6 +63,9 @@ READS_HEADERS: Final = 1
 READS_PROPERTIES: Final = 2
 READS_KEYS: Final = 4
 DEDUP_TYPE: Final = X_DEDUPLICATION
+# The journal knows the keys of an exchange as those of a queue with such a name. Line feeds are
+# stripped from the names that clients give, so no queue of theirs is called that.
+KEY_SCOPE_PREFIX: Final = "\nkeys\n"
 
 
 class Router(Protocol):
@@ -101,6 +108,16 @@ PREDECLARED: Final = (
 )
 
 
+class ExchangeKeys(NamedTuple):
+    """The keys that a de-duplicating exchange remembers, and what the journal knows them by.
+
+    That is the declaration of a queue which nobody can name, and which is not made.
+    """
+
+    spec: QueueSpec
+    window: KeyWindow
+
+
 @dataclass(slots=True, eq=False)
 class Exchange:
     """One exchange of a vhost. Nothing of the declaration changes after it was made, but what its
@@ -108,7 +125,7 @@ class Exchange:
 
     `delays`: messages with a delay are held (DELAY-10, DELAY-11). `reads`: what of a message
     besides its keys decides where it goes, bits of READS_HEADERS, READS_PROPERTIES and READS_KEYS
-    (of de-duplication).
+    (of de-duplication). `keys` are those that it remembers, None when it remembers none.
     """
 
     name: str
@@ -122,6 +139,7 @@ class Exchange:
     router: Router = field(init=False)
     delays: bool = field(init=False)
     reads: int = field(init=False)
+    keys: ExchangeKeys | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.router = ROUTERS[self.routed_type or "direct"](self.arguments)
@@ -147,6 +165,11 @@ class Exchange:
             named = as_text(self.arguments.get(X_HEADER))
             self.reads |= READS_KEYS
             self.reads |= READS_PROPERTIES if named == MESSAGE_ID else READS_HEADERS
+
+    @property
+    def window(self) -> KeyWindow | None:
+        """The keys that it remembers."""
+        return self.keys.window if self.keys is not None else None
 
     @property
     def reads_beyond_keys(self) -> bool:
@@ -233,6 +256,16 @@ class Exchange:
             require_same_argument(
                 name, self.text, declared.arguments.get(name), self.arguments.get(name)
             )
+
+
+def key_scope_name(exchange: str) -> str:
+    """The name under which the journal knows the keys of a de-duplicating exchange."""
+    return KEY_SCOPE_PREFIX + exchange
+
+
+def keys_are_of(name: str) -> str | None:
+    """The exchange whose keys the journal knows under this name, None when it is of a queue."""
+    return name.removeprefix(KEY_SCOPE_PREFIX) if name.startswith(KEY_SCOPE_PREFIX) else None
 
 
 def whole_number(field: Field | None) -> int | None:

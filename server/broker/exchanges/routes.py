@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from vouchmq.protocol.fields import Table
-from vouchmq.server.broker.delays.delay import delay_ms, delay_queue_name, is_hidden
+from vouchmq.server.broker.delays import delay_ms, delay_queue_name, is_hidden
 from vouchmq.server.broker.exchanges.bindings import Binding, Bindings
 from vouchmq.server.broker.exchanges.exchange import PREDECLARED, Exchange
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE

@@ -14,74 +14,37 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.contents import DEATH, HAS_HEADERS, notes_of, property_block, remembered
-from vouchmq.protocol.fields import Field, Table, as_integer, as_text, encode_shortstr
+from vouchmq.protocol.fields import Field, as_integer, encode_shortstr
 from vouchmq.protocol.properties import Properties, header_spot
 from vouchmq.protocol.runs import PROPERTIES_AT
 from vouchmq.protocol.text import encode_text
-from vouchmq.server.broker.features.hooks import Feature
-from vouchmq.server.broker.features.publish_filter import TAKES
+from vouchmq.server.broker.dead_letter.dead_letters import DeadLetters
+from vouchmq.server.broker.features.feature import Feature
+from vouchmq.server.broker.features.options import MESSAGE_ID, X_CACHE_TTL
 from vouchmq.server.broker.message import lsn_of
+from vouchmq.server.broker.queues.api import TAKES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
+    from typing import Self
 
+    from vouchmq.server.broker.features.effective import Features, Keys
+    from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock
-    from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ports import NoteLog
+    from vouchmq.server.broker.queues.api import HostQueue, NoteLog, PublishFilter
+    from vouchmq.server.broker.queues.spec import QueueSpec
     from vouchmq.server.broker.timers import Timers
 
-X_DEDUPLICATION: Final = "x-message-deduplication"
-X_CACHE_SIZE: Final = "x-cache-size"
-X_CACHE_TTL: Final = "x-cache-ttl"
-X_CACHE_PERSISTENCE: Final = "x-cache-persistence"
-X_HEADER: Final = "x-deduplication-header"
-X_DEDUP_DEAD_LETTER: Final = "x-deduplication-dead-letter"
-MESSAGE_ID: Final = "message-id"
-# What an ordinary exchange remembers that says nothing about it (DUP-03).
-DEFAULT_SIZE: Final = 10_000
 # Longer texts are known by their hash (DUP-01).
 LONGEST_KEY_OCTETS: Final = 1024
 # So many keys, less one, are read the long way before it is looked anew where they stand.
 LOOK_AGAIN: Final = 15
 SWEEP_MS: Final = 1000
-# The first octet of the keys of these notes (see `FeatureHooks.recall`).
+# The first octet of the keys of these notes (see `Feature`).
 KEYS: Final = b"d"
 _NOTE: Final = struct.Struct(">QQ")
 _LOW: Final = (1 << 64) - 1
-
-
-class Keys(NamedTuple):
-    """What a queue or exchange remembers of keys.
-
-    With neither `size` nor `ttl_ms` a key is known while its message is in the queue (DUP-04).
-    """
-
-    header: str = X_HEADER
-    size: int | None = None
-    ttl_ms: int | None = None
-    persists: bool = True
-    dead_letters_duplicates: bool = False
-
-    @property
-    def follows_messages(self) -> bool:
-        """True when a key goes with its message."""
-        return self.size is None and self.ttl_ms is None
-
-
-def keys_of(arguments: Table) -> Keys | None:
-    """What arguments ask for, None when they ask for nothing."""
-    asked = arguments.get(X_DEDUPLICATION)
-    if asked is None or asked.value is not True:
-        return None
-    dead_letters_duplicates = arguments.get(X_DEDUP_DEAD_LETTER)
-    return Keys(
-        as_text(arguments.get(X_HEADER)) or X_HEADER,
-        as_integer(arguments.get(X_CACHE_SIZE)),
-        as_integer(arguments.get(X_CACHE_TTL)),
-        as_text(arguments.get(X_CACHE_PERSISTENCE)) != "memory",
-        dead_letters_duplicates is not None and dead_letters_duplicates.value is True,
-    )
 
 
 class Key(NamedTuple):
@@ -335,25 +298,43 @@ class KeyWindow:
         return _NOTE.pack(due, seq)
 
 
+def window_of(spec: QueueSpec, keys: Keys, context: FeatureContext) -> KeyWindow:
+    """A window whose keys the journal notes under the id of a queue, if that is stored."""
+    scope_id = spec.queue_id if spec.stored else 0
+    return KeyWindow(scope_id, keys, context.timers, context.log, context.clock)
+
+
 class Dedup(Feature):
     """The window of one queue, which is also its publish filter.
 
     Args:
         queue: whose messages they are
         window: keys that have been seen
-        tidy: lets go what is expired or too much
     """
 
     NOTES = KEYS
 
-    __slots__ = ("_is_tidying", "_queue", "_tidy", "dropped_count", "window")
+    __slots__ = ("_is_tidying", "_queue", "dropped_count", "window")
 
-    def __init__(self, queue: Queue, window: KeyWindow, tidy: Callable[[], None]) -> None:
+    def __init__(self, queue: HostQueue, window: KeyWindow) -> None:
         self._queue = queue
-        self._tidy = tidy
         self._is_tidying = False
         self.window = window
         self.dropped_count = 0
+
+    @classmethod
+    def configured(
+        cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
+    ) -> Self | None:
+        """See `Feature`: keys stay what they are, as arguments do."""
+        if now is None and features.keys is not None:
+            return cls(queue, window_of(queue.spec, features.keys, context))
+        return now
+
+    @property
+    def publish_filter(self) -> PublishFilter:
+        """See `Feature`."""
+        return self
 
     @property
     def has_dead_letters(self) -> bool:
@@ -369,7 +350,7 @@ class Dedup(Feature):
         if lsn is not None and self.window.keys.follows_messages and not self._is_tidying:
             # Its message may be one that is on its way out: too old, or too many.
             self._is_tidying = True
-            self._tidy()
+            self._queue.run_features()
             self._is_tidying = False
             lsn = self.window.find(key)
         if lsn is None:
@@ -385,6 +366,12 @@ class Dedup(Feature):
         """See `PublishFilter`; keys need no room."""
         del count, octets
         return True
+
+    def on_duplicate(self, message: Message) -> None:
+        """See `Feature`."""
+        dead_letters = self._queue.feature(DeadLetters)
+        if self.has_dead_letters and dead_letters is not None:
+            dead_letters.send_duplicate(message)
 
     def on_enqueue(self, messages: Iterable[Message]) -> None:
         """These have been taken."""

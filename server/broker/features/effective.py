@@ -10,11 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.fields import as_integer, as_text
-from vouchmq.server.broker.features.dedup import Keys, keys_of
-from vouchmq.server.broker.features.options import QUORUM, levels_of, queue_type_of, resolve
+from vouchmq.server.broker.features.options import (
+    QUORUM,
+    X_CACHE_PERSISTENCE,
+    X_CACHE_SIZE,
+    X_CACHE_TTL,
+    X_DEDUP_DEAD_LETTER,
+    X_DEDUPLICATION,
+    X_HEADER,
+    levels_of,
+    queue_type_of,
+    resolve,
+)
 from vouchmq.server.broker.policy.policies import NO_POLICY
 from vouchmq.server.broker.streams.start import interval_ms
 
@@ -25,6 +35,39 @@ if TYPE_CHECKING:
 QUORUM_DELIVERY_LIMIT: Final = 20
 AT_LEAST_ONCE: Final = "at-least-once"
 RETRY_MULTIPLIER: Final = 5.0
+
+
+class Keys(NamedTuple):
+    """What a queue or exchange remembers of keys.
+
+    With neither `size` nor `ttl_ms` a key is known while its message is in the queue (DUP-04).
+    """
+
+    header: str = X_HEADER
+    size: int | None = None
+    ttl_ms: int | None = None
+    persists: bool = True
+    dead_letters_duplicates: bool = False
+
+    @property
+    def follows_messages(self) -> bool:
+        """True when a key goes with its message."""
+        return self.size is None and self.ttl_ms is None
+
+
+def keys_of(arguments: Table) -> Keys | None:
+    """What arguments ask for, None when they ask for nothing."""
+    asked = arguments.get(X_DEDUPLICATION)
+    if asked is None or asked.value is not True:
+        return None
+    dead_letters_duplicates = arguments.get(X_DEDUP_DEAD_LETTER)
+    return Keys(
+        as_text(arguments.get(X_HEADER)) or X_HEADER,
+        as_integer(arguments.get(X_CACHE_SIZE)),
+        as_integer(arguments.get(X_CACHE_TTL)),
+        as_text(arguments.get(X_CACHE_PERSISTENCE)) != "memory",
+        dead_letters_duplicates is not None and dead_letters_duplicates.value is True,
+    )
 
 
 @dataclass(slots=True, frozen=True)

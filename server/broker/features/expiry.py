@@ -1,10 +1,10 @@
-"""Expiry: messages whose time has run out leave at the head of their queue.
+"""Expiry: messages whose time has run out leave at the head of their queue, unused queues end.
 
 A deadline is never stored. A message knows when it arrived; how long it may stay is the smaller
 of what the queue gives and what the message itself asks for, worked out when it is at the head.
 So a changed queue TTL holds for what is there already (TTL-08), and what is paged costs nothing.
 
-Spec: TTL-01 … TTL-09
+Spec: TTL-01 … TTL-09, TTL-20 … TTL-23
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.contents import HAS_EXPIRATION, property_block, remembered
 from vouchmq.protocol.properties import Properties
 from vouchmq.protocol.runs import PROPERTIES_AT
-from vouchmq.server.broker.features.hooks import Feature, FeatureHooks
-from vouchmq.server.broker.features.options import STREAM
+from vouchmq.server.broker.dead_letter.dead_letters import dead_letters_of
+from vouchmq.server.broker.features.feature import Feature
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Self
 
+    from vouchmq.server.broker.features.effective import Features
+    from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ports import NoteLog
+    from vouchmq.server.broker.queues.api import HostQueue, NoteLog, Queue
     from vouchmq.server.broker.queues.ready_list import ReadyList
     from vouchmq.server.broker.queues.settlement import Outcome
     from vouchmq.server.broker.timers import Timers
@@ -50,57 +52,65 @@ def own_ttl_ms(block: bytes) -> int:
         return -1
 
 
-class OwnExpirations:
-    """Tells queues that messages in them may have a time to live of their own (TTL-01).
-
-    Args:
-        timers: for their deadlines
-        log: the journal, in which that is noted
-    """
-
-    def __init__(self, timers: Timers, log: NoteLog) -> None:
-        self._timers = timers
-        self._log = log
-
-    def expect(self, queue: Queue) -> None:
-        """From now on such messages may be in this queue."""
-        if queue.features.type == STREAM:
-            return  # there they mean nothing (TTL-09)
-        queue.hooks = hooks = queue.hooks or FeatureHooks(queue, self._timers.now_ms)
-        if hooks.expiry is None:
-            hooks.expiry = Expiry(queue, self._timers, None)
-            hooks.rebuild()
-        if not hooks.expiry.has_own:
-            hooks.expiry.has_own = True
-            if queue.stored:
-                self._log.note(queue.spec.queue_id, OWN_EXPIRATIONS, b"")
-
-
 class Expiry(Feature):
     """The clock of one queue.
 
     Args:
         queue: whose messages they are
         timers: wake the queue when its head expires
-        ttl_ms: of the queue, None when it has none
+        log: the journal, for the note that messages may have a time to live of their own
     """
 
     NOTES = OWN_EXPIRATIONS
 
     __slots__ = (
-        *("_armed_ms", "_came_seq", "_old_seq", "_queue", "_since_ms", "_timers"),
+        *("_armed_ms", "_came_seq", "_log", "_old_seq", "_queue", "_since_ms", "_timers"),
         *("has_own", "ttl_ms"),
     )
 
-    def __init__(self, queue: Queue, timers: Timers, ttl_ms: int | None) -> None:
+    def __init__(self, queue: HostQueue, timers: Timers, log: NoteLog) -> None:
         self._queue = queue
         self._timers = timers
-        self.ttl_ms = ttl_ms
+        self._log = log
+        self.ttl_ms: int | None = None  # of the queue, None when it has none
         self.has_own = False  # messages may have a time to live of their own
         self._armed_ms = 0
         self._came_seq = 0  # the newest that came
         self._old_seq = 0  # what came in earlier turns
         self._since_ms = timers.now_ms()  # what came before that was restored
+
+    @classmethod
+    def configured(
+        cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
+    ) -> Self | None:
+        """See `Feature`."""
+        if now is None and features.message_ttl_ms is None:
+            return None
+        now = now or cls.started(queue, context)
+        now.ttl_ms = features.message_ttl_ms
+        return now
+
+    @classmethod
+    def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
+        """See `Feature`."""
+        return cls(queue, context.timers, context.log)
+
+    @classmethod
+    def is_noted(cls, notes: dict[bytes, bytes]) -> bool:
+        """See `Feature`."""
+        return OWN_EXPIRATIONS in notes
+
+    @property
+    def may_go(self) -> bool:
+        """See `Feature`."""
+        return not self.has_own
+
+    def expect_own(self) -> None:
+        """From now on messages may have a time to live of their own (TTL-01)."""
+        if not self.has_own:
+            self.has_own = True
+            if self._queue.stored:
+                self._log.note(self._queue.spec.queue_id, OWN_EXPIRATIONS, b"")
 
     def deadline_ms(self, message: Message) -> int | None:
         """When this message expires, by the loop's clock; None: never (TTL-01)."""
@@ -138,7 +148,8 @@ class Expiry(Feature):
 
     def restore(self, notes: dict[bytes, bytes]) -> None:
         """What is there came before the present turn, however short the restart was."""
-        del notes
+        if OWN_EXPIRATIONS in notes:
+            self.expect_own()
         backlogs = [line.backlog for line in self._queue.lines if line.backlog is not None]
         self._came_seq = self._old_seq = max(
             (each.newest_lsn * 2 + 1 for each in backlogs), default=0
@@ -181,21 +192,19 @@ class Expiry(Feature):
         """
         now_ms = self._timers.now_ms()
         left = TURN_EXPIRIES
-        hooks = self._queue.hooks
+        dead_letters = dead_letters_of(self._queue)
         # Every level of a queue with priorities has a head of its own (TTL-03).
         for line in self._queue.lines:
             while left > 0:
-                most = min(
-                    left, BATCH_MESSAGES if hooks is None else hooks.batch_limit(BATCH_MESSAGES)
-                )
+                most = min(left, dead_letters.batch_limit(BATCH_MESSAGES))
                 count = self._expired_at_head(line, now_ms, most, at_once=at_once)
                 if not count:
                     break
                 left -= count
-                if hooks is None or hooks.may_dead_letter:
+                if dead_letters.may_send:
                     self._queue.dead_letter(line.take(count), DeadLetterReason.EXPIRED)
-                elif hooks.can_park and self._queue.has_consumers:
-                    hooks.park(line.take(count), DeadLetterReason.EXPIRED, line.mark)
+                elif dead_letters.can_park and self._queue.has_consumers:
+                    self._queue.park_dead(line.take(count), DeadLetterReason.EXPIRED, line.mark)
                 else:
                     return False
         return left > 0
@@ -215,8 +224,9 @@ class Expiry(Feature):
         if due_ms is None:
             return
         now_ms = self._timers.now_ms()
-        if due_ms <= now_ms and self._queue.hooks is not None and self._queue.hooks.is_paused:
-            self._queue.hooks.continue_later()
+        dead_letters = dead_letters_of(self._queue)
+        if due_ms <= now_ms and dead_letters.is_paused:
+            dead_letters.continue_later()
             return
         if self._armed_ms <= now_ms or due_ms < self._armed_ms:
             self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._fire)
@@ -261,3 +271,70 @@ class Expiry(Feature):
         self._queue.dead_letter(dead, DeadLetterReason.EXPIRED)
         seqs = {message[2] for message in dead}
         return [message for message in messages if message[2] not in seqs]
+
+
+class QueueExpiry(Feature):
+    """The expiry of one queue, which begins now: it is deleted when nobody has used it for so long.
+
+    Used means: it has a consumer, it was declared, also passively, or somebody got from it.
+    Publishing is no use (TTL-20).
+
+    Args:
+        queue: what ends with it
+        timers: tell when it may have run out
+        expires_ms: how long it runs
+        expire: deletes the queue
+    """
+
+    __slots__ = ("_armed_ms", "_expire", "_queue", "_timers", "_used_ms", "expires_ms")
+
+    def __init__(
+        self, queue: HostQueue, timers: Timers, expires_ms: int, expire: Callable[[Queue], None]
+    ) -> None:
+        self._queue = queue
+        self._timers = timers
+        self._expire = expire
+        self.expires_ms = expires_ms
+        self._armed_ms = 0
+        self._used_ms = timers.now_ms()
+        self._arm()
+
+    @classmethod
+    def configured(
+        cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
+    ) -> Self | None:
+        """See `Feature`."""
+        if features.expires_ms is None:
+            return None
+        if now is None:
+            return cls(queue, context.timers, features.expires_ms, context.expire)
+        now.set(features.expires_ms)
+        return now
+
+    def set(self, expires_ms: int) -> None:
+        """Another time from now on; what has passed of it counts."""
+        self.expires_ms = expires_ms
+        self._arm()
+
+    def on_used(self) -> None:
+        """It begins anew."""
+        self._used_ms = self._timers.now_ms()
+        self._arm()
+
+    def _arm(self) -> None:
+        due_ms = self._used_ms + self.expires_ms
+        now_ms = self._timers.now_ms()
+        # One that rings too early looks and waits on, so that using a queue costs nothing.
+        if not now_ms < self._armed_ms <= due_ms:
+            self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._fire)
+
+    def _fire(self) -> None:
+        queue = self._queue
+        if queue.is_deleted or queue.feature(QueueExpiry) is not self:
+            return
+        if queue.has_consumers:
+            self._used_ms = self._timers.now_ms()
+        if self._used_ms + self.expires_ms <= self._timers.now_ms():
+            self._expire(queue)
+        else:
+            self._arm()

@@ -15,16 +15,20 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.runs import body_size
-from vouchmq.server.broker.features.hooks import Feature
-from vouchmq.server.broker.features.publish_filter import REFUSES, TAKES
+from vouchmq.server.broker.dead_letter.dead_letters import DeadLetters, dead_letters_of
+from vouchmq.server.broker.features.expiry import Expiry
+from vouchmq.server.broker.features.feature import Feature
+from vouchmq.server.broker.queues.api import REFUSES, TAKES
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Self
 
     from vouchmq.server.broker.features.effective import Features
+    from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.classic import Queue
+    from vouchmq.server.broker.queues.api import HostQueue, PublishFilter, Queue
     from vouchmq.server.broker.queues.ready_list import ReadyList
     from vouchmq.server.broker.queues.settlement import Outcome
 
@@ -53,11 +57,32 @@ class LengthLimit(Feature):
         *("max_length", "max_octets", "overflow", "rejects"),
     )
 
-    def __init__(self, queue: Queue, features: Features, serve: Callable[[Queue], bool]) -> None:
+    def __init__(
+        self, queue: HostQueue, features: Features, serve: Callable[[Queue], bool]
+    ) -> None:
         self._queue = queue
         self._serve = serve
         self._has_returned = False
         self.set(features)
+
+    @classmethod
+    def configured(
+        cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
+    ) -> Self | None:
+        """See `Feature`."""
+        if features.max_length_octets is not None:
+            queue.count_octets()
+        if not features.is_limited:
+            return None
+        if now is None:
+            return cls(queue, features, context.serve)
+        now.set(features)
+        return now
+
+    @property
+    def publish_filter(self) -> PublishFilter | None:
+        """See `Feature`."""
+        return self if self.rejects else None
 
     def set(self, features: Features) -> None:
         """Other limits from now on."""
@@ -92,11 +117,17 @@ class LengthLimit(Feature):
 
     def _drop_expired(self) -> bool:
         """Have no publish refused for the sake of what nobody can have any more (TTL-06)."""
-        hooks = self._queue.hooks
-        if hooks is None or hooks.expiry is None or hooks.is_nested:
+        expiry = self._queue.feature(Expiry)
+        if expiry is None or dead_letters_of(self._queue).is_nested:
             return False
-        hooks.expiry.run(at_once=not self._queue.is_head_wanted)
+        expiry.run(at_once=not self._queue.is_head_wanted)
         return True
+
+    def on_publish_refused(self, message: Message) -> None:
+        """See `Feature`."""
+        dead_letters = self._queue.feature(DeadLetters)
+        if self.dead_letters_refused and dead_letters is not None:
+            dead_letters.send_refused(message)
 
     def has_room(self, count: int, octets: int) -> bool:
         """Whether so many more messages of so many octets would not exceed a limit."""
@@ -126,9 +157,9 @@ class LengthLimit(Feature):
         if self._queue.has_consumers:
             return True
         is_done = self.run()
-        hooks = self._queue.hooks
-        if hooks is not None and hooks.expiry is not None:
-            is_done &= hooks.expiry.run(at_once=True)  # the head may be another one
+        expiry = self._queue.feature(Expiry)
+        if expiry is not None:
+            is_done &= expiry.run(at_once=True)  # the head may be another one
         return is_done
 
     def run(self) -> bool:
@@ -137,25 +168,23 @@ class LengthLimit(Feature):
         self._has_returned = False
         if self.rejects:
             return True
+        dead_letters = dead_letters_of(self._queue)
         left = TURN_DROPS
         while left > 0:
             line = self._victim()
             if line is None:
                 return True
-            hooks = self._queue.hooks
-            batch = BATCH_MESSAGES if hooks is None else hooks.batch_limit(BATCH_MESSAGES)
-            count = self._excess(line, min(left, batch))
+            count = self._excess(line, min(left, dead_letters.batch_limit(BATCH_MESSAGES)))
             if not count:
                 return True
-            if hooks is not None and not hooks.may_dead_letter:
+            if not dead_letters.may_send:
                 return False
             left -= count
             self._dead_letter(line.take(count))
         return False
 
     def _dead_letter(self, dropped: list[Message]) -> None:
-        hooks = self._queue.hooks
-        expiry = hooks.expiry if hooks is not None else None
+        expiry = self._queue.feature(Expiry)
         if expiry is None:
             self._queue.dead_letter(dropped, DeadLetterReason.MAXLEN)
             return

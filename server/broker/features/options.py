@@ -22,6 +22,15 @@ from vouchmq.server.broker.equivalence import require_same_argument
 
 X_QUEUE_TYPE: Final = "x-queue-type"
 X_DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+X_DEDUPLICATION: Final = "x-message-deduplication"
+X_CACHE_SIZE: Final = "x-cache-size"
+X_CACHE_TTL: Final = "x-cache-ttl"
+X_CACHE_PERSISTENCE: Final = "x-cache-persistence"
+X_HEADER: Final = "x-deduplication-header"
+X_DEDUP_DEAD_LETTER: Final = "x-deduplication-dead-letter"
+MESSAGE_ID: Final = "message-id"
+# What an ordinary exchange remembers that says nothing about it (DUP-03).
+DEFAULT_SIZE: Final = 10_000
 TEN_YEARS_MS: Final = 315_360_000_000
 MAX_PRIORITY: Final = 255
 # Highest level and that of messages without a priority, in a quorum-type queue (PRIO-07).

@@ -16,35 +16,23 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from vouchmq.server.broker.features.hooks import Feature
+from vouchmq.server.broker.features.feature import Feature
 from vouchmq.server.broker.message import lsn_of, seq_of
 
 if TYPE_CHECKING:
+    from typing import Self
+
+    from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.message import Message
-    from vouchmq.server.broker.queues.ports import NoteLog
-    from vouchmq.server.broker.queues.priority import PriorityLevels
-    from vouchmq.server.broker.queues.ready_list import ReadyList
+    from vouchmq.server.broker.queues.api import HostQueue, NoteLog
 
 # Notes: a letter alone for where fresh copies begin, with an LSN behind it for a row.
 SEQUENCE_NOTES: Final = b"s"
 _BEGINNING: Final = Struct(">QQQ")
 _ROW_KEY: Final = Struct(">cQ")
 _ROW: Final = Struct(">QQ")
-
-
-class Numbered(Protocol):
-    """The queue, as it is concerned here."""
-
-    ready: ReadyList
-    levels: PriorityLevels | None
-    came_count: int
-    unacked_count: int
-
-    @property
-    def ready_count(self) -> int:
-        """Messages waiting."""
 
 
 class Row:
@@ -89,7 +77,7 @@ class QueueSequence(Feature):
         "queue_id",
     )
 
-    def __init__(self, queue: Numbered, queue_id: int, log: NoteLog | None) -> None:
+    def __init__(self, queue: HostQueue, queue_id: int, log: NoteLog | None) -> None:
         self.queue_id = queue_id
         self._queue = queue
         self._log = log
@@ -102,6 +90,17 @@ class QueueSequence(Feature):
         # Of the first copy above the mark, as far as that has been looked at.
         self._fresh = queue.came_count - self._fresh_count() + 1
         self._note_beginning()
+
+    @classmethod
+    def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
+        """See `Feature`."""
+        log = context.log if queue.stored else None
+        return cls(queue, queue.spec.queue_id or context.unstored_id(queue), log)
+
+    @classmethod
+    def is_noted(cls, notes: dict[bytes, bytes]) -> bool:
+        """See `Feature`."""
+        return SEQUENCE_NOTES in notes
 
     # Coming and going
 

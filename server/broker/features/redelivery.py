@@ -16,20 +16,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from vouchmq.protocol.contents import property_block, with_properties
 from vouchmq.protocol.fields import long_int
 from vouchmq.protocol.properties import with_headers
-from vouchmq.server.broker.features.hooks import Feature
+from vouchmq.server.broker.features.feature import Feature
 from vouchmq.server.broker.message import lsn_of
 from vouchmq.server.broker.queues.parked import ParkedMessages
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from vouchmq.server.broker.features.effective import Features
+    from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock
-    from vouchmq.server.broker.queues.classic import Queue
-    from vouchmq.server.broker.queues.ports import NoteLog
+    from vouchmq.server.broker.queues.api import HostQueue, NoteLog
     from vouchmq.server.broker.timers import Timers
 
-# The first octet of the keys of these notes; the LSN follows (see `FeatureHooks.recall`).
+# The first octet of the keys of these notes; the LSN follows (see `Feature`).
 COUNTS: Final = b"r"
 X_DELIVERY_COUNT: Final = "x-delivery-count"
 X_ACQUIRED_COUNT: Final = "x-acquired-count"
@@ -81,7 +83,7 @@ class Redelivery(Feature):
 
     def __init__(
         self,
-        queue: Queue,
+        queue: HostQueue,
         timers: Timers,
         log: NoteLog,
         clock: JournalClock,
@@ -99,13 +101,35 @@ class Redelivery(Feature):
         self._gone: dict[int, Counts] = {}  # of what has left since the last write
         self.parked = ParkedMessages(timers, queue.wake)
 
+    @classmethod
+    def configured(
+        cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
+    ) -> Self | None:
+        """See `Feature`: what was counted or delayed so far stays so, even if nothing more is."""
+        if now is not None:
+            now.set(features)
+        elif features.counts_returns:
+            return cls.started(queue, context)
+        return now
+
+    @classmethod
+    def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
+        """See `Feature`."""
+        around = (context.timers, context.log, context.clock, queue.features)
+        return cls(queue, *around, only_failures=context.only_failures)
+
+    @classmethod
+    def is_noted(cls, notes: dict[bytes, bytes]) -> bool:
+        """See `Feature`: who asked for it, e.g. a policy, may be gone; what was counted is not."""
+        return any(key[:1] == COUNTS for key in notes)
+
     def set(self, features: Features) -> None:
         """Another limit, other delays from now on."""
         self._features = features
 
     @property
-    def is_idle(self) -> bool:
-        """True when no message has come back that is still there."""
+    def may_go(self) -> bool:
+        """See `Feature`: no message has come back that is still there."""
         return not self._counts and not len(self.parked)
 
     def held(self) -> list[Message]:
@@ -214,8 +238,7 @@ class Redelivery(Feature):
 
     def on_purged(self) -> None:
         """Nothing is ready any more: what is not out and not aside is gone."""
-        hooks = self._queue.hooks
-        aside = {message[2] for message in hooks.held()} if hooks is not None else set()
+        aside = {message[2] for message in self._queue.parked()}
         for seq, counts in list(self._counts.items()):
             if not counts.is_out and seq not in aside:
                 del self._counts[seq]

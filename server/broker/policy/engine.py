@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import structlog
 
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.delays.delay import delay_queue_name, is_hidden
+from vouchmq.server.broker.delays import delay_queue_name, is_hidden
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
 from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, PolicyMatch

@@ -27,55 +27,54 @@ What it costs: a returned message is not at its place before the turn, so everyb
 queue calls `take_in` first.
 
 The queue must not know channels, sockets or frames; it sees consumers and the journal through
-`ports.py`. Where its messages are, in memory or on disk, is up to `ready_list.py`.
+`api.py`. Where its messages are, in memory or on disk, is up to `ready_list.py`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from vouchmq.protocol.errors import AccessRefused
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.features.effective import PLAIN
+from vouchmq.server.broker.features.expiry import Expiry
+from vouchmq.server.broker.features.hooks import FeatureHooks, are_noted
+from vouchmq.server.broker.features.options import QUORUM
+from vouchmq.server.broker.features.queue_seq import QueueSequence
 from vouchmq.server.broker.message import Message, lsn_of, lsns_of
-from vouchmq.server.broker.queues.consumers import QueueConsumers
-from vouchmq.server.broker.queues.dispatch import serve_group
-from vouchmq.server.broker.queues.ready_list import FEW_MESSAGES, ReadyList
+from vouchmq.server.broker.queues.api import TURN_MESSAGES, HostQueue, always
+from vouchmq.server.broker.queues.consumers import QueueConsumers, SingleActive, serve_group
+from vouchmq.server.broker.queues.priority import PriorityLevels
+from vouchmq.server.broker.queues.ready_list import FEW_MESSAGES, ReadyBytes, ReadyList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
-    from vouchmq.server.broker.features.dedup import KeyWindow
-    from vouchmq.server.broker.features.hooks import FeatureHooks
-    from vouchmq.server.broker.features.publish_filter import PublishFilter
+    from vouchmq.server.broker.features.effective import Features
+    from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.paging.pager import Pager
-    from vouchmq.server.broker.queues.ports import (
+    from vouchmq.server.broker.queues.api import (
         ConsumerPort,
         Dispatcher,
+        Numbering,
+        PublishFilter,
         QueueRecorder,
         SettlementLog,
     )
-    from vouchmq.server.broker.queues.priority import PriorityLevels
-    from vouchmq.server.broker.queues.ready_bytes import ReadyBytes
     from vouchmq.server.broker.queues.ready_list import RunSize
     from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
     from vouchmq.server.broker.queues.spec import QueueSpec
+    from vouchmq.server.broker.streams.start import Start
 
-# Messages that a queue hands out in one turn (LIMIT-23).
-TURN_MESSAGES: Final = 4096
+F = TypeVar("F")
+
 # What it takes to put messages back at their places, against `pager.TURN_READS`.
 RETURN_READS: Final = 1
 RETURNS_PER_READ: Final = 8
 
 
-def always(lsn: int) -> bool:
-    """Let any message leave."""
-    del lsn
-    return True
-
-
-class Queue:
+class ClassicQueue(HostQueue):
     """One queue of a virtual host.
 
     Args:
@@ -84,21 +83,14 @@ class Queue:
         log: told what becomes of stored copies
         pager: keeps the memory of all queues within bounds
         unused: called when the last consumer has gone (QUEUE-08)
+        context: what its features need
     """
 
     __slots__ = (
-        *("_log", "_pager", "_returned", "_turn", "_unused", "came_count", "hooks", "features"),
-        *("publish_filter", "holds_stored", "returned_count"),
-        *("is_deleted", "is_dirty", "keeps_all", "largest_octets", "levels", "ready", "lines"),
-        *(
-            "recorder",
-            "spec",
-            "stored",
-            "subscribers",
-            "ready_bytes",
-            "unacked_count",
-            "unstored_id",
-        ),
+        *("_context", "_log", "_pager", "_returned", "_turn", "_unused", "came_count", "features"),
+        *("holds_stored", "hooks", "is_deleted", "is_dirty", "keeps_all", "largest_octets"),
+        *("levels", "lines", "publish_filter", "ready", "ready_bytes", "recorder"),
+        *("returned_count", "spec", "stored", "subscribers", "unacked_count", "unstored_id"),
     )
 
     def __init__(
@@ -107,7 +99,8 @@ class Queue:
         turn: Dispatcher,
         log: SettlementLog,
         pager: Pager,
-        unused: Callable[[Queue], None],
+        unused: Callable[[ClassicQueue], None],
+        context: FeatureContext,
     ) -> None:
         self.spec = spec
         self.stored = spec.stored
@@ -132,9 +125,88 @@ class Queue:
         self._log = log
         self._unused = unused
         self._pager = pager
+        self._context = context
         # What came back and is not yet at its place, and how many messages that are.
         self._returned: deque[tuple[list[Message], Outcome]] = deque()
         self.returned_count = 0
+
+    # Features
+
+    def apply_options(self, features: Features) -> None:
+        """See `Queue`."""
+        self.features = features
+        if features.is_plain and self.hooks is None:
+            return
+        self.keeps_all = features.type == QUORUM
+        if features.highest_level and self.levels is None:
+            self._level(features)
+        if features.single_active and self.subscribers.single_active is None:
+            self.subscribers.single_active = SingleActive(displaces=features.type == QUORUM)
+        self._hooked().configure(features)
+        self._drop_idle_hooks()
+        self.wake()
+
+    def _hooked(self) -> FeatureHooks:
+        """Its hooks, new ones if it has been a plain queue."""
+        if self.hooks is None:
+            self.hooks = FeatureHooks(self, self._context)
+        return self.hooks
+
+    def _drop_idle_hooks(self) -> None:
+        """A queue that has lost its last feature is a plain one again, and pays for nothing."""
+        if self.features.is_plain and self.hooks is not None and self.hooks.drop_idle():
+            self.hooks = None
+
+    def _level(self, features: Features) -> None:
+        """Only a new queue: its one line becomes one of many, in which nothing is."""
+        self.levels = PriorityLevels(
+            self,
+            self._pager,
+            self.spec.queue_id if self.stored else 0,
+            highest=features.highest_level,
+            default=features.default_level,
+            returns_first=features.type == QUORUM,
+        )
+        self.lines = self.levels.ready_lists()
+
+    def count_octets(self) -> None:
+        """See `HostQueue`."""
+        if self.ready_bytes is None:
+            self.ready_bytes = ReadyBytes()
+            for line in self.lines:
+                line.measure(self.ready_bytes)
+
+    def feature(self, kind: type[F]) -> F | None:
+        """See `Queue`."""
+        return None if self.hooks is None else self.hooks.find(kind)
+
+    def expect_expirations(self) -> None:
+        """See `Queue`."""
+        self._hooked().start(Expiry).expect_own()
+
+    def numbering(self) -> Numbering:
+        """See `Queue`."""
+        return self._hooked().start(QueueSequence)
+
+    def on_publish_refused(self, message: Message) -> None:
+        """See `Queue`."""
+        if self.hooks is not None:
+            self.hooks.on_publish_refused(message)
+
+    def on_duplicate(self, message: Message) -> None:
+        """See `Queue`."""
+        if self.hooks is not None:
+            self.hooks.on_duplicate(message)
+
+    def run_features(self) -> None:
+        """See `HostQueue`."""
+        if self.hooks is not None:
+            self.hooks.run_outside_dispatch()
+
+    @property
+    def is_ordered(self) -> bool:
+        """See `Queue`."""
+        return self.levels is None
 
     @property
     def ready_count(self) -> int:
@@ -149,6 +221,20 @@ class Queue:
         line.restore(spans, delivered_lsn)
         self.came_count += sum(map(len, spans))
         self.holds_stored |= bool(spans)
+
+    def restore_notes(self, notes: dict[bytes, bytes]) -> None:
+        """See `Queue`."""
+        if self.hooks is None and not are_noted(notes):
+            return
+        hooks = self._hooked()
+        hooks.start_noted(notes)
+        hooks.restore(notes)
+        self._drop_idle_hooks()
+        self.wake()
+
+    def recall(self, key: bytes) -> bytes | None:
+        """See `Queue`."""
+        return None if self.hooks is None else self.hooks.recall(key)
 
     def extract(self, lsns: Container[int]) -> list[Message]:
         """Take restored messages out that are not to be ready."""
@@ -209,19 +295,9 @@ class Queue:
         return self.ready_bytes.octets if self.ready_bytes is not None else 0
 
     @property
-    def consumer_timeout_ms(self) -> int | None:
-        """Within which deliveries are to be settled, None: the node says (CONS-70)."""
-        return self.features.consumer_timeout_ms
-
-    @property
     def consumer_count(self) -> int:
         """All consumers, served or waiting (QUEUE-01)."""
         return self.subscribers.count
-
-    @property
-    def has_consumers(self) -> bool:
-        """Whether anybody may be served."""
-        return self.subscribers.count > 0
 
     def used(self) -> None:
         """It was declared, or somebody looks at what is in it (TTL-20)."""
@@ -383,7 +459,9 @@ class Queue:
     def discard(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """These deliveries are refused: they become dead letters or nothing (ACK-06)."""
         self.unacked_count -= len(messages)
-        if self.is_deleted or (self.hooks is not None and self.hooks.defer(messages, reason)):
+        if self.is_deleted:
+            return
+        if self.hooks is not None and self.hooks.dead_letters.defer(messages, reason):
             return
         self.dead_letter(messages, reason)
         self._forget_when_empty()
@@ -435,13 +513,19 @@ class Queue:
 
     def dead_letter(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """Messages in no line any more and not unacked: dead letters, if the queue has them."""
-        if self.hooks is not None and self.hooks.dead_letters is not None:
+        if self.hooks is not None:
             self.hooks.on_removed(messages)
-            self.hooks.dead_letters.send(self, messages, reason)
-        else:
-            if self.recorder is not None:
-                self.recorder.dropped(messages, reason.value)
-            self.drop(messages)
+            messages = self.hooks.on_dead(messages, reason)
+            if not messages:
+                return
+        if self.recorder is not None:
+            self.recorder.dropped(messages, reason.value)
+        self.log_settled(messages)
+
+    def park_dead(self, messages: list[Message], reason: DeadLetterReason, mark: int) -> None:
+        """See `HostQueue`."""
+        if self.hooks is not None:
+            self.hooks.park_dead(messages, reason, mark)
 
     def drop(self, messages: list[Message]) -> None:
         """Messages in no line any more and not unacked: nothing is left of them."""
@@ -521,6 +605,8 @@ class Queue:
                 if self.holds_stored and lsns:
                     self._log.settle(line.store_id, lsns)
         if self.hooks is not None:
+            if self.ready_bytes is not None:
+                self.ready_bytes.octets = 0
             self.hooks.on_purged()
         self._forget_when_empty()
         return count
@@ -541,9 +627,11 @@ class Queue:
 
     def held_lsns(self) -> list[int]:
         """LSNs of what is neither ready nor unacked."""
-        return (
-            [lsn_of(message[2]) for message in self.hooks.held()] if self.hooks is not None else []
-        )
+        return [lsn_of(message[2]) for message in self.parked()]
+
+    def parked(self) -> list[Message]:
+        """See `HostQueue`."""
+        return self.hooks.held() if self.hooks is not None else []
 
     def _forget_when_empty(self) -> None:
         """Never while a batch is on its way: what is in no line then may still be settled."""
@@ -556,12 +644,6 @@ class Queue:
         if all(line.is_empty for line in self.lines):
             self.holds_stored = False
             self.largest_octets = 0
-
-    @property
-    def window(self) -> KeyWindow | None:
-        """The keys that it remembers, None when it remembers none (DUP-04)."""
-        dedup = self.hooks.dedup if self.hooks is not None else None
-        return dedup.window if dedup is not None else None
 
     @property
     def store_ids(self) -> list[int]:
@@ -587,13 +669,11 @@ class Queue:
 
     # Consumers
 
-    def add_consumer(self, consumer: ConsumerPort, *, exclusive: bool) -> None:
-        """Register a consumer.
-
-        Raises:
-            AccessRefused: an exclusive consumer is there, or one is asked for beside others
-                (CONS-05)
-        """
+    def add_consumer(
+        self, consumer: ConsumerPort, *, exclusive: bool, start: Start | None = None
+    ) -> None:
+        """See `Queue`."""
+        del start  # of a stream
         # What keeps every message is of type quorum, which ignores the flag (QUORUM-05).
         if not self.subscribers.add(consumer, exclusive=exclusive and not self.keeps_all):
             raise AccessRefused(f"{self.spec.text} in exclusive use")
@@ -609,3 +689,8 @@ class Queue:
             if self.hooks is not None:
                 self.hooks.on_unused()
             self._unused(self)
+
+    def is_waiting(self, consumer: ConsumerPort) -> bool:
+        """See `Queue`."""
+        single = self.subscribers.single_active
+        return single is not None and consumer in single.everybody()

@@ -1,17 +1,202 @@
 """The consumers of one queue: who is served, in which order of priority, and who waits.
 
-Spec: CONS-05, CONS-10, CONS-20, CONS-30
+Messages are dealt out among several consumers round robin, to the message. Who has no room is not
+asked again before the queue hears that it may have some, so what a message costs does not grow with
+the number of consumers. Must not know where messages lie, nor what a consumer is beyond `api.py`.
+
+Spec: CONS-05, CONS-10, CONS-20, CONS-30 … CONS-32
 """
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from vouchmq.server.broker.queues.dispatch import RoundRobin
-
 if TYPE_CHECKING:
-    from vouchmq.server.broker.queues.ports import ConsumerPort
-    from vouchmq.server.broker.queues.single_active import SingleActive
+    from collections.abc import Iterator
+
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.api import ConsumerPort, HostQueue
+    from vouchmq.server.broker.queues.ready_list import ReadyList
+
+
+class RoundRobin:
+    """Consumers of one priority, each with the time when it was served last.
+
+    Args:
+        priority: of all of them
+    """
+
+    __slots__ = ("_full", "_idle", "_judging", "_last", "_time", "priority")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self._time = 0
+        self._last: dict[ConsumerPort, int] = {}
+        # Those that may have room, by that time; entries whose time has passed are none.
+        self._idle: list[tuple[int, ConsumerPort]] = []
+        self._full: set[ConsumerPort] = set()
+        # Without room for the head, which the next head may change.
+        self._judging: list[ConsumerPort] = []
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def __iter__(self) -> Iterator[ConsumerPort]:
+        """All of them, longest not served first."""
+        return iter(sorted(self._last, key=self._last.__getitem__))
+
+    @property
+    def oldest(self) -> ConsumerPort:
+        """The one that came first: of one, that one."""
+        return next(iter(self._last))
+
+    @property
+    def idle_count(self) -> int:
+        """How many may have room, at most."""
+        return len(self._idle) + len(self._judging)
+
+    def add(self, consumer: ConsumerPort) -> None:
+        """Enter a consumer: it comes last."""
+        self.served(consumer)
+
+    def remove(self, consumer: ConsumerPort) -> None:
+        """Take a consumer away."""
+        del self._last[consumer]
+        self._full.discard(consumer)
+        if consumer in self._judging:
+            self._judging.remove(consumer)
+        if len(self._idle) > 2 * len(self._last):
+            self._idle = [entry for entry in self._idle if self._last.get(entry[1]) == entry[0]]
+            heapify(self._idle)
+
+    def served(self, consumer: ConsumerPort) -> None:
+        """It has got something: all others come first now."""
+        self._time += 1
+        self._last[consumer] = self._time
+        heappush(self._idle, (self._time, consumer))
+
+    def all_served(self, able: list[ConsumerPort]) -> None:
+        """All that have room, and no others, have got something, in this order."""
+        times = range(self._time + 1, self._time + len(able) + 1)
+        self._time += len(able)
+        self._idle = list(zip(times, able, strict=True))
+        self._last.update(zip(able, times, strict=True))
+
+    def credit_available(self, consumer: ConsumerPort) -> None:
+        """It may have room, which it had not."""
+        if consumer in self._full:
+            self._full.remove(consumer)
+            heappush(self._idle, (self._last[consumer], consumer))
+
+    def first_able(self, head: Message) -> ConsumerPort | None:
+        """Whose turn it is: the one longest not served that has room; None: nobody has."""
+        self._judge_again()
+        idle = self._idle
+        while idle:
+            time, consumer = idle[0]
+            if self._last.get(consumer) == time:
+                if consumer.capacity(head) > 0:
+                    return consumer
+                self._wait(consumer)
+            heappop(idle)
+        return None
+
+    def able(self, head: Message) -> tuple[list[ConsumerPort], int]:
+        """All that have room, longest not served first, and how much each of them has at least."""
+        self._judge_again()
+        able: list[ConsumerPort] = []
+        entries: list[tuple[int, ConsumerPort]] = []
+        least = 0
+        for entry in sorted(self._idle):
+            time, consumer = entry
+            if self._last.get(consumer) != time:
+                continue
+            room = consumer.capacity(head)
+            if room > 0:
+                able.append(consumer)
+                entries.append(entry)
+                least = min(least, room) if least else room
+            else:
+                self._wait(consumer)
+        self._idle = entries
+        return able, least
+
+    def _wait(self, consumer: ConsumerPort) -> None:
+        if consumer.judges_size:
+            self._judging.append(consumer)
+        else:
+            self._full.add(consumer)
+
+    def _judge_again(self) -> None:
+        if self._judging:
+            judging, self._judging = self._judging, []
+            for consumer in judging:
+                heappush(self._idle, (self._last[consumer], consumer))
+
+
+class SingleActive:
+    """Single active consumer: of all consumers of a queue one is served, the others wait.
+
+    The successor is the one of the highest priority, the oldest among equals. In a quorum-type
+    queue a consumer of higher priority takes over from a lower one as soon as that has settled
+    everything; until then nobody is served.
+
+    Args:
+        displaces: a higher priority takes over (quorum-type queues)
+    """
+
+    __slots__ = ("_displaces", "_leaving", "active", "waiting")
+
+    def __init__(self, *, displaces: bool) -> None:
+        self._displaces = displaces
+        self._leaving: ConsumerPort | None = None
+        self.active: ConsumerPort | None = None
+        self.waiting: list[ConsumerPort] = []
+
+    def add(self, consumer: ConsumerPort) -> bool:
+        """Enter a consumer; True when it is the active one now."""
+        if self.active is None and self._leaving is None:
+            self.active = consumer
+            return True
+        self.waiting.append(consumer)
+        return False
+
+    def yields(self) -> ConsumerPort | None:
+        """The active consumer, if one of higher priority waits: it is served no more (CONS-32)."""
+        active = self.active
+        if not self._displaces or active is None:
+            return None
+        if all(consumer.priority <= active.priority for consumer in self.waiting):
+            return None
+        self.active, self._leaving = None, active
+        return active
+
+    def remove(self, consumer: ConsumerPort) -> None:
+        """A consumer is gone."""
+        if consumer is self.active:
+            self.active = None
+        elif consumer is self._leaving:
+            self._leaving = None
+        elif consumer in self.waiting:
+            self.waiting.remove(consumer)
+
+    def successor(self) -> ConsumerPort | None:
+        """Who becomes active now, if the place is free."""
+        leaving = self._leaving
+        if leaving is not None and not leaving.has_outstanding:
+            # First again among its equals: it has been here longest.
+            self._leaving = None
+            self.waiting.insert(0, leaving)
+        if self.active is not None or self._leaving is not None or not self.waiting:
+            return None
+        self.active = max(self.waiting, key=lambda consumer: consumer.priority)
+        self.waiting.remove(self.active)
+        return self.active
+
+    def everybody(self) -> list[ConsumerPort]:
+        """Those who are not being served."""
+        return self.waiting + ([] if self._leaving is None else [self._leaving])
 
 
 class QueueConsumers:
@@ -97,3 +282,68 @@ class QueueConsumers:
         if not len(group):
             self.groups.remove(group)
         return True
+
+
+def serve_group(queue: HostQueue, group: RoundRobin, limit: int) -> int:
+    """Give consumers of one priority what they have room for; gives how many messages that were."""
+    served = 0
+    while served < limit and (line := queue.next_ready()) is not None:
+        if len(line.ready) >= group.idle_count:
+            able, least = group.able(line.ready[0])
+            if not able:
+                break
+            if any(consumer.shares_room for consumer in able):
+                served += _serve_singly(queue, group, able, limit - served)
+            else:
+                rounds = min(least, _rounds(line, able, limit - served))
+                served += _deal(queue, group, able, line, rounds)
+            continue
+        consumer = group.first_able(line.ready[0])
+        if consumer is None:
+            break
+        if queue.deliver(consumer, line, queue.take(line, 1)):
+            group.served(consumer)
+        served += 1
+    return served
+
+
+def _serve_singly(queue: HostQueue, group: RoundRobin, able: list[ConsumerPort], limit: int) -> int:
+    """One message each to those who had room a moment ago.
+
+    Room that is shared over a channel, or judged against the size of one head, can be
+    promised for one message only.
+    """
+    served = 0
+    for consumer in able:
+        line = queue.next_ready()
+        if served >= limit or line is None:
+            break
+        if consumer.capacity(line.ready[0]) > 0:
+            if queue.deliver(consumer, line, queue.take(line, 1)):
+                group.served(consumer)
+            served += 1
+    return served
+
+
+def _rounds(line: ReadyList, able: list[ConsumerPort], limit: int) -> int:
+    """How many messages for each of them make a batch of a bounded size."""
+    count = len(able)
+    return min(len(line.ready) // count, limit // count + 1, max(1, line.batch_limit // count))
+
+
+def _deal(
+    queue: HostQueue, group: RoundRobin, able: list[ConsumerPort], line: ReadyList, rounds: int
+) -> int:
+    """Give each of `able` every n-th message of a batch, which is exact round robin."""
+    count = rounds * len(able)
+    batch = queue.take(line, count)
+    mark = line.mark
+    recorder = queue.recorder
+    if recorder is not None:
+        recorder.dealing()
+    group.all_served(able)
+    for index, consumer in enumerate(able):
+        queue.deliver(consumer, line, batch[index :: len(able)], mark)
+    if recorder is not None:
+        recorder.dealt()
+    return count

@@ -15,6 +15,7 @@ from collections import deque
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
+from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.message import Message, lsn_of, lsns_of, seq_of
 from vouchmq.server.broker.paging.pager import (
     LEAST_OCTETS,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
     from vouchmq.server.broker.paging.pager import Pager
-    from vouchmq.server.broker.queues.ready_bytes import ReadyBytes
 
 # A run's messages, about their octets in memory together, and the octets of the largest.
 RunSize = tuple[int, int, int]
@@ -64,6 +64,26 @@ class LsnSnapshot:
 
     def __contains__(self, lsn: object) -> bool:
         return any(each == lsn for each in self)
+
+
+class ReadyBytes:
+    """How many octets the bodies of the ready messages of a queue have together (LEN-01).
+
+    Counts for all lines of one queue.
+    """
+
+    __slots__ = ("octets",)
+
+    def __init__(self) -> None:
+        self.octets = 0
+
+    def add(self, messages: Iterable[Message]) -> None:
+        """These are in a line now."""
+        self.octets += sum(body_size(message[0]) for message in messages)
+
+    def remove(self, messages: Iterable[Message]) -> None:
+        """These are in no line any more."""
+        self.octets -= sum(body_size(message[0]) for message in messages)
 
 
 class Owner(Protocol):

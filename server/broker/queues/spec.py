@@ -1,18 +1,17 @@
 """What a queue is by declaration, and what the vhost asks of a queue.
 
-The queue itself, with its messages and consumers, is `classic.py`; the vhost knows it only through
-the protocol here, so that either can be tested without the other.
+What else others ask of a queue is in `api.py`; the vhost needs no more than the protocol here, so
+that either can be tested without the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from vouchmq.protocol.errors import ResourceLocked
 from vouchmq.protocol.fields import Table
 from vouchmq.server.broker.equivalence import require_same_flag
-from vouchmq.server.broker.features.dedup import KeyWindow
 from vouchmq.server.broker.features.options import levels_of
 from vouchmq.server.broker.names import queue_text
 
@@ -86,9 +85,10 @@ class QueueSpec:
 class QueueLike(Protocol):
     """What the vhost asks of a queue."""
 
-    @property
-    def spec(self) -> QueueSpec:
-        """The declaration."""
+    if not TYPE_CHECKING:
+        __slots__ = ()  # or whoever implements it had a `__dict__` for nothing
+
+    spec: QueueSpec  # the declaration
 
     @property
     def ready_count(self) -> int:
@@ -97,10 +97,6 @@ class QueueLike(Protocol):
     @property
     def consumer_count(self) -> int:
         """All consumers, whether they can take a message or not."""
-
-    @property
-    def window(self) -> KeyWindow | None:
-        """The keys that it remembers, None when it remembers none (DUP-04)."""
 
     @property
     def store_ids(self) -> list[int]:

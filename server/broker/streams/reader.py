@@ -11,9 +11,6 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.protocol.contents import HAS_HEADERS, property_block, remembered
-from vouchmq.protocol.fields import Field
-from vouchmq.protocol.properties import Properties
 from vouchmq.server.broker.paging.pager import (
     FIRST_REFILL_MESSAGES,
     MESSAGE_OVERHEAD_OCTETS,
@@ -26,56 +23,11 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.pager import Backlog, Pager
-    from vouchmq.server.broker.queues.ports import ConsumerPort
+    from vouchmq.server.broker.queues.api import ConsumerPort
     from vouchmq.server.broker.streams.start import Start
 
 # Of its newest messages a stream keeps no more in memory, however far its consumers are.
 RECENT_OCTETS: Final = 4 * 1024 * 1024
-
-FILTER_VALUE: Final = "x-stream-filter-value"
-
-
-@remembered
-def filter_values(block: bytes) -> frozenset[bytes]:
-    """The filter values of a property block; none: it is unfiltered (STREAM-22)."""
-    headers = Properties(block).headers or {}
-    field = headers.get(FILTER_VALUE)
-    return texts_of(field) or frozenset() if field is not None else frozenset()
-
-
-def texts_of(field: Field) -> frozenset[bytes] | None:
-    """A string, or the strings of an array; None if it is neither."""
-    if field.kind == "S" and isinstance(field.value, bytes):
-        return frozenset((field.value,))
-    if field.kind != "A" or not isinstance(field.value, tuple):
-        return None
-    items = [item for item in field.value if isinstance(item, Field) and item.kind == "S"]
-    if len(items) != len(field.value):
-        return None
-    return frozenset(item.value for item in items if isinstance(item.value, bytes))
-
-
-class Filter:
-    """Which messages a consumer wants (STREAM-22).
-
-    Args:
-        values: one of them must be the message's
-        match_unfiltered: those without a value are wanted, too
-    """
-
-    __slots__ = ("_match_unfiltered", "_values")
-
-    def __init__(self, values: frozenset[bytes], *, match_unfiltered: bool) -> None:
-        self._values = values
-        self._match_unfiltered = match_unfiltered
-
-    def wants(self, message: Message) -> bool:
-        """Whether the consumer gets this one."""
-        raw = message[0]
-        if not raw[HAS_HEADERS[0]] & HAS_HEADERS[1]:
-            return self._match_unfiltered
-        values = filter_values(property_block(raw))
-        return bool(values & self._values) if values else self._match_unfiltered
 
 
 class Recent:

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from vouchmq.server.broker.queues.ports import NoteLog, QueueRecorder, SettlementLog
+from vouchmq.server.broker.queues.api import NoteLog, QueueRecorder, SettlementLog
 from vouchmq.server.broker.streams.index import (
     SEGMENT_OCTETS,
     Chunk,

@@ -11,16 +11,19 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.protocol.contents import HAS_HEADERS, property_block, remembered
 from vouchmq.protocol.errors import PreconditionFailed
-from vouchmq.protocol.fields import INTEGER_KINDS, as_text, type_name
-from vouchmq.server.broker.streams.reader import Filter, texts_of
+from vouchmq.protocol.fields import INTEGER_KINDS, Field, as_text, type_name
+from vouchmq.protocol.properties import Properties
 
 if TYPE_CHECKING:
-    from vouchmq.protocol.fields import Field, Table
+    from vouchmq.protocol.fields import Table
+    from vouchmq.server.broker.message import Message
 
 OFFSET: Final = "x-stream-offset"
 FILTER: Final = "x-stream-filter"
 MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
+FILTER_VALUE: Final = "x-stream-filter-value"
 
 # `last` starts at most so many messages before the end.
 LAST_MESSAGES: Final = 256
@@ -29,6 +32,49 @@ _INTERVAL: Final = re.compile(r"([0-9]{1,18})([YMDhms])", re.ASCII)
 _UNIT_S: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
 # An offset or moment beyond all others.
 ENDLESS: Final = 1 << 62
+
+
+@remembered
+def filter_values(block: bytes) -> frozenset[bytes]:
+    """The filter values of a property block; none: it is unfiltered (STREAM-22)."""
+    headers = Properties(block).headers or {}
+    field = headers.get(FILTER_VALUE)
+    return texts_of(field) or frozenset() if field is not None else frozenset()
+
+
+def texts_of(field: Field) -> frozenset[bytes] | None:
+    """A string, or the strings of an array; None if it is neither."""
+    if field.kind == "S" and isinstance(field.value, bytes):
+        return frozenset((field.value,))
+    if field.kind != "A" or not isinstance(field.value, tuple):
+        return None
+    items = [item for item in field.value if isinstance(item, Field) and item.kind == "S"]
+    if len(items) != len(field.value):
+        return None
+    return frozenset(item.value for item in items if isinstance(item.value, bytes))
+
+
+class Filter:
+    """Which messages a consumer wants (STREAM-22).
+
+    Args:
+        values: one of them must be the message's
+        match_unfiltered: those without a value are wanted, too
+    """
+
+    __slots__ = ("_match_unfiltered", "_values")
+
+    def __init__(self, values: frozenset[bytes], *, match_unfiltered: bool) -> None:
+        self._values = values
+        self._match_unfiltered = match_unfiltered
+
+    def wants(self, message: Message) -> bool:
+        """Whether the consumer gets this one."""
+        raw = message[0]
+        if not raw[HAS_HEADERS[0]] & HAS_HEADERS[1]:
+            return self._match_unfiltered
+        values = filter_values(property_block(raw))
+        return bool(values & self._values) if values else self._match_unfiltered
 
 
 @dataclass(slots=True, frozen=True)

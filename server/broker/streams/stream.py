@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.errors import NotImplementedByBroker
 from vouchmq.protocol.stamps import Stamp
+from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.message import Message, lsn_of
 from vouchmq.server.broker.paging.pager import MESSAGE_OVERHEAD_OCTETS
-from vouchmq.server.broker.queues.classic import TURN_MESSAGES, Queue, always
+from vouchmq.server.broker.queues.api import TURN_MESSAGES, Queue, always
 from vouchmq.server.broker.queues.ready_list import BATCH_OCTETS
 from vouchmq.server.broker.streams.index import StreamIndex, chunk_notes
 from vouchmq.server.broker.streams.reader import Reader, Recent
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.paging.pager import Pager
-    from vouchmq.server.broker.queues.ports import ConsumerPort, Dispatcher
+    from vouchmq.server.broker.queues.api import (
+        ConsumerPort,
+        Dispatcher,
+        Numbering,
+        PublishFilter,
+        QueueRecorder,
+    )
+    from vouchmq.server.broker.queues.priority import PriorityLevels
     from vouchmq.server.broker.queues.ready_list import RunSize
     from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
     from vouchmq.server.broker.queues.spec import QueueSpec
@@ -67,20 +75,19 @@ class Stream(Queue):
     """
 
     __slots__ = (
-        "_clock",
-        "_end",
-        "_first_reader",
-        "_has_unmeasured",
-        "_journal",
-        "_pager",
-        "_readers",
-        "_recent",
-        "_retention",
-        "_spans",
-        "_split",
-        "_stamp",
-        "_timers",
-        "index",
+        *("_clock", "_end", "_first_reader", "_has_unmeasured", "_journal", "_pager", "_readers"),
+        *("_recent", "_retention", "_spans", "_split", "_stamp", "_timers", "_turn"),
+        *(
+            "features",
+            "holds_stored",
+            "index",
+            "is_deleted",
+            "is_dirty",
+            "keeps_all",
+            "largest_octets",
+        ),
+        "levels",
+        *("publish_filter", "recorder", "spec", "stored", "unacked_count", "unstored_id"),
     )
 
     def __init__(
@@ -92,8 +99,20 @@ class Stream(Queue):
         timers: Timers,
         clock: StreamClock,
     ) -> None:
-        super().__init__(spec, turn, log, pager, stays)
+        self.spec = spec
+        self.stored = spec.stored
         self.keeps_all = True
+        self.features = PLAIN
+        self.levels: PriorityLevels | None = None
+        self.publish_filter: PublishFilter | None = None
+        self.recorder: QueueRecorder | None = None
+        self.unacked_count = 0
+        self.largest_octets = 0
+        self.unstored_id = 0
+        self.holds_stored = False  # none that an ack would settle
+        self.is_deleted = False
+        self.is_dirty = False
+        self._turn = turn
         self.index = StreamIndex()
         self._retention = Retention(spec.queue_id, self.index, log, timers, clock, self._look)
         self._timers = timers
@@ -109,8 +128,8 @@ class Stream(Queue):
         self._has_unmeasured = False
         self._stamp = Stamp(OFFSET_HEADER)
 
-    def keep(self, features: Features) -> None:
-        """These limits count from now on (STREAM-21)."""
+    def apply_options(self, features: Features) -> None:
+        """See `Queue`: these limits count from now on (STREAM-21)."""
         self.features = features
         self._retention.set(features)
         self._look()
@@ -123,9 +142,25 @@ class Stream(Queue):
         return self.index.count
 
     @property
-    def has_consumers(self) -> bool:
+    def consumer_count(self) -> int:
+        """See `QueueLike`."""
+        return len(self._readers)
+
+    @property
+    def consuming_removes(self) -> bool:
         """See `Queue`."""
-        return bool(self._readers)
+        return False
+
+    @property
+    def store_ids(self) -> list[int]:
+        """See `QueueLike`."""
+        return [self.spec.queue_id] if self.stored else []
+
+    def used(self) -> None:
+        """See `QueueLike`; no stream expires."""
+
+    def expect_expirations(self) -> None:
+        """See `Queue`; in a stream they mean nothing (TTL-09)."""
 
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         """Append a run of messages, all of which the journal holds."""
@@ -161,8 +196,15 @@ class Stream(Queue):
 
     # Consumers
 
-    def read(self, consumer: ConsumerPort, start: Start) -> None:
-        """Let a consumer read from there on (STREAM-20)."""
+    def add_consumer(
+        self, consumer: ConsumerPort, *, exclusive: bool, start: Start | None = None
+    ) -> None:
+        """Let a consumer read from there on, None: what comes next (STREAM-20).
+
+        Being exclusive means nothing (STREAM-12).
+        """
+        del exclusive
+        start = start or Start()
         reader = Reader(consumer, start, self._pager, self.wake)
         index = self.index
         if start.offset is not None:
@@ -174,7 +216,6 @@ class Stream(Queue):
             # Looked up in the turn, when all that has come is in the journal.
             reader.since_ms = self._since_ms(start)
         self._readers[consumer] = reader
-        self.subscribers.count += 1
         self.wake()
 
     def _since_ms(self, start: Start) -> int | None:
@@ -187,17 +228,11 @@ class Stream(Queue):
         since_ms = self._clock.to_come_ms(start.wall_ms)
         return since_ms if since_ms <= now_ms else None
 
-    def add_consumer(self, consumer: ConsumerPort, *, exclusive: bool) -> None:
-        """Let a consumer read what comes next; being exclusive means nothing (STREAM-12)."""
-        del exclusive
-        self.read(consumer, Start())
-
     def remove_consumer(self, consumer: ConsumerPort) -> None:
         """Take a consumer away."""
         reader = self._readers.pop(consumer, None)
         if reader is None:
             return
-        self.subscribers.count -= 1
         reader.drop_piece()
         self._pager.forget(reader)
         if not self._readers:
@@ -212,6 +247,10 @@ class Stream(Queue):
         """See `Numbering`: of this incarnation of the stream (SEQ-01)."""
         return self.spec.queue_id
 
+    def numbering(self) -> Numbering:
+        """See `Queue`."""
+        return self
+
     def numbers_of(self, messages: list[Message]) -> list[int]:
         """Places from 1 on: one more than the offsets (SEQ-01)."""
         offset_of = self.index.offset_of
@@ -223,6 +262,11 @@ class Stream(Queue):
         """Ask for a dispatch in this turn."""
         if self._readers and not self.is_dirty:
             self._look()
+
+    def credit_available(self, consumer: ConsumerPort | None) -> None:
+        """See `Queue`."""
+        del consumer
+        self.wake()
 
     def _look(self) -> None:
         if not self.is_dirty and not self.is_deleted:
@@ -402,10 +446,14 @@ class Stream(Queue):
         """The commit that acked them was refused (TX-09)."""
         self.unacked_count += len(messages)
 
-    def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
-        """None: acks settle nothing."""
-        del messages
-        return []
+    def log_settled(self, messages: list[Message]) -> None:
+        """See `Queue`; acks settle nothing."""
+
+    def drop(self, messages: list[Message]) -> None:
+        """See `Queue`; only retention drops anything."""
+
+    def keeps(self, messages: list[Message]) -> None:
+        """See `Queue`; it does."""
 
     def get(
         self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
@@ -422,11 +470,6 @@ class Stream(Queue):
         """Refuse (STREAM-14)."""
         raise NotImplementedByBroker(f"queue.purge not supported by stream queues {self.spec.text}")
 
-    def can_take_now(self, message: Message) -> bool:
-        """False: what a stream takes, it keeps (PUB-30)."""
-        del message
-        return False
-
     def deleted(self) -> None:
         """See `Queue`: drop everything, tell the consumers (CONS-40)."""
         if self.recorder is not None:
@@ -438,7 +481,6 @@ class Stream(Queue):
         for reader in readers.values():
             reader.drop_piece()
             self._pager.forget(reader)
-        self.subscribers.count = 0
         for consumer in readers:
             consumer.queue_deleted()
 
@@ -489,7 +531,3 @@ class Stream(Queue):
                     at += len(raws)
             chunk.is_measured = True
             self._retention.note(chunk)
-
-
-def stays(queue: Queue) -> None:
-    """A stream outlives its consumers, so nobody is told that the last one has gone."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TYPE_CHECKING, cast
 
 from pamqp import base, commands
 
@@ -22,6 +23,10 @@ from vouchmq.server.runtime.runtime import Host, report_bug, start_broker
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.sync.worker import SyncInline
+
+if TYPE_CHECKING:
+    from vouchmq.server.broker.broker import Broker
+    from vouchmq.server.broker.queues.classic import ClassicQueue
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 ACCOUNTS = (
@@ -135,9 +140,10 @@ class World:
         self.pager = self.runtime.pager
         self.timers = self.runtime.timers
         self.enqueuer = self.runtime.enqueuer
-        self.feature_builder = self.runtime.feature_builder
+        self.feature_context = self.runtime.feature_context
         self.dead_letter_publisher = self.runtime.dead_letter_publisher
-        self.broker = self.runtime.broker
+        # Tests look into queues, which are classic ones where they do.
+        self.broker = cast("Broker[ClassicQueue]", self.runtime.broker)
         self.context = self.runtime.context
         self.connections = self.runtime.connections
         self.vhost, _ = self.broker.create_vhost("/")

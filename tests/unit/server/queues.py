@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
+from vouchmq.server.broker.features.feature import FeatureContext
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.paging.pager import Pager
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.api import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.spec import QueueSpec
 
 QUEUE_ID = 5
@@ -34,7 +38,7 @@ class FakeConsumer:
     served: list[tuple[int, bool]] = field(default_factory=list)  # (seq, redelivered)
     held: list[Message] = field(default_factory=list)
     is_told_of_deletion: bool = False
-    queue: Queue | None = None
+    queue: ClassicQueue | None = None
     on_served: Callable[[FakeConsumer, list[Message]], None] | None = None
 
     @property
@@ -120,6 +124,14 @@ class FakeLog:
         self.mark = max(self.mark, lsn)
 
 
+def no_features() -> FeatureContext:
+    """What is around queues that have no features, and cannot have any."""
+    around: Any = SimpleNamespace(now_ms=lambda: 0)
+    return FeatureContext(
+        around, around, around, around, serve=lambda _: False, expire=lambda _: None
+    )
+
+
 @dataclass
 class Stage:
     """A queue and all that it touches."""
@@ -127,17 +139,19 @@ class Stage:
     durable: bool = True
     turn: FakeTurn = field(default_factory=FakeTurn)
     log: FakeLog = field(default_factory=FakeLog)
-    unused: list[Queue] = field(default_factory=list)
+    unused: list[ClassicQueue] = field(default_factory=list)
     store: FakePagedStore = field(default_factory=FakePagedStore)
     budget: tuple[int, int] = (1 << 62, 1 << 62)
     message_octets: int = 100
-    queue: Queue = field(init=False)
+    queue: ClassicQueue = field(init=False)
     lsn: int = 0
 
     def __post_init__(self) -> None:
         self.pager = Pager(self.store, *self.budget)
         spec = QueueSpec("q", "/", QUEUE_ID, self.durable, None, False, {})
-        self.queue = Queue(spec, self.turn, self.log, self.pager, self.unused.append)
+        self.queue = ClassicQueue(
+            spec, self.turn, self.log, self.pager, self.unused.append, no_features()
+        )
 
     def enqueue(self, count: int, *, stored: bool = False, size: int = 0) -> list[int]:
         """Publish a run of messages; gives their seqs."""

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from vouchmq.server.broker.message import Message
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.channel.consumer import Consumer
 from vouchmq.server.channel.unacked import RUN_MESSAGES, Unacked, UnackedBatch
 
-QUEUE = cast("Queue", SimpleNamespace(name="q"))
+QUEUE = cast("ClassicQueue", SimpleNamespace(name="q"))
 ALICE = cast("Consumer", SimpleNamespace(name="alice"))
 BOB = cast("Consumer", SimpleNamespace(name="bob"))
 

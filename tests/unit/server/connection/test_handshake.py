@@ -26,7 +26,7 @@ from vouchmq.protocol.fields import (
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.vhost import VHost
 from vouchmq.server.connection import sasl
 from vouchmq.server.connection.handshake import (
@@ -53,7 +53,7 @@ ACCOUNTS = (
 
 
 class Counter:
-    """Queue ids and LSNs for a vhost that stores nothing."""
+    """ClassicQueue ids and LSNs for a vhost that stores nothing."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -63,10 +63,10 @@ class Counter:
         return self.last
 
 
-def make_vhost(name: str) -> VHost[Queue]:
+def make_vhost(name: str) -> VHost[ClassicQueue]:
     """A vhost in which nothing is ever declared."""
 
-    def no_queue(_: object) -> Queue:
+    def no_queue(_: object) -> ClassicQueue:
         raise AssertionError("no queue is declared in a handshake")
 
     counter = Counter()

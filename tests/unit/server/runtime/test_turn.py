@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.connection.outbox import Outbox
 from vouchmq.server.runtime.turn import DISPATCH_S, Turn
 
@@ -55,9 +55,9 @@ class World:
 
         return work
 
-    def queue(self, name: str, *, fails: bool = False, takes_s: float = 0.0) -> Queue:
+    def queue(self, name: str, *, fails: bool = False, takes_s: float = 0.0) -> ClassicQueue:
         """A queue of which the turn needs `dispatch` only."""
-        return cast("Queue", Called(self.job(name, fails=fails, takes_s=takes_s)))
+        return cast("ClassicQueue", Called(self.job(name, fails=fails, takes_s=takes_s)))
 
     def outbox(self, name: str) -> Outbox:
         """An outbox of which the turn needs `flush` only."""

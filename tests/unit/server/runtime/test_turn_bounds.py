@@ -13,7 +13,8 @@ from tests.unit.server.full_disk import refuse
 from tests.unit.server.in_memory import World
 from tests.unit.server.on_disk import DiskWorld
 from vouchmq.protocol.contents import REMEMBERED_OCTETS, remembered
-from vouchmq.server.broker.features import hooks
+from vouchmq.server.broker.dead_letter import dead_letters
+from vouchmq.server.broker.features.dedup import Dedup
 from vouchmq.server.broker.timers import MOST_MS
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class TestManyDeaths:
     @pytest.fixture
     def client(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> Client:
         """With channel 2 in a transaction; a turn may make 100 dead letters, or one batch more."""
-        monkeypatch.setattr(hooks, "TURN_DEAD_LETTERS", 100)
+        monkeypatch.setattr(dead_letters, "TURN_DEAD_LETTERS", 100)
         declare(client, "dead")
         arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
         what = commands.Queue.Declare(queue="q", durable=True, arguments=arguments)  # type: ignore[arg-type]
@@ -192,8 +193,9 @@ class TestKeys:
     def test_swept_in_any_order(self, world: World, client: Client) -> None:
         """DUP-05, DUP-06."""
         declare(client, "q", message_deduplication=True, cache_ttl=5000)
-        window = world.vhost.queues["q"].window
-        assert window is not None
+        dedup = world.vhost.queues["q"].feature(Dedup)
+        assert dedup is not None
+        window = dedup.window
         publish(client, "q", b"x", headers={KEY: "a"})
         publish(client, "q", b"x", headers={KEY: "b"})
         world.pass_time(4.5)

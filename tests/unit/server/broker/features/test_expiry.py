@@ -11,6 +11,7 @@ from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, publish
 from tests.unit.server.in_memory import World, delivery
 from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker.features.expiry import Expiry
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
@@ -244,9 +245,7 @@ def test_what_waits_behind_dead_letters_that_are_held_is_late(client: Client) ->
     declare(client, "dead")
     declare(client, "q", message_ttl=0, dead_letter_exchange="", dead_letter_routing_key="dead")
     queue = client.world.vhost.queues["q"]
-    assert queue.hooks is not None
-    assert queue.hooks.dead_letters is not None
-    queue.hooks.dead_letters.pace._is_held = lambda: True
+    client.world.dead_letter_publisher.pace._is_held = lambda: True
     publish(client, "q", b"a")
     publish(client, "q", b"b")
     assert queue.ready_count == 2
@@ -309,7 +308,7 @@ def test_no_time_at_all_and_a_restart_in_the_same_millisecond(
     again = world.after_power_cut()
     queue = again.vhost.queues["q"]
     assert (queue.ready_count, again.now) == (1, world.now)
-    assert queue.hooks is not None
-    assert queue.hooks.expiry is not None
-    queue.hooks.expiry.run()
+    expiry = queue.feature(Expiry)
+    assert expiry is not None
+    expiry.run()
     assert queue.ready_count == 0

@@ -11,6 +11,7 @@ from pamqp import commands
 from tests import wire
 from tests.unit.server.in_memory import closes_channel, content
 from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker.features.queue_seq import QueueSequence
 from vouchmq.server.broker.paging.pager import FIRST_REFILL_MESSAGES
 
 if TYPE_CHECKING:
@@ -293,10 +294,9 @@ class TestStay:
             put(client, "other", b"x")
             client.send(wire.ack(1, number + 1))
             assert list(numbers(client).values()) == [number + 1]
-        hooks = client.world.vhost.queues["q"].hooks
-        assert hooks is not None
-        assert hooks.queue_seq is not None
-        assert len(hooks.queue_seq._rows) <= 2
+        sequence = client.world.vhost.queues["q"].feature(QueueSequence)
+        assert sequence is not None
+        assert len(sequence._rows) <= 2
 
 
 class TestOthers:

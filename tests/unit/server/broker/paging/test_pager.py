@@ -16,8 +16,8 @@ from tests.unit.server import amqp_client
 from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.server.queues import QUEUE_ID, TAIL, Stage
-from vouchmq.server.broker.delays import delay_queue
+from tests.unit.server.queues import QUEUE_ID, TAIL, Stage, no_features
+from vouchmq.server.broker import delays
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.paging import pager as pager_module
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
@@ -35,7 +35,7 @@ from vouchmq.server.broker.paging.pager import (
     Backlog,
     Pager,
 )
-from vouchmq.server.broker.queues.classic import Queue
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.runtime.periodic_check import TELL_S
 from vouchmq.store.errors import ReadFailed
@@ -134,7 +134,9 @@ def test_many_small_queues_are_paged_too_when_that_is_needed() -> None:
     queues = []
     for number in range(100):
         spec = QueueSpec(f"q{number}", "/", number, True, None, False, {})
-        queue = Queue(spec, stage.turn, stage.log, stage.pager, stage.unused.append)
+        queue = ClassicQueue(
+            spec, stage.turn, stage.log, stage.pager, stage.unused.append, no_features()
+        )
         for at in range(60):
             lsn = number * 100 + at + 1
             stage.store.stored[lsn] = (b"r" * KIB, TAIL)
@@ -157,7 +159,9 @@ def test_no_turn_pages_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None
     lsn = 0
     for number in range(101):
         spec = QueueSpec(f"q{number}", "/", number, True, None, False, {})
-        queue = Queue(spec, stage.turn, stage.log, stage.pager, stage.unused.append)
+        queue = ClassicQueue(
+            spec, stage.turn, stage.log, stage.pager, stage.unused.append, no_features()
+        )
         for _ in range(30):
             lsn += 1
             stage.store.stored[lsn] = (b"r" * KIB, TAIL)
@@ -320,7 +324,8 @@ class TestCopiesThatTheJournalHoldsForOthers:
             client.send(wire.publish(1, "t", body, properties, exchange="amq.fanout"))
         client.world.sync()
         for queue in client.world.vhost.queues.values():
-            queue.ready.page_out(1)
+            if isinstance(queue, ClassicQueue):
+                queue.ready.page_out(1)
         return bodies
 
     def forget(self, client: Client) -> None:
@@ -341,7 +346,7 @@ class TestCopiesThatTheJournalHoldsForOthers:
     def test_delayed_ones(
         self, world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(delay_queue, "MEMORY_OCTETS", 0)
+        monkeypatch.setattr(delays, "MEMORY_OCTETS", 0)
         what = commands.Exchange.Declare(
             exchange="later",
             exchange_type="x-delayed-message",

@@ -12,7 +12,7 @@ from tests.unit.server.amqp_client import bodies, confirms, declare, got, publis
 from tests.unit.server.broker.policy.laid_down import lay_down
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
-from vouchmq.server.broker.delays.delay import delay_queue_name
+from vouchmq.server.broker.delays import delay_queue_name
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.policy.policies import Policy
 
@@ -344,10 +344,10 @@ class TestTimeouts:
         declare(client, "q1")
         declare(client, "q2", consumer_timeout=500)
         lay_down(world, consumer_timeout=200)
-        assert world.vhost.queues["q1"].consumer_timeout_ms == 200
-        assert world.vhost.queues["q2"].consumer_timeout_ms == 500
+        assert world.vhost.queues["q1"].features.consumer_timeout_ms == 200
+        assert world.vhost.queues["q2"].features.consumer_timeout_ms == 500
         lift(world)
-        assert world.vhost.queues["q1"].consumer_timeout_ms is None
+        assert world.vhost.queues["q1"].features.consumer_timeout_ms is None
 
 
 class TestExchanges:

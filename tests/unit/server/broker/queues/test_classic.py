@@ -10,7 +10,8 @@ from tests.unit.server.queues import QUEUE_ID, FakeConsumer, Shared, Stage
 from vouchmq.protocol.errors import AccessRefused
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.paging.pager import TURN_READS
-from vouchmq.server.broker.queues.classic import RETURNS_PER_READ, TURN_MESSAGES
+from vouchmq.server.broker.queues.api import TURN_MESSAGES
+from vouchmq.server.broker.queues.classic import RETURNS_PER_READ
 from vouchmq.server.broker.queues.ready_list import BATCH_OCTETS
 from vouchmq.server.broker.queues.requeued import Requeued
 from vouchmq.server.broker.queues.settlement import Outcome
