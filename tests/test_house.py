@@ -111,6 +111,9 @@ ROOMS: Final[dict[str, Room]] = {
     "vouchmq.server.runtime": Room(
         ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"), STATE_MACHINES
     ),
+    "vouchmq.server.definitions": Room(
+        ("vouchmq.server", "vouchmq.protocol"), STATE_MACHINES | {"msgspec"}
+    ),
     # It shows everything, the journal too.
     "vouchmq.server.admin": Room(("vouchmq.server", "vouchmq.protocol", "vouchmq.store")),
     "vouchmq.__main__": Room(("vouchmq.server.cli",), world=WORLD),
@@ -150,7 +153,7 @@ ROOMS: Final[dict[str, Room]] = {
     **{
         f"vouchmq.server.{edge}": Room(
             ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"),
-            frozenset({"aiofiles", "rich", "structlog", "uvloop"}),
+            frozenset({"aiofiles", "msgspec", "rich", "structlog", "uvloop"}),
             WORLD,
         )
         for edge in EDGES

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _COMMANDS[options.command](options)
         except StartupError as error:
-            print(f"vouchmq: {error}", file=sys.stderr)
+            for line in error.args:
+                print(f"vouchmq: {line}", file=sys.stderr)
             return EXIT_STARTUP
     _parser().print_help()
     return EXIT_STARTUP

@@ -2,9 +2,10 @@
 
     text ─▶ entries with their types checked, each with its place in the file ─▶ `importer.py`
 
-A fault is told with its place, as in `queues[3].arguments.x-max-length`. What such a file may hold
-and this broker has not got is listed, so that somebody can be told. Must not know what an entry
-does, nor files.
+Each kind of entry is a record whose types say what its keys may hold; all faults are told at once,
+each with its place, as in `queues[3].arguments.x-max-length`. What such a file may hold and this
+broker has not got is listed, so that somebody can be told, and no word is passed over in silence.
+Must not know what an entry does, nor files.
 
 Spec: HTTP-40, HTTP-41
 """
@@ -12,21 +13,35 @@ Spec: HTTP-40, HTTP-41
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-from vouchmq.protocol.fields import Table, longstr
+from msgspec import Struct
+
+from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.broker.policy.policies import ALL, Policy
-from vouchmq.server.definitions.entry import DefinitionsError, Entry, kind_of
+from vouchmq.server.definitions.arguments import Arguments, Object
 from vouchmq.server.edge.accounts import QUEUE_TYPES, UNLIMITED, UserAccount
+from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.edge.validation import (
+    Check,
+    Faults,
+    InvalidValueError,
+    Name,
+    check_shortstr,
+    converted,
+    kind_of,
+    read_record,
+    unknown_keys,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from vouchmq.server.broker.exchanges.bindings import DestinationKind
+    from collections.abc import Callable, Iterator, Mapping
 
 MAX_LIMITS: Final = ("max-connections", "max-queues", "max-exchanges")
+USER_LIMITS: Final = ("max-connections", "max-channels")
 OPERATOR_POLICY: Final = "operator_policy"
 VHOST_LIMITS: Final = "vhost-limits"
 # What tells about the broker that wrote the file, and asks for nothing.
@@ -43,31 +58,76 @@ TELLING_PARAMETERS: Final = frozenset(
 # Words of an entry that ask for nothing, or for what is the case anyway.
 TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
 
+E = TypeVar("E", bound="Entry")
 
-@dataclass(slots=True, frozen=True)
-class VHostEntry:
+
+class DefinitionsError(StartupError):
+    """Something is wrong with a definitions file: where, and what, a line for each fault."""
+
+
+def _tags_of(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):  # before 3.9
+        return tuple(tag.strip() for tag in value.split(",") if tag.strip())
+    strings: tuple[str, ...] = converted(tuple[str, ...], value or [])
+    return strings
+
+
+def _queue_type_of(value: object) -> str | None:
+    """None for none, which RabbitMQ writes as `undefined`."""
+    if value in (None, "undefined"):
+        return None
+    if value not in QUEUE_TYPES:
+        raise InvalidValueError(f"expected one of {', '.join(QUEUE_TYPES)}")
+    return str(value)
+
+
+def _finite(number: float) -> float:
+    if not math.isfinite(number):
+        raise InvalidValueError("too large")
+    return number
+
+
+QueueType = Annotated[Any, Check(_queue_type_of)]
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """One object of the file, and where it stands."""
+
+    where: str
+
+
+class VHostEntry(Entry, frozen=True, kw_only=True):
     """A virtual host; `default_queue_type` is None when the file says nothing of it."""
 
-    where: str
-    name: str
-    default_queue_type: str | None = None
+    name: Name
+    default_queue_type: QueueType = None
+    # RabbitMQ writes it in both places.
+    metadata: Object = {}
+    limits: Object = {}
 
 
-@dataclass(slots=True, frozen=True)
-class LimitsEntry:
+class LimitsEntry(Entry, frozen=True, kw_only=True):
     """Limits of a virtual host: names of MAX_LIMITS, negative ones are none."""
 
-    where: str
-    vhost: str
+    vhost: Name
     limits: Mapping[str, int]
 
 
-@dataclass(slots=True, frozen=True)
-class UserEntry:
+class UserEntry(Entry, frozen=True, kw_only=True):
     """A user, who may enter no virtual host by this."""
 
-    where: str
     account: UserAccount
+
+
+class UserKeys(Entry, frozen=True, kw_only=True):
+    """The keys of a user."""
+
+    name: Name
+    password: str = ""
+    password_hash: str = ""
+    hashing_algorithm: str = "rabbit_password_hashing_sha256"
+    tags: Annotated[Any, Check(_tags_of)] = ()
+    limits: Object = {}
 
 
 class Patterns(NamedTuple):
@@ -78,74 +138,115 @@ class Patterns(NamedTuple):
     read: str
 
 
-@dataclass(slots=True, frozen=True)
-class PermissionEntry:
+class PermissionEntry(Entry, frozen=True, kw_only=True):
     """What a user may do in a virtual host."""
 
-    where: str
-    user: str
-    vhost: str
-    patterns: Patterns
+    user: Name
+    vhost: Name
+    configure: str
+    write: str
+    read: str
+
+    @property
+    def patterns(self) -> Patterns:
+        """The three of them."""
+        return Patterns(self.configure, self.write, self.read)
 
 
-@dataclass(slots=True, frozen=True)
-class TopicEntry:
+class TopicEntry(Entry, frozen=True, kw_only=True):
     """Which keys of a topic exchange a user may publish and bind with (PERM-10)."""
 
-    where: str
-    user: str
-    vhost: str
+    user: Name
+    vhost: Name
     exchange: str
     write: str
     read: str
 
 
-@dataclass(slots=True, frozen=True)
-class PolicyEntry:
+class PolicyEntry(Entry, frozen=True, kw_only=True):
     """A policy or operator policy."""
 
-    where: str
     vhost: str
     policy: Policy
 
 
-@dataclass(slots=True, frozen=True)
-class ExchangeEntry:
+class PolicyKeys(Entry, frozen=True, kw_only=True, rename={"apply_to": "apply-to"}):
+    """The keys of a policy, and those of an operator policy below `value`."""
+
+    pattern: str
+    definition: Object
+    apply_to: str = ALL
+    priority: Annotated[int | float, Check(_finite)] = 0
+
+
+class NamedPolicyKeys(PolicyKeys, frozen=True, kw_only=True):
+    """The keys of a policy with a name."""
+
+    vhost: Name
+    name: Name
+
+
+class ParameterKeys(Entry, frozen=True, kw_only=True):
+    """The keys of any parameter."""
+
+    component: str
+
+
+class OperatorPolicyKeys(ParameterKeys, frozen=True, kw_only=True):
+    """The keys of the parameter that is an operator policy."""
+
+    vhost: Name
+    name: Name
+    value: dict[str, Any]
+
+
+class LimitsKeys(ParameterKeys, frozen=True, kw_only=True):
+    """The keys of the parameter that limits a virtual host; what it is called is of no matter."""
+
+    vhost: Name
+    name: Any = None
+    value: Object = {}
+
+
+class GlobalParameterKeys(Entry, frozen=True, kw_only=True):
+    """The keys of a global parameter that matter."""
+
+    name: str
+
+
+class ExchangeEntry(Entry, frozen=True, kw_only=True):
     """An exchange."""
 
-    where: str
-    vhost: str
-    name: str
+    vhost: Name
+    name: Name
     type: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: Table
+    durable: bool = True
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Arguments = {}
 
 
-@dataclass(slots=True, frozen=True)
-class QueueEntry:
+class QueueEntry(Entry, frozen=True, kw_only=True):
     """A queue that is nobody's own."""
 
-    where: str
-    vhost: str
-    name: str
-    durable: bool
-    auto_delete: bool
-    arguments: Table
+    vhost: Name
+    name: Name
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: Arguments = {}
+    # Newer exports say it beside the arguments, too.
+    type: str = "classic"
 
 
-@dataclass(slots=True, frozen=True)
-class BindingEntry:
+class BindingEntry(Entry, frozen=True, kw_only=True, rename={"kind": "destination_type"}):
     """A binding."""
 
-    where: str
-    vhost: str
-    source: str
-    kind: DestinationKind
-    destination: str
-    routing_key: str
-    arguments: Table
+    vhost: Name
+    source: Name
+    kind: Literal["queue", "exchange"]
+    destination: Name
+    routing_key: Annotated[str, Check(check_shortstr)]
+    arguments: Arguments = {}
 
 
 @dataclass(slots=True)
@@ -190,29 +291,24 @@ def reading(text: str, content: Content) -> Iterator[None]:
         raise DefinitionsError(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise DefinitionsError(f"expected an object, not {kind_of(document)}")
-    readers = {
-        "users": _user,
-        "vhosts": _vhost,
-        "permissions": _permission,
-        "topic_permissions": _topic_permission,
-        "parameters": _parameter,
-        "operator_policies": _operator_policy,
-        "policies": _policy,
-        "exchanges": _exchange,
-        "queues": _queue,
-        "bindings": _binding,
-        "global_parameters": _global_parameter,
-    }
-    for key in document.keys() - readers.keys() - TELLING:
+    reader = Reader(content)
+    for key in document.keys() - READERS.keys() - TELLING:
         # An empty list of what this broker has not got is nothing to skip.
         if document[key]:
             content.skipped.append(key)
-    for key, reader in readers.items():
-        for entry in _entries(document, key):
-            reader(entry, content)
-            told = (word for word in entry.unread if word not in TELLING_WORDS)
-            content.skipped.extend(entry.at(word) for word in told if entry.values[word])
+    for key, read in READERS.items():
+        rows = document.get(key, [])
+        if not isinstance(rows, list):
+            reader.faults.add(key, f"expected a list, not {kind_of(rows)}")
+            continue
+        for number, row in enumerate(rows):
+            where = f"{key}[{number}]"
+            if isinstance(row, dict):
+                read(reader, row, where)
+            else:
+                reader.faults.add(where, f"expected an object, not {kind_of(row)}")
             yield
+    reader.faults.refuse(DefinitionsError)
     content.skipped.sort()
 
 
@@ -220,184 +316,182 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a JSON number")
 
 
-def _entries(document: Mapping[str, object], key: str) -> Iterator[Entry]:
-    rows = document.get(key, [])
-    if not isinstance(rows, list):
-        raise DefinitionsError(f"{key}: expected a list, not {kind_of(rows)}")
-    for number, row in enumerate(rows):
-        yield Entry(row, f"{key}[{number}]")
+Row = dict[str, object]
 
 
-def _user(entry: Entry, content: Content) -> None:
-    tags = entry.value("tags") or []
-    if isinstance(tags, str):  # before 3.9
-        tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise DefinitionsError(f"{entry.at('tags')}: expected a list of strings")
-    limits = _limits(entry, "limits", ("max-connections", "max-channels"), content)
-    account = UserAccount(
-        name=entry.name(),
-        password=entry.text("password", ""),
-        password_hash=entry.text("password_hash", ""),
-        hashing_algorithm=entry.text("hashing_algorithm", "rabbit_password_hashing_sha256"),
-        tags=tuple(tags),
-        vhosts=(),
-        max_connections=limits.get("max-connections", UNLIMITED),
-        max_channels=limits.get("max-channels", UNLIMITED),
-    )
-    content.users.append(UserEntry(entry.where, account))
+class Reader:
+    """Puts the objects of a file into the content, and notes what is wrong with them."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self.faults = Faults()
+
+    def read(self, kind: type[E], row: Row, where: str) -> E | None:
+        """An entry of the object; what it says that nobody knows is listed."""
+        for word in unknown_keys(kind, row):
+            if row[word] and word not in TELLING_WORDS:
+                self.content.skipped.append(f"{where}.{word}")
+        return read_record(kind, row, where, self.faults, where=where)
+
+    def user(self, row: Row, where: str) -> None:
+        """One of `users`."""
+        keys = self.read(UserKeys, row, where)
+        if keys is None:
+            return
+        limits = self.limits(keys.limits, f"{where}.limits", USER_LIMITS)
+        account = UserAccount(
+            name=keys.name,
+            password=keys.password,
+            password_hash=keys.password_hash,
+            hashing_algorithm=keys.hashing_algorithm,
+            tags=keys.tags,
+            vhosts=(),
+            max_connections=limits.get("max-connections", UNLIMITED),
+            max_channels=limits.get("max-channels", UNLIMITED),
+        )
+        self.content.users.append(UserEntry(where=where, account=account))
+
+    def vhost(self, row: Row, where: str) -> None:
+        """One of `vhosts`."""
+        entry = self.read(VHostEntry, row, where)
+        if entry is None:
+            return
+        try:
+            of_metadata = _queue_type_of(entry.metadata.get("default_queue_type"))
+        except InvalidValueError as error:
+            self.faults.add(f"{where}.metadata.default_queue_type", str(error))
+            return
+        made = VHostEntry(
+            where=where,
+            name=entry.name,
+            default_queue_type=entry.default_queue_type or of_metadata,
+        )
+        self.content.vhosts.append(made)
+        limits = self.limits(entry.limits, f"{where}.limits", MAX_LIMITS)
+        if limits:
+            at = f"{where}.limits"
+            self.content.limits.append(LimitsEntry(where=at, vhost=entry.name, limits=limits))
+
+    def permission(self, row: Row, where: str) -> None:
+        """One of `permissions`."""
+        self.keep(self.content.permissions, self.read(PermissionEntry, row, where))
+
+    def topic_permission(self, row: Row, where: str) -> None:
+        """One of `topic_permissions`."""
+        self.keep(self.content.topics, self.read(TopicEntry, row, where))
+
+    def exchange(self, row: Row, where: str) -> None:
+        """One of `exchanges`."""
+        self.keep(self.content.exchanges, self.read(ExchangeEntry, row, where))
+
+    def queue(self, row: Row, where: str) -> None:
+        """One of `queues`."""
+        if self.is_server_named(row, "name", where):
+            return
+        entry = self.read(QueueEntry, row, where)
+        if entry is not None and entry.type != "classic":
+            entry.arguments.setdefault("x-queue-type", longstr(entry.type))
+        self.keep(self.content.queues, entry)
+
+    def binding(self, row: Row, where: str) -> None:
+        """One of `bindings`."""
+        is_to_queue = row.get("destination_type") == "queue"
+        if not (is_to_queue and self.is_server_named(row, "destination", where)):
+            self.keep(self.content.bindings, self.read(BindingEntry, row, where))
+
+    def keep(self, entries: list[E], entry: E | None) -> None:
+        """Put an entry to the others, unless it has faults."""
+        if entry is not None:
+            entries.append(entry)
+
+    def is_server_named(self, row: Row, key: str, where: str) -> bool:
+        """Whether it is about a client's own queue: RabbitMQ exports them, and skips them."""
+        name = row.get(key)
+        if not isinstance(name, str) or not name.startswith(SERVER_NAMED_PREFIX):
+            return False
+        self.content.skipped.append(f"{where} {name!r}")
+        return True
+
+    def policy(self, row: Row, where: str) -> None:
+        """One of `policies`."""
+        self.named_policy(row, where, is_operator=False)
+
+    def operator_policy(self, row: Row, where: str) -> None:
+        """One of `operator_policies`."""
+        self.named_policy(row, where, is_operator=True)
+
+    def named_policy(self, row: Row, where: str, *, is_operator: bool) -> None:
+        """A policy with its name beside its other keys."""
+        keys = self.read(NamedPolicyKeys, row, where)
+        if keys is not None:
+            policy = _policy_of(keys, keys.name, is_operator=is_operator)
+            self.content.policies.append(PolicyEntry(where=where, vhost=keys.vhost, policy=policy))
+
+    def parameter(self, row: Row, where: str) -> None:
+        """One of `parameters`: an operator policy, limits, or something of a plugin."""
+        component = row.get("component")
+        if component == OPERATOR_POLICY:
+            outer = self.read(OperatorPolicyKeys, row, where)
+            if outer is None:
+                return
+            keys = self.read(PolicyKeys, outer.value, f"{where}.value")
+            if keys is not None:
+                policy = _policy_of(keys, outer.name, is_operator=True)
+                self.content.policies.append(
+                    PolicyEntry(where=where, vhost=outer.vhost, policy=policy)
+                )
+        elif component == VHOST_LIMITS:
+            found = self.read(LimitsKeys, row, where)
+            if found is not None:
+                limits = self.limits(found.value, f"{where}.value", MAX_LIMITS)
+                self.content.limits.append(
+                    LimitsEntry(where=where, vhost=found.vhost, limits=limits)
+                )
+        elif read_record(ParameterKeys, row, where, self.faults, where=where) is not None:
+            self.content.skipped.append(f"{where} of component {component!r}")
+
+    def global_parameter(self, row: Row, where: str) -> None:
+        """One of `global_parameters`."""
+        keys = read_record(GlobalParameterKeys, row, where, self.faults, where=where)
+        if keys is not None and keys.name not in TELLING_PARAMETERS:
+            self.content.skipped.append(f"{where} {keys.name!r}")
+
+    def limits(self, values: Row, where: str, known: tuple[str, ...]) -> dict[str, int]:
+        """Those that are known; others are listed."""
+        found: dict[str, int] = {}
+        for name, value in values.items():
+            if name not in known:
+                self.content.skipped.append(f"{where}.{name}")
+                continue
+            try:
+                found[name] = converted(int, value)
+            except InvalidValueError as error:
+                self.faults.add(f"{where}.{name}", f"{error}, not {kind_of(value)}")
+        return found
 
 
-def _vhost(entry: Entry, content: Content) -> None:
-    entry.value("default_queue_type")
-    default_type: str | None = None
-    # RabbitMQ writes it in both places, and `undefined` for none.
-    tables = (entry.object("metadata"), entry.at("metadata")), (entry.values, entry.where)
-    for table, where in tables:
-        word = table.get("default_queue_type", "undefined")
-        if isinstance(word, str) and word in QUEUE_TYPES:
-            default_type = word
-        elif word not in (None, "undefined"):
-            kinds = ", ".join(QUEUE_TYPES)
-            raise DefinitionsError(f"{where}.default_queue_type: expected one of {kinds}")
-    vhost = VHostEntry(entry.where, entry.name(), default_type)
-    content.vhosts.append(vhost)
-    limits = _limits(entry, "limits", MAX_LIMITS, content)
-    if limits:
-        content.limits.append(LimitsEntry(entry.at("limits"), vhost.name, limits))
-
-
-def _permission(entry: Entry, content: Content) -> None:
-    patterns = Patterns(entry.text("configure"), entry.text("write"), entry.text("read"))
-    where, user, vhost = entry.where, entry.name("user"), entry.name("vhost")
-    content.permissions.append(PermissionEntry(where, user, vhost, patterns))
-
-
-def _topic_permission(entry: Entry, content: Content) -> None:
-    where, user, vhost = entry.where, entry.name("user"), entry.name("vhost")
-    words = (entry.text(name) for name in ("exchange", "write", "read"))
-    content.topics.append(TopicEntry(where, user, vhost, *words))
-
-
-def _parameter(entry: Entry, content: Content) -> None:
-    component = entry.text("component")
-    if component == OPERATOR_POLICY:
-        value = Entry(entry.value("value"), entry.at("value"))
-        policy = _policy_of(value, entry.name(), is_operator=True)
-        content.skipped.extend(value.at(word) for word in value.unread)
-        content.policies.append(PolicyEntry(entry.where, entry.name("vhost"), policy))
-    elif component == VHOST_LIMITS:
-        entry.value("name")  # there is one set of limits, whatever it is called
-        limits = _limits(entry, "value", MAX_LIMITS, content)
-        content.limits.append(LimitsEntry(entry.where, entry.name("vhost"), limits))
-    else:
-        content.skipped.append(f"{entry.where} of component {component!r}")
-        entry.pass_over()
-
-
-def _limits(entry: Entry, key: str, known: tuple[str, ...], content: Content) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name, value in entry.object(key).items():
-        where = f"{entry.at(key)}.{name}"
-        if name not in known:
-            content.skipped.append(where)
-        elif isinstance(value, bool) or not isinstance(value, int):
-            raise DefinitionsError(f"{where}: expected an integer, not {kind_of(value)}")
-        else:
-            found[name] = value
-    return found
-
-
-def _operator_policy(entry: Entry, content: Content) -> None:
-    policy = _policy_of(entry, entry.name(), is_operator=True)
-    content.policies.append(PolicyEntry(entry.where, entry.name("vhost"), policy))
-
-
-def _policy(entry: Entry, content: Content) -> None:
-    policy = _policy_of(entry, entry.name(), is_operator=False)
-    content.policies.append(PolicyEntry(entry.where, entry.name("vhost"), policy))
-
-
-def _policy_of(entry: Entry, name: str, *, is_operator: bool) -> Policy:
-    if "definition" not in entry.values:
-        raise DefinitionsError(f"{entry.at('definition')}: missing")
-    definition = entry.object("definition")
+def _policy_of(keys: PolicyKeys, name: str, *, is_operator: bool) -> Policy:
     return Policy(
         name,
-        entry.text("pattern"),
-        definition,
-        entry.text("apply-to", ALL),
-        entry.number("priority", 0),
+        keys.pattern,
+        keys.definition,
+        keys.apply_to,
+        keys.priority,
         is_operator,
         comes_from_file=True,
     )
 
 
-def _exchange(entry: Entry, content: Content) -> None:
-    content.exchanges.append(
-        ExchangeEntry(
-            entry.where,
-            entry.name("vhost"),
-            entry.name(),
-            entry.text("type"),
-            entry.flag("durable", True),
-            entry.flag("auto_delete"),
-            entry.flag("internal"),
-            entry.table(),
-        )
-    )
-
-
-def _queue(entry: Entry, content: Content) -> None:
-    if _is_server_named(entry, "name", content):
-        return
-    arguments = entry.table()
-    # Newer exports say the type beside the arguments, too.
-    queue_type = entry.text("type", "classic")
-    if queue_type != "classic":
-        arguments.setdefault("x-queue-type", longstr(queue_type))
-    content.queues.append(
-        QueueEntry(
-            entry.where,
-            entry.name("vhost"),
-            entry.name(),
-            entry.flag("durable", True),
-            entry.flag("auto_delete"),
-            arguments,
-        )
-    )
-
-
-def _binding(entry: Entry, content: Content) -> None:
-    kind = entry.text("destination_type")
-    if kind not in {"queue", "exchange"}:
-        where = entry.at("destination_type")
-        raise DefinitionsError(f"{where}: expected queue or exchange, not {kind!r}")
-    if kind == "queue" and _is_server_named(entry, "destination", content):
-        return
-    content.bindings.append(
-        BindingEntry(
-            entry.where,
-            entry.name("vhost"),
-            entry.name("source"),
-            "queue" if kind == "queue" else "exchange",
-            entry.name("destination"),
-            entry.name("routing_key", may_be_empty=True),
-            entry.table(),
-        )
-    )
-
-
-def _is_server_named(entry: Entry, key: str, content: Content) -> bool:
-    """Whether it is about a queue of some client: RabbitMQ exports them, and passes them over."""
-    if not entry.name(key).startswith(SERVER_NAMED_PREFIX):
-        return False
-    content.skipped.append(f"{entry.where} {entry.name(key)!r}")
-    entry.pass_over()
-    return True
-
-
-def _global_parameter(entry: Entry, content: Content) -> None:
-    if entry.text("name") not in TELLING_PARAMETERS:
-        content.skipped.append(f"{entry.where} {entry.text('name')!r}")
-    entry.pass_over()
+READERS: Final[Mapping[str, Callable[[Reader, Row, str], None]]] = {
+    "users": Reader.user,
+    "vhosts": Reader.vhost,
+    "permissions": Reader.permission,
+    "topic_permissions": Reader.topic_permission,
+    "parameters": Reader.parameter,
+    "operator_policies": Reader.operator_policy,
+    "policies": Reader.policy,
+    "exchanges": Reader.exchange,
+    "queues": Reader.queue,
+    "bindings": Reader.binding,
+    "global_parameters": Reader.global_parameter,
+}

@@ -24,8 +24,8 @@ from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.names import check_exchange_name, check_queue_name
-from vouchmq.server.definitions.entry import DefinitionsError
-from vouchmq.server.definitions.file import TopicEntry
+from vouchmq.server.definitions.file import DefinitionsError, TopicEntry
+from vouchmq.server.edge.validation import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,17 +147,21 @@ class Importer:
         """Make or change everything in the file; it is in force when this returns.
 
         Raises:
-            DefinitionsError: with the place of the fault, and nothing has changed
+            DefinitionsError: with the places of all faults, and nothing has changed
         """
-        self._check_users(content)
-        validate(content, dry_run_of(self._broker, content))
+        faults = Faults()
+        self._check_users(content, faults)
+        validate(content, dry_run_of(self._broker, content), faults)
+        faults.refuse(DefinitionsError)
         for user in content.users:
             self._auth.put(user.account)
         _make_vhosts(self._broker, content)
         for limits in content.limits:
             self._limit(limits)
         _set_policies(self._broker, content)
-        _declare(self._broker, content)
+        _declare(self._broker, content, faults)
+        # None, as the dry run had none.
+        faults.refuse(DefinitionsError)
         for entry in content.permissions:
             self._auth.permit(entry.user, entry.vhost, grant_of(*entry.patterns))
         for each in content.topics:
@@ -168,24 +172,24 @@ class Importer:
         if content.skipped:
             log.warning("definitions.skipped", items=content.skipped)
 
-    def _check_users(self, content: Content) -> None:
+    def _check_users(self, content: Content, faults: Faults) -> None:
         names = {user.account.name for user in content.users}
         for user in content.users:
             try:
                 self._auth.check(user.account)
             except ValueError as error:
-                raise DefinitionsError(f"{user.where}: {error}") from None
+                faults.add(user.where, str(error))
         grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
         for entry in grants:
             if entry.user not in names and self._auth.find(entry.user) is None:
-                raise DefinitionsError(f"{entry.where}.user: no user {entry.user!r}")
+                faults.add(f"{entry.where}.user", f"no user {entry.user!r}")
             try:
                 if isinstance(entry, TopicEntry):
                     User(entry.user).permit_topics("", "", entry.write, entry.read)
                 else:
                     grant_of(*entry.patterns)
             except ValueError as error:
-                raise DefinitionsError(f"{entry.where}: {error}") from None
+                faults.add(entry.where, str(error))
 
     def _limit(self, entry: LimitsEntry) -> None:
         _limit_queues(self._broker, entry)
@@ -228,26 +232,22 @@ def _limit_queues(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
         vhost.exchange_limit = most if most >= 0 else None
 
 
-def validate(content: Content, dry_run: Broker[QueueLike]) -> None:
-    """Find the first entry that a broker like this one would refuse.
-
-    Raises:
-        DefinitionsError: with its place
-    """
+def validate(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> None:
+    """Find every entry that a broker like this one would refuse."""
     _make_vhosts(dry_run, content)
     grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
     for permission in grants:
-        _vhost_of(dry_run, permission.where, permission.vhost)
+        _vhost_of(dry_run, permission.where, permission.vhost, faults)
     for limits in content.limits:
-        _vhost_of(dry_run, limits.where, limits.vhost)
-        _limit_queues(dry_run, limits)
+        if _vhost_of(dry_run, limits.where, limits.vhost, faults) is not None:
+            _limit_queues(dry_run, limits)
     for each in content.policies:
-        _vhost_of(dry_run, each.where, each.vhost)
+        _vhost_of(dry_run, each.where, each.vhost, faults)
         try:
             each.policy.require_valid()
         except InvalidPolicy as error:
-            raise DefinitionsError(f"{each.where}: {error}") from None
-    _declare(dry_run, content)
+            faults.add(each.where, str(error))
+    _declare(dry_run, content, faults)
 
 
 def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
@@ -276,31 +276,23 @@ def _key(policy: Policy) -> tuple[str, bool]:
     return policy.name, policy.is_operator
 
 
-def _declare(broker: Broker[QueueLike], content: Content) -> None:
+def _declare(broker: Broker[QueueLike], content: Content, faults: Faults) -> None:
     for exchange in content.exchanges:
-        vhost = _vhost_of(broker, exchange.where, exchange.vhost)
-        with _told(exchange.where):
-            _declare_exchange(vhost, exchange)
+        with _told(exchange.where, faults):
+            _declare_exchange(broker, exchange, faults)
     for queue in content.queues:
-        vhost = _vhost_of(broker, queue.where, queue.vhost)
-        with _told(queue.where):
-            if queue.name not in vhost.queues:
-                check_queue_name(queue.name)
-            vhost.declare_queue(
-                queue.name,
-                durable=queue.durable,
-                exclusive_owner=None,
-                auto_delete=queue.auto_delete,
-                arguments=queue.arguments,
-            )
+        with _told(queue.where, faults):
+            _declare_queue(broker, queue, faults)
     for binding in content.bindings:
-        vhost = _vhost_of(broker, binding.where, binding.vhost)
-        ends = (binding.source, binding.kind, binding.destination)
+        vhost = _vhost_of(broker, binding.where, binding.vhost, faults)
+        if vhost is None:
+            continue
         if not _has_exchanges(vhost, binding):
             if binding.where not in content.skipped:
                 content.skipped.append(binding.where)
             continue
-        with _told(binding.where):
+        ends = (binding.source, binding.kind, binding.destination)
+        with _told(binding.where, faults):
             vhost.bind(*ends, binding.routing_key, binding.arguments, None)
 
 
@@ -310,7 +302,10 @@ def _has_exchanges(vhost: VHost[QueueLike], entry: BindingEntry) -> bool:
     return all(name in vhost.exchanges for name in names)
 
 
-def _declare_exchange(vhost: VHost[QueueLike], entry: ExchangeEntry) -> None:
+def _declare_exchange(broker: Broker[QueueLike], entry: ExchangeEntry, faults: Faults) -> None:
+    vhost = _vhost_of(broker, entry.where, entry.vhost, faults)
+    if vhost is None:
+        return
     check_type(entry.type)
     if entry.name not in vhost.exchanges:
         check_exchange_name(entry.name)
@@ -324,17 +319,34 @@ def _declare_exchange(vhost: VHost[QueueLike], entry: ExchangeEntry) -> None:
     )
 
 
-def _vhost_of(broker: Broker[QueueLike], where: str, name: str) -> VHost[QueueLike]:
+def _declare_queue(broker: Broker[QueueLike], entry: QueueEntry, faults: Faults) -> None:
+    vhost = _vhost_of(broker, entry.where, entry.vhost, faults)
+    if vhost is None:
+        return
+    if entry.name not in vhost.queues:
+        check_queue_name(entry.name)
+    vhost.declare_queue(
+        entry.name,
+        durable=entry.durable,
+        exclusive_owner=None,
+        auto_delete=entry.auto_delete,
+        arguments=entry.arguments,
+    )
+
+
+def _vhost_of(
+    broker: Broker[QueueLike], where: str, name: str, faults: Faults
+) -> VHost[QueueLike] | None:
     vhost = broker.vhosts.get(name)
     if vhost is None:
-        raise DefinitionsError(f"{where}.vhost: no vhost {name!r}")
+        faults.add(f"{where}.vhost", f"no vhost {name!r}")
     return vhost
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def _told(where: str, faults: Faults) -> Iterator[None]:
     """What the broker refuses is told with its place in the file."""
     try:
         yield
     except AmqpError as error:
-        raise DefinitionsError(f"{where}: {error.text}") from None
+        faults.add(where, error.text)

@@ -38,8 +38,7 @@ from vouchmq.server.cli.progress import RecoveryProgress
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
-from vouchmq.server.definitions.entry import DefinitionsError
-from vouchmq.server.definitions.file import Content, reading
+from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
 from vouchmq.server.edge.addresses import ListenError, open_sockets
@@ -378,7 +377,9 @@ class Server:
         except UnicodeDecodeError as error:
             raise StartupError(f"definitions file {path}: not UTF-8: {error.reason}") from error
         except DefinitionsError as error:
-            raise StartupError(f"definitions file {path}: {error}") from error
+            raise StartupError(
+                *(f"definitions file {path}: {line}" for line in error.args)
+            ) from error
         log.info("definitions.loaded", path=path)
         return content
 

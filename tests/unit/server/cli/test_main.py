@@ -86,6 +86,18 @@ def test_a_broker_that_cannot_start_is_one_line_and_exit_2(
     assert capsys.readouterr().err == line
 
 
+def test_each_of_several_faults_is_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: Settings) -> int:
+        raise StartupError("one", "two")
+
+    replace_app(monkeypatch, run)
+    replace_environment(monkeypatch, {})
+    assert program.main(["serve"]) == 2
+    assert capsys.readouterr().err == "vouchmq: one\nvouchmq: two\n"
+
+
 def test_the_exit_code_of_the_broker_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_app(monkeypatch, lambda _: 1)
     replace_environment(monkeypatch, {})

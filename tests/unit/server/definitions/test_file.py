@@ -9,8 +9,7 @@ import pytest
 
 from tests.unit.server.definitions.entries import BINDING, POLICY, QUEUE
 from vouchmq.protocol.fields import Field, longstr
-from vouchmq.server.definitions.entry import DefinitionsError
-from vouchmq.server.definitions.file import Content, read_content
+from vouchmq.server.definitions.file import Content, DefinitionsError, read_content
 
 
 def content(**document: Any) -> Content:
@@ -221,7 +220,7 @@ def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:
         ({"queues": {}}, "queues: expected a list, not an object"),
         ({"queues": [1]}, "queues[0]: expected an object, not a number"),
         ({"queues": [QUEUE, {"vhost": "/"}]}, "queues[1].name: missing"),
-        ({"queues": [QUEUE | {"name": 5}]}, "queues[0].name: expected a text, not a number"),
+        ({"queues": [QUEUE | {"name": 5}]}, "queues[0].name: expected a string, not a number"),
         ({"queues": [QUEUE | {"name": ""}]}, "queues[0].name: must not be empty"),
         (
             {"queues": [QUEUE | {"name": "é" * 128}]},
@@ -231,7 +230,7 @@ def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:
         ({"queues": [QUEUE | {"name": "\ud800"}]}, "queues[0].name: not valid Unicode text"),
         (
             {"queues": [QUEUE | {"durable": "yes"}]},
-            "queues[0].durable: expected true or false, not a text",
+            "queues[0].durable: expected true or false, not a string",
         ),
         (
             {"queues": [QUEUE | {"arguments": {"a": {"b": [1 << 63]}}}]},
@@ -239,19 +238,19 @@ def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:
         ),
         (
             {"policies": [POLICY | {"pattern": None}]},
-            "policies[0].pattern: expected a text, not null",
+            "policies[0].pattern: expected a string, not null",
         ),
         (
             {"policies": [POLICY | {"definition": "x"}]},
-            "policies[0].definition: expected an object, not a text",
+            "policies[0].definition: expected an object, not a string",
         ),
         (
             {"policies": [POLICY | {"priority": "1"}]},
-            "policies[0].priority: expected a number, not a text",
+            "policies[0].priority: expected a number, not a string",
         ),
         (
             {"parameters": [{"component": "operator_policy", "name": "o", "vhost": "/"}]},
-            "parameters[0].value: expected an object, not null",
+            "parameters[0].value: missing",
         ),
         (
             {
@@ -259,11 +258,11 @@ def test_a_word_that_nobody_knows_is_listed_with_its_place() -> None:
                     {"component": "vhost-limits", "vhost": "/", "value": {"max-queues": "1"}}
                 ]
             },
-            "parameters[0].value.max-queues: expected an integer, not a text",
+            "parameters[0].value.max-queues: expected an integer, not a string",
         ),
         (
             {"bindings": [BINDING | {"destination_type": "topic"}]},
-            "bindings[0].destination_type: expected queue or exchange, not 'topic'",
+            "bindings[0].destination_type: expected one of queue, exchange",
         ),
         ({"users": [{"name": "u", "tags": [1]}]}, "users[0].tags: expected a list of strings"),
     ],
@@ -272,6 +271,32 @@ def test_faults(document: dict[str, Any], text: str) -> None:
     with pytest.raises(DefinitionsError) as refused:
         content(**document)
     assert str(refused.value) == text
+
+
+def test_all_faults_are_told_at_once() -> None:
+    with pytest.raises(DefinitionsError) as refused:
+        content(
+            queues=[QUEUE | {"name": 5, "durable": "yes"}, 7, QUEUE, {"name": "q"}],
+            exchanges={},
+            vhosts=[{"name": "v", "limits": {"max-queues": "1", "max-exchanges": None}}],
+        )
+    assert refused.value.args == (
+        "vhosts[0].limits.max-queues: expected an integer, not a string",
+        "vhosts[0].limits.max-exchanges: expected an integer, not null",
+        "exchanges: expected a list, not an object",
+        "queues[0].name: expected a string, not a number",
+        "queues[0].durable: expected true or false, not a string",
+        "queues[1]: expected an object, not a number",
+        "queues[3].vhost: missing",
+    )
+    assert "; queues[1]: expected" in str(refused.value)
+
+
+def test_of_very_many_faults_the_first_are_told() -> None:
+    with pytest.raises(DefinitionsError) as refused:
+        content(queues=[1] * 50)
+    assert len(refused.value.args) == 21
+    assert refused.value.args[-1] == "30 more faults are not listed"
 
 
 @pytest.mark.parametrize(

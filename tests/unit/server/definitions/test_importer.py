@@ -18,9 +18,8 @@ from vouchmq.protocol.fields import Field
 from vouchmq.server.auth.users import LoginError
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.queues.spec import QueueLike
-from vouchmq.server.definitions.entry import DefinitionsError
 from vouchmq.server.definitions.export import exported
-from vouchmq.server.definitions.file import Content, read_content, reading
+from vouchmq.server.definitions.file import Content, DefinitionsError, read_content, reading
 from vouchmq.server.definitions.importer import Importer, dry_run_of, empty_dry_run
 
 EXCHANGE = {"vhost": "/", "name": "x", "type": "topic", "durable": True, "arguments": {}}
@@ -168,6 +167,33 @@ def test_a_fault_anywhere_changes_nothing(
         set(world.broker.vhosts),
         set(world.vhost.queues),
     ) == before
+
+
+def test_all_that_the_broker_refuses_is_told_at_once(world: World) -> None:
+    before = list(world.calls.records)
+    with pytest.raises(DefinitionsError) as refused:
+        load(
+            world,
+            permissions=[{"user": "nx", "vhost": "w", "configure": "", "write": "", "read": ""}],
+            policies=[POLICY | {"definition": {"max-length": -1}}],
+            exchanges=[
+                {"vhost": "w", "name": "x", "type": "topic"},
+                {"vhost": "/", "name": "x", "type": "y"},
+            ],
+            queues=[QUEUE | {"vhost": "w"}, QUEUE | {"name": "amq.q"}],
+            bindings=[BINDING | {"vhost": "w"}],
+        )
+    assert refused.value.args == (
+        "permissions[0].user: no user 'nx'",
+        "permissions[0].vhost: no vhost 'w'",
+        "policies[0]: -1 is not a valid maximum length",
+        "exchanges[0].vhost: no vhost 'w'",
+        "exchanges[1]: unknown exchange type 'y'",
+        "queues[0].vhost: no vhost 'w'",
+        "queues[1]: queue name 'amq.q' contains reserved prefix 'amq.*'",
+        "bindings[0].vhost: no vhost 'w'",
+    )
+    assert list(world.calls.records) == before
 
 
 def test_what_rabbitmq_exports_and_passes_over_itself_is_skipped(world: World) -> None:
