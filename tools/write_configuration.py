@@ -6,12 +6,14 @@ The page has marks around what is made here; everything else in it is written by
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from vouchmq.server.edge import settings as s
 from vouchmq.server.edge.accounts import UserAccount, VHostAccount
+from vouchmq.server.edge.validation import choices_of, plain_type, range_of
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 BEGIN: Final = "<!-- made from the code: {} -->"
@@ -31,23 +33,19 @@ def settings_table() -> str:
 
 def allowed(name: str) -> str:
     """What a setting takes, in words."""
-    metadata = s.Settings.__dataclass_fields__[name].metadata
-    low, high, kind = metadata["low"], metadata["high"], s.type_of(name)
-    if metadata["choices"]:
-        return ", ".join(metadata["choices"])
-    if kind is bool:
+    kind = s.type_of(name)
+    if choices := choices_of(kind):
+        return ", ".join(choices)
+    if plain_type(kind) is bool:
         return "on, off"
-    if kind in {int, float}:
-        return f"≥ {low}" if high is None else f"{low} … {high}"
-    return "names" if kind == tuple[str, ...] else "text"
+    return range_of(kind, "{} … {}", "≥ {}") or ("names" if s.is_list(kind) else "text")
 
 
 def keys_table(kind: type[UserAccount] | type[VHostAccount]) -> str:
     """The keys of `[[users]]` or `[[vhosts]]`."""
     rows = ["| key | default |", "|---|---|"]
-    for field in fields(kind):
-        value = field.default
-        shown = "required" if field.name == "name" else s.show(value) or "empty"
+    for field in structs.fields(kind):
+        shown = "required" if field.required else s.show(field.default) or "empty"
         rows.append(f"| `{field.name}` | {shown} |")
     return "\n".join(rows)
 

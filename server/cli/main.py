@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 
 from vouchmq.server.edge import settings as s
 from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.edge.validation import plain_type
 from vouchmq.server.version import VERSION
 
 EXIT_FAILED = 1
@@ -201,12 +202,12 @@ def _add_settings(parser: argparse.ArgumentParser, names: Sequence[str]) -> None
             default=argparse.SUPPRESS,
             help=_help(name),
             # A list may be given in one flag, or in several.
-            action="append" if s.type_of(name) == tuple[str, ...] else "store",
+            action="append" if s.is_list(s.type_of(name)) else "store",
         )
 
 
 def _metavar(name: str) -> str:
-    kind = s.type_of(name)
+    kind = plain_type(s.type_of(name))
     if kind is bool:
         return "on|off"
     return "N" if kind in {int, float} else "TEXT"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TextIO
 
-from rich.console import Console
-from rich.progress import Progress
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from rich.progress import Progress
 
 PATIENCE_S: Final = 1.0
 
@@ -30,18 +29,28 @@ class RecoveryProgress:
         self._clock = clock
         self._began = clock()
         self._is_possible = out.isatty()
-        self._bar = Progress(console=Console(file=out), transient=True)
+        self._bar: Progress | None = None
 
     def __call__(self, done: int, total: int) -> None:
         """So many of so many segments were read."""
         if not self._is_possible or self._clock() - self._began < PATIENCE_S:
             return
-        if not self._bar.task_ids:
-            self._bar.start()
-            self._bar.add_task("reading the journal", total=total)
+        if self._bar is None:
+            self._bar = _started(self._out, total)
         self._bar.update(self._bar.task_ids[0], completed=done, refresh=True)
 
     def close(self) -> None:
         """Take the bar away."""
-        if self._bar.task_ids:
+        if self._bar is not None:
             self._bar.stop()
+
+
+def _started(out: TextIO, total: int) -> Progress:
+    # Hardly any start takes so long that it needs them.
+    from rich.console import Console
+    from rich.progress import Progress
+
+    bar = Progress(console=Console(file=out), transient=True)
+    bar.add_task("reading the journal", total=total)
+    bar.start()
+    return bar

@@ -8,19 +8,20 @@ Spec: AUTH-02, AUTH-06, VHOST-04
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, Literal, TypeVar
 
-from vouchmq.server.edge.errors import SettingsError
+from msgspec import Struct
+from msgspec.structs import replace
 
-NAME_MAX_SIZE: Final = 255
+from vouchmq.server.edge.validation import Faults, Name, read_record, unknown_keys
+
 UNLIMITED: Final = -1
+T = TypeVar("T", bound=Struct)
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
 
-@dataclass(slots=True, frozen=True)
-class VHostAccount:
+class VHostAccount(Struct, frozen=True):
     """A virtual host and its limits; negative: no limit, 0: none allowed.
 
     `default_queue_type`: of queues that are declared without one; empty: classic.
@@ -28,15 +29,14 @@ class VHostAccount:
     Spec: VHOST-03, VHOST-04
     """
 
-    name: str
+    name: Name
     max_connections: int = UNLIMITED
     max_queues: int = UNLIMITED
     max_exchanges: int = UNLIMITED
-    default_queue_type: str = ""
+    default_queue_type: Literal["", "classic", "quorum", "stream"] = ""
 
 
-@dataclass(slots=True, frozen=True)
-class TopicAccount:
+class TopicAccount(Struct, frozen=True):
     """Which keys of one topic exchange a user may publish with (write) and bind with (read).
 
     In the patterns `{username}` and `{vhost}` stand for the names.
@@ -44,14 +44,13 @@ class TopicAccount:
     Spec: PERM-10
     """
 
-    exchange: str = ""
+    exchange: Name
     vhost: str = "/"
     write: str = ".*"
     read: str = ".*"
 
 
-@dataclass(slots=True, frozen=True, repr=False)
-class UserAccount:
+class UserAccount(Struct, frozen=True):
     """A user: how to prove it, and what it may do in each of its virtual hosts.
 
     Exactly one of `password` and `password_hash` counts: a hash, if there is one. The three
@@ -60,7 +59,7 @@ class UserAccount:
     Spec: AUTH-02, AUTH-05, AUTH-06
     """
 
-    name: str
+    name: Name
     password: str = ""
     password_hash: str = ""
     hashing_algorithm: str = "rabbit_password_hashing_sha256"
@@ -78,122 +77,68 @@ class UserAccount:
         return f"UserAccount({self.name!r})"
 
 
-def read_users(rows: object, where: str) -> tuple[UserAccount, ...]:
-    """The accounts of `[[users]]`.
-
-    Raises:
-        SettingsError: an unknown key, a wrong type, a missing or doubled name, two passwords.
-    """
-    tables = _tables(rows, where)
-    plain = [{key: row[key] for key in row if key != "topic_permissions"} for row in tables]
-    users = tuple(
-        UserAccount(**checked, topic_permissions=_topics(row, f"{where}: {row['name']!r}"))
-        for checked, row in zip(_rows(plain, UserAccount, where), tables, strict=True)
-    )
-    for row in tables:
+def read_users(rows: object, where: str, faults: Faults) -> tuple[UserAccount, ...]:
+    """The accounts of `[[users]]` that have no fault."""
+    users: list[UserAccount] = []
+    for place, row in _tables(rows, where, faults):
+        topics = row.pop("topic_permissions", [])
+        at = f"{place}.topic_permissions"
         if "password" in row and "password_hash" in row:
-            name = row.get("name")
-            raise SettingsError(f"{where}: {name!r} has both a password and a password_hash")
-    _require_distinct((user.name for user in users), where)
-    return users
+            faults.add(place, "has both a password and a password_hash")
+        user = _read(UserAccount, row, place, faults)
+        allowed = _read_all(TopicAccount, topics, at, faults)
+        _require_distinct([(each.vhost, each.exchange) for each in allowed], at, faults)
+        if user is not None:
+            users.append(replace(user, topic_permissions=allowed))
+    _require_distinct([user.name for user in users], where, faults)
+    return tuple(users)
 
 
-def read_vhosts(rows: object, where: str) -> tuple[VHostAccount, ...]:
-    """The virtual hosts of `[[vhosts]]`.
-
-    Raises:
-        SettingsError: an unknown key, a wrong type, a missing or doubled name, no type of queue.
-    """
-    vhosts = tuple(VHostAccount(**row) for row in _rows(rows, VHostAccount, where))
-    for vhost in vhosts:
-        if vhost.default_queue_type not in {"", *QUEUE_TYPES}:
-            raise SettingsError(
-                f"{where}: {vhost.name!r}: default_queue_type: expected one of "
-                f"{', '.join(QUEUE_TYPES)}, not {vhost.default_queue_type!r}"
-            )
-    _require_distinct((vhost.name for vhost in vhosts), where)
+def read_vhosts(rows: object, where: str, faults: Faults) -> tuple[VHostAccount, ...]:
+    """The virtual hosts of `[[vhosts]]` that have no fault."""
+    vhosts = _read_all(VHostAccount, rows, where, faults)
+    _require_distinct([vhost.name for vhost in vhosts], where, faults)
     return vhosts
 
 
-def require_known_vhosts(users: Iterable[UserAccount], vhosts: Iterable[VHostAccount]) -> None:
-    """Every virtual host that a user may enter exists.
-
-    Raises:
-        SettingsError: one does not.
-    """
+def require_known_vhosts(
+    users: Iterable[UserAccount], vhosts: Iterable[VHostAccount], faults: Faults
+) -> None:
+    """Every virtual host that a user may enter exists."""
     names = {vhost.name for vhost in vhosts}
     for user in users:
         for name in user.vhosts:
             if name not in names:
-                raise SettingsError(f"users: {user.name!r} names an unknown vhost: {name!r}")
+                faults.add(f"users: {user.name!r}", f"names an unknown vhost: {name!r}")
         for topic in user.topic_permissions:
             if topic.vhost not in user.vhosts:
-                raise SettingsError(
-                    f"users: {user.name!r}: topic_permissions: {topic.vhost!r} is not in its vhosts"
+                faults.add(
+                    f"users: {user.name!r}",
+                    f"topic_permissions: {topic.vhost!r} is not in its vhosts",
                 )
 
 
-def _tables(rows: object, where: str) -> list[dict[str, Any]]:
+def _tables(rows: object, where: str, faults: Faults) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Tables with their places."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise SettingsError(f"{where}: expected tables, [[{where.rsplit(': ', 1)[-1]}]]")
-    return rows
+        faults.add(where, f"expected tables, [[{where.replace('.', ': ').rsplit(': ', 1)[-1]}]]")
+        return []
+    return [(f"{where}[{at}]", row) for at, row in enumerate(rows)]
 
 
-def _rows(
-    rows: object, kind: type[UserAccount] | type[VHostAccount], where: str
-) -> list[dict[str, Any]]:
-    """The tables with every value checked against the type of its field."""
-    known = {name: each.default for name, each in kind.__dataclass_fields__.items()}
-    checked = []
-    for row in _tables(rows, where):
-        name = row.get("name")
-        if not isinstance(name, str) or not 0 < len(name.encode()) <= NAME_MAX_SIZE:
-            raise SettingsError(f"{where}: each needs a name of 1 to {NAME_MAX_SIZE} bytes")
-        for key in row:
-            if key not in known:
-                raise SettingsError(f"{where}: {name!r}: {key}: no such key")
-        checked.append({key: _value(row, key, known, f"{where}: {name!r}") for key in row})
-    return checked
+def _read_all(kind: type[T], rows: object, where: str, faults: Faults) -> tuple[T, ...]:
+    found = (_read(kind, row, place, faults) for place, row in _tables(rows, where, faults))
+    return tuple(each for each in found if each is not None)
 
 
-def _topics(user: Mapping[str, Any], where: str) -> tuple[TopicAccount, ...]:
-    """`[[users.topic_permissions]]` of one user."""
-    rows, where = user.get("topic_permissions", []), f"{where}: topic_permissions"
-    known = {name: each.default for name, each in TopicAccount.__dataclass_fields__.items()}
-    topics = []
-    for row in _tables(rows, where):
-        for key in row:
-            if key not in known:
-                raise SettingsError(f"{where}: {key}: no such key")
-        values: dict[str, Any] = {key: _value(row, key, known, where) for key in row}
-        topic = TopicAccount(**values)
-        if not topic.exchange:
-            raise SettingsError(f"{where}: each needs an exchange")
-        topics.append(topic)
-    _require_distinct((f"{each.exchange} in {each.vhost}" for each in topics), where)
-    return tuple(topics)
+def _read(kind: type[T], row: dict[str, Any], place: str, faults: Faults) -> T | None:
+    for key in unknown_keys(kind, row):
+        faults.add(f"{place}.{key}", "no such key")
+    return read_record(kind, row, place, faults)
 
 
-def _value(row: Mapping[str, Any], key: str, known: Mapping[str, object], where: str) -> object:
-    """A value of the type that the field's default has; lists become tuples."""
-    value, default = row[key], known[key]
-    if isinstance(default, tuple):
-        if isinstance(value, list) and all(isinstance(each, str) for each in value):
-            return tuple(value)
-        raise SettingsError(f"{where}: {key}: expected a list of strings")
-    if isinstance(default, int):
-        if type(value) is int:
-            return value
-        raise SettingsError(f"{where}: {key}: expected an integer, not {value!r}")
-    # The value is not shown: it may be a password.
-    if not isinstance(value, str):
-        raise SettingsError(f"{where}: {key}: expected a string")
-    return value
-
-
-def _require_distinct(names: Iterable[str], where: str) -> None:
-    seen = set()
-    for name in names:
-        if name in seen:
-            raise SettingsError(f"{where}: {name!r} is listed twice")
-        seen.add(name)
+def _require_distinct(names: list[Any], where: str, faults: Faults) -> None:
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            shown = " in ".join(reversed(name)) if isinstance(name, tuple) else name
+            faults.add(where, f"{shown!r} is listed twice")

@@ -221,7 +221,7 @@ class Server:
             settings.connection_max,
             {account.name: account.max_connections for account in settings.all_vhosts()},
         )
-        allowed = settings.auth_mechanisms
+        allowed: frozenset[str] = frozenset(settings.auth_mechanisms)
         self._mechanisms = {name: one for name, one in MECHANISMS.items() if name in allowed}
         self._allows_external = EXTERNAL in allowed
         # Before anything is opened: a fault in these files shall cost no recovery.

@@ -19,7 +19,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    get_origin,
+    get_type_hints,
+)
+
+from msgspec import Meta
 
 from vouchmq.server.edge.accounts import (
     UserAccount,
@@ -29,8 +39,18 @@ from vouchmq.server.edge.accounts import (
     require_known_vhosts,
 )
 from vouchmq.server.edge.errors import SettingsError
-from vouchmq.server.edge.options import from_text, from_value, option
 from vouchmq.server.edge.sizes import Amount, parse_amount
+from vouchmq.server.edge.validation import (
+    Check,
+    Faults,
+    InvalidValueError,
+    Name,
+    but_is,
+    converted,
+    kind_of,
+    option,
+    plain_type,
+)
 from vouchmq.server.ledger.text import file_name_part
 
 if TYPE_CHECKING:
@@ -47,7 +67,11 @@ CONFIG_VARIABLE: Final = "VOUCHMQ_CONFIG"
 # Points the project's own tests at another broker; it must not stop a broker that they start.
 FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "VOUCHMQ_TEST_URL"})
 
-MECHANISM_NAMES: Final = ("PLAIN", "AMQPLAIN", "EXTERNAL")
+# msgspec knows true, false, 1 and 0.
+SWITCH_WORDS: Final[Mapping[str, bool]] = {
+    **dict.fromkeys(("true", "on", "yes", "1"), True),
+    **dict.fromkeys(("false", "off", "no", "0"), False),
+}
 # A file name has room for more, and for the rest of it.
 LEDGER_BROKER_OCTETS: Final = 100
 MIB: Final = 1024 * 1024
@@ -56,23 +80,87 @@ LEAST_OCTETS: Final = 1_000_000
 DATA_DIR: Final = Path("vouchmq-data")
 
 
+def check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """At least one address, and none that is empty."""
+    if not hosts or not all(hosts):
+        raise InvalidValueError("expected an address; 0.0.0.0 or :: means all interfaces")
+    return hosts
+
+
+def check_frame_max(size: int) -> int:
+    """AMQP has a least size."""
+    if 0 < size < 4096:
+        raise InvalidValueError("expected 0 or at least 4096")
+    return size
+
+
+def check_ledger_broker(name: str) -> str:
+    """It is the first part of file names."""
+    if name and (name != file_name_part(name) or len(name) > LEDGER_BROKER_OCTETS):
+        raise InvalidValueError(
+            f"expected at most {LEDGER_BROKER_OCTETS} of the characters A-Z a-z 0-9 _ . @ -, not "
+            f"beginning with . or -, and not {name!r}"
+        )
+    return name
+
+
+def check_watermark(text: str) -> str:
+    """Amounts that mean no alarm, or always one, were meant to be another."""
+    amount = _amount(text)
+    if amount.share is not None and not 0 < amount.share <= 1:
+        raise InvalidValueError("expected a share of memory above 0.0 and at most 1.0")
+    if amount.share is None:
+        _require_much(amount.octets, text)
+    return text
+
+
+def check_disk_limit(text: str) -> str:
+    """The same of the disk, where 0 is no limit, and a share of RAM may be larger than 1."""
+    amount = _amount(text)
+    if amount.share is None and amount.octets:
+        _require_much(amount.octets, text)
+    return text
+
+
+def _amount(text: str) -> Amount:
+    try:
+        return parse_amount(text)
+    except ValueError as error:
+        raise InvalidValueError(str(error)) from None
+
+
+def _require_much(octets: int, text: str) -> None:
+    if octets < LEAST_OCTETS:
+        raise InvalidValueError(
+            f"{text} is {octets} bytes, but the minimum is 1MB; a share has a decimal point, such "
+            "as 0.6 or 1.0"
+        )
+
+
+Count = Annotated[int, Meta(ge=0)]
+Uint16 = Annotated[int, Meta(ge=0, le=65535)]
+Hosts = Annotated[tuple[str, ...], Check(check_hosts)]
+Mechanisms = Annotated[tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...], Meta(min_length=1)]
+FrameMax = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF), Check(check_frame_max)]
+LedgerBroker = Annotated[str, Check(check_ledger_broker)]
+Watermark = Annotated[str, Check(check_watermark)]
+DiskLimit = Annotated[str, Check(check_disk_limit)]
+
+
 @dataclass(slots=True, frozen=True)
 class Settings:
     """Everything an operator has chosen."""
 
-    host: tuple[str, ...] = option(
+    host: Hosts = option(
         ("127.0.0.1", "::1"),
         "Addresses to listen on. `0.0.0.0` means all IPv4 addresses, `::` all IPv4 and IPv6 "
         "addresses. Without IPv6, `::1` beside another address is skipped.",
     )
-    port: int = option(
-        5672,
-        "TCP port. 0 lets the operating system choose; the broker prints the port it got.",
-        low=0,
-        high=65535,
+    port: Uint16 = option(
+        5672, "TCP port. 0 lets the operating system choose; the broker prints the port it got."
     )
-    tls_port: int = option(
-        0, "TCP port for AMQP over TLS, usually 5671; 0 disables TLS (TLS-01).", low=0, high=65535
+    tls_port: Uint16 = option(
+        0, "TCP port for AMQP over TLS, usually 5671; 0 disables TLS (TLS-01)."
     )
     tls_cert_file: str = option(
         "", "The broker's certificate in PEM, followed by the intermediate certificates."
@@ -83,34 +171,29 @@ class Settings:
     tls_ca_file: str = option(
         "", "Certificate authorities in PEM that may sign client certificates."
     )
-    tls_verify: str = option(
+    tls_verify: Literal["verify_none", "verify_peer"] = option(
         "verify_none",
         "Whether the broker asks clients for a certificate. An invalid one ends the handshake "
         "(TLS-02).",
-        choices=("verify_none", "verify_peer"),
     )
     tls_fail_if_no_peer_cert: bool = option(
         False, "With verify_peer: reject clients that send no certificate (TLS-02)."
     )
-    tls_login_from: str = option(
-        "distinguished_name",
-        "Field of the client certificate that EXTERNAL uses as user name (TLS-20).",
-        choices=("distinguished_name", "common_name", "subject_alternative_name"),
+    tls_login_from: Literal["distinguished_name", "common_name", "subject_alternative_name"] = (
+        option(
+            "distinguished_name",
+            "Field of the client certificate that EXTERNAL uses as user name (TLS-20).",
+        )
     )
-    tls_san_type: str = option(
-        "dns",
-        "Type of the subject alternative names that `tls_login_from` considers.",
-        choices=("dns", "ip", "email", "uri"),
+    tls_san_type: Literal["dns", "ip", "email", "uri"] = option(
+        "dns", "Type of the subject alternative names that `tls_login_from` considers."
     )
-    tls_san_index: int = option(
-        0, "Zero-based index of the subject alternative name to use.", low=0
-    )
-    auth_mechanisms: tuple[str, ...] = option(
-        MECHANISM_NAMES,
+    tls_san_index: Count = option(0, "Zero-based index of the subject alternative name to use.")
+    auth_mechanisms: Mechanisms = option(
+        ("PLAIN", "AMQPLAIN", "EXTERNAL"),
         "SASL mechanisms. EXTERNAL is offered only to clients with a valid certificate (CONN-10).",
     )
-    # A Path is as immutable as a string, which the rule does not know.
-    data_dir: Path = option(DATA_DIR, "Directory of the journal; created if missing.")  # noqa: RUF009
+    data_dir: Path = option(DATA_DIR, "Directory of the journal; created if missing.")
     load_definitions: str = option(
         "",
         "JSON file in RabbitMQ's format with virtual hosts, users, policies, exchanges, queues "
@@ -124,17 +207,13 @@ class Settings:
     node: str = option(
         "vouchmq@localhost", "Name of this broker, as sent to clients and written to the log."
     )
-    log_level: str = option(
-        "info",
-        "Minimum severity of events to log.",
-        choices=("debug", "info", "warning", "error"),
+    log_level: Literal["debug", "info", "warning", "error"] = option(
+        "info", "Minimum severity of events to log."
     )
-    log_format: str = option(
-        "auto",
-        "`human`, `json`, or `auto`: human on a terminal, otherwise JSON.",
-        choices=("auto", "human", "json"),
+    log_format: Literal["auto", "human", "json"] = option(
+        "auto", "`human`, `json`, or `auto`: human on a terminal, otherwise JSON."
     )
-    default_user: str = option(
+    default_user: Name = option(
         "guest", "The only user as long as the file has no `[[users]]` (AUTH-01)."
     )
     default_pass: str = option(
@@ -142,114 +221,86 @@ class Settings:
         "Password of `default_user`. With an empty one that user cannot log in.",
         is_secret=True,
     )
-    default_vhost: str = option("/", "Virtual host that always exists.")
+    default_vhost: Name = option("/", "Virtual host that always exists.")
     loopback_users: tuple[str, ...] = option(
         ("guest",),
         "Users who may log in only from the broker's own machine; `none` lifts the restriction "
         "(AUTH-08).",
     )
-    handshake_timeout_s: float = option(
-        10.0, "Longest time from accept to connection.open-ok (CONN-06).", low=0.1, high=3600
+    handshake_timeout_s: Annotated[float, Meta(ge=0.1, le=3600)] = option(
+        10.0, "Longest time from accept to connection.open-ok (CONN-06)."
     )
-    auth_failure_delay_s: float = option(
-        3.0,
-        "Delay before the broker closes a connection whose login failed (CONN-23).",
-        low=0,
-        high=60,
+    auth_failure_delay_s: Annotated[float, Meta(ge=0, le=60)] = option(
+        3.0, "Delay before the broker closes a connection whose login failed (CONN-23)."
     )
-    auth_failures_max: int = option(
+    auth_failures_max: Count = option(
         20,
         "Failed logins of one user from one address (for IPv6, from one /64 network) after "
         "which the broker rejects further logins without checking them; 0 disables the limit "
         "(AUTH-10).",
-        low=0,
     )
-    auth_failures_window_s: float = option(
+    auth_failures_window_s: Annotated[float, Meta(ge=1, le=86400)] = option(
         60.0,
         "Time in which `auth_failures_max` failed logins are forgotten, one after the other "
         "(AUTH-10).",
-        low=1,
-        high=86400,
     )
-    channel_max: int = option(
-        2047,
-        "Channels per connection that the broker offers in tune; 0: no limit.",
-        low=0,
-        high=65535,
+    channel_max: Uint16 = option(
+        2047, "Channels per connection that the broker offers in tune; 0: no limit."
     )
-    frame_max: int = option(
-        131072,
-        "Largest frame in bytes that the broker offers in tune; 0: no limit.",
-        low=0,
-        high=0x7FFF_FFFF,
+    frame_max: FrameMax = option(
+        131072, "Largest frame in bytes that the broker offers in tune; 0: no limit."
     )
-    initial_frame_max: int = option(
-        8192, "Largest frame in bytes before tune-ok (CONN-34).", low=4096, high=1024 * 1024
+    initial_frame_max: Annotated[int, Meta(ge=4096, le=1024 * 1024)] = option(
+        8192, "Largest frame in bytes before tune-ok (CONN-34)."
     )
-    heartbeat_s: int = option(
-        60, "Heartbeat interval that the broker offers in tune; 0: none.", low=0, high=65535
+    heartbeat_s: Uint16 = option(60, "Heartbeat interval that the broker offers in tune; 0: none.")
+    connection_max: Annotated[int, Meta(ge=-1)] = option(
+        -1, "Maximum number of open connections; negative: no limit (CONN-40)."
     )
-    connection_max: int = option(
-        -1, "Maximum number of open connections; negative: no limit (CONN-40).", low=-1
+    channel_max_per_node: Count = option(
+        0, "Maximum number of open channels on all connections; 0: no limit (CHAN-04)."
     )
-    channel_max_per_node: int = option(
-        0, "Maximum number of open channels on all connections; 0: no limit (CHAN-04).", low=0
+    consumer_max_per_channel: Count = option(
+        0, "Maximum number of consumers per channel; 0: no limit (CONS-07)."
     )
-    consumer_max_per_channel: int = option(
-        0, "Maximum number of consumers per channel; 0: no limit (CONS-07).", low=0
+    max_message_size_bytes: Annotated[int, Meta(ge=1, le=512 * MIB)] = option(
+        128 * MIB, "Largest message body (FRAME-38)."
     )
-    max_message_size_bytes: int = option(
-        128 * MIB, "Largest message body (FRAME-38).", low=1, high=512 * MIB
+    tx_max_bytes: Annotated[int, Meta(ge=1, le=64 * 1024 * MIB)] = option(
+        64 * MIB, "Maximum size of the uncommitted publishes of a channel (TX-15)."
     )
-    tx_max_bytes: int = option(
-        64 * MIB,
-        "Maximum size of the uncommitted publishes of a channel (TX-15).",
-        low=1,
-        high=64 * 1024 * MIB,
-    )
-    connection_memory_bytes: int = option(
+    connection_memory_bytes: Annotated[int, Meta(ge=MIB, le=1024 * 1024 * MIB)] = option(
         512 * MIB,
         "Memory that incomplete messages and uncommitted transactions of one connection may "
         "use. The broker closes connections that exceed it, but always accepts one message of "
         "the largest size (LIMIT-27).",
-        low=MIB,
-        high=1024 * 1024 * MIB,
     )
-    consumer_timeout_ms: int = option(
+    consumer_timeout_ms: Annotated[int, Meta(ge=0, le=315_360_000_000)] = option(
         0,
         "Time after which a consumer that has not acknowledged a delivery is cancelled; 0: off "
         "(CONS-70).",
-        low=0,
-        high=315_360_000_000,
     )
-    delayed_max_messages: int = option(
+    delayed_max_messages: Count = option(
         0,
         "Maximum number of messages that a delaying exchange holds; it rejects more. 0: no "
         "limit (DELAY-21).",
-        low=0,
     )
-    dlx_retry_interval_ms: int = option(
+    dlx_retry_interval_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = option(
         10_000,
         "Retry interval for at-least-once dead letters that no queue has accepted yet (DLX-09).",
-        low=1,
-        high=86_400_000,
     )
-    dlx_max_hops: int = option(
+    dlx_max_hops: Count = option(
         0,
         "Number of times that a message may be dead-lettered before it is dropped; 0: no limit "
         "(DLX-24).",
-        low=0,
     )
-    delivery_count_mode: str = option(
+    delivery_count_mode: Literal["returns", "failures"] = option(
         "returns",
         "What counts toward a delivery limit: all `returns`, or only `failures` (REDELIVER-11).",
-        choices=("returns", "failures"),
     )
-    default_consumer_prefetch: int = option(
+    default_consumer_prefetch: Uint16 = option(
         0,
         "Prefetch for consumers on channels that have not called basic.qos; 0: no limit (QOS-11).",
-        low=0,
-        high=65535,
     )
     qos_apply_to_existing_consumers: bool = option(
         False, "Apply basic.qos with global=0 to existing consumers too (QOS-05)."
@@ -286,46 +337,34 @@ class Settings:
         "Reject a client's channel.flow(active=0) with 540, as RabbitMQ does, instead of "
         "honoring it.",
     )
-    deliver_high_water_bytes: int = option(
-        MIB,
-        "Output buffer size of a connection at which deliveries to its consumers pause.",
-        low=4096,
-        high=1024 * MIB,
+    deliver_high_water_bytes: Annotated[int, Meta(ge=4096, le=1024 * MIB)] = option(
+        MIB, "Output buffer size of a connection at which deliveries to its consumers pause."
     )
-    unsynced_limit_bytes: int = option(
+    unsynced_limit_bytes: Annotated[int, Meta(ge=MIB, le=4096 * MIB)] = option(
         32 * MIB,
         "Amount of data waiting for the disk at which the broker stops reading from publishers "
         "(LIMIT-20).",
-        low=MIB,
-        high=4096 * MIB,
     )
-    queue_memory_bytes: int = option(
+    queue_memory_bytes: Annotated[int, Meta(ge=64 * 1024, le=1024 * 1024 * MIB)] = option(
         64 * MIB,
         "Memory that the ready messages of one queue may use; further messages stay on disk "
         "(LIMIT-21).",
-        low=64 * 1024,
-        high=1024 * 1024 * MIB,
     )
-    queues_memory_bytes: int = option(
-        512 * MIB,
-        "Memory that the ready messages of all queues together may use (LIMIT-21).",
-        low=64 * 1024,
-        high=1024 * 1024 * MIB,
+    queues_memory_bytes: Annotated[int, Meta(ge=64 * 1024, le=1024 * 1024 * MIB)] = option(
+        512 * MIB, "Memory that the ready messages of all queues together may use (LIMIT-21)."
     )
-    vm_memory_high_watermark: str = option(
+    vm_memory_high_watermark: Watermark = option(
         "0.6",
         "Memory use at which the broker blocks publishers: a share of RAM or of the control "
         "group's limit, or an amount like 2GB (LIMIT-01).",
     )
-    disk_free_limit: str = option(
+    disk_free_limit: DiskLimit = option(
         "50MB",
         "Free disk space below which the broker blocks publishers: an amount, or a share of RAM "
         "like 1.5; 0 disables the alarm (LIMIT-01).",
     )
-    blocked_connection_log_after_s: float = option(
-        30.0,
-        "Time after which the log reports a publisher blocked by an alarm (LIMIT-16).",
-        low=0.1,
+    blocked_connection_log_after_s: Annotated[float, Meta(ge=0.1)] = option(
+        30.0, "Time after which the log reports a publisher blocked by an alarm (LIMIT-16)."
     )
     ledger_enabled: bool = option(
         False,
@@ -335,81 +374,62 @@ class Settings:
     ledger_dir: str = option(
         "", "Directory of the ledger, which several brokers may share; empty: `ledger` in data_dir."
     )
-    ledger_broker: str = option(
+    ledger_broker: LedgerBroker = option(
         "",
         "Name of this broker in the ledger, the first part of its file names: letters, digits "
         "and `_.@-`; empty: derived from `node`.",
     )
-    ledger_detail: str = option(
-        "runs",
-        "`messages` also records the message-id of each publish, at some cost.",
-        choices=("runs", "messages"),
+    ledger_detail: Literal["runs", "messages"] = option(
+        "runs", "`messages` also records the message-id of each publish, at some cost."
     )
-    ledger_sync: str = option(
+    ledger_sync: Literal["off", "group"] = option(
         "off",
         "`group`: the ledger is synced before each sync of the journal, so that even after a "
         "power cut every message has its events; `off`: after a crash of the process every "
         "message has them, but perhaps not after a power cut.",
-        choices=("off", "group"),
     )
-    ledger_compress: str = option(
-        "none", "Compression of completed ledger files.", choices=("none", "gz")
+    ledger_compress: Literal["none", "gz"] = option(
+        "none", "Compression of completed ledger files."
     )
-    ledger_file_bytes: int = option(
-        64 * MIB,
-        "Size at which the broker starts the next ledger file.",
-        low=65536,
-        high=1024 * MIB,
+    ledger_file_bytes: Annotated[int, Meta(ge=65536, le=1024 * MIB)] = option(
+        64 * MIB, "Size at which the broker starts the next ledger file."
     )
-    ledger_rotate_s: float = option(
-        60.0, "Age at which the broker starts the next ledger file.", low=1, high=86400
+    ledger_rotate_s: Annotated[float, Meta(ge=1, le=86400)] = option(
+        60.0, "Age at which the broker starts the next ledger file."
     )
-    ledger_buffer_bytes: int = option(
+    ledger_buffer_bytes: Annotated[int, Meta(ge=65536, le=1024 * MIB)] = option(
         8 * MIB,
         "Maximum size of the lines waiting for the ledger's disk. The broker drops lines beyond "
         "it, and the ledger records how many.",
-        low=65536,
-        high=1024 * MIB,
     )
-    ledger_inventory_s: float = option(
-        3600.0,
-        "Interval between inventories of all queues; 0: only on request.",
-        low=0,
-        high=604800,
+    ledger_inventory_s: Annotated[float, Meta(ge=0, le=604800)] = option(
+        3600.0, "Interval between inventories of all queues; 0: only on request."
     )
-    ledger_keep_hours: float = option(
-        168.0, "Age at which ledger files are removed; 0 removes none.", low=0, high=87600
+    ledger_keep_hours: Annotated[float, Meta(ge=0, le=87600)] = option(
+        168.0, "Age at which ledger files are removed; 0 removes none."
     )
-    ledger_keep_bytes: int = option(
+    ledger_keep_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = option(
         8192 * MIB,
         "Total size of ledger files beyond which the oldest are removed; 0 removes none.",
-        low=0,
-        high=1 << 50,
     )
-    segment_size_bytes: int = option(
-        64 * MIB, "Size of one preallocated segment of the journal.", low=MIB, high=1024 * MIB
+    segment_size_bytes: Annotated[int, Meta(ge=MIB, le=1024 * MIB)] = option(
+        64 * MIB, "Size of one preallocated segment of the journal."
     )
-    recovery_read_bytes: int = option(
+    recovery_read_bytes: Annotated[int, Meta(ge=0, le=1 << 50)] = option(
         256 * MIB,
         "Amount of the newest part of the journal that each start reads and verifies; older "
         "parts are verified when they are read.",
-        low=0,
-        high=1 << 50,
     )
-    recovery_on_corruption: str = option(
+    recovery_on_corruption: Literal["quarantine", "refuse"] = option(
         "quarantine",
         "What to do about damage found at start: quarantine it, report it and serve the rest, "
         "or refuse to start (DURABLE-14).",
-        choices=("quarantine", "refuse"),
     )
     durability_fsync: bool = option(
         True, "Off makes confirms meaningless; for tests and benchmarks only (DURABLE-11)."
     )
-    shutdown_timeout_s: float = option(
-        4.0,
-        "Longest time that the broker waits for clients to close when it stops.",
-        low=0,
-        high=600,
+    shutdown_timeout_s: Annotated[float, Meta(ge=0, le=600)] = option(
+        4.0, "Longest time that the broker waits for clients to close when it stops."
     )
     users: tuple[UserAccount, ...] = field(
         default=(), metadata={"doc": "`[[users]]` of the file; they replace `default_user`."}
@@ -460,12 +480,17 @@ def environment_name(name: str) -> str:
 
 @cache
 def _types() -> dict[str, Any]:
-    return get_type_hints(Settings)
+    return get_type_hints(Settings, include_extras=True)
 
 
 def type_of(name: str) -> Any:
-    """The Python type of a setting."""
+    """The type of a setting, with what it allows."""
     return _types()[name]
+
+
+def is_list(kind: Any) -> bool:
+    """Whether a type is one of several values, which text separates by commas."""
+    return get_origin(plain_type(kind)) is tuple
 
 
 def doc_of(name: str) -> str:
@@ -496,24 +521,30 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
         environment: all environment variables; those without our prefix are ignored
 
     Raises:
-        SettingsError: an unknown name, a value that does not fit, or an unreadable file.
+        SettingsError: unknown names and values that do not fit, all of them, or an unreadable file.
     """
     file_name = flags.get("config", environment.get(CONFIG_VARIABLE, ""))
-    chosen: dict[str, Any] = _from_file(Path(file_name)) if file_name else {}
+    faults = Faults()
+    chosen: dict[str, Any] = _from_file(Path(file_name), faults) if file_name else {}
     for variable, name in RABBITMQ_VARIABLES.items():
         if variable in environment:
-            chosen[name] = from_text(type_of(name), _bounds(name), environment[variable], variable)
+            _take(chosen, name, environment[variable], variable, faults)
     for variable, text in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in FOREIGN_VARIABLES:
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
             if name not in _scalar_names() or variable != environment_name(name):
-                raise SettingsError(f"environment variable {variable}: no such setting")
-            chosen[name] = from_text(type_of(name), _bounds(name), text, variable)
+                faults.add(f"environment variable {variable}", "no such setting")
+                continue
+            _take(chosen, name, text, variable, faults)
     for name, text in flags.items():
         if name != "config":
-            chosen[name] = from_text(type_of(name), _bounds(name), text, flag_name(name))
+            _take(chosen, name, text, flag_name(name), faults)
+    faults.refuse(SettingsError)
     settings = Settings(**chosen)
-    _require_consistent(settings)
+    if settings.tls_port and settings.tls_port == settings.port:
+        faults.add("tls_port and port", f"both are {settings.port}, but they must differ")
+    require_known_vhosts(settings.all_users(), settings.all_vhosts(), faults)
+    faults.refuse(SettingsError)
     return settings
 
 
@@ -522,25 +553,25 @@ def _scalar_names() -> frozenset[str]:
     return frozenset(each.name for each in scalar_fields())
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _from_file(path: Path, faults: Faults) -> dict[str, Any]:
+    where = f"configuration file {path}"
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise SettingsError(f"configuration file {path}: {error.strerror}") from error
+        raise SettingsError(f"{where}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"configuration file {path}: {error}") from error
-    where = f"configuration file {path}"
-    chosen: dict[str, Any] = {}
-    if "users" in content:
-        chosen["users"] = read_users(content.pop("users"), f"{where}: users")
-    if "vhosts" in content:
-        chosen["vhosts"] = read_vhosts(content.pop("vhosts"), f"{where}: vhosts")
+        raise SettingsError(f"{where}: {error}") from error
+    chosen: dict[str, Any] = {
+        "users": read_users(content.pop("users", []), f"{where}: users", faults),
+        "vhosts": read_vhosts(content.pop("vhosts", []), f"{where}: vhosts", faults),
+    }
     for name, value in _flatten(content):
         if name not in _scalar_names():
-            raise SettingsError(f"{where}: {name}: no such setting")
-        if name in chosen:
-            raise SettingsError(f"{where}: {name}: given twice")
-        chosen[name] = from_value(type_of(name), _bounds(name), value, f"{where}: {name}")
+            faults.add(f"{where}: {name}", "no such setting")
+        elif name in chosen:
+            faults.add(f"{where}: {name}", "given twice")
+        else:
+            _take(chosen, name, value, f"{where}: {name}", faults, strict=True)
     return chosen
 
 
@@ -553,52 +584,45 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, 
             yield prefix + key, value
 
 
-def _bounds(name: str) -> Mapping[str, Any]:
-    return Settings.__dataclass_fields__[name].metadata
+def _take(
+    chosen: dict[str, Any],
+    name: str,
+    value: object,
+    source: str,
+    faults: Faults,
+    *,
+    strict: bool = False,
+) -> None:
+    """Choose a value, or tell what is wrong with it; `strict`: text does not stand for a number."""
+    try:
+        chosen[name] = _value(type_of(name), value, strict=strict)
+    except InvalidValueError as error:
+        is_shown = Settings.__dataclass_fields__[name].repr
+        faults.add(source, but_is(str(error), _shown(value) if is_shown else kind_of(value)))
+        # Whoever overrides it need not hear of it twice.
+        chosen[name] = default_of(name)
 
 
-def _require_sensible(name: str, text: str, amount: Amount) -> None:
-    """Refuse amounts that mean no alarm, or always one, to who meant another."""
-    is_watermark = name == "vm_memory_high_watermark"
-    if is_watermark and amount.share is not None and not 0 < amount.share <= 1:
-        raise SettingsError(
-            f"{name}: expected a share of memory above 0.0 and at most 1.0, not {text}"
-        )
-    if amount.share is None and (is_watermark or amount.octets) and amount.octets < LEAST_OCTETS:
-        raise SettingsError(
-            f"{name}: {text} is {amount.octets} bytes, but the minimum is 1MB; a share "
-            "has a decimal point, such as 0.6 or 1.0"
-        )
+def _value(kind: Any, value: object, *, strict: bool) -> object:
+    if is_list(kind):
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        # RabbitMQ's word for an empty list.
+        value = [] if value == ["none"] else value
+    elif isinstance(value, str) and not strict:
+        if kind is bool:
+            return _switch(value)
+        if plain_type(kind) in {int, float}:
+            value = value.strip()
+    return converted(kind, value, strict=strict)
 
 
-def _require_consistent(settings: Settings) -> None:
-    """What no single setting can tell."""
-    if 0 < settings.frame_max < 4096:
-        raise SettingsError(f"frame_max: expected 0 or at least 4096, not {settings.frame_max}")
-    if not all(settings.host) or not settings.host:
-        raise SettingsError("host: expected an address; 0.0.0.0 or :: means all interfaces")
-    name = settings.ledger_broker
-    if name and (name != file_name_part(name) or len(name) > LEDGER_BROKER_OCTETS):
-        raise SettingsError(
-            f"ledger_broker: expected at most {LEDGER_BROKER_OCTETS} of the characters A-Z a-z "
-            f"0-9 _ . @ -, not beginning with . or -, and not {name!r}"
-        )
-    for name in ("default_vhost", "default_user"):
-        size = len(getattr(settings, name).encode("utf-8", "surrogateescape"))
-        if not 0 < size <= 255:
-            raise SettingsError(f"{name}: expected 1 to 255 bytes, not {size}")
-    for name in ("vm_memory_high_watermark", "disk_free_limit"):
-        try:
-            amount = parse_amount(getattr(settings, name))
-        except ValueError as error:
-            raise SettingsError(f"{name}: {error}") from None
-        _require_sensible(name, getattr(settings, name), amount)
-    mechanisms = settings.auth_mechanisms
-    if not mechanisms or not set(mechanisms) <= set(MECHANISM_NAMES):
-        names = ", ".join(MECHANISM_NAMES)
-        raise SettingsError(
-            f"auth_mechanisms: expected one or more of {names}, not {show(mechanisms)}"
-        )
-    if settings.tls_port and settings.tls_port == settings.port:
-        raise SettingsError(f"tls_port and port are both {settings.port}; they must differ")
-    require_known_vhosts(settings.all_users(), settings.all_vhosts())
+def _switch(word: str) -> bool:
+    found = SWITCH_WORDS.get(word.strip().lower())
+    if found is None:
+        raise InvalidValueError("expected on or off")
+    return found
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)

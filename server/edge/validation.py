@@ -8,14 +8,14 @@ what no type can say is a `Check` behind it. From the same types come the words 
 told at once: `msgspec.convert` of a whole record would end at the first. Must not know what a
 value means.
 
-msgspec and not pydantic, which tells all faults by itself: a start takes 5 ms longer with the one
-and 165 ms with the other (docs/internals/decisions/0007-libraries-at-the-edges.md).
+msgspec and not pydantic, which tells all faults by itself: a start would take 200 ms of CPU time
+longer (docs/internals/decisions/0007-libraries-at-the-edges.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
@@ -64,6 +64,12 @@ class Check:
     """Beside a type in `Annotated`: gives the value or another, or raises `InvalidValueError`."""
 
     check: Callable[[Any], Any]
+
+
+def option(default: T, doc: str, *, is_secret: bool = False) -> T:
+    """A field of a dataclass: its default and meaning; what is allowed stands in its type."""
+    made: T = field(default=default, metadata={"doc": doc}, repr=not is_secret)
+    return made
 
 
 class Key(NamedTuple):
@@ -150,21 +156,24 @@ def read_record(
         try:
             made[each.attribute] = _converted(each.type, each.checks, value, True)
         except InvalidValueError as error:
-            # The value itself is not shown: it may be a secret.
-            what = str(error) if error.at else but_is(str(error), value)
+            what = str(error) if error.at else but_is(str(error), _described(str(error), value))
             faults.add(f"{place}.{each.key}{error.at}", what)
     return kind(**made) if len(faults.lines) == before else None
 
 
-def but_is(what: str, value: object) -> str:
-    """`expected an integer` with what it is instead: a value itself may be a secret."""
-    is_told = not what.startswith("expected ") or ", not " in what
-    if is_told or (isinstance(value, str) and what.startswith("expected one of")):
-        return what
-    if isinstance(value, list) and what.startswith("expected a list"):
-        return what
+def but_is(what: str, shown: str) -> str:
+    """`expected an integer` with what it is instead; a text that has said so already as it is."""
+    has_said = not what.startswith("expected ") or ", not " in what or "; " in what
+    return what if has_said or not shown else f"{what}, not {shown}"
+
+
+def _described(what: str, value: object) -> str:
+    """What a value is: itself only where it is a number, as it may be a secret."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return f"{what}, not {value if is_number and ' from ' in what else kind_of(value)}"
+    if is_number and " from " in what:
+        return str(value)
+    same = "expected one of" if isinstance(value, str) else "expected a list"
+    return "" if isinstance(value, str | list) and what.startswith(same) else kind_of(value)
 
 
 def unknown_keys(kind: type[msgspec.Struct], values: Iterable[str]) -> list[str]:
@@ -180,9 +189,9 @@ def _names_of(kind: type[msgspec.Struct]) -> frozenset[str]:
 @cache
 def expected(kind: Any) -> str:
     """What values a type takes, in words."""
-    plain = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    if get_origin(plain) is Literal:
-        return f"one of {', '.join(get_args(plain))}"
+    plain = plain_type(kind)
+    if choices := choices_of(kind):
+        return f"{'some' if get_origin(plain) is tuple else 'one'} of {', '.join(choices)}"
     words: dict[Any, str] = {
         bool: "true or false",
         int: "an integer",
@@ -195,6 +204,19 @@ def expected(kind: Any) -> str:
     return words.get(plain, "an object") + range_of(kind, " from {} to {}", " of at least {}")
 
 
+def plain_type(kind: Any) -> Any:
+    """A type without bounds and checks."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def choices_of(kind: Any) -> tuple[str, ...]:
+    """The words that a type takes, or its items; empty where it takes others."""
+    plain = plain_type(kind)
+    if get_origin(plain) is tuple:
+        plain = get_args(plain)[0]
+    return tuple(filter(None, get_args(plain))) if get_origin(plain) is Literal else ()
+
+
 def range_of(kind: Any, within: str, from_on: str) -> str:
     """The bounds of a number as one of two forms says; nothing without bounds."""
     told = inspect.type_info(kind)
@@ -202,11 +224,7 @@ def range_of(kind: Any, within: str, from_on: str) -> str:
         told = told.type
     if not isinstance(told, inspect.IntType | inspect.FloatType) or told.ge is None:
         return ""
-    return (
-        from_on.format(f"{told.ge:g}" if isinstance(told.ge, float) else told.ge)
-        if (told.le is None)
-        else within.format(told.ge, told.le)
-    )
+    return from_on.format(told.ge) if told.le is None else within.format(told.ge, told.le)
 
 
 def kind_of(value: object) -> str:

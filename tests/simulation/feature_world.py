@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from tests.simulation import crashes, feature_client
 from tests.simulation.feature_books import Books
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from vouchmq.server.runtime.context import BrokerContext
 
 SETTLE_S = 0.02
+MODES: Final[tuple[Literal["returns", "failures"], ...]] = ("returns", "failures")
 LAST_S = 3.0
 
 
@@ -85,7 +86,7 @@ class FeatureWorld(World):
         self.settings = replace(
             self.draw.choice(SETTINGS),
             dlx_retry_interval_ms=self.draw.choice((5, 30, 200)),
-            delivery_count_mode=self.draw.choice(("all", "failures")),
+            delivery_count_mode=self.draw.choice(MODES),
         )
         self.topology = self.drawn_topology()
         self.disk = WorldDisk(seed, is_strict=True)

@@ -70,7 +70,7 @@ def test_a_bad_setting_is_one_line_and_exit_2(
     assert started == []
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "vouchmq: --port: 70000 is not between 0 and 65535\n"
+    assert captured.err == "vouchmq: --port: expected an integer from 0 to 65535, not '70000'\n"
 
 
 def test_a_broker_that_cannot_start_is_one_line_and_exit_2(
