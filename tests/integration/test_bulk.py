@@ -111,7 +111,7 @@ def test_a_body_of_20_mib_goes_both_ways(channel: BulkChannel, names: Names) -> 
     result = channel.publish_many([("", queue, NONE, body)] * 2, mandatory=True, timeout_s=20)
     assert result.confirmed == 2
     channel.consume(queue)
-    taken = channel.wait(2, 20.0)
+    taken = channel.wait(2, LIMIT_S)
     assert [each[5] == body for each in taken] == [True, True]
     assert channel.arrived == (0, 0)
 
@@ -125,7 +125,7 @@ def test_many_messages_in_their_order(channel: BulkChannel, names: Names) -> Non
     tag = channel.consume(queue)
     bodies: list[bytes] = []
     while len(bodies) < count:
-        run = channel.wait(1000, 5.0)
+        run = channel.wait(1000, LIMIT_S)
         assert run
         bodies.extend(each[5] for each in run)
         channel.ack(run[-1][0], multiple=True)
@@ -142,16 +142,17 @@ def test_the_prefetch_is_a_limit_until_something_is_settled(
     channel.publish_many([("", queue, NONE, b"%d" % number) for number in range(20)])
     channel.qos(5)
     channel.consume(queue)
-    first = channel.wait(6, 0.5)
+    first = channel.wait(5, LIMIT_S)
+    assert channel.wait(1, 0.3) == []
     assert [each[5] for each in first] == [b"0", b"1", b"2", b"3", b"4"]
     channel.ack_many([first[0][0], first[3][0]])
-    second = channel.wait(2, 5.0)
+    second = channel.wait(2, LIMIT_S)
     assert [each[5] for each in second] == [b"5", b"6"]
     channel.nack(first[1][0])
-    (again,) = channel.wait(1, 5.0)
+    (again,) = channel.wait(1, LIMIT_S)
     assert (again[1], again[5]) == (True, b"1")
     channel.nack(second[-1][0], multiple=True, requeue=False)
-    rest = channel.wait(4, 5.0)
+    rest = channel.wait(4, LIMIT_S)
     assert [each[5] for each in rest] == [b"7", b"8", b"9", b"10"]
 
 
@@ -301,7 +302,7 @@ def test_a_stream_is_read_up_to_its_fence(connection: BulkConnection, names: Nam
     bodies: list[bytes] = []
     offsets: list[object] = []
     while len(bodies) < 3000:
-        run = channel.wait(500, 5.0)
+        run = channel.wait(500, LIMIT_S)
         assert run
         bodies.extend(each[5] for each in run)
         offsets.extend(

@@ -181,7 +181,7 @@ def test_a_close_of_the_connection_in_the_middle_of_a_body_is_raised() -> None:
     with ScriptedPeer(script) as peer:
         channel = opened(peer)
         # Whatever was whole can still be had: without acks it is nowhere else any more.
-        assert [each[5] for each in channel.wait(2, 3.0)] == [b"whole"]
+        assert [each[5] for each in channel.wait(2, LIMIT_S)] == [b"whole"]
         with pytest.raises(BulkClosed) as caught:
             channel.take(1)
         assert (caught.value.code, caught.value.is_connection) == (320, True)
@@ -206,7 +206,7 @@ def test_a_close_of_a_channel_in_the_middle_of_a_body_spares_the_others() -> Non
         connection = first.connection
         assert isinstance(connection, BulkConnection)
         second = connection.channel()
-        assert [each[5] for each in second.wait(1, 3.0)] == [b"other"]
+        assert [each[5] for each in second.wait(1, LIMIT_S)] == [b"other"]
         with pytest.raises(BulkClosed, match="406 PRECONDITION_FAILED - timeout") as caught:
             first.take(1)
         assert not caught.value.is_connection
@@ -222,7 +222,7 @@ def test_a_broker_that_hangs_up_in_the_middle_of_a_body_is_lost() -> None:
         channel = opened(peer)
         assert channel.wait(0, 0.0) == []
         with pytest.raises(BulkClosed, match="the broker closed the socket") as caught:
-            channel.wait(1, 3.0)
+            channel.wait(1, LIMIT_S)
         assert caught.value.code == 0
 
 
@@ -233,7 +233,7 @@ def test_a_broken_frame_ends_the_connection_and_says_why() -> None:
 
     with ScriptedPeer(script) as peer:
         channel = opened(peer)
-        assert len(channel.wait(2, 3.0)) == 1
+        assert len(channel.wait(2, LIMIT_S)) == 1
         with pytest.raises(BulkClosed, match="does not speak AMQP: it sent b'garbage,'"):
             channel.connection.poll(0.0)
 

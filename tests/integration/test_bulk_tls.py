@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.tls_broker import TlsBroker
+from tests.waiting import LIMIT_S
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
 
 NONE = b"\x00\x00"
@@ -43,7 +44,7 @@ def test_bytes_go_both_ways_at_once(tls: TlsBroker, parameters: str) -> None:
         publisher.confirm_select()
         rows = [("", queue, NONE, bytes([number % 256]) * 40_000) for number in range(400)]
         assert publisher.publish_many(rows, mandatory=True).confirmed == 400
-        taken = consumer.wait(400, 20.0)
+        taken = consumer.wait(400, LIMIT_S)
         assert [each[5] for each in taken] == [row[3] for row in rows]
 
 

@@ -15,6 +15,7 @@ import pytest
 from pamqp.common import FieldTable
 
 from tests.conftest import Names
+from tests.waiting import LIMIT_S
 from vouchmq.kit import Message, connect
 from vouchmq.kit.bulk import BulkConnection, encode_properties
 from vouchmq.kit.witness import Witness
@@ -120,7 +121,7 @@ def test_with_the_bulk_client(url: str, names: Names, tmp_path: Path) -> None:
         ]
         channel.publish_many(rows, mandatory=True, watch=witness.watch())
         channel.consume(queue)
-        taken = channel.wait(2, 5.0)
+        taken = channel.wait(2, LIMIT_S)
         ids = witness.took(taken, queue)
         channel.ack(taken[-1][0], multiple=True)
         witness.acked(ids, queue)

@@ -15,7 +15,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline.conftest import Referee
 from tests.pipeline.streams import SMALL, declare, delete, options, publish, query
-from tests.waiting import Lateness
 from vouchmq.kit.bulk import BulkClosed, BulkConnection
 from vouchmq.kit.bulk.publish import AnyRow
 from vouchmq.spark.columns import ALL
@@ -118,11 +117,8 @@ def test_a_writer_that_is_slow_to_answer_is_waited_for(rabbit: Referee, fresh: F
 def test_an_empty_stream_is_waited_at(url: str, stream: str) -> None:
     with query(options(url, stream)) as run:
         assert run.run() == 0
-        with Lateness() as lateness:
-            began = time.monotonic()
-            assert run.plan() is None
-            took_s = time.monotonic() - began
-        assert took_s < 1.0 + lateness.allowance_s
+        # It answers although nothing comes.
+        assert run.plan() is None
         assert run.reader.reportLatestOffset() == {"v": 1, "next": {stream: 0}}
         # News is noticed while it waits, on the consumers that are open already.
         publish(url, stream, 0, 3)
