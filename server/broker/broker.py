@@ -14,6 +14,7 @@ from typing import Generic
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.data_directory import DataDirectory
 from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
+from vouchmq.server.broker.exchanges.routes import Later
 from vouchmq.server.broker.features.dedup import KeyWindow
 from vouchmq.server.broker.policy.engine import keep_features
 from vouchmq.server.broker.policy.policies import PolicyMatch
@@ -35,6 +36,7 @@ class Broker(Generic[Q_co]):
         regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
         new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
         vhosts: dict[str, VHost[Q_co]] | None = None,
+        later: Later | None = None,
     ) -> None:
         """Make a broker without vhosts; the arguments are those of `VHost`.
 
@@ -52,6 +54,7 @@ class Broker(Generic[Q_co]):
         self._relaxed_redeclare = relaxed_redeclare
         self._regulate = regulate
         self._new_window = new_window
+        self._later = later
         # 0 stands for "not stored", so ids begin at 1.
         self._free_queue_id = 1
 
@@ -130,6 +133,7 @@ class Broker(Generic[Q_co]):
             relaxed_redeclare=self._relaxed_redeclare,
             regulate=self._regulate,
             new_window=self._new_window,
+            later=self._later,
         )
         return vhost
 

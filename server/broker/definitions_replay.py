@@ -60,7 +60,7 @@ def _apply_exchange(
     if isinstance(definition, d.ExchangeDeleted):
         if existing is not None:
             del vhost.exchanges[definition.name]
-            vhost.routes.remove(vhost.routes.bindings_of(existing))
+            vhost.routes.detach_exchange(existing)
     elif existing is None:
         exchange = vhost.exchanges[definition.name] = d.to_exchange(definition)
         vhost.policy_engine.apply_to_exchange(exchange)
@@ -80,7 +80,7 @@ def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueD
         if existing is not None:
             del vhost.queues[definition.name]
             vhost.policy_engine.forget_queue(definition.name)
-            vhost.routes.remove(vhost.bindings.to_destination("queue", definition.name))
+            vhost.routes.detach_queue(definition.name)
     elif existing is None:
         vhost.register_queue(d.to_spec(definition))
 

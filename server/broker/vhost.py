@@ -30,7 +30,7 @@ from vouchmq.server.broker.exchanges.exchange import (
     check_type,
     key_scope_name,
 )
-from vouchmq.server.broker.exchanges.routes import Routes, RouteWalk
+from vouchmq.server.broker.exchanges.routes import Later, Routes, RouteWalk
 from vouchmq.server.broker.features.dedup import ExchangeDedup, KeyWindow
 from vouchmq.server.broker.features.options import (
     X_QUEUE_TYPE,
@@ -90,18 +90,20 @@ class VHost(Generic[Q_co]):
         relaxed_redeclare: bool = False,
         regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
         new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
+        later: Later | None = None,
     ) -> None:
         """Make the vhost with its predeclared exchanges, logging nothing.
 
         `define` logs a record and `drop_queue` that a stored queue's messages are gone; both give
         the LSN. `random_name` gives 22 base64url characters that nobody can guess. `regulate`
         gives a queue what it is to have under its policies. `new_window` makes the keys of a
-        de-duplicating exchange, given what the journal knows them by.
+        de-duplicating exchange, given what the journal knows them by. `later` calls what it is
+        given in the next turn.
 
         Spec: EXCH-02, QUEUE-02, QUEUE-25
         """
         self.name = name
-        self.routes = Routes(name)
+        self.routes = Routes(name, later)
         self.exchanges = self.routes.exchanges
         self.bindings = self.routes.bindings
         self.queues: dict[str, Q_co] = {}
@@ -123,6 +125,11 @@ class VHost(Generic[Q_co]):
         self.policy_engine: PolicyEngine[Q_co] = PolicyEngine(
             self, regulate, self._log, self._add_delay_queue
         )
+
+    @property
+    def topology(self) -> tuple[int, int]:
+        """The same as long as a message's way may be interrupted and gone on with."""
+        return self.generation, self.routes.removals
 
     # Exchanges
 
@@ -204,7 +211,8 @@ class VHost(Generic[Q_co]):
         if if_unused and self.bindings.is_source(name):
             raise PreconditionFailed(f"{exchange.text} in use")
         return max(
-            self._unregister_exchange(exchange), self._detach(self.routes.bindings_of(exchange))
+            self._unregister_exchange(exchange),
+            self._detached(self.routes.detach_exchange(exchange)),
         )
 
     def _add_delay_queue(self, exchange: Exchange) -> None:
@@ -306,7 +314,7 @@ class VHost(Generic[Q_co]):
         lsn = 0
         if self.is_durable(binding):
             lsn = self._log(d.of_unbound(self.name, binding))
-        return max(lsn, self._detach([binding]))
+        return max(lsn, self._detached(self.routes.remove([binding])))
 
     # Queues
 
@@ -511,7 +519,7 @@ class VHost(Generic[Q_co]):
             self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))
             for store_id in queue.store_ids:
                 lsn = self.defined_lsn = self._drop_queue(store_id)
-        return max(lsn, self._detach(self.bindings.to_destination("queue", spec.name)))
+        return max(lsn, self._detached(self.routes.detach_queue(spec.name)))
 
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
@@ -528,19 +536,18 @@ class VHost(Generic[Q_co]):
             return 0
         return self._log(d.ExchangeDeleted(self.name, exchange.name))
 
-    def _detach(self, bindings: Iterable[Binding]) -> int:
-        """Take bindings out, and the auto-delete exchanges that lose their last one by that.
+    def _detached(self, unbound: list[Exchange]) -> int:
+        """Bindings are gone, and so are the auto-delete exchanges that lost their last by that.
 
         Spec: EXCH-11, EXCH-13
         """
         lsn = 0
         self.generation += 1
-        unbound = self.routes.remove(bindings)
         while unbound:
             exchange = unbound.pop()
             if exchange.auto_delete:
                 lsn = max(lsn, self._unregister_exchange(exchange))
-                unbound += self.routes.remove(self.routes.bindings_of(exchange))
+                unbound += self.routes.detach_exchange(exchange)
         return lsn
 
     def is_durable(self, binding: Binding) -> bool:

@@ -104,7 +104,7 @@ class LongWalk(NamedTuple):
 
     raw: bytes
     exchange: Exchange
-    generation: int
+    topology: tuple[int, int]
     walk: RouteWalk[Queue]
 
 
@@ -319,7 +319,7 @@ class Publisher:
             self._onward = 0
             for name, exchange in vhost.exchanges.items():
                 if exchange.reads and (
-                    name in alternates or vhost.bindings.to_destination("exchange", name)
+                    name in alternates or vhost.bindings.is_destination("exchange", name)
                 ):
                     self._onward |= exchange.reads
         return self._onward
@@ -336,14 +336,14 @@ class Publisher:
         self._walk = None
         if long is None or long.raw != raw or long.exchange is not exchange:
             walk = vhost.walk(exchange, keys, headers)
-        elif long.generation == vhost.generation:
+        elif long.topology == vhost.topology:
             walk = long.walk
         else:
             # Who keeps changing bindings must not keep others from publishing.
             return vhost.route(exchange, keys, headers)
         queues = walk.go(self._channel.context.budget.is_over)
         if queues is None:
-            self._walk = LongWalk(raw, exchange, vhost.generation, walk)
+            self._walk = LongWalk(raw, exchange, vhost.topology, walk)
             raise OutOfTimeError
         return queues
 

@@ -333,6 +333,7 @@ class BrokerRuntime:
             regulate=factory.regulate,
             new_window=factory.new_window,
             vhosts=vhosts,
+            later=self.turn.later,
         )
 
     def _new_context(

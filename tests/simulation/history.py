@@ -19,6 +19,7 @@ from tests.simulation.ledger_world import LedgerWorld
 from tests.simulation.pair_world import PairWorld, watched_timeouts
 from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
+from vouchmq.server.broker.exchanges import routes
 from vouchmq.server.broker.paging import pager
 from vouchmq.server.broker.queues import ready_list
 from vouchmq.server.channel import publish
@@ -80,6 +81,8 @@ def one_piece(
 def small_pages() -> Iterator[None]:
     """Queues of a few hundred octets are worth paging here, and contents worth staging."""
     with ExitStack() as patches:
+        patches.enter_context(patch.object(routes, "NOW_BINDINGS", 0))
+        patches.enter_context(patch.object(routes, "TURN_BINDINGS", 1))
         patches.enter_context(patch.object(publish, "LARGE_OCTETS", 300))
         patches.enter_context(patch.object(StagedContent, "go_on", one_piece))
         for room in (pager, ready_list):

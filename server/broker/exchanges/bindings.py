@@ -1,16 +1,18 @@
 """Bindings of one vhost: found by the whole tuple, by source, and by destination.
 
-Every look-up and every removal is constant in the number of bindings, so that deleting an exchange
-or queue costs its own bindings and nothing else. Must not know how an exchange type matches.
+All bindings from one exchange to one queue or exchange make a link, and a deletion takes out links:
+all that lead from an exchange in one step, and each that leads to an exchange or queue in one,
+however many bindings there are. Must not know how an exchange type matches.
 
 Spec: EXCH-20
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final, Literal
 
 from vouchmq.protocol.fields import Field, Table, encode_table
 
@@ -19,14 +21,32 @@ DestinationKind = Literal["queue", "exchange"]
 Identity = tuple[str, DestinationKind, str, str, bytes]
 Destination = tuple[DestinationKind, str]
 
-_K = TypeVar("_K")
+
+class Link:
+    """The bindings from one exchange to one queue or exchange, by routing key and arguments.
+
+    What the router of the exchange may still name of one that `is_gone` matches nothing.
+    """
+
+    __slots__ = ("bindings", "destination", "is_gone", "source")
+
+    def __init__(self, source: str, destination: Destination) -> None:
+        self.source = source
+        self.destination = destination
+        self.bindings: dict[tuple[str, bytes], Binding] = {}
+        self.is_gone = False
 
 
-@dataclass(slots=True, frozen=True, eq=False)
+UNLINKED: Final = Link("", ("queue", ""))
+"""What a binding belongs to that nobody has put in."""
+
+
+@dataclass(slots=True, eq=False)
 class Binding:
     """One way from an exchange to a queue or to another exchange.
 
-    Compared by identity: `Bindings` holds at most one object per tuple.
+    Compared by identity: `Bindings` holds at most one object per tuple. `number` is given in the
+    order of binding.
     """
 
     source: str
@@ -34,6 +54,8 @@ class Binding:
     destination: str
     routing_key: str
     arguments: Table
+    link: Link = field(default=UNLINKED, init=False, repr=False)
+    number: int = field(default=0, init=False, repr=False)
 
     @property
     def identity(self) -> Identity:
@@ -47,62 +69,110 @@ class Binding:
         )
 
 
+in_order: Final = attrgetter("number")
+
+
 class Bindings:
     """The bindings of a vhost. Iteration is in the order of binding."""
 
-    __slots__ = ("_by_destination", "_by_identity", "_by_source")
+    __slots__ = ("_by_destination", "_by_source", "_number")
 
     def __init__(self) -> None:
-        self._by_identity: dict[Identity, Binding] = {}
-        # Dictionaries serve as sets that keep their order, which a simulation must repeat.
-        self._by_source: dict[str, dict[Binding, None]] = {}
-        self._by_destination: dict[Destination, dict[Binding, None]] = {}
+        # Dictionaries serve as sets that keep their order, which a simulation must repeat. By
+        # destination there may also be links from exchanges that are gone, for a while.
+        self._by_source: dict[str, dict[Destination, Link]] = {}
+        self._by_destination: dict[Destination, dict[str, Link]] = {}
+        self._number = 0
 
     def __len__(self) -> int:
-        return len(self._by_identity)
+        return sum(map(len, (link.bindings for link in self._links())))
 
     def __iter__(self) -> Iterator[Binding]:
-        return iter(self._by_identity.values())
+        return iter(bindings_in(self._links()))
+
+    def _links(self) -> Iterator[Link]:
+        return (link for links in self._by_source.values() for link in links.values())
 
     def find(self, identity: Identity) -> Binding | None:
         """The binding with exactly this tuple."""
-        return self._by_identity.get(identity)
+        source, kind, name, routing_key, arguments = identity
+        link = self._by_source.get(source, {}).get((kind, name))
+        return link.bindings.get((routing_key, arguments)) if link is not None else None
 
     def add(self, binding: Binding) -> bool:
         """Take `binding` in; False, and no change, when its tuple is there already."""
-        if self._by_identity.setdefault(binding.identity, binding) is not binding:
-            return False
-        self._by_source.setdefault(binding.source, {})[binding] = None
         destination: Destination = (binding.kind, binding.destination)
-        self._by_destination.setdefault(destination, {})[binding] = None
+        links = self._by_source.setdefault(binding.source, {})
+        link = links.get(destination)
+        if link is None:
+            link = links[destination] = Link(binding.source, destination)
+            self._by_destination.setdefault(destination, {})[binding.source] = link
+        if link.bindings.setdefault(binding.identity[3:], binding) is not binding:
+            return False
+        binding.link = link
+        binding.number = self._number = self._number + 1
         return True
 
     def remove(self, binding: Binding) -> bool:
         """Take `binding` out; False when it is not in."""
-        if self._by_identity.pop(binding.identity, None) is None:
+        link = self._by_source.get(binding.source, {}).get((binding.kind, binding.destination))
+        if link is None or link.bindings.pop(binding.identity[3:], None) is None:
             return False
-        _discard(self._by_source, binding.source, binding)
-        _discard(self._by_destination, (binding.kind, binding.destination), binding)
+        if not link.bindings:
+            self.cut([link])
         return True
+
+    def cut(self, links: Iterable[Link]) -> None:
+        """Take links out, with all their bindings."""
+        for link in links:
+            of_source = self._by_source[link.source]
+            del of_source[link.destination]
+            if not of_source:
+                del self._by_source[link.source]
+            self.forget(link)
+
+    def cut_from(self, exchange: str) -> dict[Destination, Link]:
+        """Take out all links that lead from an exchange; each is to be given to `forget`."""
+        return self._by_source.pop(exchange, {})
+
+    def forget(self, link: Link) -> None:
+        """Let go of a link that is out."""
+        link.is_gone = True
+        of_destination = self._by_destination.get(link.destination, {})
+        if of_destination.get(link.source) is link:
+            del of_destination[link.source]
+            if not of_destination:
+                del self._by_destination[link.destination]
 
     def is_source(self, exchange: str) -> bool:
         """Whether any binding leads from this exchange."""
         return exchange in self._by_source
 
+    def is_destination(self, kind: DestinationKind, name: str) -> bool:
+        """Whether any binding leads to this queue or exchange."""
+        return bool(self.links_to(kind, name))
+
+    def links_to(self, kind: DestinationKind, name: str) -> list[Link]:
+        """The links that lead to this queue or exchange."""
+        links = self._by_destination.get((kind, name), {}).values()
+        return [
+            link
+            for link in links
+            if self._by_source.get(link.source, {}).get(link.destination) is link
+        ]
+
     def from_source(self, exchange: str) -> list[Binding]:
         """The bindings that lead from this exchange."""
-        return list(self._by_source.get(exchange, ()))
+        return bindings_in(self._by_source.get(exchange, {}).values())
 
     def to_destination(self, kind: DestinationKind, name: str) -> list[Binding]:
         """The bindings that lead to this queue or exchange."""
-        return list(self._by_destination.get((kind, name), ()))
+        return bindings_in(self.links_to(kind, name))
 
 
-def _discard(index: dict[_K, dict[Binding, None]], key: _K, binding: Binding) -> None:
-    bindings = index[key]
-    del bindings[binding]
-    if not bindings:
-        del index[key]
+def bindings_in(links: Iterable[Link]) -> list[Binding]:
+    """The bindings of some links, in the order of binding."""
+    return sorted((each for link in links for each in link.bindings.values()), key=in_order)
 
 
 def _canonical(arguments: Table) -> bytes:

@@ -124,13 +124,23 @@ class ConsistentHashRouter:
     def remove(self, binding: Binding) -> None:
         """Take out a binding that is in."""
         destination = (binding.kind, binding.destination)
-        points = self._destinations[destination]
+        points = self._destinations.get(destination)
+        if points is None or binding not in points.bindings:
+            # It left with its destination.
+            return
         self._weight -= points.weight
         points.remove(binding)
         self._weight += points.weight
         if not points.bindings:
             del self._destinations[destination]
         self._ring.clear()
+
+    def drop_destination(self, destination: Destination) -> None:
+        """Nobody else has a part of its points: they go to the others at once."""
+        points = self._destinations.pop(destination, None)
+        if points is not None:
+            self._weight -= points.weight
+            self._ring.clear()
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
         """The binding of each key, or of what is hashed instead of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vouchmq.protocol.fields import Table
-from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.bindings import Binding, Destination
 
 
 class DirectRouter:
@@ -32,6 +32,9 @@ class DirectRouter:
         del bindings[binding]
         if not bindings:
             del self._by_key[binding.routing_key]
+
+    def drop_destination(self, destination: Destination) -> None:
+        """They are removed one by one."""
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
         """The bindings that match at least one key; cost is that of the answer."""

@@ -20,7 +20,7 @@ from vouchmq.server.broker.equivalence import (
     require_same_flag,
     require_same_text,
 )
-from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.bindings import Binding, Destination
 from vouchmq.server.broker.exchanges.consistent_hash import (
     HASH_HEADER,
     HASH_PROPERTY,
@@ -79,6 +79,13 @@ class Router(Protocol):
 
     def remove(self, binding: Binding) -> None:
         """Take out a binding that is in."""
+
+    def drop_destination(self, destination: Destination) -> None:
+        """All bindings to it are gone.
+
+        Each is still given to `remove`, later; until then `match` may go on naming them, if that
+        keeps none of the others from being named.
+        """
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterable[Binding]:
         """The bindings that match; the same one may come more than once."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vouchmq.protocol.fields import Table
-from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.bindings import Binding, Destination
 
 
 class FanoutRouter:
@@ -29,6 +29,9 @@ class FanoutRouter:
     def remove(self, binding: Binding) -> None:
         """Take out a binding that is in."""
         del self._bindings[binding]
+
+    def drop_destination(self, destination: Destination) -> None:
+        """They are removed one by one."""
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
         """All bindings, once, however many keys there are (EXCH-35)."""

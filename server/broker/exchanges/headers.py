@@ -19,7 +19,7 @@ from vouchmq.protocol.fields import (
     render,
     type_name,
 )
-from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.bindings import Binding, Destination
 
 X_MATCH: Final = "x-match"
 ALL: Final = "all"
@@ -116,6 +116,9 @@ class HeadersRouter:
                 del bindings[binding]
                 if not bindings:
                     del self._places[place]
+
+    def drop_destination(self, destination: Destination) -> None:
+        """They are removed one by one."""
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
         """The matching bindings; keys do not count, no headers are an empty table (EXCH-53)."""

@@ -7,13 +7,15 @@ Spec: EXCH-24, EXCH-30, EXCH-35, EXCH-60 … EXCH-62
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from vouchmq.protocol.fields import Table
 from vouchmq.server.broker.delays import delay_ms, delay_queue_name, is_hidden
-from vouchmq.server.broker.exchanges.bindings import Binding, Bindings
-from vouchmq.server.broker.exchanges.exchange import PREDECLARED, Exchange
+from vouchmq.server.broker.exchanges.bindings import Binding, Bindings, Destination, Link
+from vouchmq.server.broker.exchanges.exchange import PREDECLARED, Exchange, Router
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
 
 _Q = TypeVar("_Q")
@@ -21,6 +23,11 @@ _Q = TypeVar("_Q")
 # Bindings followed between two looks at the clock, and what an exchange counts for.
 STEP_BINDINGS: Final = 256
 EXCHANGE_BINDINGS: Final = 8
+# Bindings that are gone, removed from their routers at once and in each later turn: 1 us each.
+NOW_BINDINGS: Final = 256
+TURN_BINDINGS: Final = 2048
+
+Later = Callable[[Callable[[], None]], None]
 
 
 def never(_exchange: Exchange) -> bool:
@@ -31,10 +38,22 @@ def never(_exchange: Exchange) -> bool:
 class Routes:
     """Exchanges by name, and their bindings in the index and in the routers alike."""
 
-    __slots__ = ("bindings", "exchanges")
+    __slots__ = (
+        *("_is_put_off", "_later", "_leftovers", "_removal"),
+        *("bindings", "exchanges", "removals"),
+    )
 
-    def __init__(self, vhost: str) -> None:
-        """The graph of a new vhost: the predeclared exchanges, no binding (EXCH-02)."""
+    def __init__(self, vhost: str, later: Later | None = None) -> None:
+        """The graph of a new vhost: the predeclared exchanges, no binding (EXCH-02).
+
+        `later` calls what it is given in the next turn; without it nothing is put off.
+        """
+        self._later = later
+        # Routers with links that are gone, whose bindings are taken out of them little by little.
+        self._leftovers: deque[tuple[Router, dict[Destination, Link]]] = deque()
+        self._removal: Iterator[None] | None = None
+        self._is_put_off = False
+        self.removals = 0  # how often that was done: what walks a router must begin again
         self.bindings = Bindings()
         self.exchanges = {
             name: Exchange(name, vhost, exchange_type, True, False, internal, {})
@@ -62,11 +81,71 @@ class Routes:
                     unbound.append(source)
         return unbound
 
-    def bindings_of(self, exchange: Exchange) -> list[Binding]:
-        """The bindings that lead from and to an exchange."""
-        return self.bindings.from_source(exchange.name) + self.bindings.to_destination(
-            "exchange", exchange.name
-        )
+    def detach_exchange(self, exchange: Exchange) -> list[Exchange]:
+        """Take out all bindings from and to an exchange that is no longer among the others.
+
+        Gives the exchanges that are the source of none any more.
+        """
+        unbound = self._cut(self.bindings.links_to("exchange", exchange.name))
+        links = self.bindings.cut_from(exchange.name)
+        if links:
+            self._leftovers.append((exchange.router, links))
+        self._remove_some(NOW_BINDINGS)
+        return unbound
+
+    def detach_queue(self, name: str) -> list[Exchange]:
+        """Take out all bindings to a queue; gives the exchanges that are the source of none."""
+        unbound = self._cut(self.bindings.links_to("queue", name))
+        self._remove_some(NOW_BINDINGS)
+        return unbound
+
+    def _cut(self, links: list[Link]) -> list[Exchange]:
+        self.bindings.cut(links)
+        unbound: list[Exchange] = []
+        for link in links:
+            source = self.exchanges.get(link.source)
+            if source is None:
+                # An exchange that was bound to itself.
+                continue
+            source.router.drop_destination(link.destination)
+            self._leftovers.append((source.router, {link.destination: link}))
+            if not self.bindings.is_source(source.name):
+                unbound.append(source)
+        return unbound
+
+    def _remove_some(self, count: int) -> None:
+        """Take bindings that are gone out of their routers; the rest of them in later turns."""
+        if self._removal is None:
+            if not self._leftovers:
+                return
+            self._removal = self._remove_all()
+        self.removals += 1
+        for _ in islice(self._removal, count if self._later is not None else None):
+            pass
+        if self._later is not None and self._is_removing() and not self._is_put_off:
+            self._is_put_off = True
+            self._later(self._go_on)
+
+    def _is_removing(self) -> bool:
+        return self._removal is not None
+
+    def _go_on(self) -> None:
+        self._is_put_off = False
+        self._remove_some(TURN_BINDINGS)
+
+    def _remove_all(self) -> Iterator[None]:
+        """A step for each link and each binding."""
+        while self._leftovers:
+            router, links = self._leftovers.popleft()
+            while links:
+                # One by one: to let go of very many at once takes long as well.
+                link = links.popitem()[1]
+                self.bindings.forget(link)
+                yield
+                while link.bindings:
+                    router.remove(link.bindings.popitem()[1])
+                    yield
+        self._removal = None
 
     def walk(
         self,
@@ -140,15 +219,17 @@ class RouteWalk(Generic[_Q]):
             matched = False
             left -= EXCHANGE_BINDINGS
             for binding in at.router.match(keys, headers):
+                left -= 1
+                if left <= 0:
+                    left = STEP_BINDINGS
+                    yield
+                if binding.link.is_gone:
+                    continue
                 matched = True
                 if binding.kind == "queue":
                     found[binding.destination] = queues[binding.destination]
                 else:
                     onward.append(binding.destination)
-                left -= 1
-                if left <= 0:
-                    left = STEP_BINDINGS
-                    yield
             if not matched and at.alternate is not None:
                 onward.append(at.alternate)
             for name in onward:

@@ -14,7 +14,7 @@ from typing import Final
 
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import Table
-from vouchmq.server.broker.exchanges.bindings import Binding
+from vouchmq.server.broker.exchanges.bindings import Binding, Destination
 
 ONE_WORD: Final = "*"
 ANY_WORDS: Final = "#"
@@ -78,6 +78,9 @@ class TopicRouter:
         while words and not path[-1].bindings and not path[-1].children:
             path.pop()
             del path[-1].children[words.pop()]
+
+    def drop_destination(self, destination: Destination) -> None:
+        """They are removed one by one."""
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
         """The bindings that match at least one key; one that matches two is named twice."""
