@@ -42,7 +42,7 @@ def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = No
                     heads = list(row)
                     out.write("\t".join(heads) + "\n")
                 out.write("\t".join(_shown(row[head]) for head in heads) + "\n")
-        if on_terminal:
+        if out.isatty() and not as_json and answer.get("ok"):
             _print_table(listing, on_terminal, out)
     except NoBrokerError as error:
         sys.stderr.write(f"vouchmq: {error}\n")
@@ -58,6 +58,9 @@ def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = No
 
 
 def _print_table(listing: str, rows: list[dict[str, Any]], out: TextIO) -> None:
+    if not rows:
+        out.write(f"no {listing}\n")
+        return
     heads = list(rows[0])
     numbers = frozenset(at for at, head in enumerate(heads) if type(rows[0][head]) in {int, float})
     cells = [[_shown(row[head]) for head in heads] for row in rows]

@@ -78,3 +78,16 @@ def test_a_listing_is_drawn_on_a_terminal_and_has_tabs_elsewhere(
     for target in (io.StringIO(), Terminal()):
         assert listing.run(Path(), "queues", as_json=True, out=target) == 0
         assert [json.loads(line)["name"] for line in target.getvalue().splitlines()] == ["a", "b\t"]
+
+
+def test_a_listing_of_nothing_says_so_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing, "ask_rows", lambda *_: iter([{"ok": True, "rows": 0}]))
+    for target, as_json, text in (
+        (Terminal(), False, "no bindings\n"),
+        (Terminal(), True, ""),
+        (io.StringIO(), False, ""),
+    ):
+        assert listing.run(Path(), "bindings", as_json=as_json, out=target) == 0
+        assert target.getvalue() == text
