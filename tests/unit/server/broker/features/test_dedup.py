@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,6 +11,8 @@ from pamqp import commands
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, got, publish, reject
 from tests.unit.server.in_memory import World
+from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker import definitions
 from vouchmq.server.broker.features.dedup import Dedup
 
 if TYPE_CHECKING:
@@ -185,3 +188,80 @@ def test_duplicate_of_one_that_is_safe_is_confirmed_at_once(client: Client) -> N
     assert [what.delivery_tag for _, what in client.hear()] == [2]  # type: ignore[union-attr]
     client.send(wire.publish(1, "d", b"z", properties))
     assert [what.delivery_tag for _, what in client.hear()] == [3]  # type: ignore[union-attr]
+
+
+class TestKeysOfAnExchange:
+    """The exchange has them, the journal keeps them (DUP-10)."""
+
+    def declare(self, client: Client) -> None:
+        arguments: dict[str, Any] = {"x-message-deduplication": True, "x-cache-size": 10}
+        client.ask(
+            1,
+            commands.Exchange.Declare(
+                exchange="once", exchange_type="fanout", durable=True, arguments=arguments
+            ),
+        )
+        client.declare("q", durable=True)
+        client.ask(1, commands.Queue.Bind(queue="q", exchange="once"))
+
+    def offer(self, client: Client, *keys: str) -> None:
+        for key in keys:
+            properties = wire.persistent(headers={HEADER: key})
+            client.send(wire.publish(1, "", key.encode(), properties, exchange="once"))
+        client.world.sync()
+
+    def known(self, world: World) -> int:
+        window = world.vhost.exchanges["once"].window
+        assert window is not None
+        return len(window)
+
+    def client_of(self, world: World) -> Client:
+        client = world.connect()
+        client.open()
+        return client
+
+    def test_no_queue_is_made_for_them(self) -> None:
+        world = DiskWorld()
+        client = self.client_of(world)
+        self.declare(client)
+        assert list(world.vhost.queues) == ["q"]
+        # The record that older versions wrote for theirs, and read.
+        records = [definitions.decode(record) for record in world.calls.records]
+        names = [each.name for each in records if isinstance(each, definitions.QueueDeclared)]
+        assert names == ["\nkeys\nonce", "q"]
+
+    def test_they_are_known_after_a_power_cut(self) -> None:
+        world = DiskWorld()
+        client = self.client_of(world)
+        self.declare(client)
+        self.offer(client, "a", "b")
+        again = world.after_power_cut()
+        assert list(again.vhost.queues) == ["q"]
+        assert self.known(again) == 2
+        client = self.client_of(again)
+        self.offer(client, "b", "c")
+        assert bodies(client, "q") == [b"a", b"b", b"c"]
+
+    def test_they_end_with_the_exchange(self) -> None:
+        world = DiskWorld()
+        client = self.client_of(world)
+        self.declare(client)
+        self.offer(client, "a")
+        client.ask(1, commands.Exchange.Delete(exchange="once"))
+        assert not any(b"keys" in record for record in world.broker.definitions())
+        again = world.after_power_cut()
+        client = self.client_of(again)
+        self.declare(client)
+        assert self.known(again) == 0
+        self.offer(client, "a")
+        assert bodies(client, "q") == [b"a", b"a"]
+
+    def test_what_the_disk_refuses_is_not_known(self) -> None:
+        """CONF-12."""
+        world = DiskWorld()
+        client = self.client_of(world)
+        self.declare(client)
+        self.offer(client, "a")
+        world.disk.fail[("write", world.disk.calls["write"] + 1)] = errno.ENOSPC
+        self.offer(client, "b")
+        assert self.known(world) == 1
