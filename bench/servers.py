@@ -118,16 +118,16 @@ def rabbitmq(target: str, directory: Path) -> Iterator[Server]:
     if target != "start":
         yield _found("rabbitmq", Address.parse(target))
         return
-    home, port = directory / "rabbitmq", _free_port()
+    place, port = directory / "rabbitmq", _free_port()
     referee = [sys.executable, str(ROOT / "tools" / "referee.py")]
-    start = [*referee, "start", "--port", str(port), "--dir", str(home)]
+    start = [*referee, "start", "--port", str(port), "--dir", str(place)]
     done = subprocess.run(start, capture_output=True, text=True, check=False)
     try:
         if done.returncode:
             raise ServerError(f"RabbitMQ did not start: {done.stderr.strip()}")
         yield _found("rabbitmq", Address("127.0.0.1", port))
     finally:
-        stop = [*referee, "stop", "--dir", str(home)]
+        stop = [*referee, "stop", "--dir", str(place)]
         subprocess.run(stop, capture_output=True, check=False)
 
 

@@ -39,7 +39,7 @@ from vouchmq.protocol.text import decode_text
 
 # Bits of a message's mode, as `classify` gives it.
 PERSISTENT: Final = 1
-CARE: Final = 2
+EXAMINE: Final = 2
 HEADERS: Final = 4
 
 _CONTENT_TYPE: Final = FLAG_OF["content_type"]
@@ -57,7 +57,7 @@ _USER_ID: Final = FLAG_OF["user_id"]
 _APP_ID: Final = FLAG_OF["app_id"]
 _CLUSTER_ID: Final = FLAG_OF["cluster_id"]
 
-_NEEDS_CARE: Final = _EXPIRATION | _USER_ID
+_EXAMINED_FLAGS: Final = _EXPIRATION | _USER_ID
 _TAIL: Final = _MESSAGE_ID | _TIMESTAMP | _TYPE | _USER_ID | _APP_ID | _CLUSTER_ID
 # A smaller table is read as fast as it is looked up, a larger one is not kept.
 _REMEMBERED: Final = range(100, 1025)
@@ -90,7 +90,7 @@ def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
     try:
         flags = block[0] << 8 | block[1]
         offset = 2
-        mode = CARE if flags & _NEEDS_CARE else 0
+        mode = EXAMINE if flags & _EXAMINED_FLAGS else 0
         if flags & _CONTENT_TYPE:
             offset += 1 + block[offset]
         if flags & _CONTENT_ENCODING:
@@ -104,7 +104,7 @@ def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
             table = block[start:offset]
             try:
                 if (_remembers_copies if len(table) in _REMEMBERED else _has_copies)(table):
-                    mode |= CARE
+                    mode |= EXAMINE
             except FrameError:
                 _refuse(block)
         if flags & _DELIVERY_MODE:
@@ -117,7 +117,7 @@ def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
             offset += 1 + block[offset]
         if flags & _REPLY_TO:
             if block.startswith(_DIRECT_REPLY_TO, offset):
-                mode |= CARE
+                mode |= EXAMINE
             offset += 1 + block[offset]
         if flags & _EXPIRATION:
             offset += 1 + block[offset]

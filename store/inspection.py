@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vouchmq.store.disk import DiskFile, ReadableDisk
     from vouchmq.store.recovery.scan import Hole
 
-_SET_ASIDE: Final = (".damaged", ".discarded", TORN_SUFFIX)
+_QUARANTINED: Final = (".damaged", ".discarded", TORN_SUFFIX)
 # Files of segments that are kept open while messages are read.
 _OPEN_FILES: Final = 8
 
@@ -109,7 +109,7 @@ class Inspection:
     marks: dict[int, int] = field(default_factory=dict)
     notes: dict[int, int] = field(default_factory=dict)
     damaged: list[Damaged] = field(default_factory=list)
-    set_aside: list[str] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
     torn_bytes: int = 0
     is_sealed: bool = False
     next_lsn: int = 1
@@ -144,7 +144,7 @@ class Inspector:
         names = self._disk.listdir()
         generations = list_generations(names)
         verdict = judge(scan(self._disk, generations), generations, end)
-        result.set_aside = sorted(n for n in names if n.endswith(_SET_ASIDE))
+        result.quarantined = sorted(n for n in names if n.endswith(_QUARANTINED))
         result.is_sealed = verdict.is_sealed
         for extent in verdict.accepted:
             self._extents.setdefault(extent.generation, []).append(extent)

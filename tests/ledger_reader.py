@@ -136,7 +136,7 @@ def expand(ranges: Iterable[list[int]]) -> Iterator[int]:
 
 
 @dataclass
-class Fate:
+class CopyOutcome:
     """What is known of one copy."""
 
     persistent: bool
@@ -155,7 +155,7 @@ class Audit:
 
     def __init__(self, lines: list[Line]) -> None:
         self.faults: list[str] = []
-        self.outcomes: dict[Copy, Fate] = {}
+        self.outcomes: dict[Copy, CopyOutcome] = {}
         self.queues: dict[int, Line] = {}
         self.held: dict[int, set[int]] = defaultdict(set)
         self.kinds: Counter[str] = Counter(line["e"] for line in lines)
@@ -263,7 +263,7 @@ class Audit:
                     self.fault(line, f"an LSN twice {qid, lsn}")
                 kind = self.queues[qid]["d"]
                 stored = kind == 2 or (kind == 1 and line["p"] == 1)
-                self.outcomes[qid, lsn] = Fate(line["p"] == 1, stored)
+                self.outcomes[qid, lsn] = CopyOutcome(line["p"] == 1, stored)
                 self.held[qid].add(lsn)
                 copies.append((qid, lsn))
         return copies
@@ -472,7 +472,7 @@ class Audit:
         for lsn in there - held:
             outcome = self.outcomes.get((qid, lsn))
             if outcome is None:
-                self.outcomes[qid, lsn] = Fate(True, True)
+                self.outcomes[qid, lsn] = CopyOutcome(True, True)
                 if not self._is_dark and qid in self.queues and self._epoch > 1:
                     self.fault(line, f"from nowhere: {lsn}")
             else:

@@ -173,7 +173,7 @@ def many_consumers(stage: Stage) -> None:
         stage.clients.append(client)
 
 
-def feed_many(stage: Stage) -> None:
+def publish_many(stage: Stage) -> None:
     """Twenty thousand messages, one behind the other, for all of them."""
     count = stage.sized(20_000)
     drained = [threading.Thread(target=drain, args=(client,)) for client in stage.clients]
@@ -556,7 +556,7 @@ CASES: Final = (
         "many_consumers",
         "20,000 messages to 2,000 consumers of one queue",
         many_consumers,
-        feed_many,
+        publish_many,
     ),
     Case("get_large", "100 basic.get of 10 MB in one write, unread", large_messages, get_large),
     Case(

@@ -214,9 +214,9 @@ def backlog(stage: Stage) -> None:
 
 @case("CONS-11", says="a consumer that does not read holds up nobody else", slow=True)
 def slow_reader(stage: Stage) -> None:
-    stuck, other, writer = stage.connect(), stage.channel(), stage.channel()
-    stuck.shrink_receive_buffer(4096)
-    sleeper = stuck.channel()
+    blocked, other, writer = stage.connect(), stage.channel(), stage.channel()
+    blocked.shrink_receive_buffer(4096)
+    sleeper = blocked.channel()
     queue = stage.queue(writer)
     sleeper.consume(queue, no_ack=True)
     octets = bytes(200_000)

@@ -142,7 +142,7 @@ case("DLX-04", says="returned too often to a classic queue: delivery_limit", mar
 # --- what is none ---------------------------------------------------------------------------
 
 
-def _no_letter(how: str, stage: Stage) -> None:
+def _no_dead_letter(how: str, stage: Stage) -> None:
     channel, owner = stage.channel(), stage.channel()
     target = stage.queue(channel, label="dead")
     source = stage.queue(
@@ -177,7 +177,7 @@ for _how in (
     "the end of an auto-delete queue",
     "no-ack delivery to a client that is gone",
 ):
-    case("DLX-05", says=f"{_how} dead-letters nothing")(partial(_no_letter, _how))
+    case("DLX-05", says=f"{_how} dead-letters nothing")(partial(_no_dead_letter, _how))
 
 
 @case("DLX-05", says="plain reject-publish dead-letters nothing")

@@ -344,7 +344,7 @@ def refused_in_transaction(stage: Stage) -> None:
 @case(
     "DLX-08", says="a dead letter is in its target after a restart, not in the source", restart=True
 )
-def durable_letters(stage: Stage) -> Iterator[None]:
+def durable_dead_letters(stage: Stage) -> Iterator[None]:
     channel = stage.confirming()
     source, target = mortal(stage, channel, durable=True)
     for body in ("a", "b", "c"):

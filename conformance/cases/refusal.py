@@ -410,7 +410,7 @@ def limits_survive(stage: Stage) -> Iterator[None]:
 
 
 @case("LEN-23", says="a reject into a full target leaves no trace of it there")
-def refused_letter(stage: Stage) -> None:
+def refused_dead_letter(stage: Stage) -> None:
     channel = stage.channel()
     full = _full(stage, channel)
     lead: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": full}

@@ -55,9 +55,9 @@ async def main() -> None:
         await publish(aio_pika.Message(b"four", expiration=0.05), work.name)
 
         shown = 0
-        async with dead.iterator(no_ack=True, timeout=5) as letters:
-            async for letter in letters:
-                show(letter)
+        async with dead.iterator(no_ack=True, timeout=5) as dead_letters:
+            async for dead_letter in dead_letters:
+                show(dead_letter)
                 shown += 1
                 if shown == 3:
                     break

@@ -48,8 +48,8 @@ def main() -> None:
         print(f"rejected {body.decode()}, acknowledged {done.decode()}")
         channel.basic_publish("", work, b"four", pika.BasicProperties(expiration="50"))
 
-        letters = channel.consume(dead, auto_ack=True)
-        for _method, properties, body in itertools.islice(letters, 3):
+        dead_letters = channel.consume(dead, auto_ack=True)
+        for _method, properties, body in itertools.islice(dead_letters, 3):
             show(properties, body)
         channel.cancel()
         channel.exchange_delete(EXCHANGE)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from vouchmq.protocol.codec import basic_return
 from vouchmq.protocol.contents import HAS_EXPIRATION, property_block
-from vouchmq.protocol.properties import CARE, PERSISTENT
+from vouchmq.protocol.properties import EXAMINE, PERSISTENT
 from vouchmq.protocol.runs import content_pieces
 from vouchmq.server.broker.features.dedup import ExchangeDedup
 from vouchmq.server.broker.queues.api import REFUSES
@@ -151,7 +151,7 @@ class StorePlan(Plan):
     ) -> int | None:
         """See `Plan`."""
         route, recorder = self.route, channel.recorder
-        if mode & CARE:
+        if mode & EXAMINE:
             expect_expirations(channel, route, raws[0])
         if recorder is not None:
             recorder.route = route

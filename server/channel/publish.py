@@ -55,7 +55,7 @@ from vouchmq.protocol.errors import (
 )
 from vouchmq.protocol.fields import Field, as_text, longstr, type_name
 from vouchmq.protocol.properties import (
-    CARE,
+    EXAMINE,
     HEADERS,
     PERSISTENT,
     Properties,
@@ -147,7 +147,7 @@ class Resolved:
         self.reads: Final = reads
         self.is_refused: Final = is_refused
         self.new_keys: Final = new_keys
-        self.examined_modes: Final = CARE | HEADERS if reads & READS_HEADERS else CARE
+        self.examined_modes: Final = EXAMINE | HEADERS if reads & READS_HEADERS else EXAMINE
         self.is_examined: Final = (
             is_refused or bool(reads & READS_PROPERTIES) or not plan.takes_runs
         )
@@ -365,7 +365,7 @@ class Publisher:
         ):
             self._publish_run(resolved.plan, raws, mode, largest)
             return []
-        if resolved.new_keys is not None and not mode & CARE and channel.transaction is None:
+        if resolved.new_keys is not None and not mode & EXAMINE and channel.transaction is None:
             lsn = resolved.new_keys.store_run(channel, raws, mode, largest)
             if lsn is not None:
                 self._stored(len(raws), lsn)
@@ -482,7 +482,7 @@ class Publisher:
             the LSN to wait for, 0 for none; REFUSES when some queue refused all of them
         """
         channel = self._channel
-        if not mode & CARE:
+        if not mode & EXAMINE:
             lsn = plan.store_run(channel, raws, mode, max(map(len, raws)))
             if lsn is not None:
                 return lsn

@@ -82,7 +82,7 @@ def look(directory: Path) -> Found:
         holder = disk.holder()
         if is_last or holder is None or not inspection.damaged:
             break
-    if not inspection.version and not inspection.set_aside:
+    if not inspection.version and not inspection.quarantined:
         raise DataDirUnreadable(f"{directory} contains no VouchMQ journal")
     names = Names()
     for record in inspection.definitions:
@@ -232,7 +232,7 @@ def _print_found(found: Found, out: TextIO) -> None:
         print(
             f"{inspection.unroutable} messages are intact, but their queues are unknown", file=out
         )
-    for name in inspection.set_aside:
+    for name in inspection.quarantined:
         print(f"quarantined by an earlier recovery: {name}", file=out)
     print("damage was found" if _exit_code(inspection) else "no damage", file=out)
 
@@ -339,7 +339,7 @@ def _document(found: Found) -> dict[str, object]:
             for each in inspection.damaged
         ],
         "unroutable": inspection.unroutable,
-        "set_aside": inspection.set_aside,
+        "set_aside": inspection.quarantined,
     }
 
 

@@ -664,8 +664,8 @@ def started_as() -> str:
 
 def _tell_damage(report: RecoveryReport) -> None:
     """Log what the start could not read of what was once on disk."""
-    if report.truncated_bytes or report.set_aside:
-        log.warning("journal.truncated", size_bytes=report.truncated_bytes, kept=report.set_aside)
+    if report.truncated_bytes or report.quarantined:
+        log.warning("journal.truncated", size_bytes=report.truncated_bytes, kept=report.quarantined)
     for damage in report.damaged:
         log.error("journal.damaged", damage=str(damage))
     if report.unroutable_lsns is not None:

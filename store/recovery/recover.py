@@ -116,7 +116,7 @@ class RecoveryReport:
     messages: int = 0
     truncated_bytes: int = 0
     discarded_segments: list[str] = field(default_factory=list)
-    set_aside: list[str] = field(default_factory=list)
+    quarantined: list[str] = field(default_factory=list)
     is_sealed: bool = False
     damaged: list[Damage] = field(default_factory=list)
     unroutable_messages: int = 0
@@ -253,7 +253,7 @@ def _clean_up(
         # Without any other segment there may be more to it than a write that was cut short.
         if has_own_blocks(octets, generation) or (any(octets) and not verdict.accepted):
             report.discarded_segments.append(name)
-            report.set_aside.append(name + DISCARDED_SUFFIX)
+            report.quarantined.append(name + DISCARDED_SUFFIX)
             # Nobody should have to regret that it was removed.
             disk.rename(name, name + DISCARDED_SUFFIX)
             continue
@@ -318,7 +318,7 @@ def _cut_tail(disk: Disk, names: list[str], verdict: Verdict, report: RecoveryRe
         if size:
             forget_oldest(disk, names)
             kept = keep_torn(disk, name, rest[:size])
-            report.set_aside += [kept] if kept else []
+            report.quarantined += [kept] if kept else []
     _cut(disk, last)
 
 

@@ -134,7 +134,7 @@ class GroupCommit:
         self._ticket = None
         self._count(ticket)
         if self._extra_targets is not None:
-            self._extra_targets.synced(completion.companion_errno)
+            self._extra_targets.synced(completion.extra_errno)
         for file in self._journal.end_sync(ticket):
             self._worker.forget(file)
             file.close()

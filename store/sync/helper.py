@@ -70,7 +70,7 @@ class Helper:
 
     def sync(self, slots: tuple[int, ...]) -> tuple[int, int]:
         """Return 0 or the errno of the first failure, and the same of the extra targets."""
-        companion_errno = 0
+        extra_errno = 0
         for slot in slots:
             # The descriptor was sent before the request, but may not be read yet.
             while slot not in self.files:
@@ -82,9 +82,9 @@ class Helper:
                     os.fdatasync(self.files[slot])
             except OSError as error:
                 if slot not in self.extra_targets:
-                    return error.errno or EIO, companion_errno
-                companion_errno = error.errno or EIO
-        return 0, companion_errno
+                    return error.errno or EIO, extra_errno
+                extra_errno = error.errno or EIO
+        return 0, extra_errno
 
     def obey(self) -> None:
         """Take one message from the socket: file, close, prepare (with zeros or not), unlink."""

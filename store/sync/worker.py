@@ -59,7 +59,7 @@ class Completion(NamedTuple):
 
     sequence: int
     errno: int
-    companion_errno: int = 0
+    extra_errno: int = 0
 
 
 class SyncWorker(Protocol):
@@ -100,15 +100,15 @@ def sync_all(targets: Sequence[Syncable]) -> int:
 
 def sync_each(targets: Sequence[Syncable]) -> tuple[int, int]:
     """The same, and the errno of the extra targets."""
-    companion_errno = 0
+    extra_errno = 0
     for target in targets:
         try:
             target.sync()
         except OSError as error:
             if not may_fail(target):
-                return error.errno or errno.EIO, companion_errno
-            companion_errno = error.errno or errno.EIO
-    return 0, companion_errno
+                return error.errno or errno.EIO, extra_errno
+            extra_errno = error.errno or errno.EIO
+    return 0, extra_errno
 
 
 class SyncInline:

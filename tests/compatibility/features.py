@@ -29,7 +29,7 @@ TEN_YEARS_MS: Final = 315_360_000_000
 # Falls due while the broker is down.
 SOON_MS: Final = 6_000
 BULKY: Final = 4096
-LETTERS: Final = {"x-dead-letter-exchange": "dlx"}
+TO_DLX: Final = {"x-dead-letter-exchange": "dlx"}
 VHOST: Final = "shop"
 
 
@@ -356,7 +356,7 @@ def limits(filling: Filling) -> None:
         filling.channel.queue_bind(f"letters.{name}", "dlx", name)
     bodies = numbered("limit", 5)
     key = "x-dead-letter-routing-key"
-    filling.queue("limit.head", bodies[2:], x_max_length=3, **LETTERS, **{key: "maxlen"})
+    filling.queue("limit.head", bodies[2:], x_max_length=3, **TO_DLX, **{key: "maxlen"})
     filling.publish("limit.head", *bodies)
     filling.left["/", "letters.maxlen"] = bodies[:2]
     filling.queue("limit.bytes", bodies[:2], x_max_length_bytes=14, x_overflow="reject-publish")
@@ -365,7 +365,7 @@ def limits(filling: Filling) -> None:
     filling.queue(
         "limit.dlx",
         bodies[:2],
-        **{"x-max-length": 2, "x-overflow": "reject-publish-dlx", key: "refused", **LETTERS},
+        **{"x-max-length": 2, "x-overflow": "reject-publish-dlx", key: "refused", **TO_DLX},
     )
     filling.publish("limit.dlx", *bodies[:2])
     assert filling.is_refused("limit.dlx", bodies[2])
@@ -390,7 +390,7 @@ def dead_letters(filling: Filling) -> None:
     bodies = numbered("dead", 4)
     filling.queue("letters.rejected", bodies[:3])
     filling.channel.queue_bind("letters.rejected", "dlx", "dead.work")
-    filling.queue("dead.work", bodies[3:], **LETTERS)
+    filling.queue("dead.work", bodies[3:], **TO_DLX)
     headers = {"CC": ["nowhere"], "BCC": ["nowhere"], "n": 1}
     filling.publish("dead.work", bodies[0], expiration="3600000", headers=headers)
     filling.publish("dead.work", *bodies[1:])
@@ -432,7 +432,7 @@ def returns(filling: Filling) -> None:
         take(filling.holder(), queue, 1)
     filling.queue("letters.limit", [b"tired"])
     filling.channel.queue_bind("letters.limit", "dlx", "tired")
-    filling.queue("tired", x_queue_type="quorum", x_delivery_limit=1, **LETTERS)
+    filling.queue("tired", x_queue_type="quorum", x_delivery_limit=1, **TO_DLX)
     filling.publish("tired", b"tired")
     for _ in range(2):
         filling.channel.basic_nack(take(filling.channel, "tired", 1)[0], requeue=True)
@@ -591,11 +591,11 @@ def last_moments(filling: Filling) -> None:
     """What falls due while the broker is down: it expires, is released, may be tried again."""
     filling.queue("letters.expired", [b"expired 1", b"expired 2"])
     filling.channel.queue_bind("letters.expired", "dlx", "brief")
-    filling.queue("brief", x_message_ttl=SOON_MS, **LETTERS)
+    filling.queue("brief", x_message_ttl=SOON_MS, **TO_DLX)
     filling.publish("brief", b"expired 1", b"expired 2")
     filling.queue("letters.own", [b"expired 3"])
     filling.channel.queue_bind("letters.own", "dlx", "own")
-    filling.queue("own", **LETTERS)
+    filling.queue("own", **TO_DLX)
     filling.publish("own", b"expired 3", expiration=str(SOON_MS))
     filling.queue("released", [b"released"])
     filling.channel.queue_bind("released", "delay.typed", "soon.#")

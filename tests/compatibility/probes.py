@@ -85,7 +85,7 @@ def held(visit: Visit, exchange: str, key: str, count: int) -> None:
     assert answers == [True] * (DELAYED_MAX - count) + [False], (exchange, answers)
 
 
-def kept_letters(visit: Visit, exchange: str, count: int) -> None:
+def kept_dead_letters(visit: Visit, exchange: str, count: int) -> None:
     """Dead letters go on as soon as the exchange that they are for is there."""
     visit.channel.queue_declare("probe.letters")
     visit.channel.exchange_declare(exchange, "fanout")
@@ -93,7 +93,7 @@ def kept_letters(visit: Visit, exchange: str, count: int) -> None:
     settle(visit.broker, {("/", "probe.letters"): count})
 
 
-def refused_letter(visit: Visit, full: str, taken: str) -> None:
+def refused_dead_letter(visit: Visit, full: str, taken: str) -> None:
     """A dead letter goes to the target that had no room for it, and not again to the other."""
     before = visit.count(taken)
     visit.channel.queue_purge(full)
@@ -130,8 +130,8 @@ KINDS: Final[dict[str, Callable[..., None]]] = {
     "room": room,
     "dropping": dropping,
     "held": held,
-    "kept letters": kept_letters,
-    "refused letter": refused_letter,
+    "kept letters": kept_dead_letters,
+    "refused letter": refused_dead_letter,
     "offset": offset,
     "since": since,
 }

@@ -144,7 +144,7 @@ class Campaign:
 
     def _judge_specials(self, specials: Specials, chance: random.Random) -> list[str]:
         violations = specials.judge(self.broker.url, chance)
-        self.outcome.dead_letters = sum(each.died for each in specials.letters.values())
+        self.outcome.dead_letters = sum(each.died for each in specials.dead_letters.values())
         self.outcome.delayed = len(specials.delays.gone)
         self.outcome.repeats = specials.keys.repeats
         self.outcome.stream_offsets = len(specials.offsets.names)

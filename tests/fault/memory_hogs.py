@@ -46,7 +46,7 @@ SAMPLE_S: Final = 0.02
 CHUNK_BYTES: Final = 128_000
 # How long a hog pushes before it only holds what it has, and how long it tries where nobody reads.
 PUSH_S: Final = 5.0
-STUCK_S: Final = 0.5
+BLOCKED_S: Final = 0.5
 
 
 class Meter(threading.Thread):
@@ -95,7 +95,7 @@ class Attack:
     def push(self, client: RawClient, pieces: Iterable[bytes]) -> None:
         """Send pieces until the peer takes none for a while, or hangs up."""
         for piece in pieces:
-            if self.is_over or client.send_some(piece, STUCK_S) < len(piece):
+            if self.is_over or client.send_some(piece, BLOCKED_S) < len(piece):
                 return
 
     def client(self, *, channels: int = 1, frame_max: int | None = None) -> RawClient:
@@ -121,7 +121,7 @@ class Attack:
         batch *= max(1, min(count, MIB // len(body)))
         many = max(1, min(count, MIB // len(body)))
         for _ in range(max(1, count // many)):
-            if self.is_over or filler.send_some(batch, STUCK_S) < len(batch):
+            if self.is_over or filler.send_some(batch, BLOCKED_S) < len(batch):
                 return
 
 
@@ -207,7 +207,7 @@ def never_acked(attack: Attack) -> None:
     )
     client.send(method(1, amqp.Basic.Consume(queue=queue, consumer_tag="c")))
     filling.start()
-    client.wait_at_most(STUCK_S)
+    client.wait_at_most(BLOCKED_S)
     with suppress(TimeoutError):
         while not attack.is_over:
             client._fill()

@@ -118,14 +118,14 @@ def forget_delayed() -> None:
     DelayQueue.restore = lambda self, store_id, spans, delivered_lsn: None  # type: ignore[method-assign]
 
 
-def lose_letters() -> None:
+def lose_dead_letters() -> None:
     """What dies is gone."""
 
-    def bury(self: ClassicQueue, messages: list[Message], reason: DeadLetterReason) -> None:
+    def dead_letter(self: ClassicQueue, messages: list[Message], reason: DeadLetterReason) -> None:
         del reason
         self.drop(messages)
 
-    ClassicQueue.dead_letter = bury  # type: ignore[method-assign]
+    ClassicQueue.dead_letter = dead_letter  # type: ignore[method-assign]
 
 
 def lose_some() -> None:
@@ -183,7 +183,7 @@ BUGS: Final[dict[str, Callable[[], None]]] = {
     "split-turns": split_turns,
     "forget-keys": forget_keys,
     "forget-delayed": forget_delayed,
-    "lose-letters": lose_letters,
+    "lose-letters": lose_dead_letters,
     "lose-some": lose_some,
     "overtake": overtake,
     "forget-redelivered": forget_redelivered,

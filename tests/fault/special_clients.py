@@ -20,7 +20,7 @@ from pamqp.common import FieldTable
 
 from tests.fault.clients import Scene, padded
 from tests.fault.ledger import name_of
-from tests.fault.special_ledger import Delays, Keys, Letters, Offsets, Record
+from tests.fault.special_ledger import DeadLetters, Delays, Keys, Offsets, Record
 from tests.integration.raw_client import RawClient, method
 
 # Queues whose messages die, by their names; the dead of each are in NAME.dead.
@@ -216,9 +216,9 @@ class Rejector(Special):
     """Works off a queue badly: acks, rejects, requeues, holds."""
 
     kind = "rej"
-    _record: Letters
+    _record: DeadLetters
 
-    def __init__(self, scene: Scene, record: Letters, queue: str) -> None:
+    def __init__(self, scene: Scene, record: DeadLetters, queue: str) -> None:
         super().__init__(scene, record)
         self._queue = queue
 

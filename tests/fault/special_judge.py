@@ -27,7 +27,7 @@ from tests.fault.special_clients import (
     dead_of,
     repeat,
 )
-from tests.fault.special_ledger import Delays, Keys, Letters, Offsets, Record
+from tests.fault.special_ledger import DeadLetters, Delays, Keys, Offsets, Record
 from tests.integration.raw_client import RawClient
 
 LATE_S: Final = 5.0
@@ -66,14 +66,14 @@ class Specials:
     """The records, over all rounds of a campaign, and their judge."""
 
     def __init__(self, directory: Path) -> None:
-        self.letters = {queue: Letters(directory / f"{queue}.log") for queue in MORTAL}
+        self.dead_letters = {queue: DeadLetters(directory / f"{queue}.log") for queue in MORTAL}
         self.delays = Delays(directory / "delays.log")
         self.keys = Keys(directory / "keys.log")
         self.offsets = Offsets(directory / "offsets.log")
 
     def close(self) -> None:
         """Close the records."""
-        for record in (*self.letters.values(), self.delays, self.keys, self.offsets):
+        for record in (*self.dead_letters.values(), self.delays, self.keys, self.offsets):
             record.close()
 
     def clients(self, scene: Scene) -> tuple[Client, ...]:
@@ -88,12 +88,12 @@ class Specials:
 
     def rejector(self, scene: Scene, queue: str) -> Client:
         """One that lets the messages of this queue die."""
-        return Rejector(scene, self.letters[queue], queue)
+        return Rejector(scene, self.dead_letters[queue], queue)
 
     def judge(self, url: str, chance: random.Random) -> list[str]:
         """Read everything after a restart and compare; one line for each violation."""
         judges: tuple[Callable[[str, random.Random], list[str]], ...] = (
-            self._judge_letters,
+            self._judge_dead_letters,
             self._judge_keys,
             self._judge_stream,
             self._judge_delays,
@@ -109,15 +109,17 @@ class Specials:
                 violations.append(f"a definition is lost: {refusal}")
         return violations
 
-    def _judge_letters(self, url: str, chance: random.Random) -> list[str]:
+    def _judge_dead_letters(self, url: str, chance: random.Random) -> list[str]:
         return [
             f"{queue}: {what}"
             for queue in MORTAL
-            for what in self._judge_mortal(queue, self.letters[queue], url, chance)
+            for what in self._judge_mortal(queue, self.dead_letters[queue], url, chance)
         ]
 
     @staticmethod
-    def _judge_mortal(queue: str, record: Letters, url: str, chance: random.Random) -> list[str]:
+    def _judge_mortal(
+        queue: str, record: DeadLetters, url: str, chance: random.Random
+    ) -> list[str]:
         with opened(url, record, chance) as line, opened(url, record, chance) as grave:
             # What is out can neither die nor expire: the living are taken first, and held.
             work = [one.name for one in all_of(line, queue)]

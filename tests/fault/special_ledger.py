@@ -71,7 +71,7 @@ class Record:
             yield f"{place}: {len(unknown)} that nobody published: {some(unknown)}"
 
 
-class Letters(Record):
+class DeadLetters(Record):
     """A work queue with a delivery limit, and the queue of its dead letters."""
 
     def __init__(self, path: Path) -> None:
@@ -102,7 +102,7 @@ class Letters(Record):
         self, work: Sequence[bytes], dead: Mapping[bytes, str] | Sequence[bytes]
     ) -> list[str]:
         """What is wrong with what is in the two queues; `dead` with the reasons of death."""
-        alive, buried = set(work), set(dead)
+        alive, dead_lettered = set(work), set(dead)
         found = list(self.complaints)
         found += self._general("the work queue", work)
         found += self._general("the dead letters", list(dead))
@@ -113,12 +113,16 @@ class Letters(Record):
         perhaps = {n for n, (_, how) in self.settled.items() if how == "ack"}
         gone = surely["ack"] | self.gone
         wrong = {
-            "are in both queues": alive & buried,
-            "are in neither queue": (self.promised | self.dead) - perhaps - gone - alive - buried,
-            "had gone and are there": gone & (alive | buried),
-            "were dead and are not any more": (self.dead - gone) - buried,
-            "were rejected and are not dead": surely["reject"] - buried,
-            "are dead and were never delivered": buried - self.ever_received,
+            "are in both queues": alive & dead_lettered,
+            "are in neither queue": (self.promised | self.dead)
+            - perhaps
+            - gone
+            - alive
+            - dead_lettered,
+            "had gone and are there": gone & (alive | dead_lettered),
+            "were dead and are not any more": (self.dead - gone) - dead_lettered,
+            "were rejected and are not dead": surely["reject"] - dead_lettered,
+            "are dead and were never delivered": dead_lettered - self.ever_received,
         }
         if isinstance(dead, Mapping):
             expired = {name for name, reason in dead.items() if reason == "expired"}
@@ -130,17 +134,17 @@ class Letters(Record):
 
     def turn_page(self, work: Iterable[bytes], dead: Iterable[bytes], *, drained: bool) -> None:
         """Go on from what was found; `drained`: the dead letters were acked for sure."""
-        alive, buried = set(work), set(dead)
+        alive, dead_lettered = set(work), set(dead)
         # The judge has seen all of it, and what it has seen is a promise.
         self.ever_received |= alive
-        self.promised |= alive | buried
-        self.gone |= self.sent.keys() - alive - buried
+        self.promised |= alive | dead_lettered
+        self.gone |= self.sent.keys() - alive - dead_lettered
         self.promised -= self.gone
-        self.died += len(buried - self.dead)
-        self.dead = set() if drained else buried
+        self.died += len(dead_lettered - self.dead)
+        self.dead = set() if drained else dead_lettered
         if drained:
-            self.gone |= buried
-            self.promised -= buried
+            self.gone |= dead_lettered
+            self.promised -= dead_lettered
         self.settled.clear()
         self.next_life()
 

@@ -117,17 +117,17 @@ def swap_sectors(data: bytearray, offset: int) -> None:
     data[start : start + 2 * SECTOR] = two + one
 
 
-@pytest.mark.parametrize("spoil", [flip, zero_sectors, swap_sectors])
+@pytest.mark.parametrize("damage", [flip, zero_sectors, swap_sectors])
 @pytest.mark.parametrize("seed", [0, *MORE_SEEDS])
-def test_damage_in_the_middle_is_set_aside_and_the_rest_served(
-    stopped: BrokerProcess, spoil: Callable[[bytearray, int], None], seed: int
+def test_damage_in_the_middle_is_quarantined_and_the_rest_served(
+    stopped: BrokerProcess, damage: Callable[[bytearray, int], None], seed: int
 ) -> None:
     chance = random.Random(seed)
     files = segments(stopped)
     assert len(files) >= 4
     target = files[chance.randrange(1, len(files) - 2)]
     data = bytearray(target.read_bytes())
-    spoil(data, chance.randrange(SEGMENT // 4, SEGMENT // 2))
+    damage(data, chance.randrange(SEGMENT // 4, SEGMENT // 2))
     target.write_bytes(data)
     before = len(stopped.output())
     stopped.start()
@@ -275,7 +275,7 @@ def test_the_newest_segment_is_missed_after_a_kill(stopped: BrokerProcess) -> No
     assert_it_works_on(stopped, contents(stopped))
 
 
-def test_damage_that_no_start_has_read_ends_the_broker_and_is_set_aside_by_the_next(
+def test_damage_that_no_start_has_read_ends_the_broker_and_is_quarantined_by_the_next(
     stopped: BrokerProcess, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     flags = ("--segment-size-bytes", str(SEGMENT), "--recovery-read-bytes", "0")

@@ -38,7 +38,7 @@ def _ours(referee_url: str | None) -> None:
 
 
 def killed_at_write(
-    place: Path, when: int, *, only_letters: bool = False, program: str = "vouchmq"
+    place: Path, when: int, *, only_dead_letters: bool = False, program: str = "vouchmq"
 ) -> list[str]:
     """The violations after a kill at the n-th write under load."""
     place.mkdir()
@@ -53,7 +53,7 @@ def killed_at_write(
     def who(scene: Scene) -> tuple[Client, ...]:
         return (
             (specials.rejector(scene, "special.plain"),)
-            if only_letters
+            if only_dead_letters
             else specials.clients(scene)
         )
 
@@ -83,7 +83,7 @@ def test_a_dead_letter_in_two_blocks_is_caught(
     found: list[str] = []
     for when in range(60, 76):
         found = killed_at_write(
-            tmp_path / str(when), when, only_letters=True, program="tests.fault.planted"
+            tmp_path / str(when), when, only_dead_letters=True, program="tests.fault.planted"
         )
         if found:
             break

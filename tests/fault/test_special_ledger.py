@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.special_ledger import Delays, Keys, Letters, Offsets
+from tests.fault.special_ledger import DeadLetters, Delays, Keys, Offsets
 
 NOW = 1000.0
 
@@ -21,9 +21,9 @@ def names(*numbers: int) -> list[bytes]:
 
 
 @pytest.fixture
-def letters(tmp_path: Path) -> Iterator[Letters]:
+def dead_letters(tmp_path: Path) -> Iterator[DeadLetters]:
     """1 acked and 2 rejected for sure, 3 acked and 4 rejected perhaps, 5 held, 6 unconfirmed."""
-    record = Letters(tmp_path / "letters.log")
+    record = DeadLetters(tmp_path / "letters.log")
     for name in names(1, 2, 3, 4, 5):
         record.sending(name)
         record.received(name)
@@ -49,8 +49,10 @@ def letters(tmp_path: Path) -> Iterator[Letters]:
         (names(7), names(2, 3, 4, 5)),
     ],
 )
-def test_letters_that_may_be(letters: Letters, work: list[bytes], dead: list[bytes]) -> None:
-    assert letters.judge(work, dead) == []
+def test_dead_letters_that_may_be(
+    dead_letters: DeadLetters, work: list[bytes], dead: list[bytes]
+) -> None:
+    assert dead_letters.judge(work, dead) == []
 
 
 @pytest.mark.parametrize(
@@ -68,39 +70,39 @@ def test_letters_that_may_be(letters: Letters, work: list[bytes], dead: list[byt
         (names(5, 7, 9), names(2, 4), "nobody published"),
     ],
 )
-def test_letters_that_may_not_be(
-    letters: Letters, work: list[bytes], dead: list[bytes], sign: str
+def test_dead_letters_that_may_not_be(
+    dead_letters: DeadLetters, work: list[bytes], dead: list[bytes], sign: str
 ) -> None:
-    assert any(sign in what for what in letters.judge(work, dead))
+    assert any(sign in what for what in dead_letters.judge(work, dead))
 
 
-def test_a_dead_letter_stays_dead(letters: Letters) -> None:
-    letters.turn_page(names(5, 7), names(2, 4), drained=False)
-    assert letters.died == 2
-    assert letters.judge(names(7), names(2, 4, 5)) == []
-    assert any("not any more" in what for what in letters.judge(names(4, 5, 7), names(2)))
-    assert any("neither" in what for what in letters.judge(names(5, 7), names(2)))
+def test_a_dead_letter_stays_dead(dead_letters: DeadLetters) -> None:
+    dead_letters.turn_page(names(5, 7), names(2, 4), drained=False)
+    assert dead_letters.died == 2
+    assert dead_letters.judge(names(7), names(2, 4, 5)) == []
+    assert any("not any more" in what for what in dead_letters.judge(names(4, 5, 7), names(2)))
+    assert any("neither" in what for what in dead_letters.judge(names(5, 7), names(2)))
     # 3 and 6 were not there, so they never come back.
-    assert any("had gone" in what for what in letters.judge(names(3, 5, 7), names(2, 4)))
-    letters.received(b"p:4")
-    assert any("was dead" in what for what in letters.judge(names(5, 7), names(2, 4)))
-    letters.turn_page(names(5, 7), names(2, 4), drained=True)
-    assert letters.judge(names(5, 7), []) == []
-    assert any("had gone" in what for what in letters.judge(names(5, 7), names(2)))
+    assert any("had gone" in what for what in dead_letters.judge(names(3, 5, 7), names(2, 4)))
+    dead_letters.received(b"p:4")
+    assert any("was dead" in what for what in dead_letters.judge(names(5, 7), names(2, 4)))
+    dead_letters.turn_page(names(5, 7), names(2, 4), drained=True)
+    assert dead_letters.judge(names(5, 7), []) == []
+    assert any("had gone" in what for what in dead_letters.judge(names(5, 7), names(2)))
 
 
-def test_reasons_of_death_and_settled_letters(letters: Letters) -> None:
+def test_reasons_of_death_and_settled_dead_letters(dead_letters: DeadLetters) -> None:
     reasons = {b"p:2": "rejected", b"p:4": "rejected", b"p:5": "rejected"}
-    assert any("said to be rejected: p:5" in what for what in letters.judge(names(7), reasons))
+    assert any("said to be rejected: p:5" in what for what in dead_letters.judge(names(7), reasons))
     reasons[b"p:5"] = "delivery_limit"
-    assert letters.judge(names(7), reasons) == []
+    assert dead_letters.judge(names(7), reasons) == []
     # Who has never been delivered may be old, but cannot have come back.
-    assert letters.judge([], {**reasons, b"p:7": "expired"}) == []
-    assert any("never" in what for what in letters.judge([], {**reasons, b"p:7": "rejected"}))
-    letters.received(b"p:3")
-    assert any("after it was settled" in what for what in letters.judge(names(7), reasons))
-    letters.refused([b"p:6"])
-    assert any("was nacked" in what for what in letters.judge(names(7), reasons))
+    assert dead_letters.judge([], {**reasons, b"p:7": "expired"}) == []
+    assert any("never" in what for what in dead_letters.judge([], {**reasons, b"p:7": "rejected"}))
+    dead_letters.received(b"p:3")
+    assert any("after it was settled" in what for what in dead_letters.judge(names(7), reasons))
+    dead_letters.refused([b"p:6"])
+    assert any("was nacked" in what for what in dead_letters.judge(names(7), reasons))
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ async def load(
             await call(setup.queue_declare, queue, durable=True)
             await call(setup.queue_bind, queue, FAN)
     async with connected(broker.url) as one, connected(broker.url) as two:
-        names = [f"{letter}{generation}" for letter in "pqr"]
+        names = [f"{dead_letter}{generation}" for dead_letter in "pqr"]
         work = [
             asyncio.create_task(Publisher(name, plan, records).run(await open_channel(side)))
             for name, side in zip(names, (one, one, two), strict=True)

@@ -349,7 +349,7 @@ def test_a_restart_of_a_restart_adds_and_loses_nothing(own_broker: BrokerProcess
         assert drain(connection.channel(), "again") == expected
 
 
-def test_starts_without_traffic_do_not_pile_up_files(own_broker: BrokerProcess) -> None:
+def test_starts_without_traffic_do_not_accumulate_files(own_broker: BrokerProcess) -> None:
     with blocking(own_broker) as connection:
         connection.channel().queue_declare("kept", durable=True)
     for _ in range(4):

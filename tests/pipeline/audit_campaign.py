@@ -139,12 +139,12 @@ class Load:
             tags = [delivery[0] for delivery in deliveries]
             if no_ack or not tags:
                 continue
-            fate = chance.random()
-            if fate < 0.10:
+            drawn = chance.random()
+            if drawn < 0.10:
                 channel.nack(tags.pop(), requeue=True)
-            elif fate < 0.14 and queue == "audited.dying":
+            elif drawn < 0.14 and queue == "audited.dying":
                 channel.nack(tags.pop(), requeue=False)
-            elif fate < 0.15:
+            elif drawn < 0.15:
                 # Away with all that is unacked: it goes back into the queue.
                 channel.connection.close()
                 return False

@@ -147,8 +147,8 @@ def with_findings() -> Made:
         ("expired", "dlx", 180),
         ("maxlen", "", 9),
     ):
-        letters = {"hour": BEGAN, "why": why, "target": target, "count": count}
-        made.add("dead_letters", where | letters)
+        dead_letters = {"hour": BEGAN, "why": why, "target": target, "count": count}
+        made.add("dead_letters", where | dead_letters)
     return made
 
 

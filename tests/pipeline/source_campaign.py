@@ -57,7 +57,7 @@ NEVER_TWICE = ("queue+seq", "spool+seq", "spool+messageId")
 TARGETS = ("source", "jvm", "driver", "worker", "broker", "all")
 
 
-class Stuck(Exception):  # noqa: N818 - what happened
+class Stalled(Exception):  # noqa: N818 - what happened
     """Something did not happen in time; the text says what."""
 
 
@@ -380,7 +380,9 @@ def _wait(is_so: Callable[[], bool], what: str, job: Job, pause_s: float = 0.05)
             job.start()
         if time.monotonic() > deadline:
             tail = (job.work / "output.log").read_text(errors="replace")[-3000:]
-            raise Stuck(f"{what} in {STEP_LIMIT_S:.0f} s; failures: {job.failures()[-2:]}\n{tail}")
+            raise Stalled(
+                f"{what} in {STEP_LIMIT_S:.0f} s; failures: {job.failures()[-2:]}\n{tail}"
+            )
         time.sleep(pause_s)
 
 

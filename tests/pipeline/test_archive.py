@@ -349,7 +349,7 @@ def test_files_of_one_name_are_all_replayed(
         connection.channel().delete(queue)
 
 
-def test_an_archive_in_a_directory_with_odd_letters(
+def test_an_archive_in_a_directory_with_odd_characters(
     spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, tmp_path: Path
 ) -> None:
     queue, back = fresh("queue"), fresh("queue")

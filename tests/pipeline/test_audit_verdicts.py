@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.ledger_reader import seal_faults
 from tests.pipeline.audit_reference import Reference
-from tests.pipeline.worlds import Event, Order, World, spoil, write_files, write_sealed
+from tests.pipeline.worlds import Event, Order, World, damage, write_files, write_sealed
 from vouchmq.spark.audit import audit, incremental, summary_text
 from vouchmq.spark.audit.lines import LedgerError
 from vouchmq.spark.audit.result import Job, Result
@@ -71,7 +71,7 @@ def ledgers(examples: Sequence[tuple[list[Order], list[Order]]]) -> list[list[Ev
     for number, (orders, faults) in enumerate(examples):
         world = World(f"broker-{number:03d}")
         world.follow(orders)
-        lines = spoil(world.lines, faults)
+        lines = damage(world.lines, faults)
         if lines:
             made.append(lines)
     return made
@@ -84,7 +84,7 @@ def forgetful(count: int) -> list[list[Event]]:
         chance = random.Random(number)
         world = World(f"forgetful-{number:03d}")
         world.follow([_order(chance, 100, 20, 20) for _ in range(300)])
-        made.append(spoil(world.lines, [(14, chance.randrange(1000), 0)]))
+        made.append(damage(world.lines, [(14, chance.randrange(1000), 0)]))
     return made
 
 

@@ -116,12 +116,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "spark.connect.grpc.binding.port": str(port),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
-    home = Path(pyspark.__file__).parent
+    spark_home = Path(pyspark.__file__).parent
     log = directory / "server.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                str(home / "bin" / "spark-submit"),
+                str(spark_home / "bin" / "spark-submit"),
                 *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer"),
                 *(word for pair in configured.items() for word in ("--conf", "=".join(pair))),
                 "spark-internal",
@@ -129,7 +129,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             cwd=directory,
             env={
                 **clean_environment(),
-                "SPARK_HOME": str(home),
+                "SPARK_HOME": str(spark_home),
                 "PYTHONPATH": str(PROJECT),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",

@@ -241,7 +241,7 @@ def plain(tag: int, body: bytes = b"x", raw: bytes = b"\0\0") -> Delivery:
     return (tag, False, "", "q", raw, body)
 
 
-class TestLane:
+class TestQueueChannel:
     @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.randoms())
     def test_acks_settle_exactly_what_they_should(self, sizes: list[int], chance: Any) -> None:
         """A model of a channel takes the acks: each tag once, and no other one."""

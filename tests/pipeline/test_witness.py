@@ -45,7 +45,7 @@ def states(result: WitnessResult, spark: SparkSession) -> dict[str, str]:
     return {row["m"]: row["state"] for row in rows}
 
 
-def test_each_story_has_its_state(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_message_has_its_state(spark: SparkSession, tmp_path: Path) -> None:
     with Witness(tmp_path / "in", "publisher") as publisher:
         told = ("good", "lost", "left", "back", "refused", "nobody knows", "twice", "again")
         publisher.sent(told, "q")
@@ -83,7 +83,7 @@ def test_each_story_has_its_state(spark: SparkSession, tmp_path: Path) -> None:
     assert len(result.summary()) <= 10
 
 
-def story(chance: random.Random, message_id: str) -> list[Line]:
+def random_lines(chance: random.Random, message_id: str) -> list[Line]:
     """Anything that could be written of one message, likely or not."""
     events = [*witness.EVENTS, "sent", "confirmed", "received", "received"]
     count = chance.choice((1, 2, 3, 4, 6))
@@ -104,11 +104,11 @@ def story(chance: random.Random, message_id: str) -> list[Line]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_stories_are_judged_as_the_reference_does(
+def test_random_messages_are_judged_as_the_reference_does(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    lines = [each for number in range(1500) for each in story(chance, f"m{number}")]
+    lines = [each for number in range(1500) for each in random_lines(chance, f"m{number}")]
     chance.shuffle(lines)
     if seed % 2:
         # A queue was found empty in the middle of it all.

@@ -10,7 +10,7 @@ Line = dict[str, Any]
 
 
 @dataclass
-class Story:
+class MessageLines:
     """All lines of one message."""
 
     events: list[Line] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Story:
     @property
     def came_after_ack(self) -> bool:
         for queue in {each["k"] for each in self.events}:
-            here = Story([each for each in self.events if each["k"] == queue])
+            here = MessageLines([each for each in self.events if each["k"] == queue])
             acks, taken = here.times("acked"), here.times("received", "drained")
             if acks and taken and max(taken) > min(acks):
                 return True
@@ -76,17 +76,17 @@ def judge(lines: Iterable[Line]) -> tuple[dict[str, str], set[tuple[str, str]]]:
         (each["w"], each.get("o"), each["n"]) if each.get("n") is not None else id(each): each
         for each in lines
     }
-    stories: dict[str, Story] = {}
+    messages: dict[str, MessageLines] = {}
     numbers: dict[tuple[str, int], set[int]] = {}
     emptied: int | None = None
     for each in once.values():
         if each.get("n") is not None:
             numbers.setdefault((each["w"], each["o"]), set()).add(each["n"])
         if each["m"]:
-            stories.setdefault(each["m"], Story()).events.append(each)
+            messages.setdefault(each["m"], MessageLines()).events.append(each)
         elif each["e"] == "drained":
             emptied = max(emptied or 0, each["t"])
     is_complete = all(max(seen) + 1 == len(seen) for seen in numbers.values())
-    states = {m: story.state(emptied, is_complete=is_complete) for m, story in stories.items()}
-    found = {(kind, m) for m, story in stories.items() for kind in story.findings(states[m])}
+    states = {m: message.state(emptied, is_complete=is_complete) for m, message in messages.items()}
+    found = {(kind, m) for m, message in messages.items() for kind in message.findings(states[m])}
     return states, found

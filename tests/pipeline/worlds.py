@@ -376,7 +376,7 @@ _WAYS: Final[tuple[tuple[str, ...], ...]] = (
 """Kinds of lines that a fault is about."""
 
 
-def spoil(lines: Sequence[Event], faults: Iterable[Order]) -> list[Event]:
+def damage(lines: Sequence[Event], faults: Iterable[Order]) -> list[Event]:
     """The lines after these faults: some of a broker that lies, some of a ledger that lacks."""
     found = [copy.deepcopy(line) for line in lines]
     for kind, where, x in faults:

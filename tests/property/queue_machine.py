@@ -37,33 +37,33 @@ class QueueMachine(RuleBasedStateMachine):
 
     # The model
 
-    def next_outlet(self) -> FakeConsumer | None:
+    def next_consumer(self) -> FakeConsumer | None:
         """CONS-10, CONS-20: highest priority with room, then longest not served."""
         head: Message = (b"", b"", 0, 0)
-        able = [outlet for outlet in self.served_order if self.room(outlet) > 0]
-        assert all(outlet.capacity(head) > 0 for outlet in able)
-        return max(able, key=lambda outlet: outlet.priority, default=None)
+        able = [consumer for consumer in self.served_order if self.room(consumer) > 0]
+        assert all(consumer.capacity(head) > 0 for consumer in able)
+        return max(able, key=lambda consumer: consumer.priority, default=None)
 
-    def room(self, outlet: FakeConsumer) -> int:
-        rooms = [outlet.left, outlet.shared.left if outlet.shared else None]
+    def room(self, consumer: FakeConsumer) -> int:
+        rooms = [consumer.left, consumer.shared.left if consumer.shared else None]
         return min((room for room in rooms if room is not None), default=1 << 30)
 
     def deal(self) -> dict[str, list[tuple[int, bool]]]:
         """What every outlet must be served by a dispatch."""
-        lefts = {outlet.name: outlet.left for outlet in self.served_order}
+        lefts = {consumer.name: consumer.left for consumer in self.served_order}
         shared_left = self.shared.left
         dealt: dict[str, list[tuple[int, bool]]] = {name: [] for name in lefts}
-        while self.ready and (outlet := self.next_outlet()) is not None:
+        while self.ready and (consumer := self.next_consumer()) is not None:
             seq = self.ready.pop(0)
-            dealt[outlet.name].append((seq, seq in self.delivered))
-            self.served_order.remove(outlet)
-            self.served_order.append(outlet)
-            if outlet.left is not None:
-                outlet.left -= 1
-            if outlet.shared is not None and outlet.shared.left is not None:
-                outlet.shared.left -= 1
-        for outlet in self.served_order:
-            outlet.left = lefts[outlet.name]
+            dealt[consumer.name].append((seq, seq in self.delivered))
+            self.served_order.remove(consumer)
+            self.served_order.append(consumer)
+            if consumer.left is not None:
+                consumer.left -= 1
+            if consumer.shared is not None and consumer.shared.left is not None:
+                consumer.shared.left -= 1
+        for consumer in self.served_order:
+            consumer.left = lefts[consumer.name]
         self.shared.left = shared_left
         return dealt
 
@@ -115,27 +115,27 @@ class QueueMachine(RuleBasedStateMachine):
     def consume(self, left: int | None, priority: int, choice: float) -> None:
         self.consumer_number += 1
         kind = self.kinds[int(choice * len(self.kinds))]
-        outlet = self.stage.consume(
+        consumer = self.stage.consume(
             str(self.consumer_number),
             None if kind == "no_ack" else left,
             priority=priority,
             no_ack=kind == "no_ack",
             shared=self.shared if kind == "shared" else None,
         )
-        self.served_order.append(outlet)
+        self.served_order.append(consumer)
 
     @precondition(lambda self: self.served_order)
     @rule(place=places)
     def cancel(self, place: float) -> None:
-        outlet = self.served_order.pop(int(place * len(self.served_order)))
-        self.stage.queue.remove_consumer(outlet)
+        consumer = self.served_order.pop(int(place * len(self.served_order)))
+        self.stage.queue.remove_consumer(consumer)
 
     @precondition(lambda self: self.served_order)
     @rule(place=places, left=st.sampled_from([0, 1, 3, 8]), shared=st.integers(0, 6))
     def give_room(self, place: float, left: int, shared: int) -> None:
-        outlet = self.served_order[int(place * len(self.served_order))]
-        if outlet.left is not None:
-            outlet.give(left)
+        consumer = self.served_order[int(place * len(self.served_order))]
+        if consumer.left is not None:
+            consumer.give(left)
         self.shared.left = shared
         for each in self.served_order:
             if each.shared is not None:
@@ -149,18 +149,18 @@ class QueueMachine(RuleBasedStateMachine):
     @rule()
     def dispatch(self) -> None:
         asked = bool(self.stage.turn.asked)
-        before = {outlet.name: len(outlet.served) for outlet in self.served_order}
-        held = {outlet.name: len(outlet.held) for outlet in self.served_order}
-        dealt = self.deal() if asked else {outlet.name: [] for outlet in self.served_order}
+        before = {consumer.name: len(consumer.served) for consumer in self.served_order}
+        held = {consumer.name: len(consumer.held) for consumer in self.served_order}
+        dealt = self.deal() if asked else {consumer.name: [] for consumer in self.served_order}
         self.stage.turn.run()
-        for outlet in self.served_order:
-            mine = outlet.served[before[outlet.name] :]
-            assert mine == dealt[outlet.name]
+        for consumer in self.served_order:
+            mine = consumer.served[before[consumer.name] :]
+            assert mine == dealt[consumer.name]
             self.delivered |= {seq for seq, _ in mine}
-            for message in outlet.held[held[outlet.name] :]:
-                self.unacked[message[2]] = (message, outlet)
+            for message in consumer.held[held[consumer.name] :]:
+                self.unacked[message[2]] = (message, consumer)
                 self.marked.add(message[2])
-            if outlet.no_ack:
+            if consumer.no_ack:
                 self.stored -= {seq for seq, _ in mine}
 
     @rule(no_ack=st.booleans())
@@ -190,10 +190,10 @@ class QueueMachine(RuleBasedStateMachine):
             if not self.unacked:
                 break
             seq = sorted(self.unacked)[int(place * len(self.unacked))]
-            message, outlet = self.unacked.pop(seq)
+            message, consumer = self.unacked.pop(seq)
             taken.append(message)
-            if outlet is not None and outlet.left is not None:
-                outlet.give(outlet.left + 1)
+            if consumer is not None and consumer.left is not None:
+                consumer.give(consumer.left + 1)
         if requeue:
             self.stage.queue.requeue(taken, Outcome.NACKED)
             self.ready = sorted(self.ready + [message[2] for message in taken])
@@ -229,7 +229,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_with_room_is_forgotten(self) -> None:
         """A queue with ready messages and room somewhere has asked for its turn."""
-        if self.ready and self.next_outlet() is not None:
+        if self.ready and self.next_consumer() is not None:
             assert self.stage.turn.asked
 
     @invariant()

@@ -15,7 +15,7 @@ from vouchmq.server.ledger.recorder import QueueEventRecorder
 
 @pytest.mark.parametrize("is_rough", [False, True])
 @pytest.mark.parametrize("first", [0, 5])
-def test_every_copy_has_the_fate_that_its_queue_says(first: int, is_rough: bool) -> None:
+def test_every_copy_has_the_outcome_that_its_queue_says(first: int, is_rough: bool) -> None:
     kinds: set[str] = set()
     for seed in range(first, first + 5):
         outcome = history.run_ledger(7000 + seed, is_rough=is_rough)

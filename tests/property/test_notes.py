@@ -43,17 +43,17 @@ class NotesMachine(RuleBasedStateMachine):
         )
         if self.is_owner:
             self.journal.ask(Owner(list, lambda scope, key: self.notes.get((scope, key))))
-        self.compactor = Compactor(self.journal, self.spoiled)
+        self.compactor = Compactor(self.journal, self.corrupted)
         self.commit = GroupCommit(
             self.journal,
             SyncInline(),
             on_synced=lambda _: None,
-            on_failed=lambda number: self.spoiled("sync", str(number)),
+            on_failed=lambda number: self.corrupted("sync", str(number)),
             clock=lambda: 0.0,
         )
         return recovered.notes
 
-    def spoiled(self, name: str, why: str) -> None:
+    def corrupted(self, name: str, why: str) -> None:
         raise AssertionError(f"{name}: {why}")
 
     @rule(scope=_scope, key=_key, value=_value)

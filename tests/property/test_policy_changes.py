@@ -20,7 +20,7 @@ from vouchmq.server.broker.policy.policies import Policy
 
 PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 RETRIES = {"delayed-retry-type": "all", "delayed-retry-min": 100}
-LETTERS = {"dead-letter-exchange": "", "dead-letter-routing-key": "grave"}
+DEAD_LETTERED = {"dead-letter-exchange": "", "dead-letter-routing-key": "grave"}
 definitions = st.sampled_from(
     [
         {"max-length": 1000},
@@ -29,8 +29,8 @@ definitions = st.sampled_from(
         {"message-ttl": 3_600_000, "expires": 7_200_000},
         *(RETRIES, RETRIES, RETRIES),
         RETRIES | {"delivery-limit": 50, "message-ttl": 3_600_000},
-        LETTERS,
-        LETTERS | {"dead-letter-strategy": "at-least-once", "max-length-bytes": 100_000},
+        DEAD_LETTERED,
+        DEAD_LETTERED | {"dead-letter-strategy": "at-least-once", "max-length-bytes": 100_000},
         {"delivery-limit": 50},
         {"delivery-limit": -1, "consumer-timeout": 3_600_000},
     ]
@@ -66,7 +66,7 @@ class Stage:
         client.open()
         return client
 
-    def govern(self, definition: dict[str, object] | None) -> None:
+    def set_policy(self, definition: dict[str, object] | None) -> None:
         policy_engine = self.world.vhost.policy_engine
         if definition is None:
             policy_engine.delete_policy("p")
@@ -139,7 +139,7 @@ def test_nothing_is_lost_while_policies_change(
 ) -> None:
     stage = Stage()
     for definition, work, seconds, is_cut in changes:
-        stage.govern(definition)
+        stage.set_policy(definition)
         stage.publish(2)
         for outcome in work:
             stage.take(outcome)

@@ -12,7 +12,7 @@ from tests.property.field_tables import tables
 from vouchmq.protocol.errors import FrameError
 from vouchmq.protocol.fields import Table, encode_table
 from vouchmq.protocol.properties import (
-    CARE,
+    EXAMINE,
     HEADERS,
     PERSISTENT,
     Properties,
@@ -84,7 +84,7 @@ def expected_mode(view: Properties) -> int:
     )
     return (
         (PERSISTENT if view.delivery_mode == 2 else 0)
-        | (CARE if examined else 0)
+        | (EXAMINE if examined else 0)
         | (HEADERS if table is not None else 0)
     )
 
@@ -130,7 +130,7 @@ def test_pamqp_sees_the_same_where_it_can(properties: dict[int, bytes]) -> None:
         or theirs.reply_to == "amq.rabbitmq.reply-to"
         or bool({"CC", "BCC"} & (theirs.headers or {}).keys())
     )
-    assert examined == bool(mode & CARE)
+    assert examined == bool(mode & EXAMINE)
     for name in ("content_type", "correlation_id", "reply_to", "expiration", "message_id"):
         assert getattr(theirs, name) == getattr(view, name)
 

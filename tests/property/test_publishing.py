@@ -67,7 +67,7 @@ class Sent:
         return commands.Basic.Properties(delivery_mode=mode, headers=found or None)
 
 
-class Story:
+class History:
     """One broker and what should be there."""
 
     def __init__(self, seed: int) -> None:
@@ -285,7 +285,7 @@ class Story:
 @pytest.mark.parametrize("seed", range(60))
 def test_a_run_goes_where_each_of_its_messages_would(seed: int) -> None:
     """EXCH-30, EXCH-60, PUB-10, PUB-20, DUP-07, DUP-08, DUP-11, TX-09."""
-    story = Story(seed)
+    history = History(seed)
     for _ in range(STEPS):
-        story.step()
-    story.check_definitions()
+        history.step()
+    history.check_definitions()

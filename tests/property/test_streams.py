@@ -32,7 +32,7 @@ class Follower:
     tags: list[int] = field(default_factory=list)
 
 
-class Story:
+class History:
     """One broker's lives."""
 
     def __init__(self, seed: int) -> None:
@@ -187,12 +187,12 @@ class Story:
 @pytest.mark.parametrize("seed", range(24))
 def test_offsets_mean_one_message_for_good(seed: int) -> None:
     """STREAM-02, STREAM-03, STREAM-15, STREAM-16, STREAM-21, STREAM-23, CONF-12."""
-    story = Story(seed)
+    history = History(seed)
     for _ in range(STEPS):
-        story.step()
-    story.check()
-    story.cut()
-    story.check()
+        history.step()
+    history.check()
+    history.cut()
+    history.check()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -204,16 +204,16 @@ def test_whoever_lags_goes_on_within_a_few_turns(
     most, slice_size = draw.choice(((8, 2), (6, 3), (5, 5)))
     monkeypatch.setattr(vouchmq.server.broker.streams.stream, "TURN_MESSAGES", most)
     monkeypatch.setattr(vouchmq.server.broker.streams.stream, "SLICE_MESSAGES", slice_size)
-    story = Story(seed)
-    story.is_limited = False
+    history = History(seed)
+    history.is_limited = False
     declared = commands.Queue.Declare(
         queue="long", durable=True, arguments={"x-queue-type": "stream"}
     )
-    story.publisher.ask(1, declared)
+    history.publisher.ask(1, declared)
     bodies = [b"%d" % number for number in range(60)]
-    story.publisher.send(*(wire.publish(1, "long", body, wire.persistent()) for body in bodies))
-    story.world.sync()
-    readers = [story.world.connect() for _ in range(draw.randint(3, 9))]
+    history.publisher.send(*(wire.publish(1, "long", body, wire.persistent()) for body in bodies))
+    history.world.sync()
+    readers = [history.world.connect() for _ in range(draw.randint(3, 9))]
     for reader in readers:
         reader.open()
         reader.qos(1000)
@@ -222,8 +222,8 @@ def test_whoever_lags_goes_on_within_a_few_turns(
         reader.method(1, commands.Basic.Consume(queue="long", arguments=table))  # type: ignore[arg-type]
     seen: list[list[bytes]] = [[] for _ in readers]
     waits = [0] * len(readers)
-    while story.world.scheduled:
-        story.world.run_turn()
+    while history.world.scheduled:
+        history.world.run_turn()
         for at, reader in enumerate(readers):
             octets, reader.octets = bytes(reader.octets), bytearray()
             came = [what.body for _, what in wire.hear(octets) if isinstance(what, wire.Content)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from tests.simulation.crashes import number_in
-from tests.simulation.feature_listing import Listing, Place, classic, stuck_messages, stuck_of
+from tests.simulation.feature_listing import Listing, Place, classic, pending_messages, pending_of
 from tests.simulation.ledger import Violation, shown
 from vouchmq.protocol.contents import property_block
 from vouchmq.protocol.fields import as_integer, as_text, decode_shortstr
@@ -306,7 +306,7 @@ class Books:
         """What is ready goes."""
         name = queue.spec.name
         listing = self._world.listing()
-        stays = {*listing.aside[name], *listing.unacked[name], *listing.kept[name]}
+        stays = {*listing.parked[name], *listing.unacked[name], *listing.kept[name]}
         for place in [p for p in self.copies if p[0] == name]:
             self.copies[place].has_key = False
             if place[1] not in stays:
@@ -329,8 +329,8 @@ class Books:
     ) -> Iterator[None]:
         """Messages die: for a reason that is true, and into the targets that take them."""
         frame = Frame("burying", queue, reason.value)
-        letters = queue.feature(DeadLetters)
-        is_safe = letters is not None and letters.pending is not None
+        dead_letters = queue.feature(DeadLetters)
+        is_safe = dead_letters is not None and dead_letters.pending is not None
         wanted: dict[Place, set[str]] = {}
         for message in messages:
             copy = self._of(queue, message)
@@ -348,7 +348,7 @@ class Books:
         self._stack.pop()
         for copies in frame.sources.values():
             for copy in copies:
-                if is_safe and copy.place[1] not in stuck_of(queue):
+                if is_safe and copy.place[1] not in pending_of(queue):
                     self._pop(copy.place)
                     self._check_all_took(queue, copy, wanted[copy.place], wanted[copy.place])
                 elif not is_safe and len(copies) == 1:
@@ -360,21 +360,21 @@ class Books:
         returns = queue.feature(Redelivery)
         if returns is not None and returns.parked.is_due:
             self.returned_to.add(queue.spec.name)  # a delayed one comes back by itself
-        if not stuck_of(queue):
+        if not pending_of(queue):
             yield
             return
         frame = Frame("trying", queue)
         targets = {
             message[2]: self._targets(queue, self._of(queue, message), message)
-            for message in stuck_messages(queue)
+            for message in pending_messages(queue)
         }
-        before = [self.copies[queue.spec.name, seq] for seq in sorted(stuck_of(queue))]
+        before = [self.copies[queue.spec.name, seq] for seq in sorted(pending_of(queue))]
         for copy in before:
             frame.sources[copy.number].append(copy)
         self._stack.append(frame)
         yield
         self._stack.pop()
-        left = stuck_of(queue)
+        left = pending_of(queue)
         for copy in before:
             if copy.place[1] not in left and copy.place in self.copies:
                 self._pop(copy.place)
@@ -448,9 +448,7 @@ class Books:
     def _check_unwanted(self, queue: Queue, copy: Copy, message: Message) -> None:
         """LEN-04: what a consumer waits for is theirs, unless something has come back (LEN-06)."""
         is_first = copy.place[0] not in self.returned_to and self.unserved == copy.place[0]
-        waits = any(
-            outlet.capacity(message) > 0 for outlet in classic(queue).subscribers.everybody()
-        )
+        waits = any(port.capacity(message) > 0 for port in classic(queue).subscribers.everybody())
         if is_first and waits and classic(queue).subscribers.single_active is None:
             raise Violation(f"{copy.number} was dropped in {copy.place[0]}, and wanted (LEN-04)")
 
@@ -514,7 +512,7 @@ class Books:
                 if message[2] & 1 and place not in self.copies and place in self.archive:
                     self.copies[place] = self.archive[place]
         for name, queue in self._world.vhost.queues.items():
-            for seq, taken_by in stuck_of(queue).items():
+            for seq, taken_by in pending_of(queue).items():
                 place = (name, seq)
                 if place not in self.copies:
                     self.copies[place] = self.archive[place]
@@ -565,9 +563,7 @@ class Books:
             if other.count:
                 raise Violation(f"{queue.spec.name} has something of a higher level (PRIO-08)")
 
-    def handed_out(
-        self, queue: Queue, outlet: ConsumerPort, batch: list[Message], mark: int
-    ) -> None:
+    def handed_out(self, queue: Queue, port: ConsumerPort, batch: list[Message], mark: int) -> None:
         """A batch goes to a consumer."""
         name = queue.spec.name
         for message in batch:
@@ -576,11 +572,11 @@ class Books:
         if single is None or not batch:
             return
         before = self._served.get(name)
-        if before is not None and before is not outlet:
+        if before is not None and before is not port:
             is_there = before in classic(queue).subscribers.everybody()
             if is_there and before.has_outstanding:
                 raise Violation(f"{name} serves two consumers (CONS-30)")
-        self._served[name] = outlet
+        self._served[name] = port
 
     def got(self, queue: Queue, message: Message, is_again: bool) -> None:
         """basic.get."""
@@ -618,7 +614,7 @@ class Books:
             by_queue[name].add(seq)
         for name, booked in by_queue.items():
             ready, unacked = listing.ready[name], listing.unacked[name]
-            piles = [*ready, *listing.aside[name], *unacked]
+            piles = [*ready, *listing.parked[name], *unacked]
             if len(piles) != len(set(piles)):
                 twice = [seq for seq, count in Counter(piles).items() if count > 1]
                 raise Violation(f"{name} has {self._shown(name, twice)} twice")
@@ -656,9 +652,9 @@ class Books:
             copy.returns = counts.returns if counts is not None else 0
             if counts is not None:
                 copy.not_before_ms = counts.due_ms
-        letters = queue.feature(DeadLetters)
-        if letters is not None and letters.pending is not None:
-            one = letters.pending._tries.get(message[2])
+        dead_letters = queue.feature(DeadLetters)
+        if dead_letters is not None and dead_letters.pending is not None:
+            one = dead_letters.pending._tries.get(message[2])
             if one is not None:
                 copy.dying, copy.taken_by = one.reason.value, set(one.taken_by)
 

@@ -35,7 +35,7 @@ class Kept(NamedTuple):
 
     returns: int  # -1: nobody counts
     due_ms: int
-    stuck: bytes | None
+    pending: bytes | None
 
 
 # What was known of a dead letter that the disk refused is known no more.
@@ -60,14 +60,16 @@ class Listing:
 
     ready: dict[str, list[int]] = field(default_factory=dict)
     unread: dict[str, int] = field(default_factory=dict)  # in scratch pages, not told one by one
-    aside: dict[str, list[int]] = field(default_factory=dict)  # delayed, stuck, held
+    parked: dict[str, list[int]] = field(default_factory=dict)  # delayed, stuck, held
     unacked: dict[str, list[int]] = field(default_factory=dict)
     kept: dict[str, list[int]] = field(default_factory=dict)  # dead letters the disk refused
 
     def places(self) -> set[Place]:
         """All of it; some messages are in two of these at once."""
-        piles = (self.ready, self.aside, self.unacked, self.kept)
-        return {(name, seq) for pile in piles for name, seqs in pile.items() for seq in seqs}
+        piles = (self.ready, self.parked, self.unacked, self.kept)
+        return {
+            (name, seq) for messages in piles for name, seqs in messages.items() for seq in seqs
+        }
 
 
 @lru_cache(maxsize=4096)
@@ -100,7 +102,7 @@ def listing_of(runtime: BrokerRuntime, connections: Iterable[Connection]) -> Lis
         found.kept[name] = []
         if isinstance(queue, DelayQueue):
             found.ready[name], found.unread[name] = [], 0
-            found.aside[name] = [seq for _, seq in queue._heap]
+            found.parked[name] = [seq for _, seq in queue._heap]
             continue
         queue = classic(queue)
         lines = [line_seqs(line) for line in queue.lines]
@@ -110,7 +112,7 @@ def listing_of(runtime: BrokerRuntime, connections: Iterable[Connection]) -> Lis
             found.ready[name] += [m[2] for messages, _ in queue._returned for m in messages]
             found.ready[name].sort()
         found.unread[name] = sum(unread for _, unread in lines)
-        found.aside[name] = aside_of(queue)
+        found.parked[name] = parked_of(queue)
     for connection in connections:
         for channel in connection.channels.values():
             entries = channel.unacked.live()
@@ -125,12 +127,12 @@ def listing_of(runtime: BrokerRuntime, connections: Iterable[Connection]) -> Lis
     return found
 
 
-def aside_of(queue: Queue) -> list[int]:
+def parked_of(queue: Queue) -> list[int]:
     """What is delayed or stuck, or refused and not yet buried."""
     found, returns = dying_of(queue), queue.feature(Redelivery)
     if returns is not None:
         found += [message[2] for message in returns.parked.messages()]
-    return found + [message[2] for message in stuck_messages(queue)]
+    return found + [message[2] for message in pending_messages(queue)]
 
 
 def put_off_by(queue: Queue) -> list[tuple[list[Message], DeadLetterReason]]:
@@ -164,13 +166,13 @@ def rejected_of(queue: Queue) -> list[int]:
     ]
 
 
-def stuck_of(queue: Queue) -> dict[int, frozenset[str]]:
+def pending_of(queue: Queue) -> dict[int, frozenset[str]]:
     """Dead letters that the queue keeps, and who has taken each."""
     pending = queue.feature(PendingDeadLetters)
     return {seq: one.taken_by for seq, one in pending._tries.items()} if pending is not None else {}
 
 
-def stuck_messages(queue: Queue) -> list[Message]:
+def pending_messages(queue: Queue) -> list[Message]:
     """Those dead letters themselves."""
     pending = queue.feature(PendingDeadLetters)
     return pending.held() if pending is not None else []
@@ -188,10 +190,10 @@ def snapshot_of(runtime: BrokerRuntime, listing: Listing, handed: set[Place] | N
             continue
         label = label_of(queue)
         out = {*listing.unacked[name], *rejected_of(queue)}
-        for pile in (listing.kept, listing.ready, listing.aside, listing.unacked):
-            for seq in pile[name]:
+        for messages in (listing.kept, listing.ready, listing.parked, listing.unacked):
+            for seq in messages[name]:
                 if seq & 1:
-                    is_unknown = pile is listing.kept
+                    is_unknown = messages is listing.kept
                     found.copies[label, seq >> 1] = UNKNOWN if is_unknown else kept_of(queue, seq)
                     if seq in out:
                         found.out.add((label, seq >> 1))
@@ -211,9 +213,9 @@ def label_of(queue: Queue) -> str:
 
 def kept_of(queue: Queue, seq: int) -> Kept:
     """What rooms know of one copy."""
-    returns, stuck = queue.feature(Redelivery), queue.feature(PendingDeadLetters)
+    returns, pending = queue.feature(Redelivery), queue.feature(PendingDeadLetters)
     counts = returns._counts.get(seq) if returns is not None else None
-    note = stuck.recall(note_key(seq)) if stuck is not None else None
+    note = pending.recall(note_key(seq)) if pending is not None else None
     if counts is None:
         return Kept(-1 if returns is None else 0, 0, note)
     return Kept(counts.returns, counts.due_ms, note)
@@ -235,4 +237,4 @@ def messages_of(queue: Queue) -> list[Message]:
     returns = queue.feature(Redelivery)
     if returns is not None:
         found += returns.parked.messages()
-    return found + stuck_messages(queue)
+    return found + pending_messages(queue)

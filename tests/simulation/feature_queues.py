@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 
-class Desk:
+class OpenBooks:
     """Whose books are open."""
 
     books: Books | None = None
@@ -39,87 +39,87 @@ class WatchedQueue(ClassicQueue):
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         some = list(messages)
         super().enqueue(some, size, stored=stored)
-        if Desk.books is not None:
-            Desk.books.came(self, some)
+        if OpenBooks.books is not None:
+            OpenBooks.books.came(self, some)
 
     def settle(self, messages: list[Message]) -> None:
-        if Desk.books is not None:
-            Desk.books.settled(self, messages)
+        if OpenBooks.books is not None:
+            OpenBooks.books.settled(self, messages)
         super().settle(messages)
 
     def discard(self, messages: list[Message], reason: DeadLetterReason) -> None:
-        if Desk.books is not None:
-            Desk.books.discarded(self, messages)
+        if OpenBooks.books is not None:
+            OpenBooks.books.discarded(self, messages)
         super().discard(messages, reason)
 
     def requeue(self, messages: list[Message], outcome: Outcome) -> None:
-        if Desk.books is not None:
-            Desk.books.requeued(self, messages, outcome)
+        if OpenBooks.books is not None:
+            OpenBooks.books.requeued(self, messages, outcome)
         super().requeue(messages, outcome)
 
     def dead_letter(self, messages: list[Message], reason: DeadLetterReason) -> None:
-        if Desk.books is None:
+        if OpenBooks.books is None:
             super().dead_letter(messages, reason)
             return
-        with Desk.books.burying(self, messages, reason):
+        with OpenBooks.books.burying(self, messages, reason):
             super().dead_letter(messages, reason)
 
     def unsettle(self, messages: list[Message]) -> None:
-        if Desk.books is not None:
-            Desk.books.came_back(self, messages)
+        if OpenBooks.books is not None:
+            OpenBooks.books.came_back(self, messages)
         super().unsettle(messages)
 
     def forget_refused(self, first_lsn: int) -> None:
-        if Desk.books is not None:
-            Desk.books.forgotten(self, first_lsn)
+        if OpenBooks.books is not None:
+            OpenBooks.books.forgotten(self, first_lsn)
         super().forget_refused(first_lsn)
 
     def purge(self) -> int:
-        if Desk.books is None:
+        if OpenBooks.books is None:
             return super().purge()
         if self.hooks is not None:
             self.hooks.run_outside_dispatch()
-        Desk.books.purging(self)
+        OpenBooks.books.purging(self)
         return super().purge()
 
     def deleted(self) -> None:
-        if Desk.books is not None:
-            Desk.books.deleted(self)
+        if OpenBooks.books is not None:
+            OpenBooks.books.deleted(self)
         super().deleted()
 
     def dispatch(self) -> None:
-        if Desk.books is None:
+        if OpenBooks.books is None:
             super().dispatch()
             return
-        with Desk.books.trying(self):
-            Desk.books.unserved = self.spec.name
+        with OpenBooks.books.trying(self):
+            OpenBooks.books.unserved = self.spec.name
             super().dispatch()
-        Desk.books.dispatched(self)
+        OpenBooks.books.dispatched(self)
 
     def get(
         self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
     ) -> tuple[Message, Message, bool] | None:
         found = super().get(no_ack=no_ack, may_leave=may_leave)
-        if Desk.books is not None and found is not None:
-            Desk.books.got(self, found[0], found[2])
+        if OpenBooks.books is not None and found is not None:
+            OpenBooks.books.got(self, found[0], found[2])
         return found
 
     def take(self, line: ReadyList, count: int) -> list[Message]:
         batch = super().take(line, count)
-        if Desk.books is not None:
-            Desk.books.taken(self, line, batch)
+        if OpenBooks.books is not None:
+            OpenBooks.books.taken(self, line, batch)
         return batch
 
     def deliver(
-        self, outlet: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
+        self, port: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
     ) -> bool:
-        if Desk.books is not None:
-            Desk.books.handed_out(self, outlet, batch, line.mark if mark < 0 else mark)
-        return super().deliver(outlet, line, batch, mark)
+        if OpenBooks.books is not None:
+            OpenBooks.books.handed_out(self, port, batch, line.mark if mark < 0 else mark)
+        return super().deliver(port, line, batch, mark)
 
     def on_publish_refused(self, message: Message) -> None:
-        if Desk.books is not None:
-            Desk.books.turned_away.add(crashes.number_in(message[0]))
+        if OpenBooks.books is not None:
+            OpenBooks.books.turned_away.add(crashes.number_in(message[0]))
         super().on_publish_refused(message)
 
 
@@ -132,10 +132,10 @@ class WatchedHold(DelayQueue):
         self, *around: Any, release: Callable[[Queue, str, list[Message]], None], **more: Any
     ) -> None:
         def watched(delay_queue: Queue, exchange: str, messages: list[Message]) -> None:
-            if Desk.books is None:
+            if OpenBooks.books is None:
                 release(delay_queue, exchange, messages)
                 return
-            with Desk.books.releasing(self, exchange, messages):
+            with OpenBooks.books.releasing(self, exchange, messages):
                 release(delay_queue, exchange, messages)
 
         super().__init__(*around, release=watched, **more)
@@ -143,17 +143,17 @@ class WatchedHold(DelayQueue):
     def enqueue(self, messages: Iterable[Message], size: RunSize, *, stored: bool) -> None:
         some = list(messages)
         super().enqueue(some, size, stored=stored)
-        if Desk.books is not None:
-            Desk.books.came(self, some)
+        if OpenBooks.books is not None:
+            OpenBooks.books.came(self, some)
 
     def forget_refused(self, first_lsn: int) -> None:
-        if Desk.books is not None:
-            Desk.books.forgotten(self, first_lsn)
+        if OpenBooks.books is not None:
+            OpenBooks.books.forgotten(self, first_lsn)
         super().forget_refused(first_lsn)
 
     def deleted(self) -> None:
-        if Desk.books is not None:
-            Desk.books.deleted(self)
+        if OpenBooks.books is not None:
+            OpenBooks.books.deleted(self)
         super().deleted()
 
 
@@ -167,4 +167,4 @@ def watched_queues() -> Iterator[None]:
         try:
             yield
         finally:
-            Desk.books = None
+            OpenBooks.books = None

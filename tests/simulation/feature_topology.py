@@ -72,7 +72,7 @@ def draw_queue(name: str, draw: random.Random) -> QueuePlan:
     if draw.random() < 0.08:
         arguments["x-expires"] = draw.choice((40, 150, 400))
     if draw.random() < 0.65:
-        _draw_letters(arguments, draw)
+        _draw_dead_letters(arguments, draw)
     if draw.random() < 0.4:
         _draw_limits(arguments, draw)
     if draw.random() < 0.25:
@@ -86,7 +86,7 @@ def draw_queue(name: str, draw: random.Random) -> QueuePlan:
     return plan
 
 
-def _draw_letters(arguments: dict[str, Any], draw: random.Random) -> None:
+def _draw_dead_letters(arguments: dict[str, Any], draw: random.Random) -> None:
     arguments["x-dead-letter-exchange"] = draw.choice(("", *EXCHANGES, NOWHERE))
     if draw.random() < 0.6:
         arguments["x-dead-letter-routing-key"] = draw.choice((*QUEUES, "k1", "a.b"))

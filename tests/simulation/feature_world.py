@@ -19,15 +19,15 @@ from tests.simulation.feature_client import FeatureClient
 from tests.simulation.feature_listing import (
     Listing,
     Snapshot,
-    aside_of,
     label_of,
     line_seqs,
     lines_of,
     listing_of,
     messages_of,
+    parked_of,
     snapshot_of,
 )
-from tests.simulation.feature_queues import Desk
+from tests.simulation.feature_queues import OpenBooks
 from tests.simulation.feature_states import States
 from tests.simulation.feature_topology import Topology
 from tests.simulation.ledger import Violation
@@ -126,7 +126,7 @@ class FeatureWorld(World):
     def start(self) -> None:
         """Recover what is there and open new books."""
         self.disk.watcher = None
-        Desk.books = None
+        OpenBooks.books = None
         self.base_ms = self.wall_ms() + self.draw.choice((0, 0, 5, 100))
         self.loop = Loop()
         self.clients = {}
@@ -149,11 +149,11 @@ class FeatureWorld(World):
             handed = {
                 seq for line in lines_of(queue) for seq in line_seqs(line)[0] if seq <= line.mark
             }
-            handed |= set(aside_of(queue))
+            handed |= set(parked_of(queue))
             for message in sorted(messages_of(queue), key=lambda one: one[2]):
                 books.recovered(old, queue, message, message[2] in handed)
-        Desk.books = books
-        self._watch_office()
+        OpenBooks.books = books
+        self._watch_dead_letters()
         self._watch_journal()
         self.disk.watcher = self._look
         self.connection_limits = ConnectionLimits()
@@ -189,7 +189,7 @@ class FeatureWorld(World):
         listing = self.listing()
         if name not in listing.ready:
             return 0
-        away = {*listing.aside[name], *listing.unacked[name], *listing.kept[name]}
+        away = {*listing.parked[name], *listing.unacked[name], *listing.kept[name]}
         return sum(place[0] == name and place[1] not in away for place in self.books.copies)
 
     def snapshot(self) -> Snapshot:
@@ -238,7 +238,7 @@ class FeatureWorld(World):
         journal.write = watched  # type: ignore[method-assign]
         storage.refused = watched_refusal  # type: ignore[method-assign]
 
-    def _watch_office(self) -> None:
+    def _watch_dead_letters(self) -> None:
         dead_letter_publisher = self.runtime.dead_letter_publisher
         written, refused = dead_letter_publisher.written, dead_letter_publisher.refused
 
@@ -335,9 +335,9 @@ class FeatureWorld(World):
         if limit is None or limit.rejects:
             return
         # What at-least-once keeps has been dropped, and cannot be dropped again.
-        kept = len(aside_of(queue)) if features.dead_letters_are_safe else 0
+        kept = len(parked_of(queue)) if features.dead_letters_are_safe else 0
         if features.max_length is not None and queue.held_count - kept > max(
-            features.max_length, len(aside_of(queue)) - kept
+            features.max_length, len(parked_of(queue)) - kept
         ):
             raise Violation(f"{name} has {queue.held_count}, more than {features.max_length}")
         most = features.max_length_octets
@@ -401,12 +401,12 @@ class FeatureWorld(World):
         if self.model.has_failed:
             return
         for name, queue in self.vhost.queues.items():
-            stuck = len(queue.held_lsns())
+            pending = len(queue.held_lsns())
             left = [copy for place, copy in self.books.copies.items() if place[0] == name]
             # A retry may be farther away than this looks.
             idle = [copy for copy in left if copy.not_before_ms <= self.wall_ms()]
-            if queue.ready_count or len(left) != stuck or any(not copy.dying for copy in idle):
-                raise Violation(f"{name} keeps {queue.ready_count}, {stuck} aside: {left[:2]}")
+            if queue.ready_count or len(left) != pending or any(not copy.dying for copy in idle):
+                raise Violation(f"{name} keeps {queue.ready_count}, {pending} aside: {left[:2]}")
             octets = 0 if isinstance(queue, DelayQueue) else queue.held_octets
             if queue.unacked_count or octets:
                 raise Violation(f"{name} counts {queue.unacked_count}, {octets} octets")
@@ -417,17 +417,17 @@ class FeatureWorld(World):
 
     def look_at_crash(self) -> None:
         """Crash a copy of the disk and judge what is recovered from it."""
-        books, Desk.books = Desk.books, None
+        books, OpenBooks.books = OpenBooks.books, None
         try:
             self._judge(crashes.fork(self.disk), is_kill=self.draw.random() < 0.15)
         finally:
-            Desk.books = books
+            OpenBooks.books = books
 
     def crash(self, *, is_cut: bool = False) -> None:
         """The broker is no more; then start again from what is left."""
         is_kill = not is_cut and self.draw.random() < 0.3
         self.disk.watcher = None
-        Desk.books = None
+        OpenBooks.books = None
         self.crashes += 1
         self.tell("the process is killed" if is_kill else "the power is cut")
         self._judge(self.disk, is_kill=is_kill)
@@ -468,7 +468,7 @@ class FeatureWorld(World):
                 raise Violation(f"{queue.spec.name} was not durable, but is back")
         found = snapshot_of(runtime, listing_of(runtime, ()), None)
         for queue in runtime.broker.vhosts["/"].queues.values():
-            found.handed |= {(label_of(queue), seq >> 1) for seq in aside_of(queue)}
+            found.handed |= {(label_of(queue), seq >> 1) for seq in parked_of(queue)}
             if isinstance(queue, DelayQueue):
                 found.handed |= {place for place in found.copies if place[0] == label_of(queue)}
         self.check_bugs()

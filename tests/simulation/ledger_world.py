@@ -18,7 +18,7 @@ from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.store.sync.worker import SyncInline
 
 
-class Shelf:
+class MemoryFiles:
     """Files of a ledger, in memory: what was written before a crash is there after it."""
 
     seal = ""
@@ -29,7 +29,7 @@ class Shelf:
         self.before = Before()
         self.epoch = 0
 
-    def opened(self) -> Shelf:
+    def opened(self) -> MemoryFiles:
         """As a broker finds it when it starts."""
         lines = self.lines()
         if lines:
@@ -69,12 +69,12 @@ class Shelf:
 class LedgerWorld(FeatureWorld):
     """One history of a broker with a ledger."""
 
-    shelf: Shelf | None = None
+    files: MemoryFiles | None = None
     is_starting = False
 
     def start(self) -> None:
-        if self.shelf is None:
-            self.shelf = Shelf()
+        if self.files is None:
+            self.files = MemoryFiles()
             self.settings = replace(
                 self.settings,
                 ledger_enabled=True,
@@ -85,7 +85,7 @@ class LedgerWorld(FeatureWorld):
         self.is_starting = False
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
-        if not self.is_starting or disk is not self.disk or self.shelf is None:
+        if not self.is_starting or disk is not self.disk or self.files is None:
             self.settings, settings = replace(self.settings, ledger_enabled=False), self.settings
             try:
                 return super().assemble(disk, worker, loop)
@@ -105,7 +105,7 @@ class LedgerWorld(FeatureWorld):
                 random_token=lambda: f"{next(tokens):022}",
                 fatal=self._fatal,
             ),
-            ledger_files=self.shelf.opened(),  # type: ignore[arg-type]
+            ledger_files=self.files.opened(),  # type: ignore[arg-type]
         )
 
     @property
@@ -141,8 +141,8 @@ class LedgerWorld(FeatureWorld):
         Raises:
             Violation: one had not
         """
-        assert self.shelf is not None
-        audit = Audit(self.shelf.lines())
+        assert self.files is not None
+        audit = Audit(self.files.lines())
         for name, found in (
             ("ledger", audit.faults),
             ("lost", audit.lost),

@@ -255,4 +255,4 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "clear policy": clear_policy,
     "wait": wait,
 }
-RING: Final = side_by_side(tuple(OPERATIONS))
+SEQUENCE: Final = side_by_side(tuple(OPERATIONS))

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from tests.simulation import feature_client
-from tests.simulation.feature_queues import Desk
+from tests.simulation.feature_queues import OpenBooks
 from tests.simulation.feature_topology import QUEUES, Topology
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
-from tests.simulation.pair_deeds import OPERATIONS, RING
+from tests.simulation.pair_deeds import OPERATIONS, SEQUENCE
 from tests.simulation.pair_plans import paired_topology, rows_of
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.features.dedup import Dedup
@@ -77,9 +77,9 @@ class PairWorld(FeatureWorld):
             return
         if self._acts % FOCUS_ACTS == 0:
             self.focus = QUEUES[(self._seed + self._acts // FOCUS_ACTS) % len(QUEUES)]
-        at = (self._seed * STRIDE + self._acts) * LEAP % len(RING)
+        at = (self._seed * STRIDE + self._acts) * LEAP % len(SEQUENCE)
         self._acts += 1
-        names = (RING[at], RING[(at + 1) % len(RING)])
+        names = (SEQUENCE[at], SEQUENCE[(at + 1) % len(SEQUENCE)])
         self.met[names] += 1
         self.used |= {(names[1], *level) for level in self.rows[self.focus].items()}
         ch = self.draw.choice(usable)
@@ -225,7 +225,7 @@ def watched_timeouts(world: Callable[[], PairWorld]) -> Iterator[None]:
     expired, watch_again = Channel.delivery_expired, Timeouts.watch_again
 
     def watched(channel: Channel, consumer: Consumer | None, timeout_ms: int) -> bool:
-        if Desk.books is not None:
+        if OpenBooks.books is not None:
             late = channel.unacked.live()
             if consumer is not None and channel.connection.has_capability("consumer_cancel_notify"):
                 late = [each for each in late if each.consumer is consumer]
@@ -234,7 +234,7 @@ def watched_timeouts(world: Callable[[], PairWorld]) -> Iterator[None]:
         return expired(channel, consumer, timeout_ms)
 
     def watched_again(self: Timeouts, entries: list[UnackedBatch]) -> None:
-        if Desk.books is not None:
+        if OpenBooks.books is not None:
             now_ms = world().wall_ms()
             for entry in entries:
                 name = entry.queue.spec.name

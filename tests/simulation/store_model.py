@@ -144,7 +144,7 @@ class StoreModel:
         self.journal.chain.staging.room_bytes = 2000
         self.journal.chain.staging.piece_bytes = 1000
         self._watch(self.journal)
-        self.compactor = Compactor(self.journal, _refuse_spoiled)
+        self.compactor = Compactor(self.journal, _refuse_corrupt)
         self.commit = GroupCommit(
             self.journal,
             self.worker,
@@ -552,7 +552,7 @@ def _note_down(state: dict[Key, bytes | None], block: Block) -> None:
         del state[key]
 
 
-def _refuse_spoiled(name: str, reason: str) -> None:
+def _refuse_corrupt(name: str, reason: str) -> None:
     raise AssertionError(f"compaction found {name} spoiled: {reason}")
 
 

@@ -68,8 +68,8 @@ def test_what_was_moved_and_acked_is_not_alive_where_it_was_before(
 
 def test_a_range_goes_to_a_neighbour_who_may_have_it_or_to_nobody() -> None:
     segment_map: SegmentMap[int] = SegmentMap()
-    for first, home in ((10, 1), (20, 2), (30, 3)):
-        segment_map.begin(first, home)
+    for first, segment in ((10, 1), (20, 2), (30, 3)):
+        segment_map.begin(first, segment)
     segment_map.assign(12, 14, 3)
     segment_map.forget(3, lambda each: each > 3)
     assert [segment_map.of(lsn) for lsn in (9, 10, 12, 14, 25, 35)] == [None, 1, None, 1, 2, None]

@@ -13,11 +13,11 @@ import pytest
 
 from tests.simulation import crashes
 from tests.simulation.feature_listing import messages_of
-from tests.simulation.feature_queues import Desk, watched_queues
+from tests.simulation.feature_queues import OpenBooks, watched_queues
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.history import quiet_logs, small_pages, step
 from tests.simulation.sim_disk import PowerCut, SimDisk
-from tests.unit.store.journals import segments_on, spoil
+from tests.unit.store.journals import corrupt, segments_on
 from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.runtime.runtime import BrokerRuntime
 from vouchmq.store.errors import ReadFailed
@@ -39,7 +39,7 @@ def lived(seed: int, bugs: list[BaseException], draw: random.Random) -> FeatureW
     world.settle_down()
     world.disk.watcher = None
     # Nobody keeps books of what follows.
-    Desk.books = None
+    OpenBooks.books = None
     return world
 
 
@@ -49,7 +49,7 @@ def hit(disk: SimDisk, draw: random.Random) -> str:
     used = len(bytes(disk.visible[name].visible).rstrip(b"\0"))
     at = draw.randrange(used)
     size = min(draw.choice((1, 1, 8, 300)), used - at)
-    spoil(disk, name, at, size)
+    corrupt(disk, name, at, size)
     return f"{size} octets at {at} of {name}"
 
 

@@ -117,7 +117,7 @@ def test_finds_a_hold_that_lets_go_too_early(monkeypatch: pytest.MonkeyPatch) ->
     assert "DELAY-14" in caught()
 
 
-def test_finds_a_tally_that_misses_what_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_count_that_misses_what_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     put_back, came = ReadyList.return_delivered, ReadyBytes.add
 
     def uncounted(self: ReadyList, messages: list[Message]) -> None:
@@ -137,7 +137,7 @@ def test_finds_a_limit_that_is_one_too_high(monkeypatch: pytest.MonkeyPatch) -> 
     assert "more than" in caught()
 
 
-def test_finds_a_stuck_letter_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_pending_dead_letter_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """DLX-09: after a restart it would be ready again."""
     run = PendingDeadLetters.keep
 

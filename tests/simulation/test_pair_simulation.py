@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.simulation import history
-from tests.simulation.pair_deeds import OPERATIONS, RING
+from tests.simulation.pair_deeds import OPERATIONS, SEQUENCE
 from tests.simulation.pair_plans import QUEUE_FACTORS, QUEUE_ROWS, rows_of
 from tests.simulation.pair_world import STRIDE, PairWorld
 from vouchmq.server.broker.features.length import LengthLimit
@@ -48,7 +48,7 @@ def test_pairs_of_histories_keep_every_rule() -> None:
     assert sum(world.deliveries for world in worlds) > 250
     # Each history goes on where the last one ends, if both live long enough.
     met = {pair for world in worlds for pair in world.met}
-    assert len(met) > 0.85 * len(RING)
+    assert len(met) > 0.85 * len(SEQUENCE)
     used = {each for world in worlds for each in world.used}
     assert len(used) > 0.9 * len(OPERATIONS) * sum(map(len, QUEUE_FACTORS.values()))
 
@@ -67,8 +67,8 @@ def test_consecutive_seeds_have_every_pair_of_features_and_of_operations() -> No
         for pair in combinations(row.items(), 2)
     }
     assert found == wanted
-    assert len(RING) == len(OPERATIONS) ** 2
-    assert len(RING) <= 3 * STRIDE
+    assert len(SEQUENCE) == len(OPERATIONS) ** 2
+    assert len(SEQUENCE) <= 3 * STRIDE
 
 
 # Planted bugs
@@ -155,7 +155,7 @@ def test_finds_a_limit_that_drops_before_anybody_is_served(
     assert "LEN-04" in caught()
 
 
-def test_finds_a_purge_that_forgets_what_is_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_a_purge_that_forgets_what_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     """REDELIVER-22."""
 
     def purged(self: Redelivery) -> None:

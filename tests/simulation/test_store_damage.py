@@ -19,7 +19,7 @@ import pytest
 from tests.simulation import store_model
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.simulation.store_model import Copy, StoreModel
-from tests.unit.store.journals import segments_on, spoil
+from tests.unit.store.journals import corrupt, segments_on
 from vouchmq.store.errors import ReadFailed, UnsupportedFormat
 from vouchmq.store.inspection import Contents, Inspection, Inspector, StoredMessage
 from vouchmq.store.journal.journal import Journal
@@ -130,7 +130,7 @@ def hit(disk: SimDisk, used: dict[str, int], draw: random.Random) -> str:
     name = draw.choice(list(used))
     at = draw.randrange(used[name])
     size = min(draw.choice((1, 1, 8, 600)), used[name] - at)
-    spoil(disk, name, at, size)
+    corrupt(disk, name, at, size)
     return f"{size} octets at {at} of {name}"
 
 

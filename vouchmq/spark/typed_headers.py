@@ -199,8 +199,8 @@ def _field(found: Any) -> _Field:
     return found["type"], found["value"]
 
 
-def _long(letter: bytes, octets: bytes) -> bytes:
-    return letter + _U32.pack(len(octets)) + octets
+def _long(code: bytes, octets: bytes) -> bytes:
+    return code + _U32.pack(len(octets)) + octets
 
 
 def _bool(value: str) -> bytes:
@@ -214,18 +214,18 @@ def _decimal(value: str) -> bytes:
     return b"D" + FIXED["D"].pack(-exponent, int("".join(map(str, digits))))
 
 
-def _number(letter: str, form: struct.Struct, of: Callable[[str], Any]) -> Callable[[str], bytes]:
+def _number(code: str, form: struct.Struct, of: Callable[[str], Any]) -> Callable[[str], bytes]:
     def encode(value: str) -> bytes:
-        return letter.encode() + form.pack(of(value))
+        return code.encode() + form.pack(of(value))
 
     return encode
 
 
-_NUMBERS: Final = {letter: (TYPE_NAMES[letter], FIXED[letter]) for letter in _INTEGERS + _FLOATS}
+_NUMBERS: Final = {code: (TYPE_NAMES[code], FIXED[code]) for code in _INTEGERS + _FLOATS}
 _ENCODERS: Final[dict[str, Callable[[str], bytes]]] = {
     "bool": _bool,
-    **{TYPE_NAMES[letter]: _number(letter, FIXED[letter], int) for letter in _INTEGERS},
-    **{TYPE_NAMES[letter]: _number(letter, FIXED[letter], float) for letter in _FLOATS},
+    **{TYPE_NAMES[code]: _number(code, FIXED[code], int) for code in _INTEGERS},
+    **{TYPE_NAMES[code]: _number(code, FIXED[code], float) for code in _FLOATS},
     "decimal": _decimal,
     "timestamp": _number("T", FIXED["T"], int),
     "longstr": lambda value: _long(b"S", value.encode()),

@@ -98,22 +98,22 @@ def dead_letter(message: Message, death: Death) -> DeadLetter:
     look = _rewritten(property_block(raw), death, exchange, routing_key)
     history = _history(notes, death)
     blind = [] if death.routing_key is not None else [n for n in notes if n[0] == BLIND_COPY]
-    letter = with_notes(with_properties(raw, look.block), history + blind)
+    first = with_notes(with_properties(raw, look.block), history + blind)
     if death.routing_key is not None:
         keys: tuple[str, ...] = (death.routing_key,)
     else:
         keys = (routing_key, *look.copies, *(decode_text(key) for _, key in blind))
     seen = _seen(history, death)
-    return DeadLetter(letter, keys, look.headers, seen, look.persistent, look.hops)
+    return DeadLetter(first, keys, look.headers, seen, look.persistent, look.hops)
 
 
 def dead_letters(same: list[Message], death: Death) -> tuple[DeadLetter, list[bytes]]:
     """The dead letter of the first of messages that are the same (`runs_of_same`), and of all."""
-    letter = dead_letter(same[0], death)
-    raws = [letter.raw]
+    first = dead_letter(same[0], death)
+    raws = [first.raw]
     if len(same) > 1:
-        raws += made_alike(same[0][0], letter.raw, (message[0] for message in same[1:]))
-    return letter, raws
+        raws += made_alike(same[0][0], first.raw, (message[0] for message in same[1:]))
+    return first, raws
 
 
 class _Look(NamedTuple):

@@ -174,19 +174,19 @@ class DeadLetterPublisher:
             pending = self._parted(queue, config, messages)
             while pending:
                 some = pending.popleft()
-                letter, raws = dead_letters(some, death)
-                if self._is_too_far(letter):
+                first, raws = dead_letters(some, death)
+                if self._is_too_far(first):
                     lost += some
                     self._dropped(queue, config, reason, "too many hops", len(some))
                     continue
-                targets, passage = self._targets(queue, config, letter)
-                open_to = tuple(each for each in targets if each.spec.name not in letter.seen)
+                targets, passage = self._targets(queue, config, first)
+                open_to = tuple(each for each in targets if each.spec.name not in first.seen)
                 if not open_to:
                     lost += some
                     why = "cycle" if targets else "no route"
                     self._dropped(queue, config, reason, why, len(some))
                     continue
-                tail = encode_shortstr(config.exchange) + encode_shortstr(letter.keys[0])
+                tail = encode_shortstr(config.exchange) + encode_shortstr(first.keys[0])
                 if any(each.publish_filter is not None for each in open_to):
                     # Asked one by one: what was taken before counts.
                     if len(some) > 1:
@@ -194,7 +194,7 @@ class DeadLetterPublisher:
                         continue
                     self._store(queue, run)
                     run = None
-                    admitted, verdict = self._enqueuer.admit(Target(tail, open_to), letter.raw)
+                    admitted, verdict = self._enqueuer.admit(Target(tail, open_to), first.raw)
                     open_to = admitted.queues
                     if not open_to:
                         lost += some
@@ -203,12 +203,12 @@ class DeadLetterPublisher:
                         ):
                             self._dropped(queue, config, reason, "target full")
                         continue
-                if run is None or not run.takes(tail, open_to, persistent=letter.persistent):
+                if run is None or not run.takes(tail, open_to, persistent=first.persistent):
                     self._store(queue, run)
-                    run = Batch(Target(tail, open_to), persistent=letter.persistent)
+                    run = Batch(Target(tail, open_to), persistent=first.persistent)
                 run.add(some, raws)
                 if passage is not None:
-                    passage.record(0, persistent=letter.persistent)
+                    passage.record(0, persistent=first.persistent)
             self._store(queue, run)
             if queue.recorder is not None:
                 write_headers(queue.recorder, messages, lost, reason, config.exchange)
@@ -230,8 +230,8 @@ class DeadLetterPublisher:
             queue.drop([message])
             return
         with self._one_block():
-            letter = dead_letter(message, self._death(queue, config, one))
-            if self._is_too_far(letter):
+            first = dead_letter(message, self._death(queue, config, one))
+            if self._is_too_far(first):
                 self._dropped(queue, config, one.reason, "too many hops")
                 config.pending.done(message)
                 if queue.recorder is not None:
@@ -240,14 +240,14 @@ class DeadLetterPublisher:
                 return
             # Its key has been looked at when it was tried first.
             is_new = not config.pending.knows(message)
-            targets, passage = self._targets(queue, config, letter, is_new=is_new)
+            targets, passage = self._targets(queue, config, first, is_new=is_new)
             if targets and passage is not None:
-                passage.record(0, persistent=letter.persistent)
-            wanted = tuple(each for each in targets if each.spec.name not in letter.seen)
+                passage.record(0, persistent=first.persistent)
+            wanted = tuple(each for each in targets if each.spec.name not in first.seen)
             open_to = tuple(each for each in wanted if each.spec.name not in one.taken_by)
-            tail = encode_shortstr(config.exchange) + encode_shortstr(letter.keys[0])
+            tail = encode_shortstr(config.exchange) + encode_shortstr(first.keys[0])
             waiting = len(self._refused)
-            admitted, verdict = self._enqueuer.admit(Target(tail, open_to), letter.raw)
+            admitted, verdict = self._enqueuer.admit(Target(tail, open_to), first.raw)
             while len(self._refused) > waiting:
                 # Who refuses it is asked again, so it is no dead letter of theirs (DLX-10).
                 self._refused.pop()
@@ -256,8 +256,8 @@ class DeadLetterPublisher:
             taken_by = one.taken_by | {each.spec.name for each in took}
             is_done = bool(wanted) and all(each.spec.name in taken_by for each in wanted)
             if admitted.queues:
-                run = Batch(admitted, persistent=letter.persistent)
-                run.add([message], [letter.raw])
+                run = Batch(admitted, persistent=first.persistent)
+                run.add([message], [first.raw])
                 self._store(queue, run, one)
             if is_done:
                 config.pending.done(message)
@@ -318,8 +318,8 @@ class DeadLetterPublisher:
             return deque([message] for message in messages)
         return deque(runs_of_same(messages))
 
-    def _is_too_far(self, letter: DeadLetter) -> bool:
-        return 0 < self._most_hops < letter.hops
+    def _is_too_far(self, first: DeadLetter) -> bool:
+        return 0 < self._most_hops < first.hops
 
     def _death(self, queue: Queue, config: DeadLetters, one: Attempt) -> Death:
         return Death(
@@ -332,7 +332,7 @@ class DeadLetterPublisher:
         )
 
     def _targets(
-        self, queue: Queue, config: DeadLetters, letter: DeadLetter, *, is_new: bool = True
+        self, queue: Queue, config: DeadLetters, first: DeadLetter, *, is_new: bool = True
     ) -> tuple[tuple[Queue, ...], ExchangeDedup | None]:
         """Where a letter goes, and by which keys, if those are looked at."""
         domain = self._domain(queue.spec.vhost)
@@ -340,9 +340,9 @@ class DeadLetterPublisher:
         if domain is None or exchange is None:
             return (), None
         if not (exchange.reads & READS_KEYS and is_new):
-            return domain.route(exchange, letter.keys, letter.headers), None
-        passage = ExchangeDedup(property_block(letter.raw))
-        return domain.route(exchange, letter.keys, letter.headers, passage), passage
+            return domain.route(exchange, first.keys, first.headers), None
+        passage = ExchangeDedup(property_block(first.raw))
+        return domain.route(exchange, first.keys, first.headers, passage), passage
 
     @contextmanager
     def _one_block(self) -> Iterator[None]:

@@ -76,7 +76,7 @@ class ConsistentHashRouter:
         arguments: of the exchange; they say what is hashed instead of the routing key
     """
 
-    __slots__ = ("_destinations", "_header", "_owners", "_ring", "_weight")
+    __slots__ = ("_destinations", "_hash_ring", "_header", "_owners", "_weight")
 
     def __init__(self, arguments: Table) -> None:
         named = as_text(arguments.get(HASH_PROPERTY))
@@ -85,7 +85,7 @@ class ConsistentHashRouter:
             self._header = PROPERTY_PREFIX + named
         self._destinations: dict[Destination, Points] = {}
         self._weight = 0
-        self._ring: list[int] = []
+        self._hash_ring: list[int] = []
         self._owners: list[Binding] = []
 
     def validate(self, binding: Binding) -> None:
@@ -119,7 +119,7 @@ class ConsistentHashRouter:
         self._weight -= points.weight
         points.add(binding)
         self._weight += points.weight
-        self._ring.clear()
+        self._hash_ring.clear()
 
     def remove(self, binding: Binding) -> None:
         """Take out a binding that is in."""
@@ -133,26 +133,26 @@ class ConsistentHashRouter:
         self._weight += points.weight
         if not points.bindings:
             del self._destinations[destination]
-        self._ring.clear()
+        self._hash_ring.clear()
 
     def drop_destination(self, destination: Destination) -> None:
         """Nobody else has a part of its points: they go to the others at once."""
         points = self._destinations.pop(destination, None)
         if points is not None:
             self._weight -= points.weight
-            self._ring.clear()
+            self._hash_ring.clear()
 
     def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
         """The binding of each key, or of what is hashed instead of them."""
         if not self._destinations:
             return
-        if not self._ring:
+        if not self._hash_ring:
             self._build()
         if self._header is not None:
             keys = (hashed(headers.get(self._header) if headers else None),)
         for key in keys:
-            at = bisect_left(self._ring, hash_of(key) << OWNER_BITS)
-            yield self._owners[self._ring[at % len(self._ring)] & OWNER]
+            at = bisect_left(self._hash_ring, hash_of(key) << OWNER_BITS)
+            yield self._owners[self._hash_ring[at % len(self._hash_ring)] & OWNER]
 
     def _build(self) -> None:
         """Put all points on the ring.
@@ -163,9 +163,9 @@ class ConsistentHashRouter:
         for _, points in sorted(self._destinations.items(), key=lambda each: each[0][1]):
             owner = len(self._owners)
             self._owners.append(next(iter(points.bindings)))
-            self._ring += [place | owner for place in points.places]
+            self._hash_ring += [place | owner for place in points.places]
         # Each destination's points are in order already, so this is a merge.
-        self._ring.sort()
+        self._hash_ring.sort()
 
 
 def check_hash_arguments(arguments: Table) -> None:

@@ -238,9 +238,9 @@ class Redelivery(Feature):
 
     def on_purged(self) -> None:
         """Nothing is ready any more: what is not out and not aside is gone."""
-        aside = {message[2] for message in self._queue.parked()}
+        parked = {message[2] for message in self._queue.parked()}
         for seq, counts in list(self._counts.items()):
-            if not counts.is_out and seq not in aside:
+            if not counts.is_out and seq not in parked:
                 del self._counts[seq]
                 if seq & 1 and self._queue.stored:
                     self._log.unnote(self._queue.spec.queue_id, note_key(seq))

@@ -76,18 +76,18 @@ class PagedStore(Protocol):
         """End a scratch page unread."""
 
 
-def drop_refused(pile: deque[Message], first_lsn: int) -> tuple[int, int]:
+def drop_refused(messages: deque[Message], first_lsn: int) -> tuple[int, int]:
     """Take from the newer end what was to be stored from this LSN on; gives count and octets."""
     kept: list[Message] = []
     count = octets = 0
-    while pile and pile[-1][2] >= first_lsn * 2:
-        message = pile.pop()
+    while messages and messages[-1][2] >= first_lsn * 2:
+        message = messages.pop()
         if message[2] & 1:
             count += 1
             octets += len(message[0]) + MESSAGE_OVERHEAD_OCTETS
         else:
             kept.append(message)
-    pile.extend(reversed(kept))
+    messages.extend(reversed(kept))
     return count, octets
 
 

@@ -159,9 +159,9 @@ class ReadyList:
         """The LSN of the next message if the journal is to hold it, else 0."""
         if not self.ready and self.requeued is not None:
             self._merge(self.requeued)
-        for pile in (self.ready, self.backlog.tail if self.backlog is not None else ()):
-            if pile:
-                return lsn_of(pile[0][2]) if pile[0][2] & 1 else 0
+        for messages in (self.ready, self.backlog.tail if self.backlog is not None else ()):
+            if messages:
+                return lsn_of(messages[0][2]) if messages[0][2] & 1 else 0
         return 0
 
     @property
@@ -322,8 +322,8 @@ class ReadyList:
         return gone
 
     def _refused(self, first_lsn: int) -> Iterator[Message]:
-        for pile in (self._newest, self.backlog.tail if self.backlog is not None else ()):
-            for message in reversed(pile):
+        for messages in (self._newest, self.backlog.tail if self.backlog is not None else ()):
+            for message in reversed(messages):
                 if message[2] < first_lsn * 2:
                     break
                 if message[2] & 1:
@@ -379,13 +379,13 @@ class ReadyList:
         What has been handed out before stays: it may be requeued again in front of it. Not while
         nothing can come back: then only what lies here can be handed out, in its order.
         """
-        pile = self._newest
+        messages = self._newest
         left = self._memory_count - max(1, keep)
         moved: list[Message] = []
         octets, enough = 0, self._pager.page_out_octets
-        while left > len(moved) and pile and pile[-1][2] > mark and octets < enough:
-            octets += len(pile[-1][0]) + MESSAGE_OVERHEAD_OCTETS
-            moved.append(pile.pop())
+        while left > len(moved) and messages and messages[-1][2] > mark and octets < enough:
+            octets += len(messages[-1][0]) + MESSAGE_OVERHEAD_OCTETS
+            moved.append(messages.pop())
         return moved, octets
 
     def _merge_some(self, requeued: Requeued) -> bool:

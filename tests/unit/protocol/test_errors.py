@@ -51,13 +51,13 @@ def test_an_error_without_ids_leaves_them_to_whoever_converts_it() -> None:
     assert NotFound("x").ids is None
 
 
-@pytest.mark.parametrize("letter", ["a", "é", "€", "😀", "\udcff"])
-def test_reply_text_is_cut_to_255_octets_within_no_character(letter: str) -> None:
+@pytest.mark.parametrize("character", ["a", "é", "€", "😀", "\udcff"])
+def test_reply_text_is_cut_to_255_octets_within_no_character(character: str) -> None:
     """GEN-03."""
-    text = NotFound(letter * 300).reply_text
+    text = NotFound(character * 300).reply_text
     octets = text.encode("utf-8", "surrogateescape")
     assert 252 <= len(octets) <= 255
-    assert text == "NOT_FOUND - " + letter * (len(text) - 12)
+    assert text == "NOT_FOUND - " + character * (len(text) - 12)
 
 
 def test_cannot_decode_shows_the_first_octets() -> None:

@@ -10,7 +10,7 @@ from pamqp import commands
 from vouchmq.protocol.errors import FrameError
 from vouchmq.protocol.fields import Field, Table, encode_table, longstr
 from vouchmq.protocol.properties import (
-    CARE,
+    EXAMINE,
     HEADERS,
     PERSISTENT,
     Properties,
@@ -67,13 +67,13 @@ class TestClassify:
             (commands.Basic.Properties(content_type="a", delivery_mode=2), PERSISTENT),
             (commands.Basic.Properties(headers={"a": 1}), HEADERS),
             (commands.Basic.Properties(headers={"a": 1}, delivery_mode=2), HEADERS | PERSISTENT),
-            (commands.Basic.Properties(headers={"CC": ["a"]}), HEADERS | CARE),
-            (commands.Basic.Properties(headers={"z": 1, "BCC": ["a"]}), HEADERS | CARE),
+            (commands.Basic.Properties(headers={"CC": ["a"]}), HEADERS | EXAMINE),
+            (commands.Basic.Properties(headers={"z": 1, "BCC": ["a"]}), HEADERS | EXAMINE),
             (commands.Basic.Properties(headers={"a": "CC", "xBCC": 1, "CCx": 1}), HEADERS),
             (commands.Basic.Properties(headers={"nested": {"CC": ["a"]}}), HEADERS),
-            (commands.Basic.Properties(expiration="100"), CARE),
-            (commands.Basic.Properties(user_id="guest"), CARE),
-            (commands.Basic.Properties(reply_to="amq.rabbitmq.reply-to"), CARE),
+            (commands.Basic.Properties(expiration="100"), EXAMINE),
+            (commands.Basic.Properties(user_id="guest"), EXAMINE),
+            (commands.Basic.Properties(reply_to="amq.rabbitmq.reply-to"), EXAMINE),
             (commands.Basic.Properties(reply_to="amq.rabbitmq.reply-to.g1h2"), 0),
             (commands.Basic.Properties(reply_to="queue", correlation_id="c", priority=4), 0),
             (commands.Basic.Properties(message_id="m", app_id="a", message_type="t"), 0),
@@ -85,7 +85,7 @@ class TestClassify:
         assert classify(properties.marshal()) == mode
 
     def test_all_fourteen_properties_are_walked(self) -> None:
-        assert classify(FULL) == PERSISTENT | HEADERS | CARE
+        assert classify(FULL) == PERSISTENT | HEADERS | EXAMINE
 
     def test_delivery_modes_other_than_2_are_transient(self) -> None:
         """FRAME-56: pamqp refuses them."""

@@ -65,9 +65,9 @@ def test_without_any_java_it_is_said_what_to_do(
 
 
 def test_the_wrapper_leaves_out_one_word_and_keeps_the_others(tmp_path: Path) -> None:
-    home = java.wrapped(stand_in(tmp_path, "25.0.2"))
+    java_home = java.wrapped(stand_in(tmp_path, "25.0.2"))
     words = ["-cp", "a b*", "--add-modules=jdk.incubator.vector", "", "Main"]
     ran = subprocess.run(
-        [home / "bin" / "java", *words], capture_output=True, text=True, check=True
+        [java_home / "bin" / "java", *words], capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == ["-cp", "a b*", "", "Main"]

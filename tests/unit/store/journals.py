@@ -93,7 +93,7 @@ def lsns_of(recovered: Recovered, queue_id: int) -> list[int]:
     return [lsn for lsn, _, _ in queue.messages] if queue else []
 
 
-def spoil(disk: SimDisk, name: str, at: int, size: int = 8) -> None:
+def corrupt(disk: SimDisk, name: str, at: int, size: int = 8) -> None:
     """Change synced octets behind everybody's back."""
     inode = disk.visible[name]
     for octets in (inode.visible, inode.durable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.sim_disk import SimDisk
-from tests.unit.store.journals import lsns_of, open_on, publish, spoil, sync
+from tests.unit.store.journals import corrupt, lsns_of, open_on, publish, sync
 from vouchmq.store.inspection import Contents, Inspector
 from vouchmq.store.journal.segment import segment_name
 
@@ -57,7 +57,7 @@ def test_damage_is_told_with_its_place_and_queues() -> None:
     journal, _ = open_on(disk)
     lsns = publish(journal, 7, *[b"message %d|" % n * 50 for n in range(8)])
     at = bytes(disk.visible[segment_name(1)].visible).find(b"message 2")
-    spoil(disk, segment_name(1), at)
+    corrupt(disk, segment_name(1), at)
     before = octets_of(disk)
     [damage] = Inspector(disk).inspect().damaged
     assert (damage.segment, damage.queue_ids) == (segment_name(1), (7,))
@@ -71,7 +71,7 @@ def test_a_torn_tail_is_no_damage() -> None:
     kept = publish(journal, 1, b"kept")
     journal.append_run((1,), b"t", [b"torn" * 50])
     journal.write()
-    spoil(disk, segment_name(1), bytes(disk.visible[segment_name(1)].visible).find(b"torn"))
+    corrupt(disk, segment_name(1), bytes(disk.visible[segment_name(1)].visible).find(b"torn"))
     found = Inspector(disk).inspect()
     assert found.damaged == []
     assert found.torn_bytes > 200

@@ -43,7 +43,7 @@ class Parts:
     findings: DataFrame
     hours: DataFrame
     rates: DataFrame
-    letters: DataFrame
+    dead_letters: DataFrame
 
 
 class TableCache:
@@ -184,7 +184,7 @@ def parts_of(folded: Folded, batch: Batch, cache: TableCache) -> Parts:
         folded.findings,
         cache.keep("hours", folded.hours),
         cache.keep("rates", line_tables.rate_parts(batch.lines)),
-        cache.keep("letters", line_tables.dead_letter_parts(batch.lines)),
+        cache.keep("dead_letters", line_tables.dead_letter_parts(batch.lines)),
     )
 
 
@@ -229,7 +229,7 @@ def write_tables(
         "heat": tables.heat(copies, line_tables.width_of(facts)),
         "poison": tables.poison(copies, job.poison_deliveries),
         "rates": line_tables.rates(parts.rates, facts, scope),
-        "dead_letters": line_tables.dead_letters(parts.letters, queues, facts, scope),
+        "dead_letters": line_tables.dead_letters(parts.dead_letters, queues, facts, scope),
         "consumers": line_tables.consumers(hours, ages, consumers, queues, facts, scope),
     }.items():
         tables.write(frame, job.out / name)

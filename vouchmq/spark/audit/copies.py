@@ -29,7 +29,7 @@ DEALT: Final = (1 << PLACE_BITS) - 1
 CODE_BITS: Final = 10
 PERSISTENT, MOVED, ACKED, NACKED, CLAIMED = 1, 2, 4, 8, 16
 """Flags of a copy; the last: confirmed by a watermark beyond the last sync."""
-END_ACK, END_NO_ACK, END_LETTER, END_DROP = 0, 1, 2, 3
+END_ACK, END_NO_ACK, END_DEAD_LETTER, END_DROP = 0, 1, 2, 3
 """Kind of an end, in the lowest two bits of its code; the reason is above them."""
 BUCKET_BITS: Final = 7
 """Publishes and confirms meet in buckets of so many bits of the publish number."""
@@ -148,7 +148,7 @@ def copies(
         every = every.join(
             f.broadcast(streams.withColumn("stream", f.lit(1))), ["bk", "qid"], "left"
         )
-        kept = f"stream IS NULL OR (endn & 3) >= {END_LETTER}"
+        kept = f"stream IS NULL OR (endn & 3) >= {END_DEAD_LETTER}"
         every = every.withColumn("endn", f.expr(f"CASE WHEN {kept} THEN endn END"))
     steps = every.selectExpr("*", "explode(sequence(a, b)) AS lsn")
     return merge(steps.selectExpr("*", *[f"{one} AS {other}" for other, one in _TWICE.items()]))
@@ -189,7 +189,7 @@ def _event_runs(lines: DataFrame, reasons: Sequence[str]) -> DataFrame:
         (
             f"CASE WHEN e = 'ack' THEN {END_ACK}",
             f"WHEN e = 'dlv' AND na = 1 THEN {END_NO_ACK}",
-            f"WHEN e = 'dle' THEN (why << 2) | {END_LETTER}",
+            f"WHEN e = 'dle' THEN (why << 2) | {END_DEAD_LETTER}",
             f"WHEN e = 'drp' THEN (why << 2) | {END_DROP} END",
         )
     )

@@ -41,7 +41,8 @@ FRAMES: Final = tuple(
 )
 # Parts that are kept for good, each step's below its number.
 TOLD, CLOSED, REOPENED = "told", "closed", "reopened"
-FINDINGS, HOURS, RATES, LETTERS = "findings", "hours", "rates", "letters"
+# The names on disk of directories that an incremental audit keeps; the last is the older word.
+FINDINGS, HOURS, RATES, DEAD_LETTERS = "findings", "hours", "rates", "letters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +297,7 @@ def _keep(
         FINDINGS: parts.findings,
         HOURS: parts.hours,
         RATES: parts.rates,
-        LETTERS: parts.letters,
+        DEAD_LETTERS: parts.dead_letters,
     }.items():
         step_store.put(name, number, frame)
     cache = step_store.state(number)
@@ -366,7 +367,7 @@ def tell(spark: SparkSession, job: Job, step_store: StepStore, began: float) -> 
         return step_store.part(name, one.schema, last.base, until).drop("step")
 
     rows = rows.unionByName(state.copies.select(*c.COLUMNS))
-    parts = Parts(rows, *(part(name) for name in (FINDINGS, HOURS, RATES, LETTERS)))
+    parts = Parts(rows, *(part(name) for name in (FINDINGS, HOURS, RATES, DEAD_LETTERS)))
     cache = TableCache(spark, job.internal / "scratch")
     looks = look(job)
     found = seals.judge(looks, audit.ended(state.facts))

@@ -83,7 +83,7 @@ def _ended_unacked(lines: DataFrame, rows: DataFrame, queues: DataFrame) -> Data
     streams = queues.where("is_stream = 1").select("bk", "qid")
     ends = lines.where("e IN ('dle', 'drp')").select("bk", "line", "t")
     had = rows.where(
-        f"cid > 0 AND (endn & 3) >= {c.END_LETTER} "
+        f"cid > 0 AND (endn & 3) >= {c.END_DEAD_LETTER} "
         f"AND n_dlv > coalesce({c.second('n_ends')}, 0) AND (o_reqn IS NULL OR o_reqn < o_dlvn) "
         f"AND shiftright(o_dlvn, {LINE_BITS}) = shiftright({c.line_of('endn')}, {LINE_BITS}) "
         f"AND (t_ack IS NULL OR t_ack < t_dlvn)"

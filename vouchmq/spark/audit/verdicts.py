@@ -165,7 +165,7 @@ def _state(facts: Facts) -> str:
         ("net_ends >= 1 AND l_inv > l_over", "resurrected"),
         ("net_ends >= 2", "double_end"),
         (f"net_ends >= 1 AND (endn & 3) = {c.END_ACK}", "acked"),
-        (f"net_ends >= 1 AND (endn & 3) = {c.END_LETTER}", "dead_lettered"),
+        (f"net_ends >= 1 AND (endn & 3) = {c.END_DEAD_LETTER}", "dead_lettered"),
         (f"net_ends >= 1 AND (endn & 3) = {c.END_DROP}", "dropped"),
         ("net_ends >= 1", "delivered_no_ack"),
         # Of a queue that stores nothing nobody says after a restart that it is not there.

@@ -37,14 +37,18 @@ class Section(NamedTuple):
 def visible(text: str) -> str:
     """Text with its control characters shown: a name may have any octet, a page may not."""
     return "".join(
-        chr(0x2400 + ord(letter)) if ord(letter) < 32 else "�" if not shows(letter) else letter
-        for letter in text
+        chr(0x2400 + ord(character))
+        if ord(character) < 32
+        else "�"
+        if not shows(character)
+        else character
+        for character in text
     )
 
 
-def shows(letter: str) -> bool:
+def shows(character: str) -> bool:
     """Whether a letter may stand in a page: no control, no half of a pair."""
-    return letter.isprintable() or letter in "\u00a0\u200d\u3000"
+    return character.isprintable() or character in "\u00a0\u200d\u3000"
 
 
 def shown(value: Cell) -> str:

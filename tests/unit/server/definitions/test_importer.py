@@ -392,7 +392,7 @@ class TestExport:
         assert exported(dry_run)[0] == exported(world.broker)[0]
 
 
-def test_a_sketch_refuses_nothing_that_a_queue_would_take() -> None:
+def test_a_dry_run_refuses_nothing_that_a_queue_would_take() -> None:
     vhost, _ = empty_dry_run().create_vhost("/")
     queue, _ = vhost.declare_queue(
         "q", durable=True, exclusive_owner=None, auto_delete=False, arguments={}

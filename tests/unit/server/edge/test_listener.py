@@ -23,7 +23,7 @@ class Sockets:
 
     def __init__(self, count: int) -> None:
         self.loop = Loop()
-        self.door = Listener(
+        self.listener = Listener(
             cast("asyncio.AbstractEventLoop", self.loop),
             lambda edge, _: cast("Connection", Echo(edge)),
             65536,
@@ -32,7 +32,7 @@ class Sockets:
             is_short=lambda: False,
         )
         self.sockets = [Socket() for _ in range(count)]
-        self.edges = [SocketProtocol(self.door) for _ in range(count)]
+        self.edges = [SocketProtocol(self.listener) for _ in range(count)]
         for edge, socket in zip(self.edges, self.sockets, strict=True):
             edge.connection_made(cast("asyncio.Transport", socket))
 

@@ -20,7 +20,7 @@ from vouchmq.server.ledger.ledger import Before, Ledger, LedgerConfig
 HEADER = "x-deduplication-header"
 
 
-class Shelf:
+class MemoryFiles:
     """Files in memory."""
 
     before = Before()
@@ -57,12 +57,12 @@ class LedgerWorld(World):
 
     def __init__(self, *, tells_ids: bool = False) -> None:
         super().__init__()
-        self.shelf = Shelf()
+        self.files = MemoryFiles()
         ledger_config = LedgerConfig("b", tells_ids=tells_ids, rotate_s=60, inventory_s=3600)
         clock_us = lambda: int(self.now * 1e6)  # noqa: E731
         self.ledger = Ledger(
             ledger_config,
-            self.shelf,
+            self.files,
             self.context,
             self.connections,
             clock_us,
@@ -74,7 +74,7 @@ class LedgerWorld(World):
         """What was written, without what all lines have; `e` only where several are asked for."""
         assert self.ledger is not None
         self.ledger.flush()
-        lines = [json.loads(line) for line in self.shelf.data.splitlines()]
+        lines = [json.loads(line) for line in self.files.data.splitlines()]
         found = [line for line in lines if line["e"] in kinds]
         drop = {"b", "o", "n", "t"} | ({"e"} if len(kinds) == 1 else set())
         return [{k: v for k, v in line.items() if k not in drop} for line in found]
@@ -85,7 +85,7 @@ class LedgerWorld(World):
         self.ledger.take_inventory(lambda _: None)
         self.run_turns()
         self.ledger.flush()
-        found = Audit([json.loads(line) for line in self.shelf.data.splitlines()])
+        found = Audit([json.loads(line) for line in self.files.data.splitlines()])
         assert found.faults == []
         assert found.double_ends() == []
         return found
@@ -459,7 +459,7 @@ class TestInventories:
         assert told == []
         world.run_turns()
         assert told == ["file 0"]
-        assert b'"w":"request"' in world.shelf.data
+        assert b'"w":"request"' in world.files.data
 
     def test_by_and_by(self, world: LedgerWorld, client: Client) -> None:
         assert world.ledger is not None
@@ -470,7 +470,7 @@ class TestInventories:
         world.now += 61
         world.ledger.look()
         world.ledger.look()
-        assert world.shelf.rotations == 1
+        assert world.files.rotations == 1
         world.now += 3600
         world.ledger.look()
         world.run_turns()
@@ -483,7 +483,7 @@ class TestInventories:
         world.audit()
 
 
-def test_switched_off_nobody_has_a_pen(world: LedgerWorld, client: Client) -> None:
+def test_switched_off_nobody_has_a_recorder(world: LedgerWorld, client: Client) -> None:
     assert world.ledger is not None
     declare(client, "q")
     client.consume("q", "c")
@@ -497,10 +497,10 @@ def test_switched_off_nobody_has_a_pen(world: LedgerWorld, client: Client) -> No
         world.context.ledger,
         world.turn.ledger,
     ) == (None,) * 6
-    before = world.shelf.data
+    before = world.files.data
     publish(client, "q", b"a")
     client.send(wire.ack(1, 1))
     client.hear()
     declare(client, "q2")
-    assert world.shelf.data == before
+    assert world.files.data == before
     assert not world.ledger.status()["on"]

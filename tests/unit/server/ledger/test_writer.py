@@ -36,7 +36,7 @@ class Sink:
         return [json.loads(line) for line in self.data.splitlines()]
 
 
-class Desk:
+class Stage:
     """A book, its file and its clock."""
 
     def __init__(self) -> None:
@@ -50,16 +50,16 @@ class Desk:
 
 
 def test_lines_have_their_place_and_time() -> None:
-    desk = Desk()
-    desk.writer.name('boot","fmt":1')
-    desk.now_us += 7
-    desk.writer.put('syn","wm":5')
-    assert desk.sink.data == b""
-    desk.writer.flush()
-    desk.writer.put('syn","wm":6')
-    desk.writer.flush()
-    desk.writer.flush()
-    assert desk.sink.lines() == [
+    stage = Stage()
+    stage.writer.name('boot","fmt":1')
+    stage.now_us += 7
+    stage.writer.put('syn","wm":5')
+    assert stage.sink.data == b""
+    stage.writer.flush()
+    stage.writer.put('syn","wm":6')
+    stage.writer.flush()
+    stage.writer.flush()
+    assert stage.sink.lines() == [
         {"b": "b@h", "o": 3, "n": 0, "t": 1_000_000, "e": "boot", "fmt": 1},
         {"b": "b@h", "o": 3, "n": 1, "t": 1_000_000, "e": "syn", "wm": 5},
         {"b": "b@h", "o": 3, "n": 2, "t": 1_000_007, "e": "syn", "wm": 6},
@@ -67,66 +67,66 @@ def test_lines_have_their_place_and_time() -> None:
 
 
 def test_much_is_written_without_waiting() -> None:
-    desk = Desk()
-    desk.put(4000)
-    assert len(desk.sink.data) > 262144
-    desk.writer.flush()
-    assert [line["n"] for line in desk.sink.lines()] == list(range(4000))
+    stage = Stage()
+    stage.put(4000)
+    assert len(stage.sink.data) > 262144
+    stage.writer.flush()
+    assert [line["n"] for line in stage.sink.lines()] == list(range(4000))
 
 
 def test_a_full_disk_costs_nothing_while_the_buffer_has_room() -> None:
-    desk = Desk()
-    desk.sink.is_full = True
-    desk.put(100)
-    desk.writer.flush()
-    assert desk.sink.told == [True]
-    desk.sink.is_full = False
-    desk.writer.flush()
-    assert desk.sink.data == b"", "tried again at once"
-    desk.now_us += RETRY_US
-    desk.put(1)
-    desk.writer.flush()
-    assert [line["n"] for line in desk.sink.lines()] == list(range(101))
-    assert desk.sink.told == [True, False]
-    assert desk.writer.lost_count == 0
+    stage = Stage()
+    stage.sink.is_full = True
+    stage.put(100)
+    stage.writer.flush()
+    assert stage.sink.told == [True]
+    stage.sink.is_full = False
+    stage.writer.flush()
+    assert stage.sink.data == b"", "tried again at once"
+    stage.now_us += RETRY_US
+    stage.put(1)
+    stage.writer.flush()
+    assert [line["n"] for line in stage.sink.lines()] == list(range(101))
+    assert stage.sink.told == [True, False]
+    assert stage.writer.lost_count == 0
 
 
 def test_a_gap_says_how_many_and_their_numbers_stay_unused() -> None:
-    desk = Desk()
-    desk.sink.is_full = True
-    desk.put(5000)
-    kept = desk.writer.octets
+    stage = Stage()
+    stage.sink.is_full = True
+    stage.put(5000)
+    kept = stage.writer.octets
     assert LIMIT < kept < LIMIT + 200
-    desk.writer.name('rte","id":1')
-    desk.sink.is_full = False
-    desk.now_us += RETRY_US
-    desk.put(3)
-    desk.writer.flush()
-    lines = desk.sink.lines()
+    stage.writer.name('rte","id":1')
+    stage.sink.is_full = False
+    stage.now_us += RETRY_US
+    stage.put(3)
+    stage.writer.flush()
+    lines = stage.sink.lines()
     gaps = [line for line in lines if line["e"] == "gap"]
     assert len(gaps) == 1
     numbers = [line["n"] for line in lines]
     assert numbers == sorted(numbers)
-    assert gaps[0]["lost"] == desk.writer.number - len(lines) == desk.writer.lost_count > 0
+    assert gaps[0]["lost"] == stage.writer.number - len(lines) == stage.writer.lost_count > 0
     assert any(line["e"] == "rte" for line in lines)
     assert [line["e"] for line in lines[-4:]] == ["gap", "x", "x", "x"]
 
 
 def test_the_end_tells_of_a_gap_too() -> None:
-    desk = Desk()
-    desk.sink.is_full = True
-    desk.put(5000)
-    desk.sink.is_full = False
-    desk.writer.close()
-    assert desk.sink.lines()[-1]["e"] == "gap"
+    stage = Stage()
+    stage.sink.is_full = True
+    stage.put(5000)
+    stage.sink.is_full = False
+    stage.writer.close()
+    assert stage.sink.lines()[-1]["e"] == "gap"
 
 
 def test_a_line_that_cannot_be_written_at_the_end_is_no_error() -> None:
-    desk = Desk()
-    desk.sink.is_full = True
-    desk.put(5)
-    desk.writer.close()
-    assert desk.sink.data == b""
+    stage = Stage()
+    stage.sink.is_full = True
+    stage.put(5)
+    stage.writer.close()
+    assert stage.sink.data == b""
 
 
 @given(st.lists(st.integers(1, 60)))

@@ -17,7 +17,7 @@ from tests.unit.server.amqp_client import got
 from tests.unit.server.full_disk import refuse
 from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confirms, delivery
 from tests.unit.server.on_disk import DiskWorld
-from tests.unit.store.journals import segments_on, spoil
+from tests.unit.store.journals import corrupt, segments_on
 from vouchmq.server.broker.policy.policies import Policy
 from vouchmq.server.connection.blocked import BLOCKED
 from vouchmq.server.connection.connection import STALLED
@@ -655,7 +655,7 @@ def test_messages_whose_queue_was_damaged_are_told_of(world: DiskWorld, spoilt: 
     for name in segments_on(world.disk):
         at = bytes(world.disk.visible[name].visible).find(spoilt)
         if at >= 0:
-            spoil(world.disk, name, at, 1)
+            corrupt(world.disk, name, at, 1)
     with capture_logs() as logs:
         again = world.after_power_cut()
     told = [each["count"] for each in logs if each["event"] == "queue.orphaned"]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.simulation.sim_disk import SimDisk
-from tests.unit.store.journals import lsns_of, open_on, publish, raws_of, segments_on, spoil, sync
+from tests.unit.store.journals import corrupt, lsns_of, open_on, publish, raws_of, segments_on, sync
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.journal.segment import segment_name
@@ -15,23 +15,23 @@ from vouchmq.store.reading.blocks import Block, Window, find_block
 
 SIZE = 64 * 1024
 RAW = b"r" * 1000
-Spoiled = list[tuple[str, str]]
+Corrupted = list[tuple[str, str]]
 
 
-def compactor_of(journal: Journal) -> tuple[Compactor, Spoiled]:
-    spoiled: Spoiled = []
-    return Compactor(journal, lambda name, why: spoiled.append((name, why))), spoiled
+def compactor_of(journal: Journal) -> tuple[Compactor, Corrupted]:
+    corrupted: Corrupted = []
+    return Compactor(journal, lambda name, why: corrupted.append((name, why))), corrupted
 
 
-def compact(journal: Journal, octets: int = 4096) -> tuple[Compactor, Spoiled]:
+def compact(journal: Journal, octets: int = 4096) -> tuple[Compactor, Corrupted]:
     """Take steps until there is nothing left to do."""
-    compactor, spoiled = compactor_of(journal)
+    compactor, corrupted = compactor_of(journal)
     for _ in range(10_000):
         is_going_on = compactor.step(octets)
         sync(journal)
         if not is_going_on:
             sync(journal)
-            return compactor, spoiled
+            return compactor, corrupted
     raise AssertionError("compaction comes to no end")
 
 
@@ -50,8 +50,8 @@ def test_one_message_pins_no_segment() -> None:
     disk = SimDisk()
     journal, kept = pinned(disk)
     assert len(segments_on(disk)) > 5
-    compactor, spoiled = compact(journal)
-    assert spoiled == []
+    compactor, corrupted = compact(journal)
+    assert corrupted == []
     assert len(segments_on(disk)) <= 2
     assert compactor.counters.moved_messages >= 6
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == kept
@@ -152,14 +152,14 @@ def test_a_retired_file_that_comes_back_does_not_count() -> None:
 def test_settling_goes_on_between_the_steps() -> None:
     disk = SimDisk()
     journal, kept = pinned(disk, every=10)
-    compactor, spoiled = compactor_of(journal)
+    compactor, corrupted = compactor_of(journal)
     left = list(kept)
     while compactor.step(600):
         if left:
             journal.settle(1, [left.pop()])
         sync(journal)
     sync(journal)
-    assert spoiled == []
+    assert corrupted == []
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == left
 
 
@@ -193,10 +193,10 @@ def test_a_damaged_block_is_not_carried_on_as_if_it_were_whole() -> None:
     disk = SimDisk()
     journal, _ = pinned(disk)
     inode = disk.visible[segment_name(1)]
-    spoil(disk, segment_name(1), bytes(inode.visible).find(RAW) + 10)
-    _, spoiled = compact(journal)
-    assert [name for name, _ in spoiled] == [segment_name(1)]
-    assert "checksum" in spoiled[0][1]
+    corrupt(disk, segment_name(1), bytes(inode.visible).find(RAW) + 10)
+    _, corrupted = compact(journal)
+    assert [name for name, _ in corrupted] == [segment_name(1)]
+    assert "checksum" in corrupted[0][1]
     assert segment_name(1) in disk.listdir()
 
 
@@ -272,9 +272,9 @@ def test_a_damaged_route_is_not_carried_on(is_damaged: bool) -> None:
     sync(journal)
     if is_damaged:
         at = bytes(disk.visible[segment_name(1)].visible).find(b"a-routing-key")
-        spoil(disk, segment_name(1), at)
-    _, spoiled = compact(journal)
-    assert [name for name, _ in spoiled] == [segment_name(1)] * is_damaged
+        corrupt(disk, segment_name(1), at)
+    _, corrupted = compact(journal)
+    assert [name for name, _ in corrupted] == [segment_name(1)] * is_damaged
 
 
 def test_a_settle_is_logged_again_once_and_only_while_its_message_is_there() -> None:
@@ -282,7 +282,7 @@ def test_a_settle_is_logged_again_once_and_only_while_its_message_is_there() -> 
     journal, _ = open_on(disk, size=SIZE)
     draw = random.Random(4)
     live: list[int] = []
-    compactor, spoiled = compactor_of(journal)
+    compactor, corrupted = compactor_of(journal)
     settled = 0
     for _ in range(1500):
         live += publish(journal, 1, RAW)
@@ -292,7 +292,7 @@ def test_a_settle_is_logged_again_once_and_only_while_its_message_is_there() -> 
                 settled += 1
         compactor.step(1 << 20)
         sync(journal)
-    assert spoiled == []
+    assert corrupted == []
     assert compactor.counters.rounds > 20
     assert compactor.counters.rewritten < settled
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == live
@@ -313,8 +313,8 @@ def test_a_segment_of_settles_that_others_need_is_left_alone() -> None:
     journal.append_run((2,), b"", [RAW])
     sync(journal)
     assert any(not segment.live_count for segment in journal.chain.resting)
-    compactor, spoiled = compact(journal)
-    assert spoiled == []
+    compactor, corrupted = compact(journal)
+    assert corrupted == []
     assert compactor.counters.rewritten < 2 * len(gone)
     left = sorted(set(lsns).difference(gone))
     assert lsns_of(open_on(disk, size=SIZE)[1], 1) == left

@@ -9,13 +9,13 @@ import pytest
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import (
     SEGMENT_SIZE_BYTES,
+    corrupt,
     lsns_of,
     open_on,
     publish,
     raws_of,
     seal,
     segments_on,
-    spoil,
 )
 from vouchmq.store.errors import CorruptSegment
 from vouchmq.store.inspection import Inspector
@@ -57,7 +57,7 @@ def test_a_sealed_journal_opens_clean() -> None:
     _, recovered = open_on(disk)
     assert recovered.report.is_sealed
     assert lsns_of(recovered, 1) == lsns
-    assert (recovered.report.truncated_bytes, recovered.report.set_aside) == (0, [])
+    assert (recovered.report.truncated_bytes, recovered.report.quarantined) == (0, [])
     # Once something is written behind it, it is the seal of another day.
     assert not open_on(disk)[1].report.is_sealed
 
@@ -66,7 +66,7 @@ def test_damage_of_the_last_block_after_a_clean_stop_is_no_torn_tail() -> None:
     disk = SimDisk()
     journal, lsns = sealed(disk)
     name = segment_name(1)
-    spoil(disk, name, end_of(journal) - 100, 64)
+    corrupt(disk, name, end_of(journal) - 100, 64)
     before = bytes(disk.visible[name].visible)
     assert len(Inspector(disk).inspect().damaged) == 1
     journal, recovered = open_on(disk)
@@ -145,7 +145,7 @@ def test_segments_that_are_all_gone_are_missed() -> None:
 def test_damage_behind_a_seal_can_be_refused() -> None:
     disk = SimDisk()
     journal, _ = sealed(disk)
-    spoil(disk, segment_name(1), end_of(journal) - 100, 64)
+    corrupt(disk, segment_name(1), end_of(journal) - 100, 64)
     before = {name: bytes(inode.visible) for name, inode in disk.visible.items()}
     with pytest.raises(CorruptSegment, match=r"0001\.journal is damaged at offset"):
         opened_strictly(disk)
@@ -165,7 +165,7 @@ def test_a_directory_without_an_end_mark_is_read_as_before() -> None:
     disk = SimDisk()
     journal, lsns = sealed(disk)
     remove(disk, END_NAME)
-    spoil(disk, segment_name(1), end_of(journal) - 100, 64)
+    corrupt(disk, segment_name(1), end_of(journal) - 100, 64)
     _, recovered = open_on(disk)
     assert lsns_of(recovered, 1) == lsns[:-1]
     assert recovered.report.damaged == []
@@ -176,8 +176,8 @@ def test_either_place_of_the_seal_is_enough() -> None:
     for place in (0, 4096):
         disk = SimDisk()
         journal, _ = sealed(disk)
-        spoil(disk, END_NAME, place + 20)
-        spoil(disk, segment_name(1), end_of(journal) - 100, 64)
+        corrupt(disk, END_NAME, place + 20)
+        corrupt(disk, segment_name(1), end_of(journal) - 100, 64)
         assert len(open_on(disk)[1].report.damaged) == 1, place
 
 
@@ -253,28 +253,28 @@ def torn(disk: SimDisk) -> bytes:
     journal.append_run((1,), b"t", [b"torn" * 50])
     journal.write()
     end = end_of(journal)
-    spoil(disk, segment_name(1), end - 20)
+    corrupt(disk, segment_name(1), end - 20)
     return bytes(disk.visible[segment_name(1)].visible[at:end])
 
 
-def test_a_torn_tail_is_kept_aside() -> None:
+def test_a_torn_tail_is_kept() -> None:
     disk = SimDisk()
     part = torn(disk)
     assert Inspector(disk).inspect().torn_bytes == len(part)
     _, recovered = open_on(disk)
     name = segment_name(1) + ".torn"
-    assert recovered.report.set_aside == [name]
+    assert recovered.report.quarantined == [name]
     assert recovered.report.truncated_bytes == len(part)
     assert bytes(disk.durable[name].durable) == part
-    assert Inspector(disk).inspect().set_aside == [name]
-    assert open_on(disk)[1].report.set_aside == []
+    assert Inspector(disk).inspect().quarantined == [name]
+    assert open_on(disk)[1].report.quarantined == []
 
 
 def test_a_tail_whose_header_is_gone_is_kept_too() -> None:
     disk = SimDisk()
     part = torn(disk)
     at = bytes(disk.visible[segment_name(1)].visible).find(part)
-    spoil(disk, segment_name(1), at, 80)
+    corrupt(disk, segment_name(1), at, 80)
     _, recovered = open_on(disk)
     assert recovered.report.truncated_bytes == len(part)
 
@@ -289,7 +289,7 @@ def test_the_earlier_life_of_a_recycled_file_is_no_tail() -> None:
     else:
         raise AssertionError("no recycled file in use")
     _, recovered = open_on(disk)
-    assert (recovered.report.truncated_bytes, recovered.report.set_aside) == (0, [])
+    assert (recovered.report.truncated_bytes, recovered.report.quarantined) == (0, [])
 
 
 def test_no_room_for_what_is_cut_is_no_reason_not_to_start() -> None:
@@ -298,7 +298,7 @@ def test_no_room_for_what_is_cut_is_no_reason_not_to_start() -> None:
     disk.fail_next("create", errno.ENOSPC)
     _, recovered = open_on(disk)
     assert raws_of(recovered, 1) == [b"kept"]
-    assert recovered.report.set_aside == []
+    assert recovered.report.quarantined == []
     assert recovered.report.truncated_bytes > 0
 
 
@@ -309,7 +309,7 @@ def test_what_was_kept_of_many_crashes_does_not_fill_the_disk() -> None:
         publish(journal, 1, b"a")
         journal.append_run((1,), b"t", [b"torn" * 50])
         journal.write()
-        spoil(disk, journal.chain.active.name, end_of(journal) - 20)
+        corrupt(disk, journal.chain.active.name, end_of(journal) - 20)
         disk.kill()
     open_on(disk)
     kept = [name for name in disk.listdir() if name.endswith(".torn")]
@@ -317,7 +317,7 @@ def test_what_was_kept_of_many_crashes_does_not_fill_the_disk() -> None:
     assert segment_name(20) + ".torn" in kept
 
 
-def test_a_segment_behind_the_torn_tail_is_kept_aside() -> None:
+def test_a_segment_behind_the_torn_tail_is_kept() -> None:
     disk = SimDisk()
     journal, _ = open_on(disk)
     publish(journal, 1, b"kept")
@@ -325,9 +325,9 @@ def test_a_segment_behind_the_torn_tail_is_kept_aside() -> None:
         journal.append_run((1,), b"t", [b"unsynced%d" % n * 80])
         journal.write()
     octets = bytes(disk.visible[segment_name(1)].visible)
-    spoil(disk, segment_name(1), octets.find(b"unsynced1"))
+    corrupt(disk, segment_name(1), octets.find(b"unsynced1"))
     _, recovered = open_on(disk)
     names = [segment_name(2) + ".discarded", segment_name(1) + ".torn"]
-    assert recovered.report.set_aside == names
+    assert recovered.report.quarantined == names
     assert b"unsynced5" in disk.visible[names[0]].visible
     assert b"unsynced2" in disk.visible[names[1]].visible

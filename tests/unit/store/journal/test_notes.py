@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.simulation.sim_disk import SimDisk
-from tests.unit.store.journals import open_on, publish, segments_on, spoil, sync
+from tests.unit.store.journals import corrupt, open_on, publish, segments_on, sync
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import WriteFailed
 from vouchmq.store.inspection import Inspector
@@ -232,7 +232,7 @@ def test_damage_costs_only_the_notes_it_hit() -> None:
     journal.note(1, b"hit", b"newest value")
     sync(journal)
     fill(journal)
-    spoil(disk, name, bytes(disk.visible[name].visible).find(b"newest value"))
+    corrupt(disk, name, bytes(disk.visible[name].visible).find(b"newest value"))
     for _ in range(2):
         disk.crash(0)
         _, recovered = open_on(disk)

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from tests.simulation.sim_disk import SimDisk
-from tests.unit.store.journals import open_on, publish, segments_on, spoil, sync
+from tests.unit.store.journals import corrupt, open_on, publish, segments_on, sync
 from vouchmq.store.errors import ReadFailed, WriteFailed
 from vouchmq.store.journal import records
 from vouchmq.store.journal.journal import Journal
@@ -220,7 +220,7 @@ def test_octets_that_changed_are_noticed(at: int) -> None:
     journal, _ = open_on(disk)
     lsns = publish(journal, 1, b"a" * 600, b"b" * 600)
     [name] = segments_on(disk)
-    spoil(disk, name, bytes(disk.visible[name].visible).index(b"b" * 600) + at)
+    corrupt(disk, name, bytes(disk.visible[name].visible).index(b"b" * 600) + at)
     assert journal.fetch(lsns[:1]) == [(b"a" * 600, b"tail")]
     with pytest.raises(ReadFailed, match="message 2 "):
         journal.fetch(lsns[1:])

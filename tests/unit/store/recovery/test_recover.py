@@ -9,12 +9,12 @@ import pytest
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import (
     SEGMENT_SIZE_BYTES,
+    corrupt,
     lsns_of,
     open_on,
     publish,
     raws_of,
     segments_on,
-    spoil,
     sync,
 )
 from vouchmq.store.errors import CorruptSegment, UnsupportedFormat, WriteFailed
@@ -55,7 +55,7 @@ def test_open_truncates_a_torn_tail_and_says_so() -> None:
     kept = publish(journal, 1, b"kept")
     journal.append_run((1,), b"t", [b"torn" * 50])
     journal.write()
-    spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"torn"))
+    corrupt(disk, segment_name(1), offset_of(disk, segment_name(1), b"torn"))
     _, recovered = open_on(disk)
     assert lsns_of(recovered, 1) == kept
     assert recovered.report.truncated_bytes > 200
@@ -70,7 +70,7 @@ def test_what_lies_behind_a_hole_in_the_unsynced_tail_is_discarded() -> None:
     for n in range(6):
         journal.append_run((1,), b"t", [b"unsynced%d" % n * 80])
         journal.write()
-    spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"unsynced1"))
+    corrupt(disk, segment_name(1), offset_of(disk, segment_name(1), b"unsynced1"))
     assert len(segments_on(disk)) == 2
     journal, recovered = open_on(disk)
     assert lsns_of(recovered, 1) == [*kept, kept[-1] + 1]
@@ -126,7 +126,7 @@ def test_damage_before_synced_blocks_is_told_and_the_rest_is_served() -> None:
     _, lsns = filled(disk)
     name = segment_name(1)
     at = offset_of(disk, name, b"message 2")
-    spoil(disk, name, at)
+    corrupt(disk, name, at)
     journal, recovered = open_on(disk)
     assert lsns_of(recovered, 1) == lsns[:2] + lsns[3:]
     (damage,) = recovered.report.damaged
@@ -146,7 +146,7 @@ def test_damage_before_synced_blocks_is_told_and_the_rest_is_served() -> None:
 def test_damage_can_be_refused_and_then_nothing_is_changed() -> None:
     disk = SimDisk()
     filled(disk)
-    spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message 2"))
+    corrupt(disk, segment_name(1), offset_of(disk, segment_name(1), b"message 2"))
     before = {name: bytes(inode.visible) for name, inode in disk.visible.items()}
     with pytest.raises(CorruptSegment, match=r"0001\.journal is damaged at offset"):
         open_journal(
@@ -168,7 +168,7 @@ def test_settles_of_a_damaged_segment_outlive_it() -> None:
     name = segments_on(disk)[-2]
     octets = bytes(disk.visible[name].visible)
     here = [octets.find(b"message %d|" % n) for n in range(20, 28)]
-    spoil(disk, name, [at for at in here if at >= 0][1])
+    corrupt(disk, name, [at for at in here if at >= 0][1])
     _, recovered = open_on(disk)
     (damage,) = recovered.report.damaged
     survivors = [lsn for lsn in lsns + last if lsn not in (lsns[1], lsns[2], damage.first_lsn)]
@@ -183,7 +183,7 @@ def test_settles_of_a_damaged_segment_outlive_it() -> None:
 def test_a_damaged_head_costs_only_what_it_held(at: int) -> None:
     disk = SimDisk()
     _, lsns = filled(disk)
-    spoil(disk, segment_name(2), at)
+    corrupt(disk, segment_name(2), at)
     _, recovered = open_on(disk)
     (damage,) = recovered.report.damaged
     assert (damage.segment, damage.offset) == (segment_name(2), 0)
@@ -201,7 +201,7 @@ def test_a_lost_route_costs_no_more_than_the_messages_until_it_is_logged_again(
     lsns = publish(journal, 1, *[b"message %d|" % n * 50 for n in range(20)])
     # The first two blocks with messages of a route tell it, and nobody else for a while.
     for number in (0, 1):
-        spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message %d|" % number))
+        corrupt(disk, segment_name(1), offset_of(disk, segment_name(1), b"message %d|" % number))
     _, recovered = open_on(disk, size=1 << 16)
     report = recovered.report
     assert 0 < report.unroutable_messages < 5
@@ -215,7 +215,7 @@ def test_a_lost_block_takes_no_messages_of_other_blocks_along(number: int) -> No
     disk = SimDisk()
     journal, _ = open_on(disk, size=1 << 16)
     lsns = publish(journal, 1, *[b"message %d|" % n * 50 for n in range(8)])
-    spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message %d|" % number))
+    corrupt(disk, segment_name(1), offset_of(disk, segment_name(1), b"message %d|" % number))
     _, recovered = open_on(disk, size=1 << 16)
     assert recovered.report.unroutable_messages == 0
     assert lsns_of(recovered, 1) == [lsn for at, lsn in enumerate(lsns) if at != number]
@@ -243,7 +243,7 @@ def test_definitions_outlive_damage_that_takes_more_than_a_segment_to_carry_on()
     sync(journal)
     journal, lsns = filled(disk, 24)
     for name in segments_on(disk)[1:4]:
-        spoil(disk, name, offset_of(disk, name, b"message"))
+        corrupt(disk, name, offset_of(disk, name, b"message"))
     before = segments_on(disk)[-1]
     _, recovered = open_on(disk)
     assert recovered.report.damaged
@@ -254,11 +254,11 @@ def test_definitions_outlive_damage_that_takes_more_than_a_segment_to_carry_on()
     assert set(lsns_of(again, 1)) <= set(lsns)
 
 
-def test_a_segment_that_is_all_rubbish_is_set_aside() -> None:
+def test_a_segment_that_is_all_rubbish_is_quarantined() -> None:
     disk = SimDisk()
     _, lsns = filled(disk, 16)
     name = segments_on(disk)[1]
-    spoil(disk, name, 0, len(disk.visible[name].visible))
+    corrupt(disk, name, 0, len(disk.visible[name].visible))
     _, recovered = open_on(disk)
     assert name in {damage.segment for damage in recovered.report.damaged}
     assert name + ".damaged" in disk.listdir()
@@ -267,11 +267,11 @@ def test_a_segment_that_is_all_rubbish_is_set_aside() -> None:
     assert open_on(disk)[1].report.damaged == []
 
 
-def test_a_crash_at_any_moment_of_setting_aside_loses_nothing_more() -> None:
+def test_a_crash_at_any_moment_of_a_quarantine_loses_nothing_more() -> None:
     for cut in range(60):
         disk = SimDisk(cut, is_strict=True)
         _, lsns = filled(disk, 12)
-        spoil(disk, segment_name(1), offset_of(disk, segment_name(1), b"message 2"))
+        corrupt(disk, segment_name(1), offset_of(disk, segment_name(1), b"message 2"))
         disk.crash_after = cut
         try:
             open_on(disk)
@@ -307,7 +307,7 @@ def test_a_message_that_looks_like_a_block_is_not_taken_for_one() -> None:
     publish(journal, 1, b"b")
     name = segment_name(1)
     at = offset_of(disk, name, body)
-    spoil(disk, name, at - 20, 4)  # its own block breaks, so the search walks through it
+    corrupt(disk, name, at - 20, 4)  # its own block breaks, so the search walks through it
     _, recovered = open_on(disk)
     assert recovered.definitions == []
     assert raws_of(recovered, 1) == [b"a", b"b"]
@@ -347,7 +347,7 @@ def test_what_nobody_can_read_is_kept_under_another_name() -> None:
     journal, _ = open_on(disk)
     publish(journal, 1, b"a")
     name = segment_name(1)
-    spoil(disk, name, 0, len(disk.visible[name].visible))
+    corrupt(disk, name, 0, len(disk.visible[name].visible))
     disk.unlink(END_NAME)
     _, recovered = open_on(disk)
     assert recovered.report.discarded_segments == [name]

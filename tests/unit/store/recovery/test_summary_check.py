@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from tests.simulation.sim_disk import SimDisk
-from tests.unit.store.journals import lsns_of, publish, spoil, sync
+from tests.unit.store.journals import corrupt, lsns_of, publish, sync
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import CorruptSegment, ReadFailed
 from vouchmq.store.journal.journal import Journal
@@ -100,7 +100,7 @@ def test_what_summaries_tell_is_what_reading_tells() -> None:
 def test_a_summary_that_is_not_whole_costs_time_only(at: int) -> None:
     disk = SimDisk()
     lsns = filled(disk)
-    spoil(disk, summary_name(2), at, 1)
+    corrupt(disk, summary_name(2), at, 1)
     assert read_summary(disk, 2) is None
     _, recovered = open_lazily(disk)
     assert recovered.report.unread_segments == recovered.report.segments - 2
@@ -113,7 +113,7 @@ def test_damage_is_found_when_it_is_read_and_dealt_with_at_the_next_start() -> N
     lsns = filled(disk)
     name = segment_name(2)
     number = lsns.index(read_summary_first(disk, 2)) + 25
-    spoil(disk, name, place_of(disk, name, number))
+    corrupt(disk, name, place_of(disk, name, number))
     journal, recovered = open_lazily(disk)
     assert recovered.report.damaged == []
     with pytest.raises(ReadFailed):
@@ -143,7 +143,7 @@ def test_a_message_is_checked_although_its_block_is_large(is_one: bool) -> None:
     sync(journal)
     publish(journal, 1, b"x" * (1 << 20))
     sync(journal)
-    spoil(disk, segment_name(1), place_of(disk, segment_name(1), 70) + 600)
+    corrupt(disk, segment_name(1), place_of(disk, segment_name(1), 70) + 600)
     journal, recovered = open_journal(
         disk, segment_size_bytes=1 << 20, wall_ms=lambda: 0, whole_bytes=0
     )
@@ -165,7 +165,7 @@ def test_a_missing_file_a_short_one_and_a_bad_head_are_found_at_the_start() -> N
             for octets in (inode.visible, inode.durable):
                 del octets[SIZE // 2 :]
         else:
-            spoil(disk, name, 90)
+            corrupt(disk, name, 90)
         _, recovered = open_lazily(disk)
         assert recovered.report.damaged, harm
         assert recovered.report.unread_segments > 0
@@ -176,7 +176,7 @@ def test_a_missing_file_a_short_one_and_a_bad_head_are_found_at_the_start() -> N
 def test_who_refuses_damage_has_everything_read() -> None:
     disk = SimDisk()
     filled(disk)
-    spoil(disk, segment_name(2), SIZE // 2)
+    corrupt(disk, segment_name(2), SIZE // 2)
     with pytest.raises(CorruptSegment):
         open_lazily(disk, refuse_damage=True)
 
@@ -185,17 +185,17 @@ def test_compaction_reads_what_nobody_has_read_before_it_believes_a_word() -> No
     disk = SimDisk()
     lsns = filled(disk)
     name = segment_name(2)
-    spoil(disk, name, SIZE // 2)
+    corrupt(disk, name, SIZE // 2)
     journal, recovered = open_lazily(disk)
     assert recovered.report.damaged == []
     journal.settle(1, [lsn for lsn in lsns if lsn % 20])
     sync(journal)
-    spoiled: list[str] = []
-    compactor = Compactor(journal, lambda segment, why: spoiled.append(segment))
+    corrupted: list[str] = []
+    compactor = Compactor(journal, lambda segment, why: corrupted.append(segment))
     for _ in range(500):
         compactor.step(1 << 20)
         sync(journal)
-    assert spoiled == [name]
+    assert corrupted == [name]
     assert summary_name(2) not in disk.listdir()
     assert open_lazily(disk)[1].report.damaged[0].segment == name
 

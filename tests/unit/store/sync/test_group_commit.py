@@ -13,7 +13,7 @@ from vouchmq.store.sync.group_commit import GroupCommit
 class Stage:
     """A journal, a worker that waits to be told, and what group commit reported."""
 
-    def __init__(self, *, has_companion: bool = False) -> None:
+    def __init__(self, *, has_extra: bool = False) -> None:
         self.disk = SimDisk()
         self.journal, _ = open_on(self.disk)
         self.worker = LateWorker()
@@ -21,14 +21,14 @@ class Stage:
         self.watermarks: list[int] = []
         self.failures: list[int] = []
         self.now = 100.0
-        self.companion = Companion(self)
+        self.extra = ExtraFile(self)
         self.commit = GroupCommit(
             self.journal,
             self.worker,
             on_synced=self.watermarks.append,
             on_failed=self.failures.append,
             clock=lambda: self.now,
-            extra_targets=self.companion if has_companion else None,
+            extra_targets=self.extra if has_extra else None,
         )
 
     def publish(self) -> int:
@@ -120,7 +120,7 @@ def test_counters_tell_number_size_and_duration() -> None:
     assert counters.synced_bytes > 300
 
 
-class Companion:
+class ExtraFile:
     """A file of somebody else."""
 
     may_fail = True
@@ -131,7 +131,7 @@ class Companion:
         self.synced_at: list[int] = []
         self.told: list[int] = []
 
-    def targets(self) -> list[Companion]:
+    def targets(self) -> list[ExtraFile]:
         return [self]
 
     def fileno(self) -> int:
@@ -146,22 +146,22 @@ class Companion:
         self.told.append(error)
 
 
-def test_companions_are_synced_before_the_journal() -> None:
-    stage = Stage(has_companion=True)
-    companion = stage.companion
+def test_extra_files_are_synced_before_the_journal() -> None:
+    stage = Stage(has_extra=True)
+    extra = stage.extra
     before = stage.disk.calls["sync"]
     lsn = stage.publish()
     stage.finish()
-    assert companion.synced_at == [before]
+    assert extra.synced_at == [before]
     assert stage.disk.calls["sync"] > before
-    assert companion.told == [0]
+    assert extra.told == [0]
     assert stage.watermarks == [lsn]
 
 
-def test_a_companion_that_cannot_be_synced_fails_for_itself_alone() -> None:
-    stage = Stage(has_companion=True)
-    companion = stage.companion
-    companion.error = errno.EIO
+def test_an_extra_file_that_cannot_be_synced_fails_for_itself_alone() -> None:
+    stage = Stage(has_extra=True)
+    extra = stage.extra
+    extra.error = errno.EIO
     lsn = stage.publish()
     stage.finish()
     assert stage.watermarks == [lsn]

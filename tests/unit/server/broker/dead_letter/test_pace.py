@@ -135,7 +135,7 @@ def test_queues_take_turns(world: World) -> None:
 class TestFullDisk:
     """DLX-23."""
 
-    def test_letters_wait_and_others_are_served(self, world: World) -> None:
+    def test_dead_letters_wait_and_others_are_served(self, world: World) -> None:
         client = world.connect()
         client.open()
         declare(client, "dead")

@@ -232,9 +232,9 @@ class TestSafely:
         client.ask(1, commands.Exchange.Declare(exchange="later", exchange_type="fanout"))
         client.ask(1, commands.Queue.Bind(queue="dead", exchange="later"))
         client.world.pass_time(0.5)
-        letter = got(client, "dead")
-        assert letter.body == b"x"
-        assert letter.properties.headers["x-death"][0]["count"] == 1
+        dead_letter = got(client, "dead")
+        assert dead_letter.body == b"x"
+        assert dead_letter.properties.headers["x-death"][0]["count"] == 1
         assert client.world.vhost.queues["safe"].held_count == 0
 
     def test_who_has_it_does_not_get_it_again(self, client: Client) -> None:

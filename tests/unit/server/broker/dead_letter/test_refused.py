@@ -103,7 +103,7 @@ class TestAtMostOnce:
         assert bodies(client, "kept") == [b"x"]
         assert not world.vhost.queues["passing"].holds_stored
 
-    def test_letter_of_a_message_that_was_refused_itself(
+    def test_dead_letter_of_a_message_that_was_refused_itself(
         self, world: DiskWorld, client: Client
     ) -> None:
         """CONF-12: its publisher was told that it is nowhere."""
@@ -123,7 +123,7 @@ class TestAtMostOnce:
         assert bodies(client, "kept") == []
 
 
-def test_letter_that_nobody_took_leaves_no_key(client: Client) -> None:
+def test_dead_letter_that_nobody_took_leaves_no_key(client: Client) -> None:
     """DUP-08: a message with the same key is no duplicate of it."""
     arguments: dict[str, Any] = {"x-message-deduplication": True}
     once = commands.Exchange.Declare(exchange="once", exchange_type="fanout", arguments=arguments)
@@ -247,7 +247,7 @@ class TestAtLeastOnce:
         put(client, "work", b"y", headers={"x-deduplication-header": "a"})
         assert bodies(client, "work") == [b"y"]
 
-    def test_duplicates_that_may_be_letters_are_not_kept(self, client: Client) -> None:
+    def test_duplicates_that_may_be_dead_letters_are_not_kept(self, client: Client) -> None:
         """DUP-16: the queue never had them."""
         arguments = {"x-message-deduplication": True, "x-deduplication-dead-letter": True}
         declare(client, "work", {**SAFE, **arguments})

@@ -34,7 +34,7 @@ class Counted(ConsistentHashRouter):
         super()._build()
 
 
-def test_the_ring_is_put_together_when_it_is_needed() -> None:
+def test_the_hash_ring_is_put_together_when_it_is_needed() -> None:
     """Twelve bindings one after the other must not each sort the points of all."""
     router = Counted({})
     bindings = [bound(router, f"q{number}", 100) for number in range(12)]

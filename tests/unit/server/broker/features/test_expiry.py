@@ -192,7 +192,7 @@ class TestMessageTtl:
         assert client.message_count("fast") == 0
 
 
-class TestLease:
+class TestQueueExpiry:
     """x-expires."""
 
     def is_there(self, client: Client, name: str = "q") -> bool:

@@ -156,7 +156,7 @@ class TestReject:
         assert bodies(client, "q") == [b"a"]
         assert bodies(client, "dead") == [b"b"]
 
-    def test_full_queues_in_a_ring_end(self, client: Client) -> None:
+    def test_full_queues_in_a_cycle_end(self, client: Client) -> None:
         for name, other in (("a", "b"), ("b", "a")):
             declare(
                 client,

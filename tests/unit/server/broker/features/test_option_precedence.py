@@ -94,7 +94,7 @@ class TestMatching:
         assert governs(policies, "q") == ("b", "")
         assert len(policies) == 2
 
-    def test_operator_policies_do_not_govern_exchanges(self) -> None:
+    def test_operator_policies_do_not_apply_to_exchanges(self) -> None:
         policies = Policies()
         policies.put(operator())
         assert policies.of_exchange("x") == NO_POLICY

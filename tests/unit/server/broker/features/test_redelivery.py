@@ -61,9 +61,9 @@ def test_limit_of_two_means_three_deliveries(client: Client) -> None:
         give_back(client, what)
     assert seen == [(7, None), (1, 1), (2, 2)]
     assert got(client, "q") is None
-    letter = got(client, "dead")
-    assert letter.properties.headers["x-death"][0]["reason"] == "delivery_limit"
-    assert letter.properties.headers["x-delivery-count"] == 7
+    dead_letter = got(client, "dead")
+    assert dead_letter.properties.headers["x-death"][0]["reason"] == "delivery_limit"
+    assert dead_letter.properties.headers["x-delivery-count"] == 7
 
 
 def test_negative_is_unlimited(client: Client) -> None:

@@ -271,13 +271,13 @@ class TestTime:
         world.pass_time(0.2)
         assert "q" not in world.vhost.queues
 
-    def test_smaller_lease_counts(self, world: World, client: Client) -> None:
+    def test_the_smaller_queue_expiry_counts(self, world: World, client: Client) -> None:
         declare(client, "q", expires=1000)
         lay_down(world, expires=60_000)
         world.pass_time(1.1)
         assert "q" not in world.vhost.queues
 
-    def test_a_lifted_lease_does_not_run_out(self, world: World, client: Client) -> None:
+    def test_a_lifted_queue_expiry_does_not_run_out(self, world: World, client: Client) -> None:
         declare(client, "q")
         lay_down(world, expires=1000)
         lift(world)
@@ -285,7 +285,7 @@ class TestTime:
         assert "q" in world.vhost.queues
 
 
-class TestLetters:
+class TestDeadLetters:
     """DLX-06, POLICY-06, REDELIVER-10."""
 
     def test_dead_letters_by_policy(self, world: World, client: Client) -> None:
@@ -321,7 +321,7 @@ class TestLetters:
             client.world.run_turns()
         assert bodies(client, "q") == []
 
-    def test_safe_letters_that_are_safe_no_more(self, world: World, client: Client) -> None:
+    def test_safe_dead_letters_that_are_safe_no_more(self, world: World, client: Client) -> None:
         """DLX-09: what is kept goes on being tried, what dies later is not kept."""
         declare(client, "q")
         lay_down(world, dead_letter_exchange="x", dead_letter_strategy="at-least-once")
@@ -414,7 +414,7 @@ class TestExchanges:
 class TestRestart:
     """DURABLE-01."""
 
-    def test_policies_come_back_with_what_they_govern(self) -> None:
+    def test_policies_come_back_with_what_they_apply_to(self) -> None:
         world = DiskWorld()
         client = world.connect()
         client.open()

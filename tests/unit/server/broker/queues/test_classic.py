@@ -23,9 +23,9 @@ def stage() -> Stage:
     return Stage()
 
 
-def served(outlet: FakeConsumer) -> list[int]:
+def served(port: FakeConsumer) -> list[int]:
     """Seqs in the order of their deliveries."""
-    return [seq for seq, _ in outlet.served]
+    return [seq for seq, _ in port.served]
 
 
 class TestDispatch:
@@ -42,14 +42,14 @@ class TestDispatch:
         outlets = [stage.consume(name) for name in "abc"]
         seqs = stage.enqueue(7)
         stage.turn.run()
-        assert [served(outlet) for outlet in outlets] == [seqs[0::3], seqs[1::3], seqs[2::3]]
+        assert [served(port) for port in outlets] == [seqs[0::3], seqs[1::3], seqs[2::3]]
 
     def test_round_robin_goes_on_over_turns(self, stage: Stage) -> None:
         outlets = [stage.consume(name) for name in "abc"]
         for _ in range(6):
             stage.enqueue(1)
             stage.turn.run()
-        assert [len(outlet.served) for outlet in outlets] == [2, 2, 2]
+        assert [len(port.served) for port in outlets] == [2, 2, 2]
         assert served(outlets[0]) == [2, 8]
 
     def test_whoever_acks_gets_the_next(self, stage: Stage) -> None:
@@ -104,7 +104,7 @@ class TestDispatch:
                 outlets[number % 200].give(1)
             stage.enqueue(1 + number % 2)
             stage.turn.run()
-        assert sum(len(outlet.served) for outlet in outlets) > 700
+        assert sum(len(port.served) for port in outlets) > 700
         assert len(asked) < 4 * 900
 
     def test_higher_priority_first_and_lower_only_when_it_is_blocked(self, stage: Stage) -> None:
@@ -115,7 +115,7 @@ class TestDispatch:
         )
         seqs = stage.enqueue(7)
         stage.turn.run()
-        assert [served(outlet) for outlet in (hi, lo, neg)] == [seqs[:2], seqs[2:4], seqs[4:6]]
+        assert [served(port) for port in (hi, lo, neg)] == [seqs[:2], seqs[2:4], seqs[4:6]]
         assert stage.queue.ready_count == 1
 
     def test_shared_room_is_not_promised_twice(self, stage: Stage) -> None:
@@ -138,7 +138,7 @@ class TestDispatch:
         stage.enqueue(2 * TURN_MESSAGES)
         stage.turn.asked.clear()
         stage.queue.dispatch()
-        count = sum(len(outlet.served) for outlet in outlets)
+        count = sum(len(port.served) for port in outlets)
         assert TURN_MESSAGES <= count < TURN_MESSAGES + len(outlets)
         assert stage.turn.asked == [stage.queue]
 
@@ -146,8 +146,8 @@ class TestDispatch:
     def test_batches_are_bounded_in_octets(self, stage: Stage, consumer_count: int) -> None:
         batches: list[int] = []
         for number in range(consumer_count):
-            outlet = stage.consume(str(number))
-            outlet.on_served = lambda _, messages: batches.append(len(messages))
+            port = stage.consume(str(number))
+            port.on_served = lambda _, messages: batches.append(len(messages))
         stage.enqueue(40, size=BATCH_OCTETS // 8)
         stage.turn.run()
         assert sum(batches) == 40

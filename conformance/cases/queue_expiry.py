@@ -99,7 +99,7 @@ def expired_queue_is_deleted(stage: Stage) -> None:
 
 
 @case("TTL-22", says="after a restart the lease starts anew", restart=True)
-def lease_anew(stage: Stage) -> Iterator[None]:
+def queue_expiry_anew(stage: Stage) -> Iterator[None]:
     channel = stage.channel()
     begin = time.monotonic()
     # Long enough for other cases before the restart, and again for others behind it.
@@ -112,7 +112,7 @@ def lease_anew(stage: Stage) -> Iterator[None]:
 
 
 @case("TTL-23", says="declaring a quorum-type queue again renews its lease", mark="≠", slow=True)
-def quorum_lease(stage: Stage) -> None:
+def quorum_queue_expiry(stage: Stage) -> None:
     channel = stage.channel()
     arguments: Table = {"x-queue-type": "quorum", "x-expires": 2000}
     queue = stage.queue(channel, durable=True, arguments=arguments)
