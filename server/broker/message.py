@@ -1,6 +1,6 @@
 """A queued message: a tuple of bytes and ints only.
 
-`(raw, tail, seq, expiry_ms)`:
+`(raw, tail, seq, arrived_ms)`:
 
 - raw: content header frame and body frames as received, octet for octet (FRAME-53)
 - tail: exchange and routing key as a deliver frame wants them; one object shared by a route
