@@ -21,7 +21,7 @@ from typing import Final, NoReturn
 
 from vouchmq.server.edge import settings as s
 from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.validation import plain_type
+from vouchmq.server.edge.validation import choices_of, plain_type
 from vouchmq.server.version import VERSION
 
 EXIT_FAILED = 1
@@ -210,6 +210,8 @@ def _metavar(name: str) -> str:
     kind = plain_type(s.type_of(name))
     if kind is bool:
         return "on|off"
+    if (choices := choices_of(kind)) and not s.is_list(kind):
+        return "|".join(choices)
     return "N" if kind in {int, float} else "TEXT"
 
 

@@ -625,4 +625,6 @@ def _switch(word: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, str | list) else str(value)

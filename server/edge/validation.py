@@ -234,7 +234,9 @@ def kind_of(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     words: dict[type, str] = {str: "a string", dict: "an object", list: "a list"}
-    return words.get(type(value), "a number")
+    # What is left of TOML.
+    rest = "a number" if isinstance(value, int | float) else "a date or time"
+    return words.get(type(value), rest)
 
 
 def check_name(name: str) -> str:

@@ -156,6 +156,7 @@ def test_every_setting_has_a_flag_that_help_explains(capsys: pytest.CaptureFixtu
     words = shown.split()
     for field in scalar_fields():
         assert flag_name(field.name) in words
+    assert "--tls-verify verify_none|verify_peer" in " ".join(words)
     # Ids of the specification are for the reference.
     assert re.findall(r"\b[A-Z]+-\d\d\b", shown) == []
 

@@ -192,6 +192,8 @@ def test_an_unknown_variable_is_refused(variable: str) -> None:
         ("durability_fsync = 1", "durability_fsync: expected true or false, not 1"),
         ("host = 1", "host: expected a list of strings, not 1"),
         ("data_dir = 1", "data_dir: expected a path, not 1"),
+        ("port = 1979-05-27", "port: expected an integer from 0 to 65535, not 1979-05-27"),
+        ("default_pass = 1979-05-27", "default_pass: expected a string, not a date or time"),
         ("loopback_users = [1]", "loopback_users: expected a list of strings"),
         ("port = 70000", "port: expected an integer from 0 to 65535, not 70000"),
         ('compat_product = "a"\n[compat]\nproduct = "b"', "compat_product: given twice"),
