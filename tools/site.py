@@ -76,6 +76,7 @@ def write_pages() -> None:
     """Fill build/docs/pages with the pages, and with what they link to beside docs/."""
     shutil.rmtree(BUILD, ignore_errors=True)
     shutil.copytree(DOCS, PAGES)
+    shutil.copy(PROJECT / "tools" / "site.css", PAGES / "site.css")
     waiting = set(DOCS.rglob("*.md"))
     written: set[Path] = set()
     while waiting:
