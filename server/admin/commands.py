@@ -102,13 +102,13 @@ class ListingCommands:
         for name, listing in self._views.listings.items():
             commands.register(f"list {name}", self._command(listing))
 
-    def _command(self, listing: Callable[[], Iterator[View]]) -> Command:
+    def _command(self, listing: Callable[[], Iterator[View | None]]) -> Command:
         def begin(reply: Reply) -> None:
             self._go_on(listing(), reply, 0)
 
         return begin
 
-    def _go_on(self, rows: Iterator[View], reply: Reply, count: int) -> None:
+    def _go_on(self, rows: Iterator[View | None], reply: Reply, count: int) -> None:
         """Send rows until this slice is over."""
         if not reply.is_open:
             return
@@ -117,14 +117,13 @@ class ListingCommands:
             return
         ends_at = self._clock() + SLICE_S
         lines: list[str] = []
-        is_done = False
-        while True:
-            row = next(rows, None)
-            if row is None:
-                is_done = True
-                break
-            lines.append(json.dumps(asdict(row)))
-            if len(lines) % LOOK_EACH == 0 and self._clock() >= ends_at:
+        is_done = True
+        for at, row in enumerate(rows, 1):
+            # A step without a row is one of those that a row is worked out in.
+            if row is not None:
+                lines.append(json.dumps(asdict(row)))
+            if at % LOOK_EACH == 0 and self._clock() >= ends_at:
+                is_done = False
                 break
         count += len(lines)
         if lines:

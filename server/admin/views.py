@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.admin.totals import OverviewView, Source, Totals
 from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
@@ -24,11 +25,8 @@ from vouchmq.server.definitions.export import plain_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from vouchmq.server.broker.broker import Broker
-    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
-    from vouchmq.server.runtime.alarms import Alarms
     from vouchmq.store.journal.segments import SegmentChain
     from vouchmq.store.sync.group_commit import GroupCommit
 
@@ -45,7 +43,10 @@ class VHostView:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A queue; `messages` is ready and unacknowledged together."""
+    """A queue; `messages` is ready and unacknowledged together.
+
+    What comes behind `consumers` has been counted since the broker started, see `counters.py`.
+    """
 
     vhost: str
     name: str
@@ -60,11 +61,20 @@ class QueueView:
     messages_ready: int
     messages_unacknowledged: int
     consumers: int
+    published: int
+    delivered: int
+    redelivered: int
+    acked: int
+    rejected: int
+    dead_lettered: int
+    dead_letters_dropped: int
+    expired: int
+    dropped: int
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeView:
-    """An exchange."""
+    """An exchange, messages that clients published to it, and their copies in queues."""
 
     vhost: str
     name: str
@@ -74,6 +84,8 @@ class ExchangeView:
     internal: bool
     arguments: Mapping[str, object]
     policy: str
+    published_in: int
+    published_out: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +114,8 @@ class ConnectionView:
     age_s: int
     blocked: bool
     unacknowledged_bytes: int
+    received_bytes: int
+    sent_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,15 @@ class ChannelView:
     prefetch: int
     unacknowledged: int
     unconfirmed: int
+    published: int
+    confirmed: int
+    nacked: int
+    returned: int
+    unroutable: int
+    delivered: int
+    redelivered: int
+    acked: int
+    rejected: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +183,8 @@ class StoreView:
 
 
 View = (
-    VHostView
+    OverviewView
+    | VHostView
     | QueueView
     | ExchangeView
     | BindingView
@@ -172,11 +196,9 @@ View = (
 )
 
 
-class Source(Protocol):
+class Running(Source, Protocol):
     """A running broker."""
 
-    broker: Broker[Queue]
-    alarms: Alarms
     clock: Callable[[], float]
 
 
@@ -204,7 +226,7 @@ class Views:
 
     def __init__(
         self,
-        source: Source,
+        source: Running,
         connections: Collection[Connection],
         journal: Store,
         commit: GroupCommit,
@@ -213,7 +235,8 @@ class Views:
         self._connections = connections
         self._journal = journal
         self._commit = commit
-        self.listings: dict[str, Callable[[], Iterator[View]]] = {
+        self.listings: dict[str, Callable[[], Iterator[View | None]]] = {
+            "overview": self.overview,
             "vhosts": self.vhosts,
             "queues": self.queues,
             "exchanges": self.exchanges,
@@ -224,6 +247,17 @@ class Views:
             "alarms": self.alarms,
             "store": self.store,
         }
+
+    def overview(self) -> Iterator[OverviewView | None]:
+        """The whole broker, in one view; before it, None for each object that was added up.
+
+        What closes meanwhile counts once: who is open, and what those that are not have counted,
+        is looked up in one go.
+        """
+        totals = Totals(self._source, self._connections)
+        for _ in totals.add_up():
+            yield None
+        yield totals.view()
 
     def vhosts(self) -> Iterator[VHostView]:
         """All virtual hosts."""
@@ -242,6 +276,7 @@ class Views:
                     continue
                 match = engine.policy_of_queue(queue)
                 ready, unacked = queue.ready_count, queue.unacked_count
+                counters = queue.counters
                 yield QueueView(
                     vhost=vhost.name,
                     name=spec.name,
@@ -256,6 +291,15 @@ class Views:
                     messages_ready=ready,
                     messages_unacknowledged=unacked,
                     consumers=queue.consumer_count,
+                    published=counters.published,
+                    delivered=counters.delivered + counters.resent,
+                    redelivered=counters.redelivered,
+                    acked=counters.acked,
+                    rejected=counters.rejected,
+                    dead_lettered=counters.dead_lettered,
+                    dead_letters_dropped=counters.dead_letters_dropped,
+                    expired=counters.expired,
+                    dropped=counters.dropped,
                 )
 
     def exchanges(self) -> Iterator[ExchangeView]:
@@ -272,6 +316,8 @@ class Views:
                     internal=exchange.internal,
                     arguments=plain_table(exchange.arguments),
                     policy=match.policy.name if match.policy else "",
+                    published_in=exchange.counters.published_in,
+                    published_out=exchange.counters.published_out,
                 )
 
     def bindings(self) -> Iterator[BindingView]:
@@ -303,13 +349,15 @@ class Views:
                 age_s=int(now - connection.opened_at),
                 blocked=connection.is_blocked,
                 unacknowledged_bytes=connection.unacked_octets,
+                received_bytes=connection.counters.received_bytes,
+                sent_bytes=connection.counters.sent_bytes,
             )
 
     def channels(self) -> Iterator[ChannelView]:
         """All open channels."""
         for connection in list(self._connections):
             for channel in list(connection.channels.values()):
-                confirms = channel.confirms
+                confirms, counted = channel.confirms, channel.counted
                 yield ChannelView(
                     connection=connection.label,
                     number=channel.number,
@@ -321,6 +369,15 @@ class Views:
                     prefetch=channel.credit.limit,
                     unacknowledged=channel.unacked.count,
                     unconfirmed=confirms.unconfirmed_count if confirms is not None else 0,
+                    published=counted.published,
+                    confirmed=counted.confirmed,
+                    nacked=counted.nacked,
+                    returned=counted.returned,
+                    unroutable=counted.unroutable,
+                    delivered=counted.delivered,
+                    redelivered=counted.redelivered,
+                    acked=counted.acked,
+                    rejected=counted.rejected,
                 )
 
     def consumers(self) -> Iterator[ConsumerView]:

@@ -32,6 +32,7 @@ from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import Table, as_integer, as_text, decode_shortstr, long_int, render
 from vouchmq.protocol.properties import Properties, with_headers
 from vouchmq.protocol.text import decode_text
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.message import lsn_of, lsns_of
 from vouchmq.server.broker.queues.api import REFUSES, TAKES, Queue
@@ -172,8 +173,18 @@ class DelayQueue(Queue):
     """
 
     __slots__ = (
-        *("_armed_ms", "_heap", "_in_memory", "_log", "_memory_octets", "_pages", "_release"),
-        *("_timers", "_turn", "exchange", "features", "holds_stored", "is_deleted", "is_dirty"),
+        *(
+            "_armed_ms",
+            "_heap",
+            "counters",
+            "_in_memory",
+            "_log",
+            "_memory_octets",
+            "_pages",
+            "_release",
+        ),
+        *("_timers", "_turn", "counters", "exchange", "features", "holds_stored", "is_deleted"),
+        "is_dirty",
         *("keeps_all", "largest_octets", "levels", "most", "publish_filter", "recorder", "spec"),
         *("stored", "unacked_count", "unstored_id"),
     )
@@ -197,6 +208,7 @@ class DelayQueue(Queue):
         self.levels: PriorityLevels | None = None
         self.publish_filter: PublishFilter | None = self if most else None
         self.recorder: QueueRecorder | None = None
+        self.counters = QueueCounters()
         self.unacked_count = self.unstored_id = self.largest_octets = 0
         self.is_deleted = False
         self.is_dirty = False

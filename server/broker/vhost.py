@@ -22,6 +22,7 @@ import structlog
 from vouchmq.protocol.errors import NotFound, PreconditionFailed
 from vouchmq.protocol.fields import Table, longstr
 from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.delays import delay_queue_name, is_hidden
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
 from vouchmq.server.broker.exchanges.exchange import (
@@ -108,6 +109,7 @@ class VHost(Generic[Q_co]):
         self.bindings = self.routes.bindings
         self.queues: dict[str, Q_co] = {}
         self.generation = 0
+        self.deleted_counters = QueueCounters()  # of queues that are gone
         self.defined_lsn = 0
         self.exchange_limit: int | None = None
         self.queue_limit: int | None = None
@@ -509,6 +511,7 @@ class VHost(Generic[Q_co]):
     def _remove_queue(self, queue: QueueLike) -> int:
         """Take a queue and its bindings out of the vhost and log it; the queue is told later."""
         spec = queue.spec
+        self.deleted_counters.add(queue.counters)
         del self.queues[spec.name]
         self.policy_engine.forget_queue(spec.name)
         self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)

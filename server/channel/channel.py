@@ -9,12 +9,14 @@ The channel itself knows its connection as `ConnectionPort`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.codec import cancel, tx_commit_ok, tx_rollback_ok
 from vouchmq.protocol.constants import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT, TX_COMMIT
 from vouchmq.protocol.errors import ChannelError, PreconditionFailed
+from vouchmq.server.broker.counters import ChannelCounters
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 from vouchmq.server.channel.consumer import Consumer, Credit
 from vouchmq.server.channel.publish import Publisher
@@ -68,6 +70,8 @@ class Channel:
         self.last_queue: str | None = None
         self.barrier_lsn = 0
         self.next_tag = 1
+        self.counters = ChannelCounters()
+        self.context.closed_counters.channels_opened += 1
         self.unacked = Unacked()
         self.timeouts = Timeouts(
             self.unacked,
@@ -146,6 +150,7 @@ class Channel:
         confirms = self.confirms
         if confirms is None:
             self.stored_lsn = lsn or self.stored_lsn
+            self.counters.published += count
             return
         context, wanted_lsn = self.context, lsn
         if lsn <= context.watermark:
@@ -163,6 +168,8 @@ class Channel:
         if self.confirms is not None:
             self.confirms.refused()
             self.context.turn.wants_release(self)
+        else:
+            self.counters.published += 1
 
     @property
     def is_barred(self) -> bool:
@@ -338,8 +345,13 @@ class Channel:
                 entry.consumer.credit.give_back(entry.messages)
                 self.credit.give_back(entry.messages)
             if outcome is Outcome.ACKED:
+                count = len(entry.messages)
+                self.counters.acked += count
+                entry.queue.counters.acked += count
                 entry.queue.settle(entry.messages)
-            elif outcome is Outcome.DISCARDED:
+                continue
+            self._count(entry, outcome, len(entry.messages))
+            if outcome is Outcome.DISCARDED:
                 entry.queue.discard(entry.messages, DeadLetterReason.REJECTED)
             else:
                 entry.queue.requeue(entry.messages, outcome)
@@ -348,6 +360,27 @@ class Channel:
             self.wake_consumers()
         for entry in taken:
             entry.queue.credit_available(entry.consumer)
+
+    def _count(self, entry: UnackedBatch, outcome: Outcome, count: int) -> None:
+        if outcome is Outcome.ACKED:
+            self.counters.acked += count
+            entry.queue.counters.acked += count
+        elif outcome is not Outcome.RECOVERED:
+            self.counters.rejected += count
+            entry.queue.counters.rejected += count
+
+    @property
+    def counted(self) -> ChannelCounters:
+        """What this channel has done so far."""
+        found = replace(self.counters)
+        # Both are numbered in any case: nobody counts them again.
+        found.delivered = self.next_tag - 1 + found.resent
+        confirms = self.confirms
+        if confirms is not None:
+            found.published += confirms.last
+            found.nacked = confirms.nacked
+            found.confirmed = confirms.last - confirms.unconfirmed_count - confirms.nacked
+        return found
 
     def wake_consumers(self) -> None:
         """There may be room again: let every queue consumed here try."""
@@ -401,6 +434,7 @@ class Channel:
             for settlement in self._committing:
                 if not settlement.outcome.is_requeue:
                     for entry in settlement.entries:
+                        self._count(entry, settlement.outcome, -len(entry.messages))
                         if entry.queue.recorder is not None and not entry.queue.is_deleted:
                             entry.queue.recorder.back(gone_of(entry.queue, entry.messages))
                         entry.queue.unsettle(entry.messages)
@@ -497,6 +531,7 @@ class Channel:
         `why` is for the ledger: it or its connection was closed.
         """
         self.is_closing = True
+        self.context.closed_counters.channels.add(self.counted)
         self.context.forget(self)
         self.context.channel_closed(self.user)
         if self.reply_consumer is not None:

@@ -24,11 +24,21 @@ class Confirms:
         channel: its number, for the frames
     """
 
-    __slots__ = ("_channel", "_due", "_refused", "_settled", "_waiting", "last", "recorder")
+    __slots__ = (
+        "_channel",
+        "_due",
+        "_refused",
+        "_settled",
+        "_waiting",
+        "last",
+        "nacked",
+        "recorder",
+    )
 
     def __init__(self, channel: int) -> None:
         self._channel = channel
         self.last = 0
+        self.nacked = 0  # so far
         self._settled = 0  # every number up to here has been settled
         self._waiting: deque[tuple[int, int, int]] = deque()  # (first, last, lsn)
         self._due: list[tuple[int, int]] = []
@@ -97,6 +107,7 @@ class Confirms:
         if self._refused:
             # In front of every ack: a multiple one must not speak for them (CONF-08).
             refused, self._refused = self._refused, []
+            self.nacked += len(refused)
             nacks = [basic_nack(self._channel, number, False, True) for number in refused]
             frames[:0] = nacks
         return b"".join(frames)
@@ -115,6 +126,7 @@ class Confirms:
         refused = [entry for entry in self._waiting if entry[2] >= first_lsn]
         if not refused:
             return b""
+        self.nacked += sum(last - first + 1 for first, last, _ in refused)
         self._waiting = deque(entry for entry in self._waiting if entry[2] < first_lsn)
         if self.recorder is not None:
             ranges = [(first, last) for first, last, _ in refused]

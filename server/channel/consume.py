@@ -203,7 +203,10 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
             channel.reply(get_empty(channel.number))
         return
     message, shown, redelivered = found
-    if not redelivered:
+    if redelivered:
+        channel.counters.redelivered += 1
+        queue.counters.redelivered += 1
+    else:
         # That it was delivered is known to the system before the client knows (DURABLE-12).
         channel.context.turn.write_first()
     tag = channel.next_tag

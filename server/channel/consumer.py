@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vouchmq.protocol.runs import Piece
+    from vouchmq.server.broker.counters import ChannelCounters
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.connection.outbox import Outbox
@@ -75,6 +76,7 @@ class DeliveryChannel(Protocol):
     next_tag: int
     flow_active: bool
     credit: Credit
+    counters: ChannelCounters
     outbox: Outbox
 
     @property
@@ -186,6 +188,8 @@ class Consumer:
         channel.next_tag = first + count
         limits = (channel.frame_max, mark)
         parts = encode_deliveries(shown or messages, first, channel.octets, self._shortstr, limits)
+        if messages[0][2] <= mark:
+            self._count_again(sum(message[2] <= mark for message in messages))
         octets = max(self.queue.largest_octets, 64) + DELIVER_OVERHEAD_OCTETS
         channel.outbox.add(parts, octets * count)
         if octets > UNJOINED_OCTETS:
@@ -202,9 +206,17 @@ class Consumer:
         self.credit.use(messages)
         channel.delivered(self, messages, first, is_dense=is_dense)
 
+    def _count_again(self, count: int) -> None:
+        """Some of a batch have been handed out before."""
+        self.queue.counters.redelivered += count
+        self.channel.counters.redelivered += count
+
     def deliver_again(self, tags: Sequence[int], messages: list[Message]) -> None:
         """Send outstanding deliveries again under their old tags, redelivered (ACK-22)."""
         channel = self.channel
+        self._count_again(len(messages))
+        self.queue.counters.resent += len(messages)
+        channel.counters.resent += len(messages)
         if self.recorder is not None and messages:
             self.recorder.delivered(messages, tags[0], AGAIN, no_ack=False)
         for tag, message in zip(tags, self.shown_again(messages), strict=True):

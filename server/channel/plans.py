@@ -34,6 +34,7 @@ from vouchmq.server.broker.queues.api import REFUSES
 from vouchmq.server.channel.reply_to import PREFIX
 
 if TYPE_CHECKING:
+    from vouchmq.server.broker.counters import ChannelCounters
     from vouchmq.server.broker.enqueue import Target
     from vouchmq.server.broker.features.dedup import KeyWindow
     from vouchmq.server.broker.message import Message
@@ -61,6 +62,7 @@ class PlanChannel(Protocol):
     frame_max: int
     outbox: Outbox
     recorder: ChannelEventRecorder | None
+    counters: ChannelCounters
 
 
 def plan_of(route: Route, way: Way | None = None) -> Plan:
@@ -151,6 +153,13 @@ class StorePlan(Plan):
     ) -> int | None:
         """See `Plan`."""
         route, recorder = self.route, channel.recorder
+        # As `count_published`, which would be a call for each run.
+        count, counters = len(raws), route.counters
+        counters.published_in += count
+        if route.queues:
+            counters.published_out += count * len(route.queues)
+        elif not route.mandatory:
+            channel.counters.unroutable += count
         if mode & EXAMINE:
             expect_expirations(channel, route, raws[0])
         if recorder is not None:
@@ -207,6 +216,8 @@ class FilterPlan(StorePlan):
             recorder.judged(route, is_refused=verdict.is_refused)
         lsn = 0
         if target.queues:
+            route.counters.published_in += 1
+            route.counters.published_out += len(target.queues)
             persistent = bool(mode & PERSISTENT)
             lsn = enqueuer.store(target, [raw], len(raw), persistent=persistent, author=recorder)
         else:
@@ -237,6 +248,7 @@ class NewKeysPlan:
         keys = window.new_keys(raws)
         if keys is None or not takes_all(route, raws):
             return None
+        count_published(channel, route, len(raws))
         if channel.recorder is not None:
             channel.recorder.route = route
         persistent = bool(mode & PERSISTENT)
@@ -362,11 +374,22 @@ class ReplyPlan(Plan):
 def store(channel: PlanChannel, route: Route, raw: bytes, mode: int) -> int:
     """Give one content to all queues of a route; the LSN to wait for, 0 for none (CONF-06)."""
     expect_expirations(channel, route, raw)
+    count_published(channel, route, 1)
     if channel.recorder is not None:
         channel.recorder.route = route
     return channel.context.enqueuer.store(
         route, [raw], len(raw), persistent=bool(mode & PERSISTENT), author=channel.recorder
     )
+
+
+def count_published(channel: PlanChannel, route: Route, count: int) -> None:
+    """Count messages that go to all queues of a route; where there are none, nowhere."""
+    counters, queues = route.counters, route.queues
+    counters.published_in += count
+    if queues:
+        counters.published_out += count * len(queues)
+    elif not route.mandatory:
+        channel.counters.unroutable += count
 
 
 def takes_all(route: Route, raws: list[bytes]) -> bool:
@@ -390,6 +413,7 @@ def give_back(channel: PlanChannel, route: Route, raw: bytes, reason: tuple[int,
     head = basic_return(channel.number, *reason, route.exchange, route.routing_key)
     content = content_pieces(raw, channel.octets, channel.frame_max)
     channel.outbox.add_content([head, *content])
+    channel.counters.returned += 1
     if channel.recorder is not None:
         channel.recorder.returned(reason[0])
 
@@ -398,6 +422,7 @@ def went_nowhere(
     channel: PlanChannel, route: Route, raw: bytes, mode: int, *, is_owed: bool = True
 ) -> None:
     """Tell the ledger of a publish that no queue got; `is_owed`: a mandatory one came back."""
+    route.counters.published_in += 1
     recorder = channel.recorder
     if recorder is not None:
         recorder.nowhere(route, raw, persistent=bool(mode & PERSISTENT), is_owed=is_owed)

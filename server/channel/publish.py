@@ -225,7 +225,9 @@ class Publisher:
         lsn = resolved.plan.store_run(channel, raws, mode, largest) or 0
         if channel.confirms is not None:
             channel.confirm(len(raws), lsn)
-        elif lsn:
+            return
+        channel.counters.published += len(raws)
+        if lsn:
             channel.stored_lsn = lsn
 
     def _is_staging(self, route: Route, raws: list[bytes], mode: int) -> bool:
@@ -282,6 +284,7 @@ class Publisher:
             # Frame header 7, ids 4, ticket 2 before the two names; flags and frame end behind.
             key[13:-2],
             self._queues_of(key, exchange, (routing_key,), {}),
+            counters=exchange.counters,
             mandatory=bool(method.mandatory),  # type: ignore[attr-defined]
             immediate=bool(method.immediate),  # type: ignore[attr-defined]
         )
@@ -432,6 +435,7 @@ class Publisher:
             route.routing_key,
             route.tail,
             queues,
+            counters=route.counters,
             mandatory=route.mandatory,
             immediate=immediate,
         )
@@ -482,6 +486,7 @@ class Publisher:
             the LSN to wait for, 0 for none; REFUSES when some queue refused all of them
         """
         channel = self._channel
+        channel.counters.published += len(raws)
         if not mode & EXAMINE:
             lsn = plan.store_run(channel, raws, mode, max(map(len, raws)))
             if lsn is not None:

@@ -8,6 +8,7 @@ from vouchmq.server.broker.enqueue import Target
 
 if TYPE_CHECKING:
     from vouchmq.protocol.fields import Table
+    from vouchmq.server.broker.counters import ExchangeCounters
     from vouchmq.server.broker.exchanges.exchange import Exchange
     from vouchmq.server.broker.queues.api import Queue
 
@@ -15,19 +16,21 @@ if TYPE_CHECKING:
 class Route(Target):
     """Exchange, key and flags of a publish, and the queues that it goes to. It never changes."""
 
-    __slots__ = ("exchange", "immediate", "mandatory", "routing_key")
+    __slots__ = ("counters", "exchange", "immediate", "mandatory", "routing_key")
 
     def __init__(
         self,
         exchange: str,
         routing_key: str,
         tail: bytes,
-        queues: tuple[Queue, ...] = (),
+        queues: tuple[Queue, ...],
         *,
-        mandatory: bool = False,
-        immediate: bool = False,
+        counters: ExchangeCounters,
+        mandatory: bool,
+        immediate: bool,
     ) -> None:
         super().__init__(tail, queues)
+        self.counters: Final = counters  # of the exchange
         self.exchange: Final = exchange
         self.routing_key: Final = routing_key
         self.mandatory: Final = mandatory
@@ -40,6 +43,7 @@ class Route(Target):
             self.routing_key,
             self.tail,
             queues,
+            counters=self.counters,
             mandatory=self.mandatory,
             immediate=self.immediate,
         )

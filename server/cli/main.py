@@ -36,6 +36,7 @@ LEDGER_VERBS: Final = {
 }
 # Of the extra `spark`: programs of their own that import nothing of ours, and their modules.
 LISTINGS: Final = {
+    "overview": "the whole broker: what there is, and totals since its start",
     "vhosts": "virtual hosts",
     "queues": "queues, their messages and consumers",
     "exchanges": "exchanges",

@@ -85,6 +85,7 @@ from vouchmq.protocol.states import (
     next_connection_state,
     unexpected_method,
 )
+from vouchmq.server.broker.counters import ConnectionCounters
 from vouchmq.server.channel.methods import handle
 from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, ChannelTable
@@ -168,6 +169,8 @@ class Connection:
         self.user: User
         self.frame_max = 0
         self.opened_at = context.clock()
+        self.counters = ConnectionCounters()
+        context.closed_counters.connections_opened += 1
         self.uncommitted_bytes = 0  # see `Transaction`
         self.publish_numbers = PublishNumbers()
         self._handshake = handshake
@@ -221,6 +224,7 @@ class Connection:
     def receive(self, data: bytes) -> None:
         """Take received octets."""
         self._heartbeat.heard_at = self.context.clock()
+        self.counters.received_bytes += len(data)
         if self._header is not None:
             data = self._greet(self._header + data)
         if not data or self.state is ConnectionState.CLOSED:
@@ -511,6 +515,7 @@ class Connection:
 
     def _write(self, data: bytes | memoryview) -> None:
         self._heartbeat.said_at = self.context.clock()
+        self.counters.sent_bytes += len(data)
         self.wire.write(data)
 
     def _drained(self) -> None:
@@ -679,7 +684,11 @@ class Connection:
         self.context.forget(self)
         self._publisher_block.leave()
         self._table.close_all()
-        self._connections.pop(self, None)
+        if self in self._connections:
+            del self._connections[self]
+            closed = self.context.closed_counters.connections
+            closed.add(self.counters)
+            self.counters = closed  # the last words to a client are counted there at once
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
         self._handshake.leave()

@@ -20,6 +20,7 @@ import structlog
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.server.auth.users import User, grant_of
 from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 from vouchmq.server.broker.features.options import InvalidPolicy
@@ -56,6 +57,7 @@ class DryRunQueue:
         self.ready_count = 0
         self.consumer_count = 0
         self.store_ids: list[int] = []
+        self.counters = QueueCounters()
 
     def used(self) -> None:
         """See `QueueLike`."""

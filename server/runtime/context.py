@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from vouchmq.protocol.errors import NotAllowed
+from vouchmq.server.broker.counters import (
+    ChannelCounters,
+    ClosedCounters,
+    ConnectionCounters,
+)
 from vouchmq.server.channel.reply_to import ReplyNames
 from vouchmq.server.runtime.work_budget import WorkBudget
 
@@ -157,6 +162,7 @@ class BrokerContext:
         self.name = name
         self.alarms = alarms
         self._connections = connections
+        self.closed_counters = ClosedCounters(ChannelCounters(), ConnectionCounters())
         self._waiters: dict[Waiter, None] = {}
         self._channels: dict[str, int] = {}
 

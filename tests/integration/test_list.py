@@ -12,6 +12,13 @@ import pytest
 from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.server.cli import listing
 
+COUNTED = (
+    *("published", "confirmed", "nacked", "returned", "unroutable"),
+    *("delivered", "redelivered", "acked", "rejected"),
+    *("dead_lettered", "expired", "dropped"),
+)
+DEAD_LETTERS = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+
 
 def listed(data_dir: Path, *what: str) -> str:
     done = run_command("list", *what, "--data-dir", str(data_dir))
@@ -42,6 +49,80 @@ def test_what_is_there(broker: BrokerProcess) -> None:
     for what in ("vhosts", "exchanges", "alarms", "store"):
         assert rows(broker, what)
     assert rows(broker, "bindings") == rows(broker, "consumers") == []
+
+
+def numbers(row: dict[str, object]) -> dict[str, object]:
+    """Those of a row that count something, and are not 0."""
+    return {name: row[name] for name in COUNTED if row.get(name)}
+
+
+def published_to_default(broker: BrokerProcess) -> tuple[int, int]:
+    """Messages published to the default exchange, and their copies in queues."""
+    [row] = [row for row in rows(broker, "exchanges") if row["name"] == ""]
+    return int(str(row["published_in"])), int(str(row["published_out"]))
+
+
+def test_what_is_counted(broker: BrokerProcess) -> None:
+    """Each number is exact, and those of closed channels and deleted queues stay in the totals."""
+    before = rows(broker, "overview")[0]
+    been_in, been_out = published_to_default(broker)
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("dead")
+        channel.queue_declare("work", durable=True, arguments=dict(DEAD_LETTERS))
+        channel.queue_declare("short", arguments={"x-max-length": 2})
+        channel.confirm_delivery()
+        persistent = pika.BasicProperties(delivery_mode=2)
+        for _ in range(10):
+            channel.basic_publish("", "work", b"x", persistent)
+        for _ in range(5):
+            channel.basic_publish("", "short", b"x")
+        channel.basic_publish("", "nowhere", b"x")
+        with pytest.raises(pika.exceptions.UnroutableError):
+            channel.basic_publish("", "nowhere", b"x", mandatory=True)
+        tags = [channel.basic_get("work")[0].delivery_tag for _ in range(8)]
+        channel.basic_ack(tags[3], multiple=True)
+        channel.basic_nack(tags[4], requeue=True)
+        channel.basic_reject(tags[5], requeue=False)
+        again, _, _ = channel.basic_get("work")
+        assert again.redelivered
+        channel.queue_declare("work", passive=True)
+        expected = {
+            "published": 17,
+            "confirmed": 17,
+            "returned": 1,
+            "unroutable": 1,
+            "delivered": 9,
+            "redelivered": 1,
+            "acked": 4,
+            "rejected": 2,
+        }
+        [mine] = rows(broker, "channels")
+        assert numbers(mine) == expected
+        queues = {row["name"]: numbers(row) for row in rows(broker, "queues")}
+        assert queues["work"] == {
+            "published": 10,
+            "delivered": 9,
+            "redelivered": 1,
+            "acked": 4,
+            "rejected": 2,
+            "dead_lettered": 1,
+        }
+        assert queues["short"] == {"published": 5, "dropped": 3}
+        assert queues["dead"] == {"published": 1}
+        now_in, now_out = published_to_default(broker)
+        assert (now_in - been_in, now_out - been_out) == (17, 15)
+        [one] = rows(broker, "connections")
+        for name in ("received_bytes", "sent_bytes"):
+            assert int(str(one[name])) > 17
+        for name in ("work", "short", "dead"):
+            channel.queue_delete(name)
+    after = rows(broker, "overview")[0]
+    total = {name: int(str(after[name])) - int(str(before[name])) for name in COUNTED}
+    dropped = {"dead_lettered": 1, "dropped": 3}
+    assert {name: count for name, count in total.items() if count} == expected | dropped
+    assert (after["connections"], after["channels"], after["consumers"]) == (0, 0, 0)
+    assert int(str(after["received_bytes"])) >= int(str(one["received_bytes"]))
 
 
 def test_many_queues(broker: BrokerProcess) -> None:

@@ -167,6 +167,7 @@ class DeadLetterPublisher:
     def send(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         """Give messages to the queues that their dead letter exchange leads to (DLX-08)."""
         config = dead_letters_of(queue)
+        queue.counters.dead_lettered += len(messages)
         death = self._death(queue, config, Attempt(reason, self._wall_ms() // 1000))
         lost: list[Message] = []
         with self._one_block():
@@ -218,6 +219,7 @@ class DeadLetterPublisher:
     def send_safely(self, queue: Queue, messages: list[Message], reason: DeadLetterReason) -> None:
         """The same for a queue that keeps what is not taken everywhere (DLX-09)."""
         time_s = self._wall_ms() // 1000
+        queue.counters.dead_lettered += len(messages)
         for message in messages:
             self.try_again(queue, message, Attempt(reason, time_s))
 
@@ -413,6 +415,7 @@ class DeadLetterPublisher:
         count: int = 1,
     ) -> None:
         self.dropped_count += count
+        queue.counters.dead_letters_dropped += count
         if (why, reason) not in config.told:
             config.told.add((why, reason))
             log.warning(

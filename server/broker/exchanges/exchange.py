@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.protocol.fields import Field, Table, as_integer, as_text, boolean, long_int, type_name
+from vouchmq.server.broker.counters import ExchangeCounters
 from vouchmq.server.broker.delays import X_DELAYED_EXCHANGE, X_DELAYED_MESSAGE, X_DELAYED_TYPE
 from vouchmq.server.broker.equivalence import (
     require_same_argument,
@@ -146,6 +147,7 @@ class Exchange:
     router: Router = field(init=False)
     delays: bool = field(init=False)
     reads: int = field(init=False)
+    counters: ExchangeCounters = field(init=False, default_factory=ExchangeCounters)
     keys: ExchangeKeys | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from vouchmq.protocol.errors import AccessRefused
 from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.features.expiry import Expiry
 from vouchmq.server.broker.features.hooks import FeatureHooks, are_noted
@@ -87,9 +88,9 @@ class ClassicQueue(HostQueue):
     """
 
     __slots__ = (
-        *("_context", "_log", "_pager", "_returned", "_turn", "_unused", "came_count", "features"),
+        *("_context", "_log", "_pager", "_returned", "_turn", "_unused", "came_count", "counters"),
         *("holds_stored", "hooks", "is_deleted", "is_dirty", "keeps_all", "largest_octets"),
-        *("levels", "lines", "publish_filter", "ready", "ready_bytes", "recorder"),
+        *("features", "levels", "lines", "publish_filter", "ready", "ready_bytes", "recorder"),
         *("returned_count", "spec", "stored", "subscribers", "unacked_count", "unstored_id"),
     )
 
@@ -116,11 +117,11 @@ class ClassicQueue(HostQueue):
         self.unstored_id = 0  # its number where it needs one and the journal gives none
         self.unacked_count = 0
         self.came_count = 0  # messages that ever came (SEQ-01)
+        self.counters = QueueCounters()
         self.subscribers = QueueConsumers()
         self.largest_octets = 0
         self.holds_stored = False
-        self.is_deleted = False
-        self.is_dirty = False
+        self.is_deleted = self.is_dirty = False
         self._turn = turn
         self._log = log
         self._unused = unused
@@ -254,6 +255,7 @@ class ClassicQueue(HostQueue):
         else:
             self.ready.append(messages, size)
         self.came_count += size[0]
+        self.counters.published += size[0]
         if size[2] > self.largest_octets:
             self.largest_octets = size[2]
         if stored and self.stored:
@@ -368,6 +370,7 @@ class ClassicQueue(HostQueue):
         if self.hooks is not None:
             batch = self.hooks.on_take(batch)
         self.unacked_count += len(batch)
+        self.counters.delivered += len(batch)
         return batch
 
     def deliver(
@@ -513,6 +516,7 @@ class ClassicQueue(HostQueue):
 
     def dead_letter(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """Messages in no line any more and not unacked: dead letters, if the queue has them."""
+        self.counters.died(reason, len(messages))
         if self.hooks is not None:
             self.hooks.on_removed(messages)
             messages = self.hooks.on_dead(messages, reason)

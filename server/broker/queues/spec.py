@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vouchmq.protocol.errors import ResourceLocked
 from vouchmq.protocol.fields import Table
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.equivalence import require_same_flag
 from vouchmq.server.broker.features.options import levels_of
 from vouchmq.server.broker.names import queue_text
@@ -83,7 +84,9 @@ class QueueSpec:
 
 
 class QueueLike(Protocol):
-    """What the vhost asks of a queue."""
+    """What the vhost asks of a queue; `counters`: what has become of its messages."""
+
+    counters: QueueCounters
 
     if not TYPE_CHECKING:
         __slots__ = ()  # or whoever implements it had a `__dict__` for nothing

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.errors import NotImplementedByBroker
 from vouchmq.protocol.stamps import Stamp
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.message import Message, lsn_of
 from vouchmq.server.broker.paging.pager import MESSAGE_OVERHEAD_OCTETS
@@ -87,7 +88,15 @@ class Stream(Queue):
             "largest_octets",
         ),
         "levels",
-        *("publish_filter", "recorder", "spec", "stored", "unacked_count", "unstored_id"),
+        *(
+            "counters",
+            "publish_filter",
+            "recorder",
+            "spec",
+            "stored",
+            "unacked_count",
+            "unstored_id",
+        ),
     )
 
     def __init__(
@@ -107,6 +116,7 @@ class Stream(Queue):
         self.publish_filter: PublishFilter | None = None
         self.recorder: QueueRecorder | None = None
         self.unacked_count = 0
+        self.counters = QueueCounters()
         self.largest_octets = 0
         self.unstored_id = 0
         self.holds_stored = False  # none that an ack would settle
@@ -168,6 +178,7 @@ class Stream(Queue):
         if self._has_unmeasured:
             self._measure()
         count, octets, _ = size
+        self.counters.published += count
         run = list(messages if self._readers else islice(messages, 1))
         _, _, seq, now_ms = run[0]
         lsn = lsn_of(seq)
@@ -369,6 +380,7 @@ class Stream(Queue):
             if offset >= 0:
                 offset += 1
         self.unacked_count += len(messages)
+        self.counters.delivered += len(messages)
         consumer.deliver(messages, NEVER, shown)
 
     def _next(self, reader: Reader, limit: int) -> list[Message]:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.unit.server.admin.listings import Reader, listed, views_of
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
 from vouchmq.server.admin.commands import ControlCommands, ListingCommands
-from vouchmq.server.admin.views import Views
 from vouchmq.server.broker.policy.policies import Policy
 
 
@@ -28,48 +26,6 @@ def client(world: DiskWorld) -> Client:
     client = world.connect()
     client.ask(1, commands.Channel.Open())
     return client
-
-
-class Reader:
-    """Who asked: what has been answered so far."""
-
-    def __init__(self) -> None:
-        self.is_open = True
-        self.is_full = False
-        self.lines: list[dict[str, Any]] = []
-        self.facts: Mapping[str, object] | None = None
-        self.waiting: Callable[[], None] | None = None
-
-    def when_writable(self, job: Callable[[], None]) -> None:
-        self.waiting = job
-
-    def send(self, lines: bytes) -> None:
-        self.lines += map(json.loads, lines.splitlines())
-
-    def __call__(self, facts: Mapping[str, object], /) -> None:
-        assert self.facts is None
-        self.facts = facts
-
-
-def views_of(world: DiskWorld) -> Views:
-    return Views(
-        world.context, world.runtime.connections, world.runtime.journal, world.runtime.commit
-    )
-
-
-def listed(world: DiskWorld, what: str) -> list[dict[str, Any]]:
-    """A listing, as whoever asks for it gets it."""
-    later: list[Callable[[], None]] = []
-    registry = ControlCommands()
-    ListingCommands(views_of(world), later.append, lambda: world.now).register(registry)
-    command = registry.find(f"list {what}")
-    assert command is not None
-    reader = Reader()
-    command(reader)
-    while later:
-        later.pop(0)()
-    assert reader.facts == {"ok": True, "rows": len(reader.lines)}
-    return reader.lines
 
 
 def test_a_queue_with_its_messages_and_policies(world: DiskWorld, client: Client) -> None:
@@ -95,6 +51,10 @@ def test_a_queue_with_its_messages_and_policies(world: DiskWorld, client: Client
         "messages_ready": 1,
         "messages_unacknowledged": 2,
         "consumers": 1,
+        "published": 3,
+        "delivered": 2,
+        **dict.fromkeys(("redelivered", "acked", "rejected"), 0),
+        **dict.fromkeys(("dead_lettered", "dead_letters_dropped", "expired", "dropped"), 0),
     }
     [consumer] = listed(world, "consumers")
     assert (consumer["queue"], consumer["tag"], consumer["unacknowledged"]) == ("q", "c", 2)

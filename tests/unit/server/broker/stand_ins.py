@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from vouchmq.protocol.fields import Field, Table, longstr
 from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.broker.vhost import VHost
 
@@ -19,6 +20,7 @@ class QueueStandIn:
         self.consumer_count = 0
         self.is_deleted = False
         self.used_count = 0
+        self.counters = QueueCounters()
 
     def __repr__(self) -> str:
         return f"<queue {self.spec.name}>"

@@ -1,0 +1,140 @@
+"""The whole broker in numbers: what is there, and what everybody has counted so far."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from vouchmq.server.broker.counters import QueueCounters
+from vouchmq.server.broker.delays import is_hidden
+from vouchmq.server.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from vouchmq.server.broker.broker import Broker
+    from vouchmq.server.broker.counters import ClosedCounters
+    from vouchmq.server.broker.queues.api import Queue
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.runtime.alarms import Alarms
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewView:
+    """The whole broker: what there is, and what has been counted since it started.
+
+    Closed channels and connections and deleted queues are in the numbers. `connections_blocked`
+    are those that an alarm keeps from publishing; `dead_letters_dropped` led nowhere.
+    """
+
+    node: str
+    version: str
+    vhosts: int
+    exchanges: int
+    queues: int
+    connections: int
+    connections_blocked: int
+    connections_opened: int
+    channels: int
+    channels_opened: int
+    consumers: int
+    messages_ready: int
+    messages_unacknowledged: int
+    published: int
+    confirmed: int
+    nacked: int
+    returned: int
+    unroutable: int
+    delivered: int
+    redelivered: int
+    acked: int
+    rejected: int
+    dead_lettered: int
+    dead_letters_dropped: int
+    expired: int
+    dropped: int
+    received_bytes: int
+    sent_bytes: int
+
+
+class Source(Protocol):
+    """A running broker."""
+
+    name: str
+    broker: Broker[Queue]
+    alarms: Alarms
+    closed_counters: ClosedCounters
+
+
+class Totals:
+    """Adds up one broker, as it is when this is made.
+
+    Args:
+        source: the running broker
+        connections: all there are
+    """
+
+    def __init__(self, source: Source, connections: Collection[Connection]) -> None:
+        self._source = source
+        closed = source.closed_counters
+        self._channel_totals = replace(closed.channels)
+        self._bytes = replace(closed.connections)
+        self._opened = (closed.connections_opened, closed.channels_opened)
+        vhosts = source.broker.vhosts.values()
+        self._queue_totals = QueueCounters()
+        for vhost in vhosts:
+            self._queue_totals.add(vhost.deleted_counters)
+        self._queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
+        # A connection leaves its own counters when it closes; these stay as they are then.
+        self._bytes_of = [connection.counters for connection in connections]
+        self._channels = [
+            channel
+            for connection in connections
+            for channel in connection.channels.values()
+            if not channel.is_closing
+        ]
+        self._consumers = self._ready = self._unacked = self._visible = 0
+
+    def add_up(self) -> Iterator[None]:
+        """Add one object at each step."""
+        for counters in self._bytes_of:
+            self._bytes.add(counters)
+            yield
+        for channel in self._channels:
+            self._channel_totals.add(channel.counted)
+            self._consumers += len(channel.consumers)
+            yield
+        for queue in self._queues:
+            self._queue_totals.add(queue.counters)
+            self._ready += queue.ready_count
+            self._unacked += queue.unacked_count
+            self._visible += not is_hidden(queue.spec.name)
+            yield
+
+    def view(self) -> OverviewView:
+        """What was found."""
+        source, queues = self._source, self._queue_totals
+        vhosts = source.broker.vhosts.values()
+        channels = asdict(self._channel_totals)
+        del channels["resent"]
+        return OverviewView(
+            node=source.name,
+            version=VERSION,
+            vhosts=len(vhosts),
+            exchanges=sum(len(vhost.exchanges) for vhost in vhosts),
+            queues=self._visible,
+            connections=len(self._bytes_of),
+            connections_blocked=source.alarms.blocked_count,
+            connections_opened=self._opened[0],
+            channels=len(self._channels),
+            channels_opened=self._opened[1],
+            consumers=self._consumers,
+            messages_ready=self._ready,
+            messages_unacknowledged=self._unacked,
+            dead_lettered=queues.dead_lettered,
+            dead_letters_dropped=queues.dead_letters_dropped,
+            expired=queues.expired,
+            dropped=queues.dropped,
+            **channels,
+            **asdict(self._bytes),
+        )

@@ -1,0 +1,97 @@
+"""What has been counted since the broker started: plain integers, kept by those who do it.
+
+Whoever hands out, settles or drops a run of messages adds its length once. Nothing is counted per
+message, nothing has a lock or a time, and nobody is told: views read the numbers when they are
+asked for. Those of queues and channels that have gone are added up where they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from vouchmq.server.broker.queues.settlement import DeadLetterReason
+
+
+@dataclass(slots=True)
+class Counters:
+    """Numbers that can be added up."""
+
+    def add(self, others: Counters) -> None:
+        """Take in all numbers of others of the same kind."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(others, each.name))
+
+
+@dataclass(slots=True)
+class QueueCounters(Counters):
+    """What has become of the messages of a queue.
+
+    `published` messages came in, from wherever. `redelivered` deliveries had been handed out
+    before, `resent` are those of basic.recover without requeue. `rejected` are all that a client
+    gave back, requeued or not. `expired` and `dropped`, by a length limit, may be `dead_lettered`
+    as well: sent to the dead letter exchange. `dead_letters_dropped` of those led nowhere.
+    """
+
+    published: int = 0
+    delivered: int = 0
+    redelivered: int = 0
+    resent: int = 0
+    acked: int = 0
+    rejected: int = 0
+    dead_lettered: int = 0
+    dead_letters_dropped: int = 0
+    expired: int = 0
+    dropped: int = 0
+
+    def died(self, reason: DeadLetterReason, count: int) -> None:
+        """Messages have left the queue for this reason, as dead letters or not."""
+        if reason is DeadLetterReason.EXPIRED:
+            self.expired += count
+        elif reason is DeadLetterReason.MAXLEN:
+            self.dropped += count
+
+
+@dataclass(slots=True)
+class ExchangeCounters(Counters):
+    """Messages that clients published to an exchange, and their copies in queues."""
+
+    published_in: int = 0
+    published_out: int = 0
+
+
+@dataclass(slots=True)
+class ChannelCounters(Counters):
+    """What a channel has published and got.
+
+    `unroutable` publishes reached no queue and were not returned. `delivered` deliveries include
+    those of basic.get.
+    """
+
+    published: int = 0
+    confirmed: int = 0
+    nacked: int = 0
+    returned: int = 0
+    unroutable: int = 0
+    delivered: int = 0
+    redelivered: int = 0
+    resent: int = 0
+    acked: int = 0
+    rejected: int = 0
+
+
+@dataclass(slots=True)
+class ConnectionCounters(Counters):
+    """Bytes of AMQP that a connection has received and sent; of TLS, those inside it."""
+
+    received_bytes: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass(slots=True)
+class ClosedCounters:
+    """What channels and connections that are closed have counted, and how many there ever were."""
+
+    channels: ChannelCounters
+    connections: ConnectionCounters
+    channels_opened: int = 0
+    connections_opened: int = 0
