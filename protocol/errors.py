@@ -131,7 +131,7 @@ class UnexpectedFrame(HardError):
 
 
 class ResourceError(HardError):
-    """The storage failed."""
+    """A limit of memory or disk was reached: 506, which closes the connection."""
 
     code = 506
     name = "RESOURCE_ERROR"

@@ -229,7 +229,7 @@ class Properties:
 
     @property
     def priority(self) -> int | None:
-        """0…255."""
+        """The message's priority, 0 to 255; None when there is none."""
         return self._octet(_PRIORITY)
 
     @property
@@ -239,7 +239,7 @@ class Properties:
 
     @property
     def reply_to(self) -> str | None:
-        """Where to reply to."""
+        """The queue, or address, to which the consumer is to reply."""
         return self._text(_REPLY_TO)
 
     @property
@@ -270,12 +270,12 @@ class Properties:
 
     @property
     def app_id(self) -> str | None:
-        """Which application published it."""
+        """The name of the application that published the message."""
         return self._text(_APP_ID)
 
     @property
     def cluster_id(self) -> str | None:
-        """Deprecated; relayed."""
+        """Deprecated in AMQP 0-9-1; relayed unchanged."""
         return self._text(_CLUSTER_ID)
 
 

@@ -308,26 +308,26 @@ class Reader:
 
 
 def too_large(kind: int, size: int, largest: int) -> HardError:
-    """FRAME-10, known from the seven octets of the frame's head."""
+    """501 for a frame larger than was agreed, known from its seven first bytes (FRAME-10)."""
     return FrameError(
         f"type {kind}, all octets = <<>>: {{frame_too_large,{size},{largest - 8}}}", ids=(0, 0)
     )
 
 
 def bad_end(kind: int, payload: bytes, octet: int) -> HardError:
-    """FRAME-11: synchronisation is lost."""
+    """501 for a frame without its end byte, after which synchronisation is lost (FRAME-11)."""
     return FrameError(
         f"type {kind}, {describe_octets(payload)}: {{invalid_frame_end_marker,{octet}}}", ids=(0, 0)
     )
 
 
 def unknown_frame(kind: int, payload: bytes) -> HardError:
-    """FRAME-13, FRAME-14."""
+    """501 for a frame of an unknown type (FRAME-13, FRAME-14)."""
     return FrameError(f"type {kind}, {describe_octets(payload)}: unknown_frame", ids=(0, 0))
 
 
 def no_header() -> HardError:
-    """FRAME-31."""
+    """505 where a content header is due and another frame came (FRAME-31)."""
     return UnexpectedFrame(
         f"expected content header for class {BASIC_CLASS}, got non content header frame instead",
         ids=BASIC_PUBLISH,
@@ -335,7 +335,7 @@ def no_header() -> HardError:
 
 
 def heartbeat(channel: int, payload: bytes) -> Event:
-    """CONN-63."""
+    """The event of a heartbeat; 501 for one with a payload, 505 off channel 0 (CONN-63)."""
     if payload:
         raise unknown_frame(8, payload)
     if channel:

@@ -66,7 +66,7 @@ class ReadableDisk(Protocol):
         """Return the names in the directory, in no order."""
 
     def open(self, name: str) -> DiskFile:
-        """Open an existing file."""
+        """Open an existing file for reading and writing."""
 
 
 class Disk(Protocol):

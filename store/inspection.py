@@ -58,7 +58,7 @@ class SegmentView:
 
     @property
     def name(self) -> str:
-        """Its file."""
+        """The segment's file name in the data directory."""
         return segment_name(self.generation)
 
 

@@ -16,7 +16,7 @@ NEAR: Final = 64
 
 
 class Spans:
-    """Ascending spans of LSNs."""
+    """A set of LSNs as ascending, disjoint spans."""
 
     __slots__ = ("_ends", "_starts")
 

@@ -85,7 +85,7 @@ class Scratch:
         return page
 
     def drop_page(self, number: int) -> None:
-        """End a page unread."""
+        """Give a page up without reading it; its file is removed with its last page."""
         source, _, _ = self._pages.pop(number)
         source.live_pages -= 1
         if not source.live_pages and source is not self._active:

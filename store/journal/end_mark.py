@@ -111,7 +111,7 @@ class EndMarkFile:
             self._synced_count += 1
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; nothing is synced."""
         if self._file is not None:
             self._file.close()
             self._file = None

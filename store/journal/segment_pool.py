@@ -157,7 +157,7 @@ class SegmentPool:
         return False
 
     def drop(self, name: str) -> None:
-        """Have a file removed."""
+        """Have the helper remove a file that no segment needs."""
         self._file_tasks.append(FileTask("unlink", name, 0))
 
     def remove(self, name: str) -> None:

@@ -433,7 +433,7 @@ class SegmentChain:
 
     @property
     def is_synced(self) -> bool:
-        """Whether every block is."""
+        """True when a sync covers every block of the chain."""
         return self.synced_number == self.number - 1
 
     def begin_sync(self) -> SyncScope:

@@ -35,7 +35,7 @@ class Run(NamedTuple):
 
     @property
     def lsns(self) -> range:
-        """Their LSNs."""
+        """The consecutive LSNs of the run's messages."""
         return range(self.first_lsn, self.first_lsn + len(self.bounds) - 1)
 
 

@@ -65,7 +65,7 @@ class Summarizer:
                 summary.add_words(words)
 
     def go_on(self) -> None:
-        """Write the next piece."""
+        """Write the next piece of the summary in progress."""
         try:
             if self._pieces is not None:
                 next(self._pieces)

@@ -25,7 +25,7 @@ class AckBatch:
         self._tag = 0
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of messages that wait for their ack."""
         return self._count
 
     def add(self, tag: int) -> None:

@@ -197,7 +197,7 @@ class Channel(Generic[Item]):
     async def declare(
         self, queue: str, *, durable: bool, exclusive: bool, auto_delete: bool, arguments: Arguments
     ) -> None:
-        """Declare a queue."""
+        """Declare a queue and wait for the broker's answer."""
         raw = await self._outer.get_underlay_channel()
         await self.complete(
             raw.queue_declare(

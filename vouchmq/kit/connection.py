@@ -91,11 +91,11 @@ class Connection:
         self._closing: Final = asyncio.Event()
 
     async def __aenter__(self) -> Connection:
-        """Itself."""
+        """Return the connection; the end of `async with` closes it."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close."""
+        """Close the connection, as `close` does."""
         await self.close()
 
     @property

@@ -66,7 +66,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The content."""
+        """The content of the message, as bytes."""
         return self._incoming.body
 
     @property
@@ -81,7 +81,7 @@ class Message:
 
     @property
     def correlation_id(self) -> str | None:
-        """What a reply repeats."""
+        """The publisher's id, which a reply is to repeat."""
         return self._incoming.correlation_id
 
     @property

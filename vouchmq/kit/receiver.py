@@ -79,7 +79,7 @@ class Receiver:
 
     @property
     def mode(self) -> Mode:
-        """Who acknowledges."""
+        """The acknowledgement mode that the receiver was made with."""
         return self.options.mode
 
     @property
@@ -92,7 +92,7 @@ class Receiver:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close."""
+        """Close the receiver, as `close` does."""
         await self.close()
 
     # What an application calls.

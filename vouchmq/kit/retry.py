@@ -36,7 +36,7 @@ _LEFT_OUT_PREFIXES: Final = ("x-first-death-", "x-last-death-")
 
 
 class Publishing(Protocol):
-    """Whoever publishes with confirms."""
+    """What a retry needs of a connection: to publish and wait for the confirm."""
 
     async def publish(
         self,

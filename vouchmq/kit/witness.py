@@ -88,11 +88,11 @@ class Witness:
         self._file = self._next_file()
 
     def __enter__(self) -> Witness:
-        """Itself."""
+        """Return the witness; the end of `with` closes its file."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the file, as `close` does."""
         self.close()
 
     # As publisher.

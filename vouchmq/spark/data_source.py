@@ -45,7 +45,7 @@ class AmqpDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """The name for `format(…)`: amqp."""
         return "amqp"
 
     @sentence_only()

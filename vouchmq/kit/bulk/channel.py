@@ -72,7 +72,7 @@ class BulkChannel:
         self._encoders: dict[bool, Encoder] = {}
 
     def __enter__(self) -> BulkChannel:
-        """Itself."""
+        """Return the channel; the end of `with` closes it."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -155,7 +155,7 @@ class BulkChannel:
         self._call(named(method, exchange=exchange, exchange_type=kind), Exchange.DeclareOk)
 
     def exchange_delete(self, exchange: str) -> None:
-        """Delete an exchange."""
+        """Delete an exchange, and wait for the broker's answer."""
         self._call(named(Exchange.Delete(), exchange=exchange), Exchange.DeleteOk)
 
     # Consuming.

@@ -136,11 +136,11 @@ class BulkConnection:
         return made
 
     def __enter__(self) -> BulkConnection:
-        """Itself."""
+        """Return the connection; the end of `with` closes it."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the connection, as `close` does."""
         self.close()
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ class BulkConnection:
         return self._ended
 
     def channel(self) -> BulkChannel:
-        """Open a channel."""
+        """Open a channel; use one for each consumer."""
         with self._opening:
             self._check()
             number = next(

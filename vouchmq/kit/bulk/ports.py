@@ -31,7 +31,7 @@ class ConnectionPort(Protocol):
         """Why the connection can be used no more; None while it can."""
 
     def write(self, data: bytes) -> None:
-        """Send frames."""
+        """Send whole frames, in the order of the calls."""
 
     def poll(self, timeout_s: float) -> None:
         """Read what has come, waiting for it at most `timeout_s`; hand it to the channels."""

@@ -305,7 +305,7 @@ class Waiting:
             return None
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the broker."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

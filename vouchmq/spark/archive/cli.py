@@ -42,7 +42,7 @@ INTERVAL_S: Final = 10
 
 
 def parser() -> Parser:
-    """The command line."""
+    """The options of `vouchmq archive`."""
     made = Parser(
         prog="vouchmq archive",
         description="Copy a queue (which empties it) or a stream into a table of Parquet files, "
@@ -90,7 +90,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Archive; the exit code."""
+    """Run `vouchmq archive`; returns its exit code."""
     given = parser().parse_args(arguments)
     plan = ArchivePlan(
         url=given.url,

@@ -39,7 +39,7 @@ KINDS: Final = tuple(dict.fromkeys((*verdicts.FINDINGS, *witness.FINDINGS)))
 
 
 def parser() -> Parser:
-    """The command line."""
+    """The options of `vouchmq audit`."""
     made = Parser(
         prog="vouchmq audit",
         description="Verify what became of every message, from the ledgers of brokers.",

@@ -71,7 +71,7 @@ _COUNT_BITS: Final = 20
 
 
 def schema() -> StructType:
-    """Of rows of copies."""
+    """The schema of rows of copies."""
     from pyspark.sql.types import IntegerType, LongType, StructType
 
     narrow = ("bk", "flags")

@@ -69,7 +69,7 @@ class Broker:
     epochs: dict[int, Epoch] = field(default_factory=dict)
 
     def ordered(self) -> list[tuple[int, Epoch]]:
-        """Epochs from the oldest."""
+        """(number, epoch) of each epoch, from the oldest to the newest."""
         return sorted(self.epochs.items())
 
     def ends_short(self, number: int) -> tuple[int, bool]:

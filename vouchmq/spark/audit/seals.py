@@ -50,7 +50,7 @@ class Fault:
 
     @property
     def detail(self) -> str:
-        """Where, and what."""
+        """The file and lines of the fault, and what is wrong with them."""
         lines = f":{self.first}" if self.first == self.last else f":{self.first}-{self.last}"
         return f"{self.file}{lines if self.first else ''}: {self.why}"
 

@@ -285,5 +285,5 @@ def worst_lives(findings: Sequence[Any], lives: Sequence[Any]) -> list[str]:
 
 
 def lives_table(spark: SparkSession, rows: Sequence[Any]) -> DataFrame:
-    """The table of lives."""
+    """These rows, one for each event of a life, as the table `lives`."""
     return spark.createDataFrame(list(rows), LIFE)

@@ -39,7 +39,7 @@ _SHORTSTR: Final = 255
 
 
 def parser() -> Parser:
-    """The command line."""
+    """The options of `vouchmq replay`."""
     made = Parser(
         prog="vouchmq replay",
         description="Publish the messages of an archive again, each to its original exchange with "
@@ -90,7 +90,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay; the exit code."""
+    """Run `vouchmq replay`; returns its exit code."""
     given = parser().parse_args(arguments)
 
     def command() -> int:

@@ -92,7 +92,7 @@ class ReplayPlan:
 
     @property
     def session(self) -> dict[str, str]:
-        """Settings of the session."""
+        """The settings that the Spark session needs."""
         rows = MAX_BATCH_ROWS
         if self.rate is not None:
             rows = max(1, min(rows, self.rate // self.tasks // _BATCHES_A_SECOND))

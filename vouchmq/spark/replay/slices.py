@@ -58,7 +58,7 @@ class Slice:
 
     @property
     def rows(self) -> int:
-        """How many messages."""
+        """The number of messages in the slice."""
         return sum(unit.rows for unit in self.units)
 
     @property
@@ -139,7 +139,7 @@ class Resume:
     digest: str = ""
 
     def text(self) -> str:
-        """As it is kept."""
+        """The progress as the JSON that the checkpoint keeps."""
         kept = {
             "v": 1,
             "task": dict(self.task),

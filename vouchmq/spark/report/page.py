@@ -124,6 +124,6 @@ def header(kind: str, word: str, text: str, facts: Sequence[tuple[str, str]]) ->
 
 
 def page(title: str, top: Markup, sections: Sequence[Section]) -> str:
-    """The whole page."""
+    """The whole HTML page, with styles and drawings in it."""
     style = files(PACKAGE).joinpath("report.css").read_text(encoding="utf-8")
     return _made("page", title, top, sections, POLICY, Markup(style))  # noqa: S704 - a file of ours

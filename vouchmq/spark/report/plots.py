@@ -108,7 +108,7 @@ class Span:
 def lines(
     name: str, title: str, times_us: Sequence[int], series: Sequence[Series], unit: str
 ) -> Markup:
-    """Lines over time."""
+    """A plot of one or several lines over time, as SVG."""
     with _drawing(name, title, 2.7) as (figure, made):
         axes = figure.subplots()
         _lines_on(axes, times_us, series)

@@ -239,5 +239,5 @@ def whole(value: object) -> int:
 
 
 def percent(value: object) -> str:
-    """A share as text."""
+    """A share from 0 to 1 as a text in percent."""
     return f"{value:.0%}" if isinstance(value, int | float) else page.NONE

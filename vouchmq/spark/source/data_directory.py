@@ -42,7 +42,7 @@ class Seen:
     lsn: int
 
     def as_json(self) -> dict[str, Any]:
-        """Of fixed order."""
+        """The position as plain data, its keys in a fixed order."""
         return asdict(self)
 
     @classmethod

@@ -102,7 +102,7 @@ class Keys:
         self._files[file] = frozenset(key for key in map(self._key, values) if key is not None)
 
     def forget(self, file: int) -> None:
-        """The file is gone."""
+        """Drop the keys of a spool file that was removed."""
         self._files.pop(file, None)
 
     def copies(self, queue: str, deliveries: Sequence[Delivery]) -> list[bool]:

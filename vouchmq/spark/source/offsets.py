@@ -168,7 +168,7 @@ class Places:
         return self.minus(Places())
 
     def as_json(self) -> dict[str, list[list[int]]]:
-        """Of fixed order."""
+        """The JSON form, in a fixed order, because Spark compares texts."""
         return {
             str(queue_id): [list(each) for each in self._queues[queue_id]]
             for queue_id in sorted(self._queues)
@@ -206,7 +206,7 @@ class QueueOffset:
     at: Seen | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For Spark."""
+        """The JSON form, in a fixed order, because Spark compares texts."""
         offset: dict[str, Any] = {"v": VERSION, "epoch": self.epoch, "n": self.handed_out}
         if self.done is not None:
             offset["done"] = self.done.as_json()
@@ -241,7 +241,7 @@ class SpoolOffset:
     at: Seen | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For Spark."""
+        """The JSON form, in a fixed order, because Spark compares texts."""
         offset: dict[str, Any] = {"v": VERSION, "spool": self.spool, "file": self.file}
         return offset if self.at is None else {**offset, "at": self.at.as_json()}
 

@@ -74,7 +74,7 @@ class QueueReader(QueryReader["QueueDriver"]):
         return QueueDriver(self._options, self._columns, QueueConsumer(self._options))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Nothing handed out yet."""
+        """The offset of a query that has handed out nothing yet."""
         return self.driver.initial()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -135,7 +135,7 @@ class QueueDriver:
         return QueueOffset(self.epoch, 0).as_json()
 
     def stop(self) -> None:
-        """End the connection."""
+        """Close the connection when the query ends."""
         self._consumer.stop()
 
     def backlog(self) -> dict[str, Any]:

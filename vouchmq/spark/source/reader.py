@@ -49,7 +49,7 @@ class Driver(Protocol):
         """What is not handed out yet, and what the batch under way has."""
 
     def stop(self) -> None:
-        """The query ends."""
+        """Release what the reader holds when the query ends."""
 
 
 DriverT = TypeVar("DriverT", bound=Driver)

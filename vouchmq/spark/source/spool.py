@@ -99,7 +99,7 @@ class Spool:
             raise SpoolError(f"spool {self.directory}: {error.strerror or error}") from error
 
     def close(self) -> None:
-        """Let others write."""
+        """Give up the lock of the directory, so that another process may write."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -211,7 +211,7 @@ class Spool:
         )
 
     def path(self, number: int) -> Path:
-        """Of a file."""
+        """The path of the spool file with this number."""
         return self.directory / f"{number:0{DIGITS}}{SUFFIX}"
 
     def clear_unfinished(self) -> None:

@@ -69,7 +69,7 @@ class SpoolReader(QueryReader["SpoolDriver"]):
         return SpoolDriver(self._options, self._columns, QueueConsumer(self._options), directory)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """No file yet."""
+        """The offset of a query without any spool file yet."""
         return SpoolOffset("", 0).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

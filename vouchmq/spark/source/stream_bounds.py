@@ -96,7 +96,7 @@ class Probe:
     """
 
     def __init__(self, options: SourceOptions) -> None:
-        """Opens nothing."""
+        """Note the options; the connection is opened by the first question."""
         self._options = options
         self._guard = DirectoryGuard()
         self._connection: BulkConnection | None = None

@@ -161,7 +161,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing: a stream has nothing to settle."""
 
     def stop(self) -> None:
-        """Close the connection."""
+        """Close the connection when the query ends."""
         self._probe.close()
 
     def _require(self, offset: Mapping[str, Any]) -> None:

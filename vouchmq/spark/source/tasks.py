@@ -113,7 +113,7 @@ def packed(batches: Iterable[pa.RecordBatch], columns_schema: pa.Schema) -> byte
 
 
 def unpacked(octets: bytes) -> Iterator[pa.RecordBatch]:
-    """What `packed` gave."""
+    """The rows that `packed` put into a task's description."""
     with pa.ipc.open_stream(octets) as reader:
         yield from reader
 
