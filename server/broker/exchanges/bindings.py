@@ -20,6 +20,8 @@ DestinationKind = Literal["queue", "exchange"]
 # Source, kind and name of the destination, routing key, arguments in canonical octets.
 Identity = tuple[str, DestinationKind, str, str, bytes]
 Destination = tuple[DestinationKind, str]
+# Routing key, with the arguments in canonical octets if there are any.
+Key = str | tuple[str, bytes]
 
 
 class Link:
@@ -33,7 +35,7 @@ class Link:
     def __init__(self, source: str, destination: Destination) -> None:
         self.source = source
         self.destination = destination
-        self.bindings: dict[tuple[str, bytes], Binding] = {}
+        self.bindings: dict[Key, Binding] = {}
         self.is_gone = False
 
 
@@ -68,6 +70,11 @@ class Binding:
             _canonical(self.arguments),
         )
 
+    @property
+    def key(self) -> Key:
+        """What tells this binding from all others of its link."""
+        return key_of(self.routing_key, _canonical(self.arguments))
+
 
 in_order: Final = attrgetter("number")
 
@@ -97,7 +104,7 @@ class Bindings:
         """The binding with exactly this tuple."""
         source, kind, name, routing_key, arguments = identity
         link = self._by_source.get(source, {}).get((kind, name))
-        return link.bindings.get((routing_key, arguments)) if link is not None else None
+        return link.bindings.get(key_of(routing_key, arguments)) if link is not None else None
 
     def add(self, binding: Binding) -> bool:
         """Take `binding` in; False, and no change, when its tuple is there already."""
@@ -107,7 +114,7 @@ class Bindings:
         if link is None:
             link = links[destination] = Link(binding.source, destination)
             self._by_destination.setdefault(destination, {})[binding.source] = link
-        if link.bindings.setdefault(binding.identity[3:], binding) is not binding:
+        if link.bindings.setdefault(binding.key, binding) is not binding:
             return False
         binding.link = link
         binding.number = self._number = self._number + 1
@@ -116,7 +123,7 @@ class Bindings:
     def remove(self, binding: Binding) -> bool:
         """Take `binding` out; False when it is not in."""
         link = self._by_source.get(binding.source, {}).get((binding.kind, binding.destination))
-        if link is None or link.bindings.pop(binding.identity[3:], None) is None:
+        if link is None or link.bindings.pop(binding.key, None) is None:
             return False
         if not link.bindings:
             self.cut([link])
@@ -168,6 +175,11 @@ class Bindings:
     def to_destination(self, kind: DestinationKind, name: str) -> list[Binding]:
         """The bindings that lead to this queue or exchange."""
         return bindings_in(self.links_to(kind, name))
+
+
+def key_of(routing_key: str, arguments: bytes) -> Key:
+    """The key of a binding in its link; most have no arguments, which spares a tuple."""
+    return (routing_key, arguments) if arguments else routing_key
 
 
 def bindings_in(links: Iterable[Link]) -> list[Binding]:
