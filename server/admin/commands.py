@@ -32,7 +32,7 @@ class Reply(Protocol):
     """Where an answer goes. Called: the whole of it, and the end."""
 
     def __call__(self, facts: Mapping[str, object], /) -> None:
-        """Answer once."""
+        """Answer with one object, which ends the command."""
 
     @property
     def is_open(self) -> bool:
@@ -74,7 +74,7 @@ class ControlCommands:
 
     @property
     def names(self) -> list[str]:
-        """Of all commands, sorted."""
+        """The names of all registered commands, sorted."""
         return sorted(self._commands)
 
 

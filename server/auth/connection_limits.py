@@ -77,7 +77,7 @@ class ConnectionLimits:
             )
 
     def enter(self, vhost: str, user: str) -> None:
-        """One more."""
+        """Count a connection in, after the checks above."""
         self._by_vhost[vhost] += 1
         self._by_user[user] += 1
 

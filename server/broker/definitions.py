@@ -59,7 +59,7 @@ class VHostCreated:
 
 @dataclass(slots=True, frozen=True)
 class ExchangeDeclared:
-    """A durable exchange."""
+    """The record of a durable exchange that was declared."""
 
     vhost: str
     name: str
@@ -225,7 +225,7 @@ def of_binding(vhost: str, binding: Binding) -> Bound:
 
 
 def of_unbound(vhost: str, binding: Binding) -> Unbound:
-    """What removes the binding."""
+    """The record that removes the binding at the next start."""
     return Unbound(vhost, *_tuple_of(binding))
 
 

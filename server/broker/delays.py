@@ -226,7 +226,7 @@ class DelayQueue(Queue):
 
     @property
     def ready_count(self) -> int:
-        """Messages that wait."""
+        """The number of messages that wait for their time."""
         return len(self._heap)
 
     @property

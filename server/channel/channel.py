@@ -472,7 +472,7 @@ class Channel:
         self.context.waits(self)
 
     def rollback(self) -> None:
-        """tx.rollback (TX-10)."""
+        """Answer tx.rollback: drop publishes, restore acked tags (TX-10)."""
         entries = self._needs_transaction().rollback()
         self.unacked.restore(entries)
         self.timeouts.watch_again(entries)
@@ -566,5 +566,5 @@ def refused_commit() -> PreconditionFailed:
 
 
 def unknown_tag(tag: int, ids: tuple[int, int]) -> PreconditionFailed:
-    """ACK-05."""
+    """406 for a delivery tag that is not outstanding (ACK-05)."""
     return PreconditionFailed(f"unknown delivery tag {tag}", ids=ids)

@@ -52,7 +52,7 @@ class Confirms:
 
     @property
     def unconfirmed_count(self) -> int:
-        """Numbers not yet settled."""
+        """The number of publishes neither acked nor nacked yet."""
         waiting = sum(last - first + 1 for first, last, _ in self._waiting)
         due = sum(last - first + 1 for first, last in self._due)
         return waiting + due + len(self._refused)

@@ -135,7 +135,7 @@ def wanted_queue(channel: Channel, name: str) -> Queue:
 
 
 def consumer_priority(queue: Queue, arguments: Table) -> int:
-    """CONS-20, CONS-21."""
+    """The value of `x-priority`, 0 without it (CONS-20, CONS-21)."""
     where = f"queue '{queue.spec.name}' in vhost '{queue.spec.vhost}'"
     field = arguments.get("x-priority")
     if field is None:
@@ -244,7 +244,7 @@ def recover_async(channel: Channel, method: commands.Basic.RecoverAsync, _argume
 
 
 def refuse_recover_if_configured(channel: Channel, *, requeue: bool) -> None:
-    """`compat.reject_recover` gives RabbitMQ's answer."""
+    """540 for recover without requeue, if `compat_reject_recover` is on."""
     if channel.context.limits.reject_recover and not requeue:
         raise NotImplementedByBroker("requeue=false")
 

@@ -59,7 +59,7 @@ class Credit:
             self.outstanding_octets += sum(body_size(message[0]) for message in messages)
 
     def give_back(self, messages: list[Message]) -> None:
-        """These have been settled."""
+        """Add the credit of settled deliveries."""
         self.outstanding -= len(messages)
         if self.limit_octets:
             self.outstanding_octets -= sum(body_size(message[0]) for message in messages)

@@ -537,7 +537,7 @@ def copies(headers: Table, name: str) -> list[str]:
 
 
 def check_user_id(user: User, claimed: str) -> None:
-    """PUB-06."""
+    """406 for a user-id that is not that of the connection's user (PUB-06)."""
     if claimed != user.name and not user.is_impersonator:
         raise PreconditionFailed(
             f"user_id property set to '{claimed}' but authenticated user was '{user.name}'",

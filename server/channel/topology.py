@@ -89,11 +89,11 @@ class Scope(Protocol):
 
     @property
     def number(self) -> int:
-        """The channel number."""
+        """The number of the channel in its connection."""
 
     @property
     def vhost(self) -> VHost[QueueLike]:
-        """The connection's vhost."""
+        """The virtual host that the connection has opened."""
 
     @property
     def user(self) -> User:
@@ -101,7 +101,7 @@ class Scope(Protocol):
 
     @property
     def owner(self) -> object:
-        """The connection."""
+        """The connection, which owns exclusive queues."""
 
     @property
     def reply_names(self) -> ReplyNames:

@@ -78,7 +78,7 @@ class Transaction:
             self.publishes.append(HeldPublish(plan, [raw], mode))
 
     def settle(self, entries: list[UnackedBatch], outcome: Outcome) -> None:
-        """Hold a settlement."""
+        """Keep a settlement until the commit."""
         self.settlements.append(HeldSettlement(entries, outcome))
 
     def commit(

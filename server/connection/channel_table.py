@@ -94,7 +94,7 @@ class ChannelTable:
         self._connection.send_behind_replies(channel_close(number, error, ids))
 
     def close_all(self) -> None:
-        """The connection ends."""
+        """End all channels with their connection."""
         # They stay in sight meanwhile: what one holds unacked may go with a queue of another.
         for channel in list(self.channels.values()):
             if not channel.is_closing:

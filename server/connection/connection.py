@@ -222,7 +222,7 @@ class Connection:
     # Octets in
 
     def receive(self, data: bytes) -> None:
-        """Take received octets."""
+        """Process octets that the socket has received."""
         self._heartbeat.heard_at = self.context.clock()
         self.counters.received_bytes += len(data)
         if self._header is not None:

@@ -64,7 +64,7 @@ class Heartbeat:
             self._wait(interval_s / 2)
 
     def stop(self) -> None:
-        """The connection has ended."""
+        """Cancel the timers of a connection that has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -100,7 +100,7 @@ class InboundQueue:
         self.resume(PUT_OFF)
 
     def resume(self, reason: int) -> None:
-        """This reason has gone."""
+        """Read again unless another reason to pause is left."""
         if not self.stops & reason:
             return
         self.stops &= ~reason

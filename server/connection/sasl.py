@@ -20,7 +20,7 @@ NUL: Final = b"\x00"
 
 
 class Credentials(NamedTuple):
-    """What a client claims."""
+    """The user name and password that a client has sent."""
 
     name: str
     password: str

@@ -12,7 +12,7 @@ class Timer(Protocol):
     """A timer that can be taken back."""
 
     def cancel(self) -> None:
-        """Never call."""
+        """Cancel the timer; its callback is never called."""
 
 
 class Wire(Protocol):
@@ -42,7 +42,7 @@ class Wire(Protocol):
         """Stop reading for this reason."""
 
     def resume(self, reason: int) -> None:
-        """This reason is gone."""
+        """Read again unless another reason to pause is left."""
 
     def finish(self, *, is_orderly: bool = False) -> None:
         """Send what is left, then close without destroying it (CONN-07).
@@ -51,7 +51,7 @@ class Wire(Protocol):
         """
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the socket at once; unsent octets are lost."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Run a callable after a delay."""

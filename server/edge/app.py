@@ -161,7 +161,7 @@ class Unsynced(ThreadWorker):
     """Says "synced" without syncing, for tests and benchmarks (DURABLE-11)."""
 
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
-        """Nothing is synced."""
+        """Submit a sync of no file: `durability_fsync` is off."""
         del targets
         super().submit(sequence, ())
 

@@ -203,11 +203,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._connection = self._listener.new_connection(self, str(peer[0]) if peer else "")
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        """The shared buffer."""
+        """The buffer that all sockets share, to receive into."""
         return self._listener.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Octets have come."""
+        """Hand the received octets to the connection, copied out of the buffer."""
         if not self.is_swallowing(nbytes):
             self.receive(bytes(self._listener.buffer[:nbytes]), is_full=nbytes == RECEIVE_OCTETS)
 
@@ -344,7 +344,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         return self._paused & UNREAD != 0
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the socket at once; unsent octets are lost."""
         if self._transport is not None:
             self._transport.abort()
 

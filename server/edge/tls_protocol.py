@@ -283,7 +283,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         return self._socket.is_closing()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the socket at once; unsent octets are lost."""
         self._socket.abort()
 
 

@@ -39,7 +39,7 @@ class Faults:
         self.lines: list[str] = []
 
     def add(self, where: str, what: str) -> None:
-        """Note one."""
+        """Note one fault, with its place."""
         self.lines.append(f"{where}: {what}")
 
     def refuse(self, error: type[StartupError]) -> None:

@@ -58,7 +58,7 @@ class OpenFile:
         self.is_torn = False
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The file descriptor, to be synced."""
         return self._descriptor
 
     def sync(self) -> None:
@@ -98,7 +98,7 @@ class Directory:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The file descriptor, to be synced."""
         return self._descriptor
 
     def sync(self) -> None:

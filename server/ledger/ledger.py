@@ -76,7 +76,7 @@ class Files(Sink, Protocol):
 
     @property
     def octets(self) -> int:
-        """In the open file."""
+        """The size of the open file."""
 
     @property
     def seal(self) -> str:

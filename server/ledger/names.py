@@ -57,7 +57,7 @@ class Names:
         return recorder
 
     def queue_again(self, queue: Queue, why: str) -> None:
-        """Say it again."""
+        """Write the queue's name once more, for readers without older files."""
         recorder = queue.recorder
         if isinstance(recorder, QueueEventRecorder):
             recorder.look = look_of(queue)

@@ -67,7 +67,7 @@ def ranges_in(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def pairs_text(pairs: Iterable[tuple[int, int]]) -> str:
-    """Ranges as JSON."""
+    """Ranges as the JSON that lines contain."""
     return "[" + ",".join([f"[{first},{last}]" for first, last in pairs]) + "]"
 
 

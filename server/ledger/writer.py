@@ -141,7 +141,7 @@ class LedgerWriter:
 
     @property
     def number(self) -> int:
-        """Of the next line."""
+        """The number of the next line in its epoch."""
         if self.growing is not None:
             self._finish()
         return self._number

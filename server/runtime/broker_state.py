@@ -110,7 +110,7 @@ class BrokerState:
     # See `StateOwner`
 
     def definitions(self) -> list[bytes]:
-        """All current definition records."""
+        """The records of all current definitions, for the head of a segment."""
         return self._broker.definitions()
 
     def recall(self, scope_id: int, key: bytes) -> bytes | None:

@@ -88,7 +88,7 @@ class Turns(Protocol):
     count: int  # of turns so far
 
     def wake(self) -> None:
-        """Have a turn run."""
+        """Have the next turn run soon."""
 
 
 class CompactionScheduler:

@@ -194,7 +194,7 @@ class BrokerContext:
         self._channels[user.name] = count + 1
 
     def channel_closed(self, user: User) -> None:
-        """One channel less."""
+        """Count a closed channel out of the limits."""
         self._channels[user.name] -= 1
         if not self._channels[user.name]:
             del self._channels[user.name]

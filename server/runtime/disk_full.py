@@ -49,7 +49,7 @@ class Measured(Protocol):
     """A disk whose room can be told."""
 
     def free_bytes(self) -> int:
-        """Octets that are free."""
+        """The free space of the data directory's file system."""
 
 
 def free_octets(disk: Measured) -> int:

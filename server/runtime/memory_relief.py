@@ -67,7 +67,7 @@ class Holder(Protocol):
 
 
 class Share(NamedTuple):
-    """What a connection holds."""
+    """How many bytes of memory one connection uses, by kind."""
 
     holder: Holder
     buffered_octets: int
@@ -75,7 +75,7 @@ class Share(NamedTuple):
 
     @property
     def octets(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return self.buffered_octets + self.unacked_octets
 
 

@@ -49,7 +49,7 @@ class WorkBudget:
         return not self._waiting
 
     def begin(self) -> None:
-        """Somebody's slice begins now."""
+        """Start measuring a slice of work."""
         self._ends_at = self._clock() + SLICE_S
 
     def is_over(self) -> bool:

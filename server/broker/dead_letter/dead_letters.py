@@ -208,7 +208,7 @@ class DeadLetters(Feature):
             self.continue_later()
 
     def held(self) -> list[Message]:
-        """What was put off."""
+        """The messages that the feature keeps out of the ready list."""
         return [message for messages, _ in self._deferred for message in messages]
 
     def held_count(self) -> int:
@@ -292,7 +292,7 @@ class PendingDeadLetters(Feature):
         return len(self._tries)
 
     def held(self) -> list[Message]:
-        """What is kept."""
+        """The messages that the feature keeps out of the ready list."""
         return self._parked.messages()
 
     def held_count(self) -> int:
@@ -343,7 +343,7 @@ class PendingDeadLetters(Feature):
                 self._sender.try_again(self._queue, message, self._tries[message[2]])
 
     def done(self, message: Message) -> None:
-        """Everybody has it."""
+        """End the attempts for a message that all its targets have."""
         if self._tries.pop(message[2], None) is not None and message[2] & 1 and self._queue.stored:
             self._log.unnote(self._queue.spec.queue_id, note_key(message[2]))
 

@@ -53,13 +53,13 @@ class Points:
         self.places: list[int] = []
 
     def add(self, binding: Binding) -> None:
-        """Another binding leads here."""
+        """Give the destination of a binding its points on the hash ring."""
         weight = self.bindings[binding] = int(binding.routing_key)
         if weight > self.weight:
             self._weigh(weight)
 
     def remove(self, binding: Binding) -> None:
-        """A binding is gone."""
+        """Take the points of a removed binding off the hash ring."""
         if self.bindings.pop(binding) == self.weight:
             self._weigh(max(self.bindings.values(), default=0))
 

@@ -185,7 +185,7 @@ class RouteWalk(Generic[_Q]):
         self._steps = self._walk(exchanges, exchange, keys, headers, queues, stops)
 
     def end(self) -> tuple[_Q, ...]:
-        """The queues, each once."""
+        """End the walk; returns the queues it reached, each once."""
         for _ in self._steps:
             pass
         return tuple(self._found.values())

@@ -235,7 +235,7 @@ class KeyWindow:
             del self._entries[key.octets]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all keys, as a purge does."""
         self._entries.clear()
 
     def forget_refused(self, first_lsn: int) -> None:

@@ -230,7 +230,7 @@ class Feature:
         return []
 
     def held_count(self) -> int:
-        """How many those are."""
+        """The number of messages that `held` would give."""
         return 0
 
     def release_due(self) -> None:

@@ -269,5 +269,5 @@ class QueueSequence(Feature):
 
 
 def first_lsn_of(row: Row) -> int:
-    """Sort key of rows."""
+    """The first LSN of a row, to sort rows by."""
     return row.first_lsn

@@ -473,7 +473,7 @@ class Pager:
         self._crowded[line] = None
 
     def refund(self, octets: int) -> None:
-        """Messages have left memory."""
+        """Subtract messages that have left memory from what is counted."""
         self.total -= octets
 
     def put_off(self, line: Pageable) -> None:

@@ -41,7 +41,7 @@ class GovernedVHost(Protocol[Q]):
 
     @property
     def queues(self) -> Mapping[str, Q]:
-        """By name."""
+        """The queues of the virtual host, by name."""
 
     def end_queue(self, queue: Q, /) -> int | None:
         """Delete a queue that nobody needs; the LSN of the record."""

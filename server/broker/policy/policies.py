@@ -160,7 +160,7 @@ class Policies:
         self._lists: tuple[dict[str, _Ranked], dict[str, _Ranked]] = ({}, {})
 
     def __iter__(self) -> Iterator[Policy]:
-        """All of both lists."""
+        """All policies, then all operator policies."""
         for ranked in self._lists:
             yield from (each.policy for each in ranked.values())
 

@@ -416,7 +416,7 @@ class SettlementLog(Protocol):
     """Where it is written down what became of stored copies: the journal."""
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
-        """These copies are gone."""
+        """Note in the journal that these copies are gone."""
 
     def delivered(self, queue_id: int, lsn: int) -> None:
         """Every copy up to `lsn` has been handed out at least once (DURABLE-12)."""

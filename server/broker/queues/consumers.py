@@ -61,7 +61,7 @@ class RoundRobin:
         self.served(consumer)
 
     def remove(self, consumer: ConsumerPort) -> None:
-        """Take a consumer away."""
+        """Remove a consumer that was cancelled or has disconnected."""
         del self._last[consumer]
         self._full.discard(consumer)
         if consumer in self._judging:
@@ -173,7 +173,7 @@ class SingleActive:
         return active
 
     def remove(self, consumer: ConsumerPort) -> None:
-        """A consumer is gone."""
+        """Remove a consumer that was cancelled or has disconnected."""
         if consumer is self.active:
             self.active = None
         elif consumer is self._leaving:

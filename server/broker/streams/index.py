@@ -238,7 +238,7 @@ class StreamIndex:
 
     @property
     def count(self) -> int:
-        """Messages, first to last."""
+        """The number of messages from the oldest to the newest."""
         return self.next_offset - self.first_offset
 
     def append(self, first_lsn: int, count: int, octets: int, now_ms: int) -> Chunk | None:
@@ -467,7 +467,7 @@ def position_in(chunks: Sequence[Chunk], lsn: int) -> int | None:
 
 
 def first_offset_of(chunk: Chunk) -> int:
-    """Sort key of chunks."""
+    """The first offset of a chunk, to search chunks by."""
     return chunk.first_offset
 
 

@@ -250,7 +250,7 @@ class Stream(Queue):
             self._recent.clear()
 
     def consumers(self) -> list[ConsumerPort]:
-        """All consumers."""
+        """The consumers of the stream, each once."""
         return list(self._readers)
 
     @property
@@ -470,7 +470,7 @@ class Stream(Queue):
     def get(
         self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
     ) -> tuple[Message, Message, bool] | None:
-        """Refuse (STREAM-14)."""
+        """Refuse basic.get: 540 (STREAM-14)."""
         raise NotImplementedByBroker(f"basic.get not supported by stream queues {self.spec.text}")
 
     def purge_some(self, most: int) -> int:
@@ -479,7 +479,7 @@ class Stream(Queue):
         return 0
 
     def purge(self) -> int:
-        """Refuse (STREAM-14)."""
+        """Refuse queue.purge: 540 (STREAM-14)."""
         raise NotImplementedByBroker(f"queue.purge not supported by stream queues {self.spec.text}")
 
     def deleted(self) -> None:
