@@ -28,7 +28,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m vouchmq.conformance",
         description=__doc__,
-        epilog="python -m vouchmq.conformance compare A.json B.json … puts reports side by side.",
+        epilog="python -m vouchmq.conformance compare A.json B.json … compares reports.",
     )
     parser.add_argument("--url", default="amqp://guest:guest@127.0.0.1:5672/")
     parser.add_argument("--json", type=Path, metavar="F", help="write all verdicts as JSON")
@@ -39,30 +39,30 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--referee",
         action="store_true",
-        help="the broker is RabbitMQ 3.10.8: only ≡ cases, its known departures are excused",
+        help="the broker is RabbitMQ 3.10.8: only ≡ cases, known deviations are excused",
     )
-    parser.add_argument("--jobs", type=int, default=4, help="cases at the same time (default 4)")
+    parser.add_argument("--jobs", type=int, default=4, help="concurrent cases (default 4)")
     parser.add_argument(
         "--slack",
         type=float,
         default=SLACK_S,
         metavar="S",
-        help="seconds a busy machine may add to what a rule allows (default %(default)g)",
+        help="seconds added to times that rules allow, for busy machines (default %(default)g)",
     )
     parser.add_argument(
-        "--restart-command", default="", metavar="CMD", help="restarts the broker, then returns"
+        "--restart-command", default="", metavar="CMD", help="command that restarts the broker"
     )
     parser.add_argument(
         "--control-command",
         default="",
         metavar="CMD",
-        help="does what an operator does, in the words of rabbitmqctl",
+        help="command for operator tasks, with the arguments of rabbitmqctl",
     )
     parser.add_argument(
         "--tls",
         nargs=2,
         metavar=("PORT", "FILES"),
-        help="where it speaks TLS, and a folder that tools/certificates.py has filled",
+        help="TLS port, and a folder filled by tools/certificates.py",
     )
     return parser.parse_args(arguments)
 

@@ -184,7 +184,7 @@ def rule_ids(path: Path, page: str) -> list[str]:
     """The ids of the specification that a page names: its readers do not know them."""
     rules = text(DOCS / "reference" / "behaviour.md")
     families = "|".join(sorted(set(re.findall(r"^(?:\*\*|\| )([A-Z]+)-\d\d", rules, re.M))))
-    found = re.findall(rf"\b(?:{families})-\d\d\b", page)
+    found = re.findall(rf"\b(?:{families})-\d\d\b|Spec: (?:{families})\b", page)
     return [f"{path.relative_to(PROJECT)}: {rule}" for rule in found]
 
 
@@ -192,8 +192,10 @@ def test_pages_for_users_name_no_rule_by_its_id() -> None:
     folders = [DOCS / name for name in ("start", "guides", "operate")]
     pages = [PROJECT / "README.md", *(page for folder in folders for page in folder.rglob("*.md"))]
     assert [rule for path in pages for rule in rule_ids(path, text(path))] == []
-    planted = "CRC-32 is not one, CONF-07 is"
-    assert rule_ids(DOCS / "index.md", planted) == ["docs/index.md: CONF-07"]
+    planted = "CRC-32 is not one, CONF-07 is. Spec: TTL"
+    assert rule_ids(DOCS / "index.md", planted) == [
+        *("docs/index.md: CONF-07", "docs/index.md: Spec: TTL")
+    ]
 
 
 def commands(*words: str) -> list[str]:
