@@ -1,8 +1,9 @@
 """How tests wait: for an event, with a limit so generous that only what hangs reaches it.
 
 A limit is no claim about speed. It must hold on a machine with many more programs than cores, so
-nothing here is shorter than `LIMIT_S`, and each test may take twice that (pyproject.toml). Where a
-test does claim that something is done in time, `Lateness` says what the machine added.
+nothing here is shorter than `LIMIT_S`, and each test may take five times that (pyproject.toml):
+what must not be waited for to its end gets ten times that. Where a test does claim that something
+is done in time, `Lateness` says what the machine added.
 """
 
 from __future__ import annotations

@@ -29,8 +29,6 @@ IMAGE_BYTES: Final = 200 * MIB
 BODY: Final = bytes(20_000)
 MOST: Final = 10_000
 
-pytestmark = pytest.mark.timeout(90)
-
 
 class Device:
     """An ext4 on an image for which its own file system has too little room."""
