@@ -306,6 +306,7 @@ class Begin(Protocol):
         /,
         *,
         brings_new: bool,
+        staged: staging.StagedContent | None,
     ) -> int:
         """Begin a segment."""
 
@@ -321,13 +322,14 @@ def _begin_in_old_file(begin: Begin) -> Begin:
         /,
         *,
         brings_new: bool,
+        staged: staging.StagedContent | None,
     ) -> int:
         if self._active is None and self._segments:
             self._active = self._segments[-1]
             self._active.file = self.disk.open(self._active.name)
             self._active.size_bytes = self.segment_size_bytes
             return 0
-        return begin(self, head, need, lsn, brings_new=brings_new)
+        return begin(self, head, need, lsn, brings_new=brings_new, staged=staged)
 
     return resume
 
