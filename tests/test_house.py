@@ -32,6 +32,8 @@ FUNCTION_LINES: Final = 60
 FORBIDDEN_NAMES: Final = frozenset(
     {"utils", "util", "helpers", "common", "base", "manager", "misc"}
 )
+# An attribute with a callback that does nothing until somebody sets another.
+LATE_BOUND: Final = re.compile(r"\s+self\.\w+(: [^=]+)? = lambda\b")
 # Words that this project once had for things which have a name in the field.
 METAPHORS: Final = frozenset(
     {
@@ -522,6 +524,16 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return next((found for module in sorted(graph) if (found := walk(module, []))), [])
 
 
+def waits_for_its_callback(one: Source) -> list[str]:
+    lines = enumerate(one.text.splitlines(), 1)
+    return [f"line {number}" for number, line in lines if LATE_BOUND.match(line)]
+
+
+def test_nobody_waits_for_callbacks_that_are_set_afterwards() -> None:
+    """What an object needs it gets when it is made; see `server/runtime/runtime.py`."""
+    assert offenders(waits_for_its_callback, sources("protocol", "store", "server")) == []
+
+
 def waits_below_the_edge(one: Source) -> list[str]:
     if one.module in ASYNC_ALLOWED:
         return []
@@ -730,6 +742,11 @@ def test_nothing_is_left_for_later_in_the_code() -> None:
 # A source that breaks the rule, and the same put right.
 PLANTED: Final[dict[Rule, tuple[str, str, str]]] = {
     imports_what_it_may_not: ("store/a.py", "def f():\n    import os", "import zlib"),
+    waits_for_its_callback: (
+        "server/a.py",
+        "class A:\n def f(self):\n  self.done: Callable[[int], None] = lambda _: None",
+        "class A:\n def f(self, done):\n  self.done = done",
+    ),
     waits_below_the_edge: ("store/a.py", "async def f(): pass", "def f(): pass"),
     takes_from_a_test: (
         "tests/unit/store/test_a.py",
