@@ -61,7 +61,8 @@ def test_the_broker_calls_every_method_that_is_watched(monkeypatch: pytest.Monke
     uncalled = set()
     for watched in (WatchedQueue, WatchedHold):
         for name, method in list(vars(watched).items()):
-            if not callable(method):
+            # `typing` gives one to every class below a protocol.
+            if not callable(method) or name == "__subclasshook__":
                 continue
             key = f"{watched.__name__}.{name}"
             uncalled.add(key)
