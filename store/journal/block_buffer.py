@@ -1,6 +1,6 @@
 """What a turn has decided and no block holds yet, and how a block says it.
 
-The journal fills one `Pending` per block and throws it away when the block is written. It must
+The journal fills one `BlockBuffer` per block and throws it away when the block is written. It must
 not know segments or files.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LONG_RANGE: Final = 256
 
 
-class Pending:
+class BlockBuffer:
     """One block to be; one is made for each block, so that costs little.
 
     `runs` and `moves` are flat: route number, first LSN, count of each. `written_ms` is when the
@@ -125,12 +125,12 @@ class Pending:
             back = set(lsns)
             self.settles[queue_id] = [lsn for lsn in pending if lsn not in back]
 
-    def refused(self, first_lsn: int) -> Pending:
+    def refused(self, first_lsn: int) -> BlockBuffer:
         """Return what is left for the next block when the disk refused this one.
 
         Spec: CONF-12, TX-09
         """
-        left = Pending()
+        left = BlockBuffer()
         # Copies that came and went within the lost block are settled by its loss.
         kept = {q: [n for n in lsns if n < first_lsn] for q, lsns in self.settles.items()}
         left.settles = {queue_id: lsns for queue_id, lsns in kept.items() if lsns}

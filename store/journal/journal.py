@@ -35,7 +35,7 @@ from typing import Final, Protocol
 from vouchmq.store.disk import Disk, DiskFile, Syncable
 from vouchmq.store.errors import WriteFailed
 from vouchmq.store.journal import records
-from vouchmq.store.journal.block_buffer import Pending, encode_head
+from vouchmq.store.journal.block_buffer import BlockBuffer, encode_head
 from vouchmq.store.journal.end_mark import EndMark, EndMarkFile
 from vouchmq.store.journal.notes import Notes
 from vouchmq.store.journal.positions import PositionOf
@@ -143,7 +143,7 @@ class Journal:
         self._next_route = 0
         self._routes_until = _ROUTES_AGAIN_BYTES
         self._route_limit = _MAX_ROUTES
-        self._turn = Pending()
+        self._buffer = BlockBuffer()
         # Positions of messages that are moved, in queues that number theirs.
         self._position_of = position_of
         self._notes = Notes(self._chain, state.notes)
@@ -164,7 +164,7 @@ class Journal:
     @property
     def has_moves(self) -> bool:
         """Whether moves are buffered that are not counted yet."""
-        return bool(self._turn.moves)
+        return bool(self._buffer.moves)
 
     def ask(self, owner: StateOwner) -> None:
         """From now on ask `owner`, who has taken in what recovery found.
@@ -198,9 +198,9 @@ class Journal:
         route = self._routes.get((queue_ids, tail))
         if route is None:
             route = self._add_route(queue_ids, tail)
-        turn = self._turn
-        turn.runs += (route, lsn, count)
-        turn.raws += raws
+        buffer = self._buffer
+        buffer.runs += (route, lsn, count)
+        buffer.raws += raws
         return lsn
 
     def place(self, queue_id: int, lsn: int, count: int, position: int) -> None:
@@ -208,7 +208,7 @@ class Journal:
 
         It is told again at recovery, whatever became of the messages before it.
         """
-        self._turn.place(queue_id, lsn, count, position)
+        self._buffer.place(queue_id, lsn, count, position)
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer that this queue's copies of `lsns` are gone: acked, dropped or purged.
@@ -216,11 +216,11 @@ class Journal:
         Each copy at most once, and only LSNs that `append_run` returned for this queue. A long
         range stays one: a purge costs the same whatever it takes away.
         """
-        self._turn.settle(queue_id, lsns)
+        self._buffer.settle(queue_id, lsns)
 
     def unsettle(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Take settles back that no block holds yet: what caused them was refused. Spec: TX-09"""
-        self._turn.unsettle(queue_id, lsns)
+        self._buffer.unsettle(queue_id, lsns)
 
     def delivered(self, queue_id: int, lsn: int) -> None:
         """Buffer that every copy of this queue up to `lsn` was handed out at least once.
@@ -229,8 +229,8 @@ class Journal:
         """
         before = self._all_marks.get(queue_id, 0)
         if lsn > before:
-            self._turn.marks_before.setdefault(queue_id, before)
-            self._all_marks[queue_id] = self._turn.marks[queue_id] = lsn
+            self._buffer.marks_before.setdefault(queue_id, before)
+            self._all_marks[queue_id] = self._buffer.marks[queue_id] = lsn
 
     def stage(self, raw: bytes) -> StagedContent | None:
         """Begin to write a large content now, in pieces; None: `append_run` is as good.
@@ -242,7 +242,7 @@ class Journal:
 
     def define(self, record: bytes) -> int:
         """Buffer a change of definitions; return its LSN. Spec: DURABLE-02"""
-        self._turn.defines.append(record)
+        self._buffer.defines.append(record)
         return self.take(1)
 
     def drop_queue(self, queue_id: int) -> int:
@@ -250,7 +250,7 @@ class Journal:
 
         The id must never be used again.
         """
-        self._turn.drops.append(queue_id)
+        self._buffer.drops.append(queue_id)
         self._notes.drop(queue_id)
         return self.take(1)
 
@@ -272,7 +272,7 @@ class Journal:
 
         For what must wait although it stores no message: a commit of acks alone.
         """
-        self._turn.has_barrier = True
+        self._buffer.has_barrier = True
         return self.take(1)
 
     def move_run(
@@ -287,22 +287,22 @@ class Journal:
         route = self._routes.get((queue_ids, tail))
         if route is None:
             route = self._add_route(queue_ids, tail)
-        turn = self._turn
-        turn.moves += (route, first_lsn, len(raws))
-        turn.moved_raws += raws
+        buffer = self._buffer
+        buffer.moves += (route, first_lsn, len(raws))
+        buffer.moved_raws += raws
         for queue_id in queue_ids:
             position = self._position_of(queue_id, first_lsn)
             if position is not None:
-                turn.place(queue_id, first_lsn, len(raws), position)
-        turn.arrivals.append(arrived_ms)
+                buffer.place(queue_id, first_lsn, len(raws), position)
+        buffer.arrivals.append(arrived_ms)
 
     def rewrite_settlements(self, queue_id: int, lsns: Sequence[int]) -> None:
         """Buffer settles again whose block is about to go; they are counted already."""
-        self._turn.rewritten.append((queue_id, lsns))
+        self._buffer.rewritten.append((queue_id, lsns))
 
     def rewrite_drop(self, queue_id: int) -> None:
         """Buffer again that a queue is gone; it is counted already."""
-        self._turn.dropped_again.append(queue_id)
+        self._buffer.dropped_again.append(queue_id)
 
     def retire(self, segment: Segment) -> None:
         """Buffer that a segment may go out of turn; it takes effect when that is synced.
@@ -310,7 +310,7 @@ class Journal:
         It is not the oldest and not the newest, no live copy is in it, and of what it says
         everything that others need was logged again.
         """
-        self._turn.retired_early.append(segment)
+        self._buffer.retired_early.append(segment)
 
     def _add_route(self, queue_ids: tuple[int, ...], tail: bytes) -> int:
         if len(self._routes) >= self._route_limit:
@@ -326,7 +326,7 @@ class Journal:
         return number
 
     def _keep_routes(self, numbers: set[int]) -> None:
-        numbers = numbers | self._turn.route_numbers
+        numbers = numbers | self._buffer.route_numbers
         self._route_keys = {n: self._route_keys[n] for n in sorted(numbers)}
         self._routes = {key: n for n, key in self._route_keys.items()}
         self._told_once &= numbers
@@ -342,21 +342,21 @@ class Journal:
             WriteFailed: the disk refused. Runs, definitions and drops of the block are
                 forgotten; settles and marks are kept for the next one.
         """
-        turn, notes = self._turn, self._notes
+        buffer, notes = self._buffer, self._notes
         if notes.is_busy:
             notes.prepare()
         staging = self._chain.staging
-        wants_sync = turn.asks_for_sync
-        if not (wants_sync or turn.has_riders or notes.has_buffered):
+        wants_sync = buffer.asks_for_sync
+        if not (wants_sync or buffer.has_riders or notes.has_buffered):
             if notes.is_busy:
                 # Nothing that was decided waits to be written.
                 notes.count()
-                self._look_after()
+                self._run_maintenance()
             if staging:
                 staging.sweep()
             return self.written_lsn
-        if turn.runs:
-            turn.written_ms = self._wall_ms()
+        if buffer.runs:
+            buffer.written_ms = self._wall_ms()
         try:
             self.next_lsn += self._chain.wipe_header()
             self._write_block()
@@ -370,17 +370,17 @@ class Journal:
         finally:
             self._told_once.difference_update(self._routes_again)
             self._told_once.update(self._new_routes)
-            self._turn = Pending()
+            self._buffer = BlockBuffer()
             self._new_routes = []
         if self._chain.active.offset >= self._routes_until:
             self._routes_until = self._chain.active.offset + _ROUTES_AGAIN_BYTES
             self._keep_routes(set())
-        self._look_after()
+        self._run_maintenance()
         if wants_sync:
             self.wants_sync = True
         return self.written_lsn
 
-    def _look_after(self) -> None:
+    def _run_maintenance(self) -> None:
         if self._summarizer.has_pieces:
             self._summarizer.go_on()
         self._notes.look_at_oldest()
@@ -389,9 +389,9 @@ class Journal:
 
     def _write_block(self) -> None:
         payload, length = self._encode()
-        brings_new = self._turn.brings_new
+        brings_new = self._buffer.brings_new
         chain = self._chain
-        staged = chain.staging.take(self._turn.raws) if chain.staging else None
+        staged = chain.staging.take(self._buffer.raws) if chain.staging else None
         fits = chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new)
         if staged is not None or not fits:
             need = records.HEADER_SIZE + length + self._routes_size()
@@ -416,9 +416,9 @@ class Journal:
 
     def _behind(self, staged: StagedContent) -> int:
         """Octets of contents of the next block from this one on."""
-        raws = self._turn.raws
+        raws = self._buffer.raws
         at = next(at for at, raw in enumerate(raws) if raw is staged.raw)
-        return sum(map(len, raws[at:])) + sum(map(len, self._turn.moved_raws))
+        return sum(map(len, raws[at:])) + sum(map(len, self._buffer.moved_raws))
 
     def _append(
         self, payload: list[bytes], length: int, staged: StagedContent | None = None
@@ -426,16 +426,16 @@ class Journal:
         first_lsn = self.written_lsn + 1
         offset = self._chain.active.offset
         # The scan looks into few kinds of blocks; this one must be among them.
-        kind = records.CHECKPOINT if self._turn.retired_early else records.BATCH
+        kind = records.CHECKPOINT if self._buffer.retired_early else records.BATCH
         size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind, staged)
         self.unsynced_bytes += size
         self.written_lsn = self.next_lsn - 1
-        moves = self._turn.moves
+        moves = self._buffer.moves
         self._index.active.add(
             offset,
             size,
             (first_lsn, self.next_lsn),
-            has_runs=bool(self._turn.runs),
+            has_runs=bool(self._buffer.runs),
             first_route=min(self._new_routes, default=None),
             moved=bounds_of_runs(moves[1::3], moves[2::3]),
         )
@@ -451,7 +451,7 @@ class Journal:
         """Begin a segment, with what is `staged` if there is room around it: then return that."""
         # As they are without the block behind this head: should it be lost, nobody has seen what
         # it hands out, and its LSNs are given again.
-        marks = self._all_marks | self._turn.marks_before
+        marks = self._all_marks | self._buffer.marks_before
         chain = self._chain
         retired_early = chain.retired_early
         head = encode_head(chain.segment_size_bytes, definitions, marks, chain.gaps, retired_early)
@@ -510,15 +510,15 @@ class Journal:
     def _encode(self, padding: Sequence[bytes] = ()) -> tuple[list[bytes], int]:
         keys = self._route_keys
         # Told for the second time.
-        again = sorted(self._told_once & self._turn.route_numbers) if self._told_once else []
+        again = sorted(self._told_once & self._buffer.route_numbers) if self._told_once else []
         self._routes_again = again
         routes = [records.pack_route(n, *keys[n]) for n in (*self._new_routes, *again)]
         notes = self._notes.encode() if self._notes.has_buffered else ()
-        return self._turn.encode(routes, notes, padding)
+        return self._buffer.encode(routes, notes, padding)
 
     def _routes_size(self) -> int:
         """Upper bound, in octets, of logging every buffered route again."""
-        keys = (self._route_keys[number] for number in self._turn.route_numbers)
+        keys = (self._route_keys[number] for number in self._buffer.route_numbers)
         return records.SECTION_SIZE + sum(16 + 8 * len(ids) + len(tail) for ids, tail in keys)
 
     def _forget_block(self, error: OSError) -> WriteFailed:
@@ -528,35 +528,35 @@ class Journal:
             self.next_lsn += self._chain.wipe_header()
         lost = set(self._new_routes)
         self._new_routes = []
-        self._turn = self._turn.refused(first)
+        self._buffer = self._buffer.refused(first)
         self._notes.refuse()
         self._keep_routes(self._route_keys.keys() - lost)
         return WriteFailed(error, first, last)
 
     def _count_block(self) -> None:
-        chain, turn = self._chain, self._turn
+        chain, buffer = self._chain, self._buffer
         keys = self._route_keys
-        runs = iter(turn.runs)
+        runs = iter(buffer.runs)
         for route, _, count in zip(runs, runs, runs, strict=True):
             chain.add_copies(keys[route][0], count)
-        moves = iter(turn.moves)
+        moves = iter(buffer.moves)
         for route, first_lsn, count in zip(moves, moves, moves, strict=True):
             chain.move_copies(keys[route][0], first_lsn, count)
-        for queue_id, lsns in turn.all_settles():
+        for queue_id, lsns in buffer.all_settles():
             chain.settle_copies(queue_id, lsns)
-        if turn.defines:
-            self._snapshot.add(turn.defines)
+        if buffer.defines:
+            self._snapshot.add(buffer.defines)
         has_notes = self._notes.is_involved
-        self._summarizer.add(turn, keys, self._notes.words() if has_notes else ())
+        self._summarizer.add(buffer, keys, self._notes.words() if has_notes else ())
         if has_notes:
             self._notes.count()
-        if has_notes or turn.rewritten or turn.dropped_again:
+        if has_notes or buffer.rewritten or buffer.dropped_again:
             chain.note_outer()
-        for queue_id in turn.drops:
+        for queue_id in buffer.drops:
             self._all_marks.pop(queue_id, None)
             self._notes.count_drop(queue_id)
             chain.drop_queue(queue_id)
-        for segment in turn.retired_early:
+        for segment in buffer.retired_early:
             chain.retire(segment)
 
     # What group commit asks.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from vouchmq.store.disk import Disk, ReadableDisk
-    from vouchmq.store.journal.block_buffer import Pending
+    from vouchmq.store.journal.block_buffer import BlockBuffer
     from vouchmq.store.journal.segment import Segment
 
 # A segment whose summary would take a larger share of it has none, and is read as a whole.
@@ -105,28 +105,30 @@ class Summary:
 
     # Growing.
 
-    def add_turn(self, turn: Pending, routes: Mapping[int, tuple[tuple[int, ...], bytes]]) -> None:
+    def add_block(
+        self, buffer: BlockBuffer, routes: Mapping[int, tuple[tuple[int, ...], bytes]]
+    ) -> None:
         """Take in a block that was just written, but for notes."""
-        if turn.runs:
-            self._add_runs(self._runs, turn.runs, routes)
-        for queue_id, lsns in turn.all_settles():
+        if buffer.runs:
+            self._add_runs(self._runs, buffer.runs, routes)
+        for queue_id, lsns in buffer.all_settles():
             self.add_settle(queue_id, lsns)
-        if turn.marks:
-            self._marks.update(turn.marks)
-        if turn.moves or turn.rewritten or turn.dropped_again or turn.retired_early:
-            self._add_runs(self._moves, turn.moves, routes)
-            for queue_id, some in turn.rewritten:
+        if buffer.marks:
+            self._marks.update(buffer.marks)
+        if buffer.moves or buffer.rewritten or buffer.dropped_again or buffer.retired_early:
+            self._add_runs(self._moves, buffer.moves, routes)
+            for queue_id, some in buffer.rewritten:
                 self.add_settle(queue_id, some)
-            self._drops += turn.dropped_again
+            self._drops += buffer.dropped_again
             self._retired_early += (
-                (s.generation, s.first_number, s.last_number) for s in turn.retired_early
+                (s.generation, s.first_number, s.last_number) for s in buffer.retired_early
             )
-        if turn.positions is not None:
-            self._add_positions(turn.positions.flat)
-        if turn.drops or turn.defines:
-            self._drops += turn.drops
-            self._definitions += turn.defines
-            self._grow(sum(map(len, turn.defines)) + 8 * len(turn.drops))
+        if buffer.positions is not None:
+            self._add_positions(buffer.positions.flat)
+        if buffer.drops or buffer.defines:
+            self._drops += buffer.drops
+            self._definitions += buffer.defines
+            self._grow(sum(map(len, buffer.defines)) + 8 * len(buffer.drops))
 
     def _add_runs(
         self,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from vouchmq.store.disk import Disk
-    from vouchmq.store.journal.block_buffer import Pending
+    from vouchmq.store.journal.block_buffer import BlockBuffer
     from vouchmq.store.journal.segment import Segment
     from vouchmq.store.reading.index import SegmentIndex
     from vouchmq.store.recovery.summary import Word
@@ -53,14 +53,14 @@ class Summarizer:
 
     def add(
         self,
-        turn: Pending,
+        buffer: BlockBuffer,
         routes: Mapping[int, tuple[tuple[int, ...], bytes]],
         words: Iterable[Word],
     ) -> None:
         """Take in a block that was just written."""
         summary = self._summary
         if summary is not None and not summary.is_too_large:
-            summary.add_turn(turn, routes)
+            summary.add_block(buffer, routes)
             if words:
                 summary.add_words(words)
 

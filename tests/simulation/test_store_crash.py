@@ -277,9 +277,9 @@ def test_harness_catches_a_turn_split_over_two_blocks(monkeypatch: pytest.Monkey
     write = journal.Journal.write
 
     def write_twice(self: journal.Journal) -> int:
-        settles, self._turn.settles = self._turn.settles, {}
+        settles, self._buffer.settles = self._buffer.settles, {}
         write(self)
-        self._turn.settles = settles
+        self._buffer.settles = settles
         return write(self)
 
     monkeypatch.setattr(journal.Journal, "write", write_twice)

@@ -116,7 +116,7 @@ def dead_letters(same: list[Message], death: Death) -> tuple[DeadLetter, list[by
     return first, raws
 
 
-class _Look(NamedTuple):
+class _Rewritten(NamedTuple):
     """What is the same for all messages that have the same properties."""
 
     block: bytes
@@ -143,7 +143,7 @@ def _seen(history: list[Note], death: Death) -> frozenset[str]:
     return frozenset(decode_text(name) for name in seen)
 
 
-def _rewrite(block: bytes, death: Death, exchange: str, routing_key: str) -> _Look:
+def _rewrite(block: bytes, death: Death, exchange: str, routing_key: str) -> _Rewritten:
     """The property block of a dead letter, and what is to be known of it."""
     properties = Properties(block)
     headers = properties.headers or {}
@@ -158,7 +158,7 @@ def _rewrite(block: bytes, death: Death, exchange: str, routing_key: str) -> _Lo
     persistent = properties.delivery_mode == PERSISTENT_DELIVERY_MODE
     tables = (event.value for event in _events(added[X_DEATH]))
     hops = sum(as_integer(one.get("count")) or 0 for one in tables if isinstance(one, dict))
-    return _Look(written, copies, Properties(written).headers, persistent, hops)
+    return _Rewritten(written, copies, Properties(written).headers, persistent, hops)
 
 
 _rewritten = remembered(_rewrite, MOST_REWRITTEN)
