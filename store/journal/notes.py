@@ -149,9 +149,7 @@ class Notes:
         parts: list[bytes] = []
         if entries:
             parts += records.pack_section(records.NOTES, len(entries), *entries)
-        gone = dict.fromkeys((s, key) for s, keys in self._forgotten.items() for key in keys)
-        gone.update(((s, key), None) for s, key, value in self._said if value is None)
-        gone_entries = [pack(s, k, b"") for s, k in gone if k not in self._noted.get(s, ())]
+        gone_entries = [pack(s, k, b"") for s, k in self._gone() if k not in self._noted.get(s, ())]
         if gone_entries:
             parts += records.pack_section(records.FORGOTTEN_NOTES, len(gone_entries), *gone_entries)
         return parts
@@ -163,16 +161,25 @@ class Notes:
             carried += self._piece.found
         return carried
 
+    def _gone(self) -> dict[tuple[int, bytes], None]:
+        """Return the keys that have no value any more.
+
+        After two refused blocks in a row a key can be both forgotten, by the first, and to be said
+        again, because the second had a value for it. That came later.
+        """
+        again = {(s, key): value for s, key, value in self._said}
+        forgotten = ((s, key) for s, keys in self._forgotten.items() for key in keys)
+        gone = dict.fromkeys(each for each in forgotten if again.get(each) is None)
+        gone.update((each, None) for each, value in again.items() if value is None)
+        return gone
+
     def words(self) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Yield what the block that was just encoded says about each key, None: it has no value.
 
         Of what it says of one key the last word counts.
         """
         yield from self._carried()
-        for scope_id, keys in self._forgotten.items():
-            for key in keys:
-                yield scope_id, key, None
-        yield from (word for word in self._said if word[2] is None)
+        yield from ((scope_id, key, None) for scope_id, key in self._gone())
         for scope_id, noted in self._noted.items():
             for key, value in noted.items():
                 yield scope_id, key, value

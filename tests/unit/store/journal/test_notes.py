@@ -105,6 +105,30 @@ def test_a_refused_block_takes_its_notes_along_but_not_what_was_taken_back() -> 
     assert notes_after_restart(disk) == {1: {b"a": b"old"}}
 
 
+@pytest.mark.parametrize("reads_all", [False, True])
+def test_a_note_that_two_refused_blocks_took_back_and_gave_again_is_there(reads_all: bool) -> None:
+    disk = SimDisk()
+    known = {b"a": b"one", b"b": b"one"}
+    journal, _ = open_on(disk, recall=lambda _scope_id, key: known.get(key))
+    for key, value in known.items():
+        journal.note(1, key, value)
+    sync(journal)
+    for key in known:
+        journal.unnote(1, key)
+    disk.fail_next("write", errno.ENOSPC)
+    with pytest.raises(WriteFailed):
+        journal.write()
+    # Whoever took it back has heard that it was in vain, as for dead letters that stay.
+    journal.note(1, b"a", b"one")
+    disk.fail_next("write", errno.ENOSPC)
+    with pytest.raises(WriteFailed):
+        journal.write()
+    del known[b"b"]
+    sync(journal)
+    fill(journal, 0 if reads_all else 3)
+    assert notes_after_restart(disk) == {1: {b"a": b"one"}}
+
+
 def test_notes_outlive_their_segment_and_pin_none() -> None:
     disk = SimDisk()
     journal, _ = open_on(disk)
