@@ -32,7 +32,7 @@ class Timeouts:
             returns whether to look on
     """
 
-    __slots__ = ("_default_ms", "_expired", "_interval_ms", "_is_armed", "_timers", "_unacked")
+    __slots__ = ("_default_ms", "_due_ms", "_expired", "_interval_ms", "_timers", "_unacked")
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Timeouts:
         self._default_ms = default_ms
         self._expired: Callable[[Consumer | None, int], bool] | None = expired
         self._interval_ms = MOST_MS
-        self._is_armed = False
+        self._due_ms = 0  # when the deliveries are looked at next, 0: not at all
 
     def watch(self, consumer: Consumer | None, queue: Queue) -> int:
         """A delivery to this consumer, or a get from this queue, is written now.
@@ -71,13 +71,16 @@ class Timeouts:
         self._expired = None
 
     def _arm(self) -> None:
-        if not self._is_armed:
-            self._is_armed = True
-            self._timers.at(self._timers.now_ms() + self._interval_ms, self._look)
+        due_ms = self._timers.now_ms() + self._interval_ms
+        if not self._due_ms or due_ms < self._due_ms:
+            self._due_ms = due_ms
+            self._timers.at(due_ms, self._look)
 
     def _look(self) -> None:
-        self._is_armed = False
         now_ms = self._timers.now_ms()
+        if not self._due_ms or now_ms < self._due_ms:
+            return  # Armed for later, before a shorter time brought the look forward.
+        self._due_ms = 0
         is_timed = False
         for consumer, queue, since_ms in self._unacked.times():
             timeout_ms = self.effective_ms(consumer, queue)

@@ -52,6 +52,27 @@ def test_who_settles_in_time_is_left_alone() -> None:
     assert client.hear() == []
 
 
+def test_a_shorter_time_is_kept_while_a_longer_one_is_watched() -> None:
+    """CONS-70: every half of the shortest time in force."""
+    client = opened(World())
+    declare(client, "slow", consumer_timeout=600_000)
+    declare(client, "quick", consumer_timeout=100)
+    publish(client, "slow", b"a")
+    assert len(client.consume("slow", "s")) == 1
+    publish(client, "quick", b"b")
+    assert len(client.consume("quick", "q")) == 1
+    client.world.pass_time(0.06)
+    assert client.hear() == []
+    client.world.pass_time(0.06)
+    ((_, cancel),) = client.hear()
+    assert isinstance(cancel, commands.Basic.Cancel)
+    assert cancel.consumer_tag == "q"
+    # The look that was armed first is none of its own.
+    timers = len(client.world.alarms)
+    client.world.pass_time(60.0)
+    assert len(client.world.alarms) <= timers
+
+
 def test_consumers_own_time_comes_first() -> None:
     """CONS-70: 0 at the consumer is off."""
     client = opened(World(replace(SETTINGS, consumer_timeout_ms=50)))
