@@ -1,4 +1,4 @@
-"""`python -m vouchmq.conformance --url amqp://…`: which rules does the broker at that URL keep?"""
+"""`vouchmq conformance --url amqp://…`: which rules does the broker at that URL keep?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from vouchmq.conformance.case import MARKS, Case, all_cases
 from vouchmq.conformance.client import Connection
+from vouchmq.conformance.command_line import EXIT_UNUSABLE, Parser
 from vouchmq.conformance.comparison import main as compare
 from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
 from vouchmq.conformance.expect import MismatchError
@@ -20,15 +21,14 @@ from vouchmq.conformance.target import Target, Tls, parse
 from vouchmq.conformance.wire import Typed, WireError, plain
 
 EXIT_FAILED = 1
-EXIT_UNUSABLE = 2
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m vouchmq.conformance",
+    parser = Parser(
+        prog="vouchmq conformance",
         description=__doc__,
-        epilog="python -m vouchmq.conformance compare A.json B.json … compares reports.",
+        epilog="vouchmq conformance compare A.json B.json … compares reports.",
     )
     parser.add_argument("--url", default="amqp://guest:guest@127.0.0.1:5672/")
     parser.add_argument("--json", type=Path, metavar="F", help="write all verdicts as JSON")

@@ -1,6 +1,6 @@
 """Puts the JSON reports of several brokers side by side.
 
-    python -m vouchmq.conformance compare A.json B.json …
+    vouchmq conformance compare A.json B.json …
 
 Reads what `--json` wrote; asks no broker. The terminal gets the counts of each section and the
 cases in which the brokers differ, a file gets all of it as one page (conformance/page.py).
@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from vouchmq.conformance.case import SECTIONS, order
+from vouchmq.conformance.command_line import EXIT_UNUSABLE, Parser
 from vouchmq.conformance.page import Cell, Column, Line, Part, page
 
-EXIT_UNUSABLE: Final = 2
 PLAIN_WIDTH: Final = 200
 ABSENT: Final = "not run"
 # Says nothing about the broker, so it makes no difference either.
@@ -218,9 +218,7 @@ def show(comparison: Comparison, console: Console, *, is_all: bool) -> None:
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m vouchmq.conformance compare", description=__doc__
-    )
+    parser = Parser(prog="vouchmq conformance compare", description=__doc__)
     parser.add_argument("reports", nargs="+", type=Path, metavar="REPORT.json")
     parser.add_argument("--html", type=Path, metavar="F", help="write the comparison as a page")
     parser.add_argument("--all", action="store_true", help="show all cases, not only differences")

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Protocol
 
+from vouchmq.server.admin.views import columns_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -100,20 +102,22 @@ class ListingCommands:
     def register(self, commands: ControlCommands) -> None:
         """Enter a command for each listing."""
         for name, listing in self._views.listings.items():
-            commands.register(f"list {name}", self._command(listing))
+            commands.register(f"list {name}", self._command(listing, columns_of(name)))
 
-    def _command(self, listing: Callable[[], Iterator[View | None]]) -> Command:
+    def _command(self, listing: Callable[[], Iterator[View | None]], columns: list[str]) -> Command:
         def begin(reply: Reply) -> None:
-            self._go_on(listing(), reply, 0)
+            self._go_on(listing(), columns, reply, 0)
 
         return begin
 
-    def _go_on(self, rows: Iterator[View | None], reply: Reply, count: int) -> None:
+    def _go_on(
+        self, rows: Iterator[View | None], columns: list[str], reply: Reply, count: int
+    ) -> None:
         """Send rows until this slice is over."""
         if not reply.is_open:
             return
         if reply.is_full:
-            reply.when_writable(lambda: self._go_on(rows, reply, count))
+            reply.when_writable(lambda: self._go_on(rows, columns, reply, count))
             return
         ends_at = self._clock() + SLICE_S
         lines: list[str] = []
@@ -130,6 +134,7 @@ class ListingCommands:
             lines.append("")
             reply.send("\n".join(lines).encode())
         if is_done:
-            reply({"ok": True, "rows": count})
+            # Without rows nothing else names the columns.
+            reply({"ok": True, "rows": count, "columns": columns})
         else:
-            self._later(lambda: self._go_on(rows, reply, count))
+            self._later(lambda: self._go_on(rows, columns, reply, count))

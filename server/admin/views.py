@@ -13,8 +13,9 @@ Must not know how views are shown, nor change anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.admin.totals import OverviewView, Source, Totals
@@ -23,7 +24,7 @@ from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator
 
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
@@ -194,6 +195,25 @@ View = (
     | AlarmView
     | StoreView
 )
+
+
+KINDS: Final[Mapping[str, type[View]]] = {
+    "overview": OverviewView,
+    "vhosts": VHostView,
+    "queues": QueueView,
+    "exchanges": ExchangeView,
+    "bindings": BindingView,
+    "connections": ConnectionView,
+    "channels": ChannelView,
+    "consumers": ConsumerView,
+    "alarms": AlarmView,
+    "store": StoreView,
+}
+
+
+def columns_of(listing: str) -> list[str]:
+    """The names of a listing's columns, in order."""
+    return [field.name for field in fields(KINDS[listing])]
 
 
 class Running(Source, Protocol):

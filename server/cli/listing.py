@@ -42,8 +42,12 @@ def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = No
                     heads = list(row)
                     out.write("\t".join(heads) + "\n")
                 out.write("\t".join(_shown(row[head]) for head in heads) + "\n")
-        if out.isatty() and not as_json and answer.get("ok"):
-            _print_table(listing, on_terminal, out)
+        if answer.get("ok") and not as_json:
+            if out.isatty():
+                _print_table(listing, on_terminal, out)
+            elif not heads:
+                # A broker of an older version names no columns.
+                out.write("\t".join(answer.get("columns", [])) + "\n")
     except NoBrokerError as error:
         sys.stderr.write(f"vouchmq: {error}\n")
         return NO_BROKER

@@ -10,6 +10,7 @@ import pika
 import pytest
 
 from tests.integration.broker_process import BrokerProcess, run_command
+from vouchmq.server.admin.views import columns_of
 from vouchmq.server.cli import listing
 
 COUNTED = (
@@ -49,6 +50,9 @@ def test_what_is_there(broker: BrokerProcess) -> None:
     for what in ("vhosts", "exchanges", "alarms", "store"):
         assert rows(broker, what)
     assert rows(broker, "bindings") == rows(broker, "consumers") == []
+    for what in ("bindings", "consumers"):
+        [head] = listed(broker.data_dir, what).splitlines()
+        assert head.split("\t") == columns_of(what)
 
 
 def numbers(row: dict[str, object]) -> dict[str, object]:

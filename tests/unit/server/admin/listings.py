@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.unit.server.in_memory import World
 from vouchmq.server.admin.commands import ControlCommands, ListingCommands
-from vouchmq.server.admin.views import Views
+from vouchmq.server.admin.views import Views, columns_of
 
 
 class Reader:
@@ -49,5 +49,7 @@ def listed(world: World, what: str) -> list[dict[str, Any]]:
     command(reader)
     while later:
         later.pop(0)()
-    assert reader.facts == {"ok": True, "rows": len(reader.lines)}
+    columns = columns_of(what)
+    assert reader.facts == {"ok": True, "rows": len(reader.lines), "columns": columns}
+    assert all(list(row) == columns for row in reader.lines)
     return reader.lines

@@ -118,6 +118,27 @@ def test_conformance_gets_every_argument_as_it_is(monkeypatch: pytest.MonkeyPatc
     assert given == [["--url", "amqp://h", "--help"]]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["--bogus"], "vouchmq conformance"),
+        (["--jobs", "many"], "vouchmq conformance"),
+        (["compare"], "vouchmq conformance compare"),
+    ],
+)
+def test_a_mistake_in_the_arguments_of_conformance_is_one_line(
+    arguments: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program.main(["conformance", *arguments])
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"{command}: ")
+    assert captured.err.endswith(f"; see {command} --help\n")
+    assert captured.err.count("\n") == 1
+
+
 def test_conformance_that_is_not_installed_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,14 +80,16 @@ def test_a_listing_is_drawn_on_a_terminal_and_has_tabs_elsewhere(
         assert [json.loads(line)["name"] for line in target.getvalue().splitlines()] == ["a", "b\t"]
 
 
-def test_a_listing_of_nothing_says_so_on_a_terminal_alone(
+def test_a_listing_of_nothing_says_so_on_a_terminal_and_names_its_columns_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listing, "ask_rows", lambda *_: iter([{"ok": True, "rows": 0}]))
+    answer = {"ok": True, "rows": 0, "columns": ["vhost", "source"]}
+    monkeypatch.setattr(listing, "ask_rows", lambda *_: iter([answer]))
     for target, as_json, text in (
         (Terminal(), False, "no bindings\n"),
         (Terminal(), True, ""),
-        (io.StringIO(), False, ""),
+        (io.StringIO(), False, "vhost\tsource\n"),
+        (io.StringIO(), True, ""),
     ):
         assert listing.run(Path(), "bindings", as_json=as_json, out=target) == 0
         assert target.getvalue() == text
