@@ -331,6 +331,11 @@ class FileDisk:
         status = os.fstatvfs(self._descriptor)
         return status.f_bavail * status.f_frsize
 
+    def size_bytes(self) -> int:
+        """Size of the file system; 0 if it tells none."""
+        status = os.fstatvfs(self._descriptor)
+        return status.f_blocks * status.f_frsize
+
     def missing(self, names: Collection[str], newest: DiskFile) -> str:
         try:
             if not os.path.samestat(self.path.stat(), os.fstat(self._descriptor)):

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from vouchmq.server.broker.definitions import BadDefinition
-from vouchmq.server.cli.store import EXIT_CLEAN, EXIT_DAMAGED, EXIT_UNREADABLE, look
+from vouchmq.server.cli.store import EXIT_CLEAN, EXIT_DAMAGED, EXIT_UNREADABLE, complain, look
 from vouchmq.server.definitions.export import exported
 from vouchmq.server.definitions.importer import empty_dry_run
 from vouchmq.store.errors import StoreError
@@ -28,9 +28,10 @@ def export(directory: Path, out: TextIO | None = None) -> int:
     try:
         found = look(directory)
         broker.restore(found.inspection.definitions)
-    except (StoreError, OSError, BadDefinition) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        sys.stderr.write(f"vouchmq: {directory}: {reason}\n")
+    except (StoreError, OSError) as error:
+        return complain(directory, error)
+    except BadDefinition as error:
+        sys.stderr.write(f"vouchmq: {directory}: {error}\n")
         return EXIT_UNREADABLE
     text, left_out = exported(broker)
     out.write(text)

@@ -144,10 +144,17 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--queue", metavar="NAME", help="only messages in queues with this name")
     dump.add_argument("--vhost", metavar="NAME", help="only queues in this virtual host")
     for verb in (check, dump):
-        verb.add_argument("directory", metavar="DIR", type=Path, help="the data directory")
+        verb.add_argument("directory", metavar="DIR", type=_directory, help="the data directory")
         verb.add_argument(
             "--json", action="store_true", help="print JSON; dump prints one line for each message"
         )
+
+
+def _directory(text: str) -> Path:
+    # An empty one, as of an unset variable, would be the current directory.
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, not ''")
+    return Path(text)
 
 
 def _add_definitions(parser: argparse.ArgumentParser) -> None:

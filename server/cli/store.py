@@ -105,7 +105,7 @@ def check(directory: Path, *, as_json: bool, out: TextIO | None = None) -> int:
     except BrokenPipeError:
         return _stop_talking()
     except (StoreError, OSError) as error:
-        return _complain(directory, error)
+        return complain(directory, error)
     return _exit_code(found.inspection)
 
 
@@ -140,7 +140,7 @@ def dump(
     except BrokenPipeError:
         return _stop_talking()
     except (StoreError, OSError) as error:
-        return _complain(directory, error)
+        return complain(directory, error)
     return _exit_code(found.inspection)
 
 
@@ -155,7 +155,8 @@ def _stop_talking() -> int:
     return EXIT_CLEAN
 
 
-def _complain(directory: Path, error: Exception) -> int:
+def complain(directory: Path, error: Exception) -> int:
+    """Say why a directory cannot be read; the exit code."""
     reason = str(error)
     if isinstance(error, OSError):
         reason = f"cannot read {error.filename or directory}: {error.strerror or error}"

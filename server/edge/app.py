@@ -42,12 +42,12 @@ from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
 from vouchmq.server.edge.addresses import ListenError, open_sockets
+from vouchmq.server.edge.alarm_limits import require_disk, require_memory
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.errors import StartupError
 from vouchmq.server.edge.listener import STOPPING, Listener, SocketProtocol, shown
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
-from vouchmq.server.edge.sizes import parse_amount
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.ledger.commands import LedgerCommands
@@ -164,20 +164,6 @@ class Unsynced(ThreadWorker):
         """Submit a sync of no file: `durability_fsync` is off."""
         del targets
         super().submit(sequence, ())
-
-
-def require_memory(settings: Settings, total_octets: int) -> None:
-    """Refuse a watermark that memory ends before (LIMIT-01).
-
-    Raises:
-        StartupError: it would never be reached
-    """
-    text = settings.vm_memory_high_watermark
-    if 0 < total_octets < parse_amount(text).of(total_octets):
-        raise StartupError(
-            f"vm_memory_high_watermark: {text} is more than the {total_octets} bytes of memory "
-            "available"
-        )
 
 
 class Server:
@@ -447,6 +433,7 @@ class Server:
                     mode=f"{disk.lax_mode:04o}",
                     meaning="other users can read it, or a group can write to it: chmod 700",
                 )
+            require_disk(settings, self._memory.total_octets, disk.size_bytes())
             self._ledger_files.open(makes=settings.ledger_enabled)
             host = Host(
                 call_soon=loop.call_soon,

@@ -15,8 +15,10 @@ Other modules get values, never this object. Must not know what a value is used 
 from __future__ import annotations
 
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -39,7 +41,7 @@ from vouchmq.server.edge.accounts import (
     require_known_vhosts,
 )
 from vouchmq.server.edge.errors import SettingsError
-from vouchmq.server.edge.sizes import Amount, parse_amount
+from vouchmq.server.edge.sizes import EXPECTED, Amount, amount_text, parse_amount
 from vouchmq.server.edge.validation import (
     Check,
     Faults,
@@ -77,6 +79,8 @@ LEDGER_BROKER_OCTETS: Final = 100
 MIB: Final = 1024 * 1024
 # Of memory or disk; less was meant to be something else.
 LEAST_OCTETS: Final = 1_000_000
+# Of memory, for a limit of the disk.
+MOST_SHARE: Final = 1000.0
 DATA_DIR: Final = Path("vouchmq-data")
 
 
@@ -115,11 +119,25 @@ def check_watermark(text: str) -> str:
 
 
 def check_disk_limit(text: str) -> str:
-    """The same of the disk, where 0 is no limit, and a share of RAM may be larger than 1."""
+    """The same of the disk, where 0 is no limit, and a share of RAM may be larger than 1.
+
+    How large the file system is, is known when the data directory is open: `alarm_limits.py`.
+    """
     amount = _amount(text)
+    if amount.share is not None and amount.share > MOST_SHARE:
+        raise InvalidValueError(f"expected a share of memory of at most {MOST_SHARE}")
     if amount.share is None and amount.octets:
         _require_much(amount.octets, text)
     return text
+
+
+def check_node(name: str) -> str:
+    """It stands in lines of the log and in the server properties."""
+    if not name:
+        raise InvalidValueError("must not be empty")
+    if any(unicodedata.category(character) == "Cc" for character in name):
+        raise InvalidValueError(f"must not have control characters: {name!r}")
+    return name
 
 
 def _amount(text: str) -> Amount:
@@ -145,6 +163,9 @@ FrameMax = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF), Check(check_frame_max)]
 LedgerBroker = Annotated[str, Check(check_ledger_broker)]
 Watermark = Annotated[str, Check(check_watermark)]
 DiskLimit = Annotated[str, Check(check_disk_limit)]
+NodeName = Annotated[str, Check(check_node)]
+# In the file they may be numbers, too.
+AMOUNTS: Final = (Watermark, DiskLimit)
 
 
 @dataclass(slots=True, frozen=True)
@@ -204,7 +225,7 @@ class Settings:
         "File to which the broker writes host, ports and process id as JSON, and which exists "
         "while clients can connect.",
     )
-    node: str = option(
+    node: NodeName = option(
         "vouchmq@localhost", "Name of this broker, as sent to clients and written to the log."
     )
     log_level: Literal["debug", "info", "warning", "error"] = option(
@@ -525,6 +546,8 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
     """
     file_name = flags.get("config", environment.get(CONFIG_VARIABLE, ""))
     faults = Faults()
+    if flags.get("config") == "":
+        faults.add("--config", "expected a path, not ''")
     chosen: dict[str, Any] = _from_file(Path(file_name), faults) if file_name else {}
     for variable, name in RABBITMQ_VARIABLES.items():
         if variable in environment:
@@ -609,6 +632,10 @@ def _value(kind: Any, value: object, *, strict: bool) -> object:
             value = [part.strip() for part in value.split(",") if part.strip()]
         # RabbitMQ's word for an empty list.
         value = [] if value == ["none"] else value
+    elif kind in AMOUNTS and not isinstance(value, str):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InvalidValueError(EXPECTED)
+        value = amount_text(value)
     elif isinstance(value, str) and not strict:
         if kind is bool:
             return _switch(value)
@@ -625,6 +652,14 @@ def _switch(word: str) -> bool:
 
 
 def _shown(value: object) -> str:
+    """A value as it would stand in the file."""
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(value) if isinstance(value, str | list) else str(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, dict):
+        inside = ", ".join(f"{key} = {_shown(each)}" for key, each in value.items())
+        return f"{{{inside}}}"
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return repr(value) if isinstance(value, str) else str(value)

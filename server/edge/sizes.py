@@ -7,9 +7,12 @@ with the units that RabbitMQ takes. Must not know what an amount limits.
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Final, NamedTuple
 
-_AMOUNT: Final = re.compile(r"([0-9]+)\s*([A-Za-z]*)")
+EXPECTED: Final = "expected a share like 0.6 or an amount like 2GB or 1048576"
+# Not as many digits as int() refuses with words of its own.
+_AMOUNT: Final = re.compile(r"([0-9]{1,40})\s*([A-Za-z]*)")
 _SHARE: Final = re.compile(r"[0-9]*\.[0-9]+")
 _UNITS: Final = {
     "": 1,
@@ -36,6 +39,15 @@ class Amount(NamedTuple):
         return self.octets if self.share is None else int(self.share * total_octets)
 
 
+def amount_text(number: float) -> str:
+    """A number of TOML as text: an integer has no decimal point, and neither has an exponent."""
+    text = repr(number)
+    if "e" in text:
+        text = format(Decimal(text), "f")
+        return text if "." in text else f"{text}.0"
+    return text
+
+
 def parse_amount(text: str) -> Amount:
     """The amount that a text names.
 
@@ -47,7 +59,5 @@ def parse_amount(text: str) -> Amount:
         return Amount(float(stripped))
     match = _AMOUNT.fullmatch(stripped)
     if match is None or match[2].lower() not in _UNITS:
-        raise ValueError(
-            f"expected a share like 0.6 or an amount like 2GB or 1048576, not {text!r}"
-        )
+        raise ValueError(f"{EXPECTED}, not {text!r}")
     return Amount(None, int(match[1]) * _UNITS[match[2].lower()])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pika
 import pika.exceptions
 import pytest
 
-from tests.integration.broker_process import PROJECT, BrokerProcess
+from tests.integration.broker_process import PROJECT, BrokerProcess, run_command
 from tests.waiting import wait_until
 
 MIB = 1024 * 1024
@@ -163,9 +166,21 @@ def test_publisher_gives_up_by_its_own_timeout(broker: BrokerProcess) -> None:
         assert declared.method.message_count == 0
 
 
+def test_a_limit_that_the_disk_cannot_have_free_is_refused(tmp_path: Path) -> None:
+    limit = ("--disk-free-limit", "99999999999999999999TB")
+    done = run_command("serve", "--port", "0", "--data-dir", str(tmp_path / "data"), *limit)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("vouchmq: disk_free_limit: 99999999999999999999TB is more than the ")
+
+
+# As much as there is: something is always in use.
+DISK_SIZE: Final = str(shutil.disk_usage(tempfile.gettempdir()).total)
+
+
 @pytest.mark.parametrize(
     "broker",
-    [("--disk-free-limit", "1000000GB", "--blocked-connection-log-after-s", "0.2")],
+    [("--disk-free-limit", DISK_SIZE, "--blocked-connection-log-after-s", "0.2")],
     indirect=True,
 )
 def test_the_operator_finds_the_silent_publisher(broker: BrokerProcess) -> None:

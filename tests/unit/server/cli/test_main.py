@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from vouchmq.server.cli import main as program
-from vouchmq.server.edge import app
+from vouchmq.server.edge import alarm_limits
 from vouchmq.server.edge.errors import StartupError
 from vouchmq.server.edge.settings import Settings, flag_name, scalar_fields
 from vouchmq.server.version import VERSION
@@ -200,8 +200,40 @@ def test_the_version_is_told_by_the_module_itself() -> None:
 
 
 def test_a_watermark_beyond_the_memory_there_is_is_refused() -> None:
-    app.require_memory(Settings(vm_memory_high_watermark="2GB"), 2_000_000_000)
-    app.require_memory(Settings(vm_memory_high_watermark="1.0"), 2_000_000_000)
-    app.require_memory(Settings(vm_memory_high_watermark="2TB"), 0)
+    alarm_limits.require_memory(Settings(vm_memory_high_watermark="2GB"), 2_000_000_000)
+    alarm_limits.require_memory(Settings(vm_memory_high_watermark="1.0"), 2_000_000_000)
+    alarm_limits.require_memory(Settings(vm_memory_high_watermark="2TB"), 0)
     with pytest.raises(StartupError, match="2TB is more than the 2000000000 bytes of memory"):
-        app.require_memory(Settings(vm_memory_high_watermark="2TB"), 2_000_000_000)
+        alarm_limits.require_memory(Settings(vm_memory_high_watermark="2TB"), 2_000_000_000)
+
+
+def test_a_disk_limit_beyond_the_file_system_is_refused() -> None:
+    alarm_limits.require_disk(Settings(disk_free_limit="2GB"), 0, 2_000_000_000)
+    alarm_limits.require_disk(Settings(disk_free_limit="1.5"), 1_000_000_000, 1_500_000_000)
+    alarm_limits.require_disk(Settings(disk_free_limit="2TB"), 0, 0)
+    for text in ("99999999999999999999TB", "2.1"):
+        with pytest.raises(StartupError, match=f"{text} is more than the 2000000000 bytes of the"):
+            alarm_limits.require_disk(Settings(disk_free_limit=text), 1_000_000_000, 2_000_000_000)
+
+
+@pytest.mark.parametrize("verb", ["check", "dump"])
+def test_an_empty_directory_name_is_not_the_current_directory(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program.main(["store", verb, ""])
+    assert caught.value.code == 2
+    assert capsys.readouterr() == (
+        "",
+        f"vouchmq: argument DIR: expected a path, not ''; see vouchmq store {verb} --help\n",
+    )
+
+
+@pytest.mark.parametrize("command", [["definitions", "export", "--data-dir"], ["store", "check"]])
+def test_a_directory_that_cannot_be_read_is_named_once(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing"
+    assert program.main([*command, str(missing)]) == 2
+    why = f"vouchmq: cannot read data directory {missing}: No such file or directory\n"
+    assert capsys.readouterr() == ("", why)

@@ -18,6 +18,7 @@ from vouchmq.server.edge.settings import (
     show,
     type_of,
 )
+from vouchmq.server.edge.sizes import parse_amount
 
 
 def write(directory: Path, text: str) -> dict[str, str]:
@@ -126,6 +127,10 @@ def test_names_are_a_list_in_the_file(tmp_path: Path) -> None:
         ("ledger_broker", "../a", "expected at most 100 of "),
         ("ledger_broker", "a" * 101, "expected at most 100 of "),
         ("default_vhost", "", "must not be empty"),
+        ("node", "", "must not be empty"),
+        ("node", "a\x1b[31mb", "must not have control characters: 'a\\x1b[31mb'"),
+        ("node", "a\nb", "must not have control characters: 'a\\nb'"),
+        ("node", "a\x85b", "must not have control characters: 'a\\x85b'"),
         ("default_user", "é" * 128, "expected at most 255 bytes, not 256"),
         ("tls_verify", "always", "expected one of verify_none, verify_peer, not 'always'"),
         ("auth_mechanisms", "none", "expected some of PLAIN, AMQPLAIN, EXTERNAL, not 'none'"),
@@ -195,6 +200,13 @@ def test_an_unknown_variable_is_refused(variable: str) -> None:
         ("port = 1979-05-27", "port: expected an integer from 0 to 65535, not 1979-05-27"),
         ("default_pass = 1979-05-27", "default_pass: expected a string, not a date or time"),
         ("loopback_users = [1]", "loopback_users: expected a list of strings"),
+        (
+            "port = [2020-01-01, 12:00:00, true, 'a', {b = 1}]",
+            "port: expected an integer from 0 to 65535, not [2020-01-01, 12:00:00, true, 'a', "
+            "{b = 1}]",
+        ),
+        ("host = 2020-01-01T00:00:00Z", "expected a list of strings, not 2020-01-01T00:00:00Z"),
+        ('node = ""', "node: must not be empty"),
         ("port = 70000", "port: expected an integer from 0 to 65535, not 70000"),
         ('compat_product = "a"\n[compat]\nproduct = "b"', "compat_product: given twice"),
         ("port =", "Invalid value"),
@@ -392,6 +404,9 @@ def test_settings_cannot_be_changed() -> None:
         ),
         ("vm_memory_high_watermark", "500KB", "500KB is 500000 bytes"),
         ("disk_free_limit", "1", "1 is 1 bytes"),
+        ("disk_free_limit", "1000.1", "a share of memory of at most 1000.0, not '1000.1'"),
+        ("disk_free_limit", "9" * 400 + ".0", "a share of memory of at most 1000.0"),
+        ("disk_free_limit", "9" * 5000, "expected a share like 0.6 or an amount like 2GB"),
     ],
 )
 def test_an_amount_that_must_have_been_meant_otherwise_is_refused(
@@ -412,3 +427,64 @@ def test_an_amount_that_must_have_been_meant_otherwise_is_refused(
 )
 def test_an_amount_at_the_edge_is_taken(name: str, text: str) -> None:
     assert getattr(load({name: text}, {}), name) == text
+
+
+@pytest.mark.parametrize("name", ["vm_memory_high_watermark", "disk_free_limit"])
+@pytest.mark.parametrize(
+    ("number", "share", "octets"),
+    [
+        ("0.6", 0.6, 0),
+        ("1.0", 1.0, 0),
+        ("1e-5", 0.00001, 0),
+        ("6e-1", 0.6, 0),
+        ("1073741824", None, 1 << 30),
+        ("0x4000_0000", None, 1 << 30),
+    ],
+)
+def test_an_amount_may_be_a_number_of_the_file(
+    tmp_path: Path, name: str, number: str, share: float | None, octets: int
+) -> None:
+    settings = load(write(tmp_path, f"{name} = {number}"), {})
+    assert parse_amount(getattr(settings, name)) == (share, octets)
+
+
+AN_AMOUNT = "expected a share like 0.6 or an amount like 2GB or 1048576, not "
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("vm_memory_high_watermark = nan", f"{AN_AMOUNT}'nan'"),
+        ("vm_memory_high_watermark = inf", f"{AN_AMOUNT}'inf'"),
+        ("vm_memory_high_watermark = -1", f"{AN_AMOUNT}'-1'"),
+        ("vm_memory_high_watermark = -0.5", f"{AN_AMOUNT}'-0.5'"),
+        ("vm_memory_high_watermark = 0", "0 is 0 bytes, but the minimum is 1MB; a share "),
+        ("vm_memory_high_watermark = 0.0", "expected a share of memory above 0.0 and "),
+        ("vm_memory_high_watermark = 1e300", "expected a share of memory above 0.0 and "),
+        ("vm_memory_high_watermark = true", f"{AN_AMOUNT}true"),
+        ("vm_memory_high_watermark = [0.6]", f"{AN_AMOUNT}[0.6]"),
+        ("disk_free_limit = nan", f"{AN_AMOUNT}'nan'"),
+        ("disk_free_limit = -inf", f"{AN_AMOUNT}'-inf'"),
+        ("disk_free_limit = -1e-5", f"{AN_AMOUNT}'-0.00001'"),
+        ("disk_free_limit = 1e300", "expected a share of memory of at most 1000.0, not 1e+300"),
+        ("disk_free_limit = 1", "1 is 1 bytes, but the minimum is 1MB"),
+        ("disk_free_limit = 2020-01-01", f"{AN_AMOUNT}2020-01-01"),
+    ],
+)
+def test_a_number_that_is_no_amount_is_refused_as_text_is(
+    tmp_path: Path, text: str, line: str
+) -> None:
+    flags = write(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load(flags, {})
+    [told] = caught.value.args
+    assert told.startswith(f"configuration file {flags['config']}: {text.split()[0]}: {line}")
+
+
+def test_a_disk_limit_of_0_is_none_as_a_number_too(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "disk_free_limit = 0"), {}).disk_free_limit == "0"
+
+
+def test_an_empty_name_of_the_file_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^--config: expected a path, not ''$"):
+        load({"config": ""}, {})
