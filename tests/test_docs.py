@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -136,6 +139,63 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert [lost for path in PAGES for lost in lost_links(path, text(path))] == []
     planted = "[a](index.md) [b](nowhere.md#here)"
     assert lost_links(DOCS / "index.md", planted) == ["docs/index.md: nowhere.md"]
+
+
+def headings(page: str) -> list[str]:
+    """The headings of a page as they are read, in order."""
+    found = re.findall(r"^#{1,6} +(.+)$", re.sub(r"^```.*?^```", "", page, flags=re.M | re.S), re.M)
+    return [re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip() for heading in found]
+
+
+def numbered(slugs: Iterable[str], sign: str) -> list[str]:
+    """Each slug; one that came before gets a number."""
+    seen: Counter[str] = Counter()
+    made = []
+    for slug in slugs:
+        made.append(f"{slug}{sign}{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return made
+
+
+def on_github(page: str) -> list[str]:
+    """The ids of a page's headings on GitHub."""
+    slugs = (re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings(page))
+    return numbered(slugs, "-")
+
+
+def in_site(page: str) -> list[str]:
+    """The ids of a page's headings in the site that `make docs` builds."""
+    words = (unicodedata.normalize("NFKD", each) for each in headings(page))
+    plain = (re.sub(r"[^\w\s-]", "", each.encode("ascii", "ignore").decode()) for each in words)
+    return numbered((re.sub(r"[-\s]+", "-", each.strip().lower()) for each in plain), "_")
+
+
+def lost_anchors(path: Path, page: str) -> list[str]:
+    """Links to headings that lead nowhere, on GitHub or in the site."""
+    lost = []
+    for target, anchor in sorted(set(re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", page))):
+        there = path.parent / target if target else path
+        if there.suffix != ".md":
+            continue
+        linked = page if there == path else text(there)
+        if anchor not in on_github(linked) or anchor not in in_site(linked):
+            lost.append(f"{path.relative_to(PROJECT)}: {target}#{anchor}")
+    return lost
+
+
+def test_links_to_headings_lead_somewhere_on_github_and_in_the_site() -> None:
+    assert [lost for path in PAGES for lost in lost_anchors(path, text(path))] == []
+    page = (
+        "# A page\n## `x` and [y](z.md)\n## More (M) (+)\n## Two -- three\n## Same\n## Same\n"
+        "```\n# No heading\n```\n"
+    )
+    assert on_github(page) == [*("a-page", "x-and-y", "more-m-", "two----three", "same", "same-1")]
+    assert in_site(page) == ["a-page", "x-and-y", "more-m", "two-three", "same", "same_1"]
+    links = "[](#a-page) [](#x-and-y) [](#same) [](#more-m) [](#no-heading) [](operate/tls.md#moon)"
+    assert lost_anchors(DOCS / "index.md", page + links) == [
+        *("docs/index.md: #more-m", "docs/index.md: #no-heading"),
+        "docs/index.md: operate/tls.md#moon",
+    ]
 
 
 def unknown_targets(path: Path, page: str) -> list[str]:
