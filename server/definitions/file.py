@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
@@ -283,8 +284,13 @@ def reading(text: str, content: Content) -> Iterator[None]:
     Raises:
         DefinitionsError: as there
     """
+    repeated: list[Repeated] = []
     try:
-        document = json.loads(text, parse_constant=_refuse)
+        document = json.loads(
+            text,
+            parse_constant=_refuse,
+            object_pairs_hook=lambda pairs: _object(pairs, repeated),
+        )
     except RecursionError:
         raise DefinitionsError("nested too deeply") from None
     except ValueError as error:
@@ -292,6 +298,11 @@ def reading(text: str, content: Content) -> Iterator[None]:
     if not isinstance(document, dict):
         raise DefinitionsError(f"expected an object, not {kind_of(document)}")
     reader = Reader(content)
+    if repeated:
+        for place in _places_of(repeated, document):
+            reader.faults.add(place, "given twice")
+        # Which of the values was meant is not known, so the rest cannot be judged.
+        reader.faults.refuse(DefinitionsError)
     for key in document.keys() - READERS.keys() - TELLING:
         # An empty list of what this broker has not got is nothing to skip.
         if document[key]:
@@ -310,6 +321,41 @@ def reading(text: str, content: Content) -> Iterator[None]:
             yield
     reader.faults.refuse(DefinitionsError)
     content.skipped.sort()
+
+
+class Repeated(NamedTuple):
+    """An object of the file in which keys stand more than once."""
+
+    made: dict[str, object]
+    keys: list[str]
+
+
+def _object(pairs: list[tuple[str, object]], repeated: list[Repeated]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        repeated.append(Repeated(made, [key for key, count in counts.items() if count > 1]))
+    return made
+
+
+def _places_of(repeated: list[Repeated], document: dict[str, object]) -> Iterator[str]:
+    """Where in the document repeated keys stand; not those in a value that another has replaced."""
+    keys_of = {id(each.made): each.keys for each in repeated}
+    waiting: list[tuple[str, object]] = [("", document)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, dict):
+            for key in keys_of.get(id(value), ()):
+                yield _below(place, key)
+            waiting += reversed([(_below(place, key), each) for key, each in value.items()])
+        elif isinstance(value, list):
+            inside = [(f"{place}[{number}]", each) for number, each in enumerate(value)]
+            waiting += reversed(inside)
+
+
+def _below(place: str, key: str) -> str:
+    shown = key if key and key.isprintable() else repr(key)
+    return f"{place}.{shown}" if place else shown
 
 
 def _refuse(word: str) -> None:

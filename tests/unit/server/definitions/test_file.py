@@ -313,6 +313,35 @@ def test_no_document(octets: str, text: str) -> None:
         read_content(octets)
 
 
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ('{"queues": [{"name": 1}], "queues": []}', ["queues"]),
+        ('{"unheard_of": 1, "unheard_of": 1}', ["unheard_of"]),
+        (
+            '{"queues": [1, {"name": "a", "name": "a", "arguments": {"x": [{"y": 1, "y": 2}]}}],'
+            ' "users": [{"password": "p", "tags": [], "password": "q", "tags": []}]}',
+            [
+                *("queues[1].name", "queues[1].arguments.x[0].y"),
+                *("users[0].password", "users[0].tags"),
+            ],
+        ),
+        ('{"queues": [{"queues": 1, "queues": 2}], "queues": 3}', ["queues"]),
+        ('{"a\\nb": 1, "a\\nb": 1}', ["'a\\nb'"]),
+        ('{"": {"": 1, "": 2}}', ["''.''"]),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_its_place(text: str, places: list[str]) -> None:
+    with pytest.raises(DefinitionsError) as refused:
+        read_content(text)
+    assert refused.value.args == tuple(f"{place}: given twice" for place in places)
+
+
+def test_keys_that_stand_in_different_objects_are_not_repeated() -> None:
+    found = content(queues=[QUEUE, QUEUE | {"name": "other"}])
+    assert [queue.name for queue in found.queues] == [QUEUE["name"], "other"]
+
+
 def test_numbers_without_end() -> None:
     text = json.dumps({"policies": [POLICY]}).replace('"^q",', '"^q", "priority": 1e999,')
     with pytest.raises(DefinitionsError, match=r"^policies\[0\].priority: too large$"):
