@@ -1,30 +1,29 @@
 """The broker as a process: start, serve, drain, stop.
 
-Start-up order matters: the sync helper is forked before the event loop and any thread exist,
-recovery is finished before the port opens, and the port is printed last.
+Start-up order matters: the sync helper is forked before the event loop and any thread exist; the
+directory is locked first, and what can be checked without the journal is checked before recovery;
+recovery is finished before the port opens, and the port is printed last. A start that fails leaves
+the journal as it was, for a supervisor may try again for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import gc
-import json
 import os
 import platform
-import resource
 import secrets
 import signal
 import sys
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import aiofiles
-import aiofiles.os
 import structlog
 import uvloop
 
@@ -41,13 +40,16 @@ from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
-from vouchmq.server.edge.addresses import ListenError, open_sockets
 from vouchmq.server.edge.alarm_limits import require_disk, require_memory
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.errors import StartupError
 from vouchmq.server.edge.listener import STOPPING, Listener, SocketProtocol, shown
+from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
+from vouchmq.server.edge.process import raise_descriptor_limit, tune_process
+from vouchmq.server.edge.ready_file import ReadyFile
+from vouchmq.server.edge.recovery_log import tell_recovered
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.ledger.commands import LedgerCommands
@@ -57,34 +59,22 @@ from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.version import VERSION
 from vouchmq.store.disk import FileDisk
 from vouchmq.store.errors import ReadFailed, StoreError
-from vouchmq.store.sync.sched_slice import ask_for_slice
 from vouchmq.store.sync.worker import HelperProcess, ThreadWorker, start_worker
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator, Sequence
 
     from vouchmq.server.edge.settings import Settings
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.server.runtime.runtime import BrokerRuntime
     from vouchmq.store.disk import Syncable
-    from vouchmq.store.recovery.recover import RecoveryReport
     from vouchmq.store.sync.worker import SyncWorker
 
 log = structlog.get_logger(__name__)
 
-# mallopt's names for: give nothing back below this, ask for more at once, no mmap below this.
-M_TRIM_THRESHOLD: Final = -1
-M_TOP_PAD: Final = -2
-M_MMAP_THRESHOLD: Final = -3
-KEEP_OCTETS: Final = 64 * 1024 * 1024
-# Above this a buffer that grows moves without being copied.
-MMAP_OCTETS: Final = 8 * 1024 * 1024
-TOP_PAD_OCTETS: Final = 1024 * 1024
-# About what a turn of the loop takes.
-SLICE_NS: Final = 300_000
 TOKEN_OCTETS: Final = 16
 LOOK_S: Final = 0.005
-MOST_DESCRIPTORS: Final = 1_000_000
 # How often memory and disk are looked at; more often when memory is low or the disk nearly full, or
 # it refuses (LIMIT-01, LIMIT-15).
 CHECK_S: Final = 1.0
@@ -93,7 +83,6 @@ GIVE_BACK_S: Final = 5.0
 TRIM_AFTER_S: Final = 0.05
 LAST_WORDS_S: Final = 0.2
 IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
-BACKLOG: Final = 1024
 MOST_LOOKS: Final = 1_000_000
 # Syncs that the end of the journal may take: of what is left, of what that sets free, of the seal.
 SEAL_SYNCS: Final = 10
@@ -132,29 +121,6 @@ def run(settings: Settings) -> int:
 
 class DamagedSegmentError(StartupError):
     """A segment that was believed unread is not what was written; the next start reads it."""
-
-
-def raise_descriptor_limit() -> int:
-    """Take as many file descriptors as this process may have; returns how many."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MOST_DESCRIPTORS)
-
-
-def tune_process() -> None:
-    """Set the allocator and the garbage collector up for long runs of short-lived octets.
-
-    And the scheduler for short ones of our own.
-    """
-    ask_for_slice(SLICE_NS)
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, MMAP_OCTETS)
-        libc.mallopt(M_TRIM_THRESHOLD, KEEP_OCTETS)
-        libc.mallopt(M_TOP_PAD, TOP_PAD_OCTETS)
-    gc.set_threshold(50000, 20, 100)
 
 
 class Unsynced(ThreadWorker):
@@ -213,6 +179,7 @@ class Server:
         # Before anything is opened: a fault in these files shall cost no recovery.
         self._tls_context = server_context(settings) if settings.tls_port else None
         self._tls: TlsListener | None = None
+        self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file else None
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
         # Cold work on files of the ledger, one after the other.
@@ -233,14 +200,13 @@ class Server:
         for number in IGNORED_SIGNALS:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
-        self._runtime = runtime = self._open(loop)
+        listening = self._start(loop)
+        runtime = self._runtime
         self._offer = self._offer.on(runtime.broker.data_directory)
         loop.add_reader(runtime.commit.fileno, runtime.commit.on_readable)
         # With this sync those segments go of which nothing is left: starts without any traffic
         # must not pile up files.
         runtime.commit.request()
-        self._importer = Importer(runtime.broker, self._auth, self._connection_limits)
-        await self._load_at_start()
         listener = Listener(
             loop,
             self._new_connection,
@@ -249,12 +215,10 @@ class Server:
             look=lambda: self._look(loop),
             is_short=lambda: runtime.memory_relief.is_refusing,
         )
-        servers, port = await self._listen(self._settings.port, lambda: SocketProtocol(listener))
-        tls_port = 0
+        servers = await _servers(loop, listening.sockets, lambda: SocketProtocol(listener))
         if self._tls_context is not None:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
-            others, tls_port = await self._listen(self._settings.tls_port, lambda: TlsProtocol(tls))
-            servers += others
+            servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
         commands = await self._open_control_commands(loop)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -264,15 +228,10 @@ class Server:
         gc.freeze()
         for server in servers:
             await server.start_serving()
-        await self._tell_ready(port, tls_port)
-        if tls_port:
-            sys.stdout.write(f"VouchMQ TLS ready on {shown((self._settings.host[0], tls_port))}\n")
-        # Last: who waits for this line waits for all.
-        sys.stdout.write(f"VouchMQ ready on {shown((self._settings.host[0], port))}\n")
-        if sys.stdout.isatty():
-            sys.stdout.write(first_steps(self._settings, port, started_as()))
-        sys.stdout.flush()
-        await self._stopping.wait()
+        problem = self._ready_file.show() if self._ready_file is not None else None
+        if problem is None:
+            self._print_ready(listening)
+            await self._stopping.wait()
         for server in servers:
             server.close()
         await self._drain(listener)
@@ -283,8 +242,43 @@ class Server:
         self._close()
         if self._disk_watch_thread is not None:
             self._disk_watch_thread.end()
+        if problem is not None:
+            raise problem
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> Listening:
+        """Recover, with everything checked before that can be: a start may fail again and again.
+
+        Nothing else happens on the loop meanwhile, as nobody is served.
+
+        Raises:
+            StartupError: the data directory is as sealed as it was, and the start does not count
+        """
+        settings = self._settings
+        with ExitStack() as undone:
+            with self._refusals():
+                disk = FileDisk(settings.data_dir, self._watch or nullcontext())
+                undone.callback(disk.close)
+                # First of all: of two brokers on one directory the second one hears of that.
+                disk.lock()
+                require_disk(settings, self._memory.total_octets, disk.size_bytes())
+            content = self._read_definitions() if settings.load_definitions else None
+            listening = Listening.bind(settings, undone)
+            self._write_ready_file(listening, undone)
+            self._runtime = self._open(loop, disk, listening, content)
+            undone.pop_all()
+        return listening
+
+    def _print_ready(self, listening: Listening) -> None:
+        host = self._settings.host[0]
+        if listening.tls_port:
+            sys.stdout.write(f"VouchMQ TLS ready on {shown((host, listening.tls_port))}\n")
+        # Last: who waits for this line waits for all.
+        sys.stdout.write(f"VouchMQ ready on {shown((host, listening.port))}\n")
+        if sys.stdout.isatty():
+            sys.stdout.write(first_steps(self._settings, listening.port, started_as()))
+        sys.stdout.flush()
 
     def _close(self) -> None:
         """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
@@ -302,15 +296,30 @@ class Server:
                     "broker.cleanup_failed", reason=str(error), meaning="the shutdown continues"
                 )
 
-    async def _load_at_start(self) -> None:
-        """Have what the definitions file holds before anybody can connect (HTTP-43).
+    def _read_definitions(self) -> Content:
+        """What the definitions file holds, its form checked.
 
         Raises:
             StartupError: with the place of the fault in the file
         """
-        if not self._settings.load_definitions:
-            return
-        users = {user.account.name for user in (await self._load()).users}
+        path = self._settings.load_definitions
+        content = Content()
+        with definitions_faults(path):
+            drain(reading(Path(path).read_text(encoding="utf-8"), content))
+        return content
+
+    def _apply_at_start(self, content: Content) -> None:
+        """Have what the definitions file holds before anybody can connect (HTTP-43).
+
+        Raises:
+            StartupError: with the place of the fault in the file; nothing of it is applied
+        """
+        path = self._settings.load_definitions
+        users = {user.account.name for user in content.users}
+        with definitions_faults(path):
+            drain(self._importer.leave_out(content))
+            self._importer.apply(content)
+        log.info("definitions.loaded", path=path)
         # Who brings users has no need of one that everybody knows.
         default = self._settings.default_user
         if users and default not in users and not self._settings.users:
@@ -349,47 +358,32 @@ class Server:
                 "definitions.rejected", reason=str(error), meaning="no part of the file is applied"
             )
 
-    async def _load(self) -> Content:
+    async def _load(self) -> None:
         path = self._settings.load_definitions
         content = Content()
-        try:
+        with definitions_faults(path):
             async with aiofiles.open(path, encoding="utf-8") as file:
                 text = await file.read()
             await in_slices(reading(text, content))
             await in_slices(self._importer.leave_out(content))
             self._importer.apply(content)
-        except OSError as error:
-            raise StartupError(f"definitions file {path}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise StartupError(f"definitions file {path}: not UTF-8: {error.reason}") from error
-        except DefinitionsError as error:
-            raise StartupError(
-                *(f"definitions file {path}: {line}" for line in error.args)
-            ) from error
         log.info("definitions.loaded", path=path)
-        return content
 
-    async def _tell_ready(self, port: int, tls_port: int) -> None:
-        """Write the ready file, whole or not at all: who polls for it must not read half of it."""
-        target = self._settings.ready_file
-        if not target:
+    def _write_ready_file(self, listening: Listening, undone: ExitStack) -> None:
+        if self._ready_file is None:
             return
         hosts = self._settings.host
         facts = {
             "host": hosts[0],
             "hosts": hosts,
-            "port": port,
+            "port": listening.port,
             "pid": os.getpid(),
             "version": VERSION,
         }
-        if tls_port:
-            facts["tls_port"] = tls_port
-        try:
-            async with aiofiles.open(f"{target}.new", "w", encoding="utf-8") as file:
-                await file.write(json.dumps(facts) + "\n")
-            await aiofiles.os.replace(f"{target}.new", target)
-        except OSError as error:
-            raise StartupError(f"cannot write ready_file {target}: {error.strerror}") from error
+        if listening.tls_port:
+            facts["tls_port"] = listening.tls_port
+        undone.callback(self._ready_file.drop)
+        self._ready_file.write(facts)
 
     def _remove_ready_file(self) -> None:
         if self._settings.ready_file:
@@ -420,61 +414,74 @@ class Server:
         )
         self._disk_watch_thread.start()
 
-    def _open(self, loop: asyncio.AbstractEventLoop) -> BrokerRuntime:
-        settings = self._settings
-        began = time.monotonic()
-        progress = RecoveryProgress(sys.stderr, time.monotonic)
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """What the data directory refuses keeps the broker from starting."""
         try:
-            disk = FileDisk(settings.data_dir, self._watch or nullcontext())
-            if disk.lax_mode:
-                log.warning(
-                    "data_dir.mode_unsafe",
-                    path=str(settings.data_dir),
-                    mode=f"{disk.lax_mode:04o}",
-                    meaning="other users can read it, or a group can write to it: chmod 700",
-                )
-            require_disk(settings, self._memory.total_octets, disk.size_bytes())
-            self._ledger_files.open(makes=settings.ledger_enabled)
-            host = Host(
-                call_soon=loop.call_soon,
-                call_later=loop.call_later,
-                clock=time.monotonic,
-                wall_ms=lambda: time.time_ns() // 1_000_000,
-                random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
-                fatal=self._fatal,
-                memory_octets=self._memory.total_octets,
-            )
-            runtime = start_broker(
-                settings,
-                disk,
-                self._worker,
-                host,
-                progress=progress,
-                ledger_files=self._ledger_files,
-            )
+            yield
         except ReadFailed as error:
-            self._ledger_files.close()
-            disk.close()
             raise DamagedSegmentError(str(error)) from error
         except StoreError as error:
             raise StartupError(str(error)) from error
         except OSError as error:
             raise StartupError(
-                f"data directory {settings.data_dir}: {error.strerror or error}"
+                f"data directory {self._settings.data_dir}: {error.strerror or error}"
             ) from error
+
+    def _open(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        disk: FileDisk,
+        listening: Listening,
+        content: Content | None,
+    ) -> BrokerRuntime:
+        settings = self._settings
+        began = time.monotonic()
+        progress = RecoveryProgress(sys.stderr, time.monotonic)
+
+        def restored(runtime: BrokerRuntime) -> None:
+            progress.close()
+            tell_recovered(runtime.report, time.monotonic() - began)
+            self._importer = Importer(runtime.broker, self._auth, self._connection_limits)
+            if content is not None:
+                self._apply_at_start(content)
+            # Before the start counts: another process may have bound them as well meanwhile. Nobody
+            # is accepted yet.
+            listening.listen()
+
+        if disk.lax_mode:
+            log.warning(
+                "data_dir.mode_unsafe",
+                path=str(settings.data_dir),
+                mode=f"{disk.lax_mode:04o}",
+                meaning="other users can read it, or a group can write to it: chmod 700",
+            )
+        try:
+            with self._refusals():
+                self._ledger_files.open(makes=settings.ledger_enabled)
+                host = Host(
+                    call_soon=loop.call_soon,
+                    call_later=loop.call_later,
+                    clock=time.monotonic,
+                    wall_ms=lambda: time.time_ns() // 1_000_000,
+                    random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
+                    fatal=self._fatal,
+                    memory_octets=self._memory.total_octets,
+                )
+                return start_broker(
+                    settings,
+                    disk,
+                    self._worker,
+                    host,
+                    progress=progress,
+                    ledger_files=self._ledger_files,
+                    restored=restored,
+                )
+        except StartupError:
+            self._ledger_files.close()
+            raise
         finally:
             progress.close()
-        report = runtime.report
-        log.info(
-            "journal.recovered",
-            segments=report.segments,
-            blocks=report.blocks,
-            count=report.messages,
-            duration_ms=int((time.monotonic() - began) * 1000),
-            clean=report.is_sealed,
-        )
-        _tell_damage(report)
-        return runtime
 
     def _new_ledger_files(self) -> LedgerFiles:
         settings = self._settings
@@ -534,28 +541,6 @@ class Server:
         """Give back to the system what connections held that are closing now."""
         if has_freed:
             loop.call_later(TRIM_AFTER_S, trim_memory)
-
-    async def _listen(
-        self, port: int, protocol: Callable[[], asyncio.BaseProtocol]
-    ) -> tuple[list[asyncio.Server], int]:
-        """Bind every address; nobody is accepted yet. Returns the listeners and their port."""
-        try:
-            sockets = open_sockets(self._settings.host, port)
-        except ListenError as error:
-            why = str(error)
-            if error.is_in_use:
-                option = "--port" if port == self._settings.port else "--tls-port"
-                why = (
-                    f"cannot listen on {error.host}:{port}: address already in use: "
-                    f"stop what listens there or choose another {option}"
-                )
-            raise StartupError(why) from error
-        loop = asyncio.get_running_loop()
-        servers = [
-            await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
-            for one in sockets
-        ]
-        return servers, int(sockets[0].getsockname()[1])
 
     def _name_of(self, certificate: Certificate) -> str:
         settings = self._settings
@@ -649,20 +634,38 @@ def started_as() -> str:
     return f"{here} -m vouchmq"
 
 
-def _tell_damage(report: RecoveryReport) -> None:
-    """Log what the start could not read of what was once on disk."""
-    if report.truncated_bytes or report.quarantined:
-        log.warning("journal.truncated", size_bytes=report.truncated_bytes, kept=report.quarantined)
-    for damage in report.damaged:
-        log.error("journal.damaged", damage=str(damage))
-    if report.unroutable_lsns is not None:
-        first_lsn, last_lsn = report.unroutable_lsns
-        log.error(
-            "journal.messages_unroutable",
-            count=report.unroutable_messages,
-            first_lsn=first_lsn,
-            last_lsn=last_lsn,
-        )
+@contextmanager
+def definitions_faults(path: str) -> Iterator[None]:
+    """Tell what is wrong with a definitions file with its name, a line for each fault.
+
+    Raises:
+        StartupError: something is
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StartupError(f"definitions file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise StartupError(f"definitions file {path}: not UTF-8: {error.reason}") from error
+    except DefinitionsError as error:
+        raise StartupError(*(f"definitions file {path}: {line}" for line in error.args)) from error
+
+
+async def _servers(
+    loop: asyncio.AbstractEventLoop,
+    sockets: Sequence[socket.socket],
+    protocol: Callable[[], asyncio.BaseProtocol],
+) -> list[asyncio.Server]:
+    """Servers on these sockets; none accepts yet."""
+    return [
+        await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
+        for one in sockets
+    ]
+
+
+def drain(steps: Iterator[None]) -> None:
+    """Do work step by step, while there are no others."""
+    deque(steps, maxlen=0)
 
 
 async def in_slices(steps: Iterator[None]) -> None:

@@ -1,6 +1,7 @@
 """What the journal and the broker tell each other: at a start, and when a segment begins or goes.
 
     recovered ─▶ definitions ─▶ messages ─▶ notes of features ─▶ the journal asks from now on
+    nothing refuses the start any more ─▶ it is recorded
 
 What holds:
 
@@ -61,16 +62,12 @@ class BrokerState:
         self,
         recovered: Recovered,
         accounts: Iterable[VHostAccount],
-        recovered_lsn: int,
-        random_token: Callable[[], str],
     ) -> None:
         """Take in what recovery found, then what settings say of virtual hosts.
 
         Args:
             recovered: definitions, queues and notes
             accounts: virtual hosts that must exist, and their limits
-            recovered_lsn: the last one that recovery found
-            random_token: names a new data directory
         """
         broker = self._broker
         broker.restore(recovered.definitions)
@@ -88,8 +85,16 @@ class BrokerState:
             vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
             vhost.default_queue_type = account.default_queue_type
         self._journal.ask(self)
-        # The broker has started on this data directory (DURABLE-27).
-        self._write_rejection.define(broker.data_directory.begin(recovered_lsn, random_token))
+
+    def record_start(self, recovered_lsn: int, random_token: Callable[[], str]) -> None:
+        """The broker has started on this data directory, and is about to serve (DURABLE-27).
+
+        Args:
+            recovered_lsn: the last one that recovery found
+            random_token: names this start, and a new data directory
+        """
+        data_directory = self._broker.data_directory
+        self._write_rejection.define(data_directory.begin(recovered_lsn, random_token))
         self._journal.learn_definitions()
 
     def _restore_messages(self, recovered: Recovered, queues: dict[int, Queue]) -> None:

@@ -220,6 +220,11 @@ class JournalWriter:
         self.commit.request()
         return False
 
+    def discard(self) -> None:
+        """Write nothing at all: the start is refused, and nobody has been served."""
+        self._is_closed = True
+        self._journal.discard()
+
     def close(self) -> None:
         """Write nothing any more, and close the journal's files."""
         self._is_closed = True

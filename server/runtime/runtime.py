@@ -1,11 +1,13 @@
 """The composition root: one broker put together, with everything that touches the world passed in.
 
 `server/edge/app.py` calls `start_broker` with the real disk, clock and loop; unit tests and the
-simulator call it with others, and all run the same wiring. A start has three phases:
+simulator call it with others, and all run the same wiring. A start has these phases:
 
     open_journal         recovery: what was found, and a journal that can be written
     BrokerRuntime        builds every part, with that journal; nothing is read or written
-    BrokerState.restore  definitions, messages, notes; then the ledger, then `Turn.start`
+    BrokerState.restore  definitions, messages, notes; then the ledger
+    restored             whoever starts the broker does the rest, and may refuse the start
+    record_start         the start counts (DURABLE-27); then `Turn.start`
 
 No logic is here, of AMQP or of the disk, only who is given what. Each part gets what it needs when
 it is made, so the order of `BrokerRuntime.__init__` is that of dependence: the turn and what
@@ -16,6 +18,10 @@ return waits for `Turn.start`.
 What holds: what the process gives (`Host`, the disk, the worker) and what the operator chose is
 known here alone; parts get values, not settings. Nothing is called back before `start_broker` has
 restored everything, so no part has to be safe while it is half built.
+
+Nothing is written behind the head of the new segment before `Turn.start`. So a start that is
+refused removes that segment, and the directory is what it was: sealed, if it was, and without that
+start.
 
 What was tried: opening the journal inside this constructor, behind all that needs it. Those then
 got a function that returned the journal, and callbacks that were set afterwards, and a segment
@@ -168,6 +174,7 @@ def start_broker(
     *,
     progress: Callable[[int, int], None] | None = None,
     ledger_files: LedgerFiles | None = None,
+    restored: Callable[[BrokerRuntime], None] | None = None,
 ) -> BrokerRuntime:
     """Recover what the data directory holds, build a broker around it and let it turn.
 
@@ -178,9 +185,11 @@ def start_broker(
         host: clock, loop and chance
         progress: told during recovery how many of how many segments are done
         ledger_files: where the ledger is kept, if there is to be any
+        restored: called when everything is restored and nothing written; it may change definitions
 
     Raises:
         StoreError: the data directory is locked, damaged beyond use or of a newer format
+        StartupError: the ledger or `restored` refuses; no trace of this start is left
     """
     journal_clock = JournalClock(host.now_ms, host.wall_ms)
     journal, recovered = open_journal(
@@ -208,14 +217,28 @@ def start_broker(
     )
     with suppress(OSError):
         runtime.scratch.sweep()
-    runtime.state.restore(recovered, settings.all_vhosts(), recovered_lsn, host.random_token)
-    if runtime.ledger is not None and settings.ledger_enabled:
-        try:
-            runtime.ledger.switch_on(at_start=True, message_lsn=recovered.report.message_lsn)
-        except OSError as error:
-            raise StartupError(f"the ledger: {error.strerror or error}") from error
+    runtime.state.restore(recovered, settings.all_vhosts())
+    _settle_start(runtime, settings, restored)
+    runtime.state.record_start(recovered_lsn, host.random_token)
     runtime.turn.start(runtime.journal_writer)
     return runtime
+
+
+def _settle_start(
+    runtime: BrokerRuntime, settings: Settings, restored: Callable[[BrokerRuntime], None] | None
+) -> None:
+    """Do what may still refuse the start."""
+    try:
+        if runtime.ledger is not None and settings.ledger_enabled:
+            try:
+                runtime.ledger.switch_on(at_start=True, message_lsn=runtime.report.message_lsn)
+            except OSError as error:
+                raise StartupError(f"the ledger: {error.strerror or error}") from error
+        if restored is not None:
+            restored(runtime)
+    except StartupError:
+        runtime.discard()
+        raise
 
 
 class BrokerRuntime:
@@ -414,6 +437,17 @@ class BrokerRuntime:
             is_refused=lambda: self.write_rejection.refused_lsn != 0,
             segment_octets=settings.segment_size_bytes,
         )
+
+    def discard(self) -> None:
+        """Let go of everything before the start is recorded: the data directory is what it was."""
+        if self.ledger is not None:
+            self.ledger.close()
+        self.scratch.close()
+        try:
+            self.journal_writer.discard()
+        except OSError as error:
+            meaning = "the next start finds an empty segment"
+            log.warning("broker.cleanup_failed", reason=str(error), meaning=meaning)
 
     def close(self) -> None:
         """Close the journal's files and remove scratch files; nothing is written any more."""

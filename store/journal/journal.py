@@ -643,6 +643,25 @@ class Journal:
         for generation in self._index.keep(self._chain.generations):
             self._reader.forget(generation)
 
+    def discard(self) -> None:
+        """Close the files, and remove the segment begun at the opening if it has only its head.
+
+        The directory is then as recovery has made it: a seal stays valid, and starts that are
+        refused pile up no files. A crash in between is one right after the opening.
+
+        Raises:
+            OSError: the disk refused; the next start finds an empty segment
+        """
+        segment = self._chain.active
+        is_bare = segment.last_number == segment.first_number
+        is_synced = self._chain.synced_number >= segment.first_number
+        self._reader.close()
+        self._chain.close()
+        self._end_mark.close()
+        if is_bare and not is_synced:
+            self.disk.unlink(segment.name)
+            self.disk.directory.sync()
+
     def close(self) -> None:
         """Close the files. What was not synced is as durable as after a crash."""
         self._summarizer.finish()

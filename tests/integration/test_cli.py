@@ -20,7 +20,8 @@ import pika.exceptions
 import psutil
 import pytest
 
-from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
+from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment, run_command
+from tests.integration.moving import blocking
 from tests.integration.raw_client import RawClient, content, method
 from tests.integration.start_up import assert_one_clear_line, serve
 from tests.waiting import LIMIT_S
@@ -286,6 +287,49 @@ def test_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = serve("--port", port, "--data-dir", str(tmp_path / "data"))
     assert_one_clear_line(done, port, "in use")
+
+
+def test_starts_that_fail_leave_the_data_directory_alone(tmp_path: Path) -> None:
+    """DURABLE-22, DURABLE-27: a supervisor may try again for ever, whatever the reason is."""
+    faulty, refused, ready = (tmp_path / name for name in ("faulty", "refused", "ready"))
+    faulty.write_text("{")
+    queue = {"vhost": "/", "name": "q", "durable": True, "auto_delete": False, "arguments": {}}
+    refused.write_text(json.dumps({"queues": [queue | {"arguments": {"x-max-length": -1}}]}))
+    ready.mkdir()
+    seen = {}
+    for process in started(tmp_path):
+        data = process.data_dir
+        with RawClient(process.url).handshake() as client:
+            told = client.server_properties
+            seen = {"data-directory": told["data_directory_id"], "start": told["start_id"]}
+        with blocking(process) as connection:
+            connection.channel().queue_declare("kept", durable=True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        causes = (
+            (("--port", port), "in use"),
+            (("--port", "0", "--load-definitions", str(tmp_path / "missing")), "missing"),
+            (("--port", "0", "--load-definitions", str(faulty)), "not JSON"),
+            (("--port", "0", "--load-definitions", str(refused)), "x-max-length"),
+            (("--port", "0", "--ready-file", str(ready)), "ready_file"),
+        )
+        before: dict[str, bytes] = {}
+        for flags, word in causes + causes:
+            assert_one_clear_line(serve("--data-dir", str(data), *flags), word)
+            files = {each.name: each.read_bytes().rstrip(b"\0") for each in data.glob("*.journal")}
+            assert files == (before or files)
+            before = files
+    assert json.loads(run_command("store", "check", str(data), "--json").stdout)["is_sealed"]
+    assert not ready.with_name("ready.new").exists()
+    for process in started(tmp_path, "--log-level", "info"):
+        assert '"clean": true' in process.output()
+        with blocking(process) as connection:
+            position = connection.channel().queue_declare(
+                "amq.vouchmq.position", passive=True, arguments=seen | {"lsn": 1}
+            )
+            assert position.method.message_count
 
 
 def test_data_dir_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:

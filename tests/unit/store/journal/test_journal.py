@@ -338,3 +338,16 @@ def test_a_range_over_several_segments_is_counted_where_its_messages_are() -> No
         sync(journal)
     assert len(segments_on(disk)) <= 2
     assert lsns_of(open_on(disk)[1], 1) == lsns[-1:]
+
+
+def test_what_was_written_is_not_discarded() -> None:
+    """Recovery writes behind the head when it carries a damaged segment on."""
+    disk = SimDisk()
+    journal, _ = open_on(disk)
+    publish(journal, 1, b"kept")
+    journal.discard()
+    journal, recovered = open_on(disk)
+    assert raws_of(recovered, 1) == [b"kept"]
+    count = len(segments_on(disk))
+    journal.discard()
+    assert len(segments_on(disk)) == count - 1

@@ -1,0 +1,46 @@
+"""What the broker asks of the system for its process: memory, time slices, descriptors."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+from contextlib import suppress
+from typing import Final
+
+from vouchmq.store.sync.sched_slice import ask_for_slice
+
+# mallopt's names for: give nothing back below this, ask for more at once, no mmap below this.
+M_TRIM_THRESHOLD: Final = -1
+M_TOP_PAD: Final = -2
+M_MMAP_THRESHOLD: Final = -3
+KEEP_OCTETS: Final = 64 * 1024 * 1024
+# Above this a buffer that grows moves without being copied.
+MMAP_OCTETS: Final = 8 * 1024 * 1024
+TOP_PAD_OCTETS: Final = 1024 * 1024
+# About what a turn of the loop takes.
+SLICE_NS: Final = 300_000
+MOST_DESCRIPTORS: Final = 1_000_000
+
+
+def raise_descriptor_limit() -> int:
+    """Take as many file descriptors as this process may have; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft, MOST_DESCRIPTORS)
+
+
+def tune_process() -> None:
+    """Set the allocator and the garbage collector up for long runs of short-lived octets.
+
+    And the scheduler for short ones of our own.
+    """
+    ask_for_slice(SLICE_NS)
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, MMAP_OCTETS)
+        libc.mallopt(M_TRIM_THRESHOLD, KEEP_OCTETS)
+        libc.mallopt(M_TOP_PAD, TOP_PAD_OCTETS)
+    gc.set_threshold(50000, 20, 100)
