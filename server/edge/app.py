@@ -478,6 +478,8 @@ class Server:
                     restored=restored,
                 )
         except StartupError:
+            # What it has still to do needs the files.
+            self._io_pool.shutdown()
             self._ledger_files.close()
             raise
         finally:
