@@ -212,7 +212,7 @@ def test_columns_that_can_be_published() -> None:
         ([Spelt("body", "binary"), Spelt("queue", "string")], "column queue: tells of a delivery"),
         ([Spelt("body", "int")], "column body: must be binary or string, and is int"),
         ([Spelt("body", "binary"), Spelt("timestamp", "bigint")], "column timestamp: must be tim"),
-        ([Spelt("body", "binary"), Spelt("body", "string")], "column body: there twice"),
+        ([Spelt("body", "binary"), Spelt("body", "string")], "column body: listed twice"),
         (
             [
                 Spelt("body", "binary"),
