@@ -113,6 +113,7 @@ class TestFiles:
         assert [row["broken"] for row in found] == [not lines.is_event(line) for line in told]
 
 
+@pytest.mark.usefixtures("spark")
 class TestSchema:
     def test_every_key_of_every_kind_is_in_the_schema(self) -> None:
         names = {key.name for key in events.KEYS}
