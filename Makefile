@@ -30,6 +30,8 @@ setup: .venv/dev.stamp ## make .venv with everything a developer needs
 serve: .venv/base.stamp ## run the broker on 127.0.0.1:5672, data in ./vouchmq-data
 	@exec $(PY) -m vouchmq serve $(ARGS)
 
+# Many of them wait for a disk or a process: two for each processor.
+test: PARALLEL = -n $(shell expr 2 \* $$(nproc)) --dist loadgroup
 test: .venv/dev.stamp ## every test but those marked slow, on all cores
 	@$(PY) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 

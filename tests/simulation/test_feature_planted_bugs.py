@@ -187,6 +187,7 @@ def test_finds_a_declare_ok_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) 
     assert "declare-ok" in caught()
 
 
+@pytest.mark.slow
 def test_finds_nothing_where_nothing_is_planted() -> None:
     assert all(history.run_features(seed).failure is None for seed in range(100, 104))
 

@@ -116,6 +116,7 @@ def test_finds_a_size_limit_that_forgets_transactions(monkeypatch: pytest.Monkey
     assert "QOS-20" in caught()
 
 
+@pytest.mark.slow
 def test_finds_purged_messages_that_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """QUEUE-60: of a queue whose returned messages lie before all levels."""
 
@@ -155,6 +156,7 @@ def test_finds_a_limit_that_drops_before_anybody_is_served(
     assert "LEN-04" in caught()
 
 
+@pytest.mark.slow
 def test_finds_a_purge_that_forgets_what_is_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     """REDELIVER-22."""
 

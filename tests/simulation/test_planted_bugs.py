@@ -165,5 +165,6 @@ def test_finds_a_redelivered_flag_that_is_lost(monkeypatch: pytest.MonkeyPatch) 
     assert "not redelivered" in str(caught())
 
 
+@pytest.mark.slow
 def test_finds_nothing_where_nothing_is_planted() -> None:
     assert all(history.run(seed).failure is None for seed in range(6))

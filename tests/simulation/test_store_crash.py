@@ -407,6 +407,7 @@ def test_harness_catches_stale_blocks_of_a_recycled_file(monkeypatch: pytest.Mon
 # The end mark.
 
 
+@pytest.mark.slow
 def test_harness_catches_a_seal_before_the_last_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments.SegmentChain, "is_synced", True)
     assert first_failing_seed() is not None
@@ -459,6 +460,7 @@ def test_harness_catches_a_settle_that_a_segment_is_not_known_to_have(
     assert first_failing_seed() is not None
 
 
+@pytest.mark.slow
 def test_blocks_that_are_about_others_are_all_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at each block finds nothing more that is needed."""
     survey_outer = Compactor._survey_outer
@@ -532,6 +534,7 @@ def _alive_twice(self: replay.Replay, queue_id: int, first: int, count: int) -> 
     return range(first, first + count) if settled is None else settled.alive(first, count)
 
 
+@pytest.mark.slow
 def test_harness_catches_a_word_believed_that_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -588,6 +591,7 @@ def test_harness_catches_a_time_lost_in_compaction(monkeypatch: pytest.MonkeyPat
 BELIEVING = range(6, 8000, 8)
 
 
+@pytest.mark.slow
 def test_harness_catches_a_summary_of_what_was_never_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
