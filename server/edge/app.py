@@ -49,11 +49,11 @@ from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
 from vouchmq.server.edge.process import raise_descriptor_limit, tune_process
 from vouchmq.server.edge.ready_file import ReadyFile
-from vouchmq.server.edge.recovery_log import tell_recovered
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.ledger.commands import LedgerCommands
 from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
+from vouchmq.server.runtime.recovery_log import tell_recovered
 from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
 from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.version import VERSION

@@ -1,26 +1,40 @@
 """The sockets of one start of the broker: bound before recovery, listening when it can serve.
 
-    Listening.bind ─▶ recovery, definitions ─▶ listen ─▶ the start counts ─▶ `asyncio` accepts
+    addresses and a port ─▶ Listening.bind ─▶ recovery, definitions ─▶ listen ─▶ the start counts
+                                                               `asyncio` accepts ◀─┘
 
-A bound socket refuses clients. A port that is in use is so found out before the journal is opened;
-another process that has bound it meanwhile is found out by `listen`. Must not know the journal.
+There is one for each address, all on one port. A bound socket refuses clients. A port that is in
+use is so found out before the journal is opened; another process that has bound it meanwhile is
+found out by `listen`. Must not know the journal, nor what is done with a connection.
+
+Spec: GEN-09
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import errno
+import socket
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.server.edge.addresses import ListenError, open_sockets
 from vouchmq.server.edge.errors import StartupError
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Sequence
-    from contextlib import ExitStack
 
     from vouchmq.server.edge.settings import Settings
 
 BACKLOG: Final = 1024
+EVERY_ADDRESS: Final = "::"
+LOOPBACK_6: Final = "::1"
+# What a machine without IPv6 says, at `socket` or at `bind`.
+NO_IPV6: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
+# A free port of one address may be taken at another.
+MOST_PORTS_TRIED: Final = 50
+# What the kernel may hold of one connection beyond what its client's window takes. Left alone it
+# takes up to 4 MiB from a consumer that does not read: tens of thousands of small deliveries,
+# each of which the broker has to remember as unacknowledged (CONS-11).
+UNSENT_BYTES: Final = 512 * 1024
 
 
 class Listening:
@@ -93,3 +107,90 @@ def _text_of(error: ListenError, port: int, option: str) -> str:
 
 def _port_of(sockets: Sequence[socket.socket]) -> int:
     return int(sockets[0].getsockname()[1]) if sockets else 0
+
+
+class ListenError(Exception):
+    """An address cannot be used; the text says which and why."""
+
+    def __init__(self, host: str, port: int, error: OSError) -> None:
+        super().__init__(f"cannot listen on {host}:{port}: {error.strerror or error}")
+        self.is_in_use = error.errno == errno.EADDRINUSE
+        self.host = host
+
+
+def open_sockets(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    """Bind a socket to each address; all have the same port.
+
+    Args:
+        hosts: addresses or names; `::` is both families unless an IPv4 address is given too,
+            and `::1` beside other addresses is left out by a machine that has no IPv6
+        port: 0 for a free one
+
+    Raises:
+        ListenError: an address cannot be used
+    """
+    for _ in range(MOST_PORTS_TRIED - 1):
+        try:
+            return _bind_all(hosts, port)
+        except ListenError as error:
+            if port or not error.is_in_use:
+                raise
+    return _bind_all(hosts, port)
+
+
+def _bind_all(hosts: Sequence[str], port: int) -> list[socket.socket]:
+    with ExitStack() as opened:
+        sockets: list[socket.socket] = []
+        for host, family, address in _resolved(hosts, port):
+            # The first one has found the port of all.
+            actual = sockets[0].getsockname()[1] if sockets else port
+            is_both = host == EVERY_ADDRESS and not _has_ipv4(hosts)
+            try:
+                one = _bind(family, (address[0], actual, *address[2:]), is_both=is_both)
+            except OSError as error:
+                if host == LOOPBACK_6 and len(hosts) > 1 and error.errno in NO_IPV6:
+                    continue
+                raise ListenError(host, actual, error) from error
+            sockets.append(opened.enter_context(one))
+        opened.pop_all()
+        return sockets
+
+
+def _resolved(
+    hosts: Sequence[str], port: int
+) -> list[tuple[str, socket.AddressFamily, tuple[str | int, ...]]]:
+    """Each given address with its family, in order; those that are the same once."""
+    found: dict[tuple[str | int, ...], tuple[str, socket.AddressFamily]] = {}
+    for host in hosts:
+        try:
+            entries: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            if host == LOOPBACK_6 and len(hosts) > 1:
+                continue
+            raise ListenError(host, port, error) from error
+        for family, _, _, _, address in entries:
+            found.setdefault(address, (host, family))
+    return [(host, family, address) for address, (host, family) in found.items()]
+
+
+def _has_ipv4(hosts: Sequence[str]) -> bool:
+    return any(":" not in host for host in hosts)
+
+
+def _bind(
+    family: socket.AddressFamily, address: tuple[str | int, ...], *, is_both: bool
+) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setblocking(False)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Those that are accepted inherit it.
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        if family == socket.AF_INET6:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_both)
+        one.bind(address)
+    except OSError:
+        one.close()
+        raise
+    return one

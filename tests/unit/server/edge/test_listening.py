@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
-from vouchmq.server.edge.addresses import UNSENT_BYTES, ListenError, open_sockets
+from vouchmq.server.edge.listening import UNSENT_BYTES, ListenError, open_sockets
 
 
 def has_ipv6() -> bool:
