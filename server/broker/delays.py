@@ -34,6 +34,7 @@ from vouchmq.protocol.properties import Properties, with_headers
 from vouchmq.protocol.text import decode_text
 from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.features.effective import PLAIN
+from vouchmq.server.broker.features.options import TEN_YEARS_MS
 from vouchmq.server.broker.message import lsn_of, lsns_of
 from vouchmq.server.broker.queues.api import REFUSES, TAKES, Queue
 
@@ -59,7 +60,6 @@ X_DELAYED_MESSAGE: Final = "x-delayed-message"
 X_DELAYED_TYPE: Final = "x-delayed-type"
 X_DELAYED_EXCHANGE: Final = "x-delayed-exchange"
 X_DELAY: Final = "x-delay"
-MOST_DELAY_MS: Final = 315_360_000_000
 # Line feeds are stripped from the names that clients give, so no queue of theirs is called that.
 DELAY_QUEUE_PREFIX: Final = "\ndelayed\n"
 _NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)(\.[0-9]*)?")
@@ -91,7 +91,7 @@ def held_for(name: str) -> str | None:
 def delay_ms(headers: Table | None) -> int:
     """How long a message with these headers is held, 0: not at all (DELAY-12)."""
     value = _number(headers.get(X_DELAY)) if headers else 0
-    return value if 0 < value <= MOST_DELAY_MS else 0
+    return value if 0 < value <= TEN_YEARS_MS else 0
 
 
 def check_delay(headers: Table | None) -> None:
@@ -104,7 +104,7 @@ def check_delay(headers: Table | None) -> None:
     """
     field = headers.get(X_DELAY) if headers else None
     value = _number(field)
-    if field is not None and value > MOST_DELAY_MS:
+    if field is not None and value > TEN_YEARS_MS:
         shown = as_text(field) or render(field)
         raise PreconditionFailed(
             f"invalid x-delay '{shown}': {{value_too_large,{value}}}", ids=BASIC_PUBLISH
@@ -173,19 +173,18 @@ class DelayQueue(Queue):
     """
 
     __slots__ = (
-        *(
-            "_armed_ms",
-            "_heap",
-            "counters",
-            "_in_memory",
-            "_log",
-            "_memory_octets",
-            "_pages",
-            "_release",
-        ),
+        *("_armed_ms", "_heap", "_in_memory", "_log", "_memory_octets", "_pages", "_release"),
         *("_timers", "_turn", "counters", "exchange", "features", "holds_stored", "is_deleted"),
-        "is_dirty",
-        *("keeps_all", "largest_octets", "levels", "most", "publish_filter", "recorder", "spec"),
+        *(
+            "is_dirty",
+            "keeps_all",
+            "largest_octets",
+            "levels",
+            "most",
+            "publish_filter",
+            "recorder",
+            "spec",
+        ),
         *("stored", "unacked_count", "unstored_id"),
     )
 

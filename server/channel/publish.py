@@ -67,6 +67,7 @@ from vouchmq.protocol.text import encode_text
 from vouchmq.server.broker.delays import check_delay, delay_ms
 from vouchmq.server.broker.exchanges.consistent_hash import PROPERTY_PREFIX
 from vouchmq.server.broker.exchanges.exchange import READS_HEADERS, READS_KEYS, READS_PROPERTIES
+from vouchmq.server.broker.features.options import TEN_YEARS_MS
 from vouchmq.server.broker.queues.api import REFUSES
 from vouchmq.server.channel.plans import NewKeysPlan, PlanChannel, plan_of
 from vouchmq.server.channel.route import Route, Way
@@ -86,7 +87,6 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.tx import HeldPublish, Transaction
     from vouchmq.server.runtime.context import StagedContent
 
-MAX_TTL_MS: Final = 315_360_000_000
 # Distinct method frames of one channel: a publisher with ever new routing keys must not grow it.
 ROUTES_KEPT: Final = 4096
 # From this size on a content is written in pieces, before it is stored.
@@ -554,7 +554,7 @@ def check_expiration(text: str) -> None:
         why = f'{{leftover_string,"{text[match.end() :]}"}}'
     elif int(text) < 0:
         why = f"{{value_negative,{int(text)}}}"
-    elif int(text) > MAX_TTL_MS:
+    elif int(text) > TEN_YEARS_MS:
         why = f"{{value_too_large,{int(text)}}}"
     else:
         return

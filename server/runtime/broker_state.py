@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from vouchmq.store.journal.journal import Journal
     from vouchmq.store.recovery.recover import Recovered
 
-ORPHANS: Final = "its declaration was damaged; its messages are in the files set aside"
+ORPHANS: Final = "its declaration was damaged; its messages are in the quarantined files"
 
 log = structlog.get_logger(__name__)
 

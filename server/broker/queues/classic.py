@@ -396,16 +396,7 @@ class ClassicQueue(HostQueue):
     def get(
         self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
     ) -> tuple[Message, Message, bool] | None:
-        """Take the head as a consumer would (CONS-51).
-
-        Args:
-            no_ack: whether it is settled by that
-            may_leave: asked before a message is taken, with its LSN, 0 if it has none; may take
-                messages out of the queue, and ends the search with False
-
-        Returns:
-            the message, the same as it is to be shown, and whether it is a redelivery
-        """
+        """See `Queue`."""
         self.used()
         while (line := self.next_ready(at_once=True)) is not None:
             lsn = line.head_lsn
