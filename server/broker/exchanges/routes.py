@@ -127,6 +127,7 @@ class Routes:
             self._later(self._go_on)
 
     def _is_removing(self) -> bool:
+        """Whether there is more to remove: the generator itself says that by ending it."""
         return self._removal is not None
 
     def _go_on(self) -> None:
