@@ -103,7 +103,8 @@ def test_task_of_a_killed_worker_goes_to_the_next(
     second = None
     try:
         result = note.apply_async((str(notes), 60), queue=tasks)
-        wait_until(notes.exists, first.text)
+        # The file is there before its line is: a worker killed in between leaves it empty.
+        wait_until(lambda: notes.exists() and notes.read_text().endswith("\n"), first.text)
         first.kill9()
         second = Worker(url, tasks, tmp_path / "second.log", *QUIET)
         assert result.get(timeout=LIMIT_S) is True
