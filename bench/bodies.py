@@ -27,7 +27,7 @@ from statistics import median
 from typing import Final
 
 from bench import frames, servers
-from bench.backlog import Row, running
+from bench.backlog.broker import Row, running
 from bench.client import Address, Client
 
 MIB: Final = 1024 * 1024

@@ -27,7 +27,8 @@ from statistics import median
 from typing import Final
 
 from bench import frames
-from bench.backlog import Broker, Row, count_in, declare, fill, running
+from bench.backlog.broker import Broker, Row, running
+from bench.backlog.load import count_in, declare, fill
 from bench.client import Client
 from bench.measure import Round, play
 from bench.scenarios.latency import SCENARIOS as LATENCY

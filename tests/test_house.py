@@ -486,7 +486,7 @@ def test_types_are_known_in_no_circle() -> None:
     """A reader walks the imports that only a type checker follows, too."""
     graph = {
         one.module: {taken.module for taken in one.facts.imports} - {one.module}
-        for one in sources("protocol", "store", "server", "vouchmq/kit", "vouchmq/spark")
+        for one in sources(*LAYERED)
     }
     assert sorted(module for module in graph if module in reached(graph, module)) == []
     graph["vouchmq.protocol.errors"] = {"vouchmq.server.broker.vhost"}

@@ -31,7 +31,7 @@ from rich.table import Table
 from bench import servers
 from bench.abuse.bystander import Waits, bystander
 from bench.abuse.cases import CASES, MIB, SETTLE_S, Case, Stage
-from bench.backlog import Peak, Row, rss_mib
+from bench.backlog.broker import Peak, Row, rss_mib
 from bench.run import conditions
 
 LONGEST_MS: Final = 50.0

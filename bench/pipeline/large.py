@@ -24,7 +24,7 @@ from itertools import count as numbers
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.backlog import Peak
+from bench.backlog.broker import Peak
 from bench.pipeline import loops
 from bench.pipeline.rounds import own_cpu_s
 from bench.pipeline.row import OURS, Demand, Place, Play, Row, RowError, Values

@@ -14,7 +14,8 @@ from statistics import median
 from typing import Final
 
 from bench import frames, servers
-from bench.backlog import Broker, Row, declare, fill, running
+from bench.backlog.broker import Broker, Row, running
+from bench.backlog.load import declare, fill
 from bench.client import Client
 from bench.measure import play
 from bench.scenarios.latency import RATE_PER_S
