@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from vouchmq.server.edge.settings import default_of, environment_name, flag_name, scalar_fields
+from vouchmq.server.settings.settings import default_of, environment_name, flag_name, scalar_fields
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 DEPLOY: Final = PROJECT / "deploy"

@@ -25,7 +25,7 @@ from vouchmq.server.broker.features.options import (
     smallest,
     smallest_limit,
 )
-from vouchmq.server.edge.settings import environment_name, flag_name, scalar_fields
+from vouchmq.server.settings.settings import environment_name, flag_name, scalar_fields
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = PROJECT / "docs"

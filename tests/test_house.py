@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
-from vouchmq.server.edge.settings import scalar_fields
+from vouchmq.server.settings.settings import scalar_fields
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 OURS: Final = (
@@ -136,6 +136,12 @@ ROOMS: Final[dict[str, Room]] = {
     ),
     "vouchmq.server.definitions": Room(
         ("vouchmq.server", "vouchmq.protocol"), STATE_MACHINES | {"msgspec"}
+    ),
+    # It reads its file, and has paths among its values.
+    "vouchmq.server.settings": Room(
+        ("vouchmq.server.settings", "vouchmq.server.errors", "vouchmq.server.ledger.text"),
+        frozenset({"msgspec"}),
+        frozenset({"pathlib"}),
     ),
     # It shows everything, the journal too.
     "vouchmq.server.admin": Room(("vouchmq.server", "vouchmq.protocol", "vouchmq.store")),

@@ -11,9 +11,9 @@ from typing import Final
 
 from msgspec import structs
 
-from vouchmq.server.edge import settings as s
-from vouchmq.server.edge.accounts import UserAccount, VHostAccount
-from vouchmq.server.edge.validation import choices_of, plain_type, range_of
+from vouchmq.server.settings import settings as s
+from vouchmq.server.settings.accounts import UserAccount, VHostAccount
+from vouchmq.server.settings.validation import choices_of, plain_type, range_of
 
 PAGE: Final = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 BEGIN: Final = "<!-- made from the code: {} -->"

@@ -27,8 +27,8 @@ from vouchmq.protocol.errors import AccessRefused
 from vouchmq.protocol.text import encode_text
 from vouchmq.server.auth.failed_logins import FailedLogins
 from vouchmq.server.broker.patterns import Pattern
-from vouchmq.server.edge.accounts import UserAccount
-from vouchmq.server.edge.errors import SettingsError
+from vouchmq.server.errors import SettingsError
+from vouchmq.server.settings.accounts import UserAccount
 
 Permission = Literal["configure", "write", "read"]
 ResourceKind = Literal["exchange", "queue"]

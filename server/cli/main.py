@@ -19,9 +19,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, NoReturn
 
-from vouchmq.server.edge import settings as s
-from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.validation import choices_of, plain_type
+from vouchmq.server.errors import StartupError
+from vouchmq.server.settings import settings as s
+from vouchmq.server.settings.validation import choices_of, plain_type
 from vouchmq.server.version import VERSION
 
 EXIT_FAILED = 1

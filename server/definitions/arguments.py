@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from vouchmq.protocol.fields import Field, Table, boolean, long_int, longstr
-from vouchmq.server.edge.validation import NAME_MAX_SIZE, Check, InvalidValueError
+from vouchmq.server.settings.validation import NAME_MAX_SIZE, Check, InvalidValueError
 
 MOST_DEPTH: Final = 16
 LARGEST_INTEGER: Final = 1 << 63

@@ -24,9 +24,9 @@ from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.broker.policy.policies import ALL, Policy
 from vouchmq.server.definitions.arguments import Arguments, Object
-from vouchmq.server.edge.accounts import QUEUE_TYPES, UNLIMITED, UserAccount
-from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.validation import (
+from vouchmq.server.errors import StartupError
+from vouchmq.server.settings.accounts import QUEUE_TYPES, UNLIMITED, UserAccount
+from vouchmq.server.settings.validation import (
     Check,
     Faults,
     InvalidValueError,

@@ -26,7 +26,7 @@ from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.names import check_exchange_name, check_queue_name
 from vouchmq.server.definitions.file import DefinitionsError, TopicEntry
-from vouchmq.server.edge.validation import Faults
+from vouchmq.server.settings.validation import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

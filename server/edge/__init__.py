@@ -1,4 +1,5 @@
-"""The only modules that touch the operating system: sockets, TLS, signals, files, settings.
+"""The broker as a process: sockets, TLS, signals, threads, the terminal, the files of a start.
 
-They decide nothing of AMQP. Start with `app.py`.
+May touch the operating system and import the whole server; decides nothing of AMQP. Start with
+`app.py`, which puts a process together and ends it; `listener.py` has the sockets of clients.
 """

@@ -32,30 +32,30 @@ from vouchmq.server.admin.views import Views
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.failed_logins import FailedLogins
 from vouchmq.server.auth.users import Authenticator, is_loopback
-from vouchmq.server.cli.first_steps import first_steps
-from vouchmq.server.cli.progress import RecoveryProgress
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
-from vouchmq.server.edge.alarm_limits import require_disk, require_memory
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
-from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.edge.first_steps import first_steps
 from vouchmq.server.edge.listener import STOPPING, Listener, SocketProtocol, shown
 from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
 from vouchmq.server.edge.process import raise_descriptor_limit, tune_process
+from vouchmq.server.edge.progress import RecoveryProgress
 from vouchmq.server.edge.ready_file import ReadyFile
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
+from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.commands import LedgerCommands
 from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
 from vouchmq.server.runtime.recovery_log import tell_recovered
 from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
 from vouchmq.server.runtime.work_budget import SLICE_S
+from vouchmq.server.settings.alarm_limits import require_disk, require_memory
 from vouchmq.server.version import VERSION
 from vouchmq.store.disk import FileDisk
 from vouchmq.store.errors import ReadFailed, StoreError
@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
-    from vouchmq.server.edge.settings import Settings
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.server.runtime.runtime import BrokerRuntime
+    from vouchmq.server.settings.settings import Settings
     from vouchmq.store.disk import Syncable
     from vouchmq.store.sync.worker import SyncWorker
 

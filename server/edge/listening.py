@@ -17,12 +17,12 @@ import socket
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vouchmq.server.edge.settings import Settings
+    from vouchmq.server.settings.settings import Settings
 
 BACKLOG: Final = 1024
 EVERY_ADDRESS: Final = "::"

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.server.edge.errors import SettingsError
+from vouchmq.server.errors import SettingsError
 
 if TYPE_CHECKING:
-    from vouchmq.server.edge.settings import Settings
+    from vouchmq.server.settings.settings import Settings
 
 PROTOCOLS: Final = ("amqp",)
 # No tickets: who comes again later shows its certificate again.

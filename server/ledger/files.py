@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.ledger import Before
 from vouchmq.server.ledger.seals import last_seal, seal_of, sealed
 

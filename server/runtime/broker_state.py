@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.queues.api import Queue
-    from vouchmq.server.edge.accounts import VHostAccount
     from vouchmq.server.runtime.disk_full import WriteRejection
     from vouchmq.server.runtime.queue_factory import QueueFactory
+    from vouchmq.server.settings.accounts import VHostAccount
     from vouchmq.store.journal.journal import Journal
     from vouchmq.store.recovery.recover import Recovered
 

@@ -49,8 +49,7 @@ from vouchmq.server.broker.features.options import X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
 from vouchmq.server.broker.paging.pager import Pager
 from vouchmq.server.broker.timers import Timers
-from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.sizes import parse_amount
+from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.active import ActiveLedger
 from vouchmq.server.ledger.ledger import Ledger, LedgerConfig
 from vouchmq.server.ledger.text import file_name_part
@@ -64,6 +63,7 @@ from vouchmq.server.runtime.memory_relief import MemoryRelief
 from vouchmq.server.runtime.periodic_check import PeriodicCheck
 from vouchmq.server.runtime.queue_factory import QueueFactory, QueueServices
 from vouchmq.server.runtime.turn import Turn
+from vouchmq.server.settings.sizes import parse_amount
 from vouchmq.server.version import VERSION
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import ReadFailed
@@ -76,8 +76,8 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.connection.connection import Connection
-    from vouchmq.server.edge.settings import Settings
     from vouchmq.server.ledger.files import LedgerFiles
+    from vouchmq.server.settings.settings import Settings
     from vouchmq.store.disk import Disk
     from vouchmq.store.journal.journal import Journal
     from vouchmq.store.recovery.recover import RecoveryReport

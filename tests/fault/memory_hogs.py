@@ -37,7 +37,7 @@ from tests.integration.raw_client import (
     frame,
     method,
 )
-from vouchmq.server.edge.sizes import parse_amount
+from vouchmq.server.settings.sizes import parse_amount
 
 MIB: Final = 1024 * 1024
 # What may come beside what the watermark bounds.

@@ -25,7 +25,7 @@ from tests.integration.moving import blocking
 from tests.integration.raw_client import RawClient, content, method
 from tests.integration.start_up import assert_one_clear_line, serve
 from tests.waiting import LIMIT_S
-from vouchmq.server.edge.settings import Settings
+from vouchmq.server.settings.settings import Settings
 
 READY_LIMIT_S = 5.0
 EXIT_LIMIT_S = 5.0

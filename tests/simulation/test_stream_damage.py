@@ -24,7 +24,7 @@ from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.store.journals import corrupt, segments_on
 from vouchmq.server.broker.streams.stream import Stream
-from vouchmq.server.edge.settings import Settings
+from vouchmq.server.settings.settings import Settings
 from vouchmq.store.errors import ReadFailed, UnsupportedFormat
 
 SEEDS_AT_ONCE = 5

@@ -25,9 +25,9 @@ from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
-from vouchmq.server.edge.settings import Settings
 from vouchmq.server.runtime.journal_writer import DISK_FULL
 from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
+from vouchmq.server.settings.settings import Settings
 from vouchmq.store.errors import WriteFailed
 from vouchmq.store.sync.worker import Completion, SyncInline
 

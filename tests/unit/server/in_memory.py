@@ -17,9 +17,9 @@ from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
-from vouchmq.server.edge.accounts import UserAccount
-from vouchmq.server.edge.settings import Settings
 from vouchmq.server.runtime.runtime import Host, report_bug, start_broker
+from vouchmq.server.settings.accounts import UserAccount
+from vouchmq.server.settings.settings import Settings
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.sync.worker import SyncInline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.in_memory import SETTINGS, World
-from vouchmq.server.edge.settings import Settings
+from vouchmq.server.settings.settings import Settings
 
 
 class DiskWorld(World):

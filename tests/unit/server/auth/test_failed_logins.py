@@ -7,7 +7,7 @@ import pytest
 from vouchmq.server.auth import failed_logins
 from vouchmq.server.auth.failed_logins import FailedLogins, network_of
 from vouchmq.server.auth.users import Authenticator, LoginError, UncheckedLogin
-from vouchmq.server.edge.accounts import UserAccount
+from vouchmq.server.settings.accounts import UserAccount
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 

@@ -12,8 +12,8 @@ import pytest
 from vouchmq.protocol.errors import AccessRefused
 from vouchmq.server.auth import users
 from vouchmq.server.auth.users import Authenticator, LoginError, User
-from vouchmq.server.edge.accounts import TopicAccount, UserAccount
-from vouchmq.server.edge.errors import SettingsError
+from vouchmq.server.errors import SettingsError
+from vouchmq.server.settings.accounts import TopicAccount, UserAccount
 
 SALT = bytes.fromhex("908DC60A")
 SHA256 = "rabbit_password_hashing_sha256"

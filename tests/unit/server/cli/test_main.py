@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 from vouchmq.server.cli import main as program
-from vouchmq.server.edge import alarm_limits
-from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.settings import Settings, flag_name, scalar_fields
+from vouchmq.server.errors import StartupError
+from vouchmq.server.settings import alarm_limits
+from vouchmq.server.settings.settings import Settings, flag_name, scalar_fields
 from vouchmq.server.version import VERSION
 
 

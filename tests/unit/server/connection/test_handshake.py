@@ -41,7 +41,7 @@ from vouchmq.server.connection.handshake import (
     header_mistake,
     judge_header,
 )
-from vouchmq.server.edge.accounts import UserAccount
+from vouchmq.server.settings.accounts import UserAccount
 
 NOTIFIABLE: Table = {"capabilities": Field("F", {"authentication_failure_close": boolean(True)})}
 OFFER = Offer(node="n@h", product="VouchMQ", version="1.2", platform="Python 3")

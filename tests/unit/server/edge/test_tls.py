@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tools.certificates import openssl
-from vouchmq.server.edge.errors import SettingsError
-from vouchmq.server.edge.settings import Settings
 from vouchmq.server.edge.tls import distinguished_name, server_context, user_name
+from vouchmq.server.errors import SettingsError
+from vouchmq.server.settings.settings import Settings
 
 
 @pytest.fixture(scope="module")

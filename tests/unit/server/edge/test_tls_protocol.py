@@ -21,9 +21,9 @@ from vouchmq.server.edge.listener import (
     Listener,
     SocketProtocol,
 )
-from vouchmq.server.edge.settings import Settings
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import HANDSHAKE_S, TlsListener, TlsProtocol
+from vouchmq.server.settings.settings import Settings
 
 
 class Wire:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.files import LedgerFiles, OpenFile
 from vouchmq.server.ledger.ledger import Before
 from vouchmq.store.sync.worker import SyncInline

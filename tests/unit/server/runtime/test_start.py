@@ -14,7 +14,7 @@ from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.server.in_memory import SETTINGS, WALL_MS, World
 from tests.unit.store.journals import seal, segments_on
 from vouchmq.server.broker.data_directory import KEPT_STARTS
-from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.errors import StartupError
 from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.store.recovery.recover import RecoveryReport
 from vouchmq.store.sync.worker import SyncInline

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.server.edge.settings import default_of
+from vouchmq.server.settings.settings import default_of
 
 if TYPE_CHECKING:
-    from vouchmq.server.edge.settings import Settings
+    from vouchmq.server.settings.settings import Settings
 
 # Who listens on every address is found on this machine.
 HERE: Final = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}  # noqa: S104

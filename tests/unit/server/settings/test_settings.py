@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vouchmq.server.edge.errors import SettingsError
-from vouchmq.server.edge.settings import (
+from vouchmq.server.errors import SettingsError
+from vouchmq.server.settings.settings import (
     Settings,
     default_of,
     doc_of,
@@ -18,7 +18,7 @@ from vouchmq.server.edge.settings import (
     show,
     type_of,
 )
-from vouchmq.server.edge.sizes import parse_amount
+from vouchmq.server.settings.sizes import parse_amount
 
 
 def write(directory: Path, text: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 import msgspec
 from msgspec import inspect
 
-from vouchmq.server.edge.errors import StartupError
+from vouchmq.server.errors import StartupError
 
 NAME_MAX_SIZE: Final = 255
 # More would hide the first.

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.validation import (
+from vouchmq.server.errors import StartupError
+from vouchmq.server.settings.validation import (
     Check,
     Faults,
     InvalidValueError,

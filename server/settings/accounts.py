@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vouchmq.server.edge.validation import Faults, Name, read_record, unknown_keys
+from vouchmq.server.settings.validation import Faults, Name, read_record, unknown_keys
 
 UNLIMITED: Final = -1
 T = TypeVar("T", bound=Struct)

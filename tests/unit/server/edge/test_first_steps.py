@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from vouchmq.server.cli.first_steps import first_steps
-from vouchmq.server.edge.accounts import UserAccount
 from vouchmq.server.edge.app import started_as
-from vouchmq.server.edge.settings import Settings
+from vouchmq.server.edge.first_steps import first_steps
+from vouchmq.server.settings.accounts import UserAccount
+from vouchmq.server.settings.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vouchmq.server.edge.sizes import parse_amount
+from vouchmq.server.settings.sizes import parse_amount
 
 GIB = 1024**3
 

@@ -4,7 +4,7 @@ A setting is a field of `Settings` with its type, default, range and meaning. Th
 operators see are derived: `max_message_size_bytes` is `VOUCHMQ_MAX_MESSAGE_SIZE_BYTES` in the
 environment, `--max-message-size-bytes` as a flag and `max_message_size_bytes` in the file, where a
 table may stand for the first words of a name (`[compat] product` is `compat_product`).
-Users and virtual hosts are tables of the file (`server/edge/accounts.py`).
+Users and virtual hosts are tables of the file (`server/settings/accounts.py`).
 
 Defaults < file < environment < flags. The variables RABBITMQ_DEFAULT_USER, _PASS and _VHOST, which
 people set for RabbitMQ's image, count between file and VOUCHMQ_*.
@@ -33,16 +33,17 @@ from typing import (
 
 from msgspec import Meta
 
-from vouchmq.server.edge.accounts import (
+from vouchmq.server.errors import SettingsError
+from vouchmq.server.ledger.text import file_name_part
+from vouchmq.server.settings.accounts import (
     UserAccount,
     VHostAccount,
     read_users,
     read_vhosts,
     require_known_vhosts,
 )
-from vouchmq.server.edge.errors import SettingsError
-from vouchmq.server.edge.sizes import EXPECTED, Amount, amount_text, parse_amount
-from vouchmq.server.edge.validation import (
+from vouchmq.server.settings.sizes import EXPECTED, Amount, amount_text, parse_amount
+from vouchmq.server.settings.validation import (
     Check,
     Faults,
     InvalidValueError,
@@ -53,7 +54,6 @@ from vouchmq.server.edge.validation import (
     option,
     plain_type,
 )
-from vouchmq.server.ledger.text import file_name_part
 
 if TYPE_CHECKING:
     from dataclasses import Field

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vouchmq.server.edge.errors import StartupError
-from vouchmq.server.edge.sizes import parse_amount
+from vouchmq.server.errors import StartupError
+from vouchmq.server.settings.sizes import parse_amount
 
 if TYPE_CHECKING:
-    from vouchmq.server.edge.settings import Settings
+    from vouchmq.server.settings.settings import Settings
 
 
 def require_memory(settings: Settings, total_octets: int) -> None:

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tests.unit.server.cli.terminals import Terminal
-from vouchmq.server.cli.progress import RecoveryProgress
+from vouchmq.server.edge.progress import RecoveryProgress
 
 
 @pytest.mark.parametrize(
