@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.pipeline.worlds import World, write_files
-from vouchmq.spark.audit import events, lines
-from vouchmq.spark.audit.facts import LINE_BITS, Broker, Epoch, Facts, merged
-from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.ledger import events, lines
+from vouchmq.spark.ledger.facts import LINE_BITS, Broker, Epoch, Facts, merged
+from vouchmq.spark.ledger.lines import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,8 +23,8 @@ from tests.ledger_reader import seal_faults
 from tests.pipeline.audit_reference import Reference
 from tests.pipeline.worlds import Event, Order, World, damage, write_files, write_sealed
 from vouchmq.spark.audit import audit, incremental, summary_text
-from vouchmq.spark.audit.lines import LedgerError
 from vouchmq.spark.audit.result import Job, Result
+from vouchmq.spark.ledger.lines import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

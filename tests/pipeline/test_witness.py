@@ -12,8 +12,8 @@ import pytest
 
 from tests.pipeline.witness_reference import Line, judge
 from vouchmq.kit.witness import Witness
-from vouchmq.spark.audit import events as ledger_events
-from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.ledger import events as ledger_events
+from vouchmq.spark.ledger.lines import LedgerError
 from vouchmq.spark.witness import witness
 
 if TYPE_CHECKING:

@@ -260,7 +260,7 @@ def _patiently_drain(url: str, directory: Path, queues: Sequence[str]) -> Left:
 
 def judge(directory: Path, out: Path, ledger: Path | None) -> dict[str, Any]:
     """What the witnesses say, as plain data."""
-    from vouchmq.spark.audit import lines
+    from vouchmq.spark.ledger import lines
     from vouchmq.spark.session import session
     from vouchmq.spark.witness import witness
 

@@ -1,7 +1,11 @@
-"""AMQP 0-9-1 for Spark: `format("amqp")` to read and to write; the schema of ledgers."""
+"""AMQP 0-9-1 for Spark: `format("amqp")` to read and to write; the schema of ledgers.
 
-from vouchmq.spark.audit.events import schema as ledger_schema
+May import the kit and `protocol/`, nothing of the broker. Start with `data_source.py`, which Spark
+calls; `source/` reads, `sink/` writes, the other folders are programs that work on tables.
+"""
+
 from vouchmq.spark.command_line import reason_of
+from vouchmq.spark.ledger.events import schema as ledger_schema
 from vouchmq.spark.progress import SourceProgress, progress
 from vouchmq.spark.registration import register
 

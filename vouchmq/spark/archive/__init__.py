@@ -1,4 +1,4 @@
 """`vouchmq archive`: queues and streams to tables of Parquet files.
 
-Start with `archive.py`.
+May import `source/`, by whose data source it reads, and the kit. Start with `archive.py`.
 """

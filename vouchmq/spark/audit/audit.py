@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.spark.audit import findings, line_tables, lines, seals, summary_text, tables, verdicts
-from vouchmq.spark.audit.collect import Batch, file_of, gather
-from vouchmq.spark.audit.facts import Facts
-from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.audit import findings, line_tables, summary_text, tables, verdicts
 from vouchmq.spark.audit.result import Job, Result
-from vouchmq.spark.audit.seals import Look, Seals
 from vouchmq.spark.audit.step import Folded, State, facts_before, fold
+from vouchmq.spark.ledger import lines, seals
+from vouchmq.spark.ledger.collect import Batch, file_of, gather
+from vouchmq.spark.ledger.facts import Facts
+from vouchmq.spark.ledger.lines import LedgerError
+from vouchmq.spark.ledger.seals import Look, Seals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.spark.audit import audit, input, lines, summary_text, tables, verdicts
+from vouchmq.spark.audit import audit, input, summary_text, tables, verdicts
 from vouchmq.spark.audit.result import INTERNAL, POISON_DELIVERIES, Job
 from vouchmq.spark.command_line import (
     EXIT_UNUSABLE,
@@ -29,6 +29,7 @@ from vouchmq.spark.command_line import (
     whole,
 )
 from vouchmq.spark.java import JavaError
+from vouchmq.spark.ledger import lines
 from vouchmq.spark.witness import witness
 
 if TYPE_CHECKING:

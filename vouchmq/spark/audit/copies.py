@@ -13,7 +13,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.spark.audit.events import BEGINNINGS
+from vouchmq.spark.ledger.events import BEGINNINGS
+from vouchmq.spark.ledger.lines import sql_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -300,8 +301,3 @@ def confirmed_ranges(lines: DataFrame, claims: DataFrame | None) -> DataFrame:
         *("bk", "o", "c", "h", "line", "t", "wm", "ok", "claimed"),
         *("span[0] AS f0", "span[1] AS f1"),
     )
-
-
-def sql_text(text: str) -> str:
-    """A text as a literal of SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

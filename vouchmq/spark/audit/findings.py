@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.audit import copies as c
 from vouchmq.spark.audit.copies import matched
-from vouchmq.spark.audit.facts import LINE_BITS, Facts
+from vouchmq.spark.ledger.facts import LINE_BITS, Facts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from vouchmq.spark.audit.seals import Seals
+    from vouchmq.spark.ledger.seals import Seals
 
 COLUMNS: Final = ("bk", "qid", "lsn", "kind", "t", "line", "detail")
 SCHEMA: Final = "bk int, qid bigint, lsn bigint, kind string, t bigint, line bigint, detail string"

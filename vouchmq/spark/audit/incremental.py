@@ -19,15 +19,16 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.spark.audit import audit, lines, seals
+from vouchmq.spark.audit import audit
 from vouchmq.spark.audit import copies as c
 from vouchmq.spark.audit.audit import Parts, TableCache, apart, write_json
-from vouchmq.spark.audit.collect import Batch, gather
-from vouchmq.spark.audit.facts import Facts
-from vouchmq.spark.audit.lines import LedgerError
 from vouchmq.spark.audit.result import Job, Result
-from vouchmq.spark.audit.seals import Look
 from vouchmq.spark.audit.step import Folded, State, facts_before, fold
+from vouchmq.spark.ledger import lines, seals
+from vouchmq.spark.ledger.collect import Batch, gather
+from vouchmq.spark.ledger.facts import Facts
+from vouchmq.spark.ledger.lines import LedgerError
+from vouchmq.spark.ledger.seals import Look
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

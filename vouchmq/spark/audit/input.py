@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from vouchmq.spark.audit import lines, verdicts
+from vouchmq.spark.audit import verdicts
 from vouchmq.spark.audit.result import INTERNAL
 from vouchmq.spark.command_line import UsageError
+from vouchmq.spark.ledger import lines
 from vouchmq.spark.witness import witness
 
 LATE_S: Final = 60.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.spark.audit.facts import LINE_BITS, Facts
 from vouchmq.spark.audit.tables import Scope, brokers
 from vouchmq.spark.audit.unacked import CONSUMER, HOUR_US
+from vouchmq.spark.ledger.facts import LINE_BITS, Facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

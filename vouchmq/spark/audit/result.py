@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from vouchmq.spark.audit import tables
-from vouchmq.spark.audit.facts import Facts
-from vouchmq.spark.audit.seals import Seals
+from vouchmq.spark.ledger.facts import Facts
+from vouchmq.spark.ledger.seals import Seals
 
 INTERNAL: Final = "_audit"
 """Below the output directory: what the audit itself keeps; Spark passes over it."""

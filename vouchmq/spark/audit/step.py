@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.audit import copies as c
 from vouchmq.spark.audit import findings, unacked
-from vouchmq.spark.audit.collect import Batch, union
-from vouchmq.spark.audit.facts import LINE_BITS, Facts
+from vouchmq.spark.ledger.collect import Batch, union
+from vouchmq.spark.ledger.facts import LINE_BITS, Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

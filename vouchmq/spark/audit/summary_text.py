@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.spark.audit import verdicts
-from vouchmq.spark.audit.facts import LINE_BITS, Facts
+from vouchmq.spark.ledger.facts import LINE_BITS, Facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from vouchmq.spark.audit.result import Result
-    from vouchmq.spark.audit.seals import Seals
     from vouchmq.spark.audit.tables import Scope
+    from vouchmq.spark.ledger.seals import Seals
 
 SEALS_MOST: Final = 5
 SHOWN_LINES: Final = 25

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.audit import copies as c
 from vouchmq.spark.audit import verdicts
-from vouchmq.spark.audit.copies import sql_text
-from vouchmq.spark.audit.facts import LAST_LINE, LINE_BITS, Facts
+from vouchmq.spark.ledger.facts import LAST_LINE, LINE_BITS, Facts
+from vouchmq.spark.ledger.lines import sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

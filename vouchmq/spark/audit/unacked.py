@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.audit import copies as c
-from vouchmq.spark.audit.facts import LINE_BITS
+from vouchmq.spark.ledger.facts import LINE_BITS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.audit import copies as c
-from vouchmq.spark.audit.facts import LINE_BITS, Broker, Facts
+from vouchmq.spark.ledger.facts import LINE_BITS, Broker, Facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
 """`vouchmq replay`: tables of Parquet files back to an exchange.
 
-Start with `replay.py`.
+May import `archive/`, whose tables it reads, `sink/` and the kit. Start with `replay.py`.
 """

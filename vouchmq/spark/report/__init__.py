@@ -1,4 +1,5 @@
 """The audit's tables as one HTML page.
 
-Start with `report.py`.
+May import `audit/` for the names of verdicts, matplotlib and Jinja2; not Spark. Start with
+`report.py`.
 """

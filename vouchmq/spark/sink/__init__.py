@@ -1,4 +1,4 @@
 """Writing: a row is done when the broker has confirmed its message.
 
-Start with `sink.py`.
+May import `protocol/` and the kit. Start with `sink.py`.
 """

@@ -1,4 +1,4 @@
 """Judges what clients saw, with or without a broker's ledger.
 
-Start with `witness.py`.
+May import `ledger/`, not `audit/`, which has the command. Start with `witness.py`.
 """

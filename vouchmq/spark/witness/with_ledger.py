@@ -20,7 +20,7 @@ def differences(messages: DataFrame, ledger_lines: DataFrame) -> DataFrame:
 
     Args:
         messages: judged, as `vouchmq.spark.witness.witness` makes them
-        ledger_lines: as `vouchmq.spark.audit.lines.read` makes them
+        ledger_lines: as `vouchmq.spark.ledger.lines.read` makes them
     """
     lines = ledger_lines.where("NOT broken").cache()
     published = publishes(lines)

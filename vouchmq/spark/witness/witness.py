@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.ledger.lines import LedgerError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -159,7 +159,7 @@ def run(
         spark: any session
         directories: of witnesses
         out: tables `messages`, `findings`, `witnesses` go here
-        ledger_lines: of the broker, as `vouchmq.spark.audit.lines.read` makes them, with `detail =
+        ledger_lines: of the broker, as `vouchmq.spark.ledger.lines.read` makes them, with `detail =
             messages`; None: there are none
 
     Raises:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from vouchmq.spark.audit import cli, input, summary_text
-from vouchmq.spark.audit.facts import Facts
 from vouchmq.spark.audit.result import INTERNAL, Job, Result
-from vouchmq.spark.audit.seals import Seals
 from vouchmq.spark.audit.tables import Scope
 from vouchmq.spark.command_line import UsageError
+from vouchmq.spark.ledger.facts import Facts
+from vouchmq.spark.ledger.seals import Seals
 
 LEDGER = "one-00000001-00000001.jsonl"
 

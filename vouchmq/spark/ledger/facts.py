@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.ledger.lines import LedgerError
 
 LINE_BITS: Final = 38
 """A line's place in the life of its broker is `epoch << 38 | number`."""

@@ -9,8 +9,8 @@ import pytest
 
 from tests.ledger_reader import seal_faults
 from vouchmq.server.ledger.files import LedgerFiles
-from vouchmq.spark.audit import seals
-from vouchmq.spark.audit.seals import CLOCK, TAMPERED, Look, Seals
+from vouchmq.spark.ledger import seals
+from vouchmq.spark.ledger.seals import CLOCK, TAMPERED, Look, Seals
 
 
 def line(epoch: int, number: int, t: int = 0, kind: str = "x") -> bytes:

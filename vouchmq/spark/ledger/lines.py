@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.spark.audit import events
+from vouchmq.spark.ledger import events
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -217,3 +217,8 @@ def check_gzip(paths: Iterable[Path]) -> None:
                         pass
             except (OSError, EOFError) as error:
                 raise LedgerError(f"{path} is damaged: {error}") from error
+
+
+def sql_text(text: str) -> str:
+    """A text as a literal of SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -20,7 +20,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from vouchmq.spark.audit import events
+from vouchmq.spark.ledger import events
 
 SEAL: Final = re.compile(rb'(?:,"prev_seal":"([0-9a-f]*)")?,"seal":"([0-9a-f]{64})"\}\n')
 HEAD: Final = re.compile(rb'^\{"b":"([^"]*)","o":(\d+),"n":(\d+),"t":(\d+),', re.MULTILINE)

@@ -14,10 +14,9 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from vouchmq.spark.audit import events
-from vouchmq.spark.audit.copies import sql_text
-from vouchmq.spark.audit.facts import LINE_BITS, Broker, Epoch, Facts, merged
-from vouchmq.spark.audit.lines import LedgerError
+from vouchmq.spark.ledger import events
+from vouchmq.spark.ledger.facts import LINE_BITS, Broker, Epoch, Facts, merged
+from vouchmq.spark.ledger.lines import LedgerError, sql_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
