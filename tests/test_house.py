@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -530,6 +531,39 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
     return next((found for module in sorted(graph) if (found := walk(module, []))), [])
 
 
+# Folders of `server/` of which each imports the other, types included. A pair may be removed, none
+# may be added.
+MUTUAL: Final = frozenset(
+    {
+        *(("channel", "connection"), ("channel", "ledger"), ("channel", "runtime")),
+        *(("connection", "ledger"), ("connection", "runtime"), ("ledger", "runtime")),
+    }
+)
+
+
+def mutual(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
+    """Pairs of which each has an arrow to the other, by name."""
+    return {
+        (one, other)
+        for one, others in graph.items()
+        for other in others
+        if one < other and one in graph.get(other, ())
+    }
+
+
+def test_folders_of_the_server_need_each_other_in_no_more_pairs() -> None:
+    graph: dict[str, set[str]] = {}
+    for one in sources("server"):
+        if len(one.path.parts) > 2:
+            graph.setdefault(one.path.parts[1], set()).update(
+                each.module.split(".")[2]
+                for each in one.facts.imports
+                if each.module.startswith("vouchmq.server.")
+            )
+    assert mutual(graph) == MUTUAL
+    assert mutual({"edge": {"cli"}, "cli": {"edge", "auth"}, "auth": set()}) == {("cli", "edge")}
+
+
 def waits_for_its_callback(one: Source) -> list[str]:
     lines = enumerate(one.text.splitlines(), 1)
     return [f"line {number}" for number, line in lines if LATE_BOUND.match(line)]
@@ -569,6 +603,32 @@ def is_too_long(one: Source) -> list[str]:
 
 def test_a_module_fits_in_a_head() -> None:
     assert offenders(is_too_long, sources(*PRODUCT)) == []
+
+
+# Modules in a folder of the product, `__init__.py` aside; these have more, and may only get fewer.
+FOLDER_MODULES: Final = 15
+LARGE_FOLDERS: Final[dict[str, int]] = {"server/channel": 16, "vouchmq/spark/source": 17}
+
+
+def test_a_folder_has_about_fifteen_modules() -> None:
+    counts = Counter(
+        str(one.path.parent) for one in sources(*PRODUCT) if one.path.name != "__init__.py"
+    )
+    assert counts["store/journal"] > 5
+    assert {each: n for each, n in counts.items() if n > FOLDER_MODULES} == LARGE_FOLDERS
+
+
+def introduces_nothing(one: Source) -> list[str]:
+    """A folder says in its `__init__.py` what it may import and where one starts to read."""
+    # The package itself is only the place where the folders of the top level come together.
+    if one.path.name != "__init__.py" or str(one.path.parent) in ("vouchmq", "tools"):
+        return []
+    text = " ".join((ast.get_docstring(ast.parse(one.text)) or "").split())
+    return [words for words in ("May import", "Start with") if words not in text]
+
+
+def test_a_folder_says_where_to_start() -> None:
+    assert offenders(introduces_nothing, sources(*PRODUCT)) == []
 
 
 def has_long_functions(one: Source) -> list[str]:
@@ -760,6 +820,11 @@ PLANTED: Final[dict[Rule, tuple[str, str, str]]] = {
         "from tests.unit.store.disks import disk",
     ),
     is_too_long: ("store/a.py", "1\n" * (MODULE_LINES + 1), "1\n" * MODULE_LINES),
+    introduces_nothing: (
+        "store/__init__.py",
+        "'''Segments. Start with `a.py`.'''",
+        "'''Segments. May import all. Start with `a.py`.'''",
+    ),
     has_long_functions: (
         "store/a.py",
         "class A:\n def f():\n" + "  1\n" * FUNCTION_LINES,

@@ -1,4 +1,5 @@
 """Users, permissions, limits on connections and on failed logins.
 
-Start with `users.py`.
+May import `protocol/`, the patterns of `broker/` and the users of `settings/`. Start with
+`users.py`.
 """

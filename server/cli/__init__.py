@@ -1,4 +1,5 @@
 """The command line: `vouchmq serve`, `ping`, `store`, `ledger`, `definitions`, and more.
 
-Start with `main.py`.
+May import the server and `store/`; a command imports what it needs when it is run. Start with
+`main.py`.
 """

@@ -1,4 +1,5 @@
 """One AMQP connection: handshake, channel table, heartbeats, what is read and what is sent.
 
-Sockets are behind `wire.py`. Start with `connection.py`.
+May import `channel/`, `auth/` and `protocol/`; sockets are behind `wire.py`. Start with
+`connection.py`.
 """

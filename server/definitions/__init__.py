@@ -1,4 +1,5 @@
 """Definitions files as RabbitMQ exports them: read, check, apply, export.
 
-Start with `importer.py`.
+May import `broker/`, `auth/`, `settings/` for checks of values, and msgspec. Start with
+`importer.py`.
 """

@@ -1,4 +1,5 @@
 """The ledger: every message's life as lines of JSON, for `vouchmq audit`.
 
-Start with `ledger.py`; `recorder.py` is what queues and consumers call.
+May import queues, channels and connections, on which it reports; only `files.py` touches the
+operating system. Start with `ledger.py`; `recorder.py` is what queues and consumers call.
 """

@@ -1,4 +1,4 @@
 """Gets disk space back: copies what is alive out of old segments and retires them.
 
-Start with `compactor.py`; `victim.py` picks the segment.
+May import `store/` alone. Start with `compactor.py`; `victim.py` picks the segment.
 """

@@ -1,4 +1,4 @@
 """Reads messages back from the log by LSN, for paging, streams and inspection.
 
-Start with `reader.py`.
+May import `store/` alone. Start with `reader.py`.
 """

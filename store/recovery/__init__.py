@@ -1,4 +1,5 @@
 """What a start reads: summaries, the newest segments, a torn tail, damage.
 
-Start with `recover.py`; it decides nothing about AMQP and gives back a `Recovered`.
+May import `store/` alone; decides nothing about AMQP. Start with `recover.py`, which gives back a
+`Recovered`.
 """

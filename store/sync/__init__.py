@@ -1,4 +1,5 @@
 """fsync in batches: one sync at a time, in a helper process, and the watermark it reports.
 
-Start with `group_commit.py`.
+May import `store/` and, in `worker.py` and `helper.py`, the operating system. Start with
+`group_commit.py`.
 """

@@ -1,4 +1,8 @@
-"""The client kit: JMS's acknowledgement modes and redelivery policies over AMQP 0-9-1."""
+"""The client kit: JMS's acknowledgement modes and redelivery policies over AMQP 0-9-1.
+
+May import aio-pika, nothing of the broker. Start with `connection.py`;
+`modes.py` has the acknowledgement modes, `redelivery.py` the policies.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,5 @@
 """Exchanges, their bindings, and a router for each type.
 
-An exchange type is one file with `validate`, `add`, `remove` and `match`. Start with `routes.py`.
+May import `queues/` and `features/` for what messages are routed to. An exchange type is one file
+with `validate`, `add`, `remove` and `match`. Start with `routes.py`.
 """

@@ -1,4 +1,4 @@
 """Keeps queued messages within memory: what waits behind is left to the disk.
 
-Start with `pager.py`.
+May import `protocol/` and `store/`, and of the broker only messages. Start with `pager.py`.
 """

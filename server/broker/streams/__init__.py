@@ -1,4 +1,5 @@
 """Streams: queues from which consuming removes nothing.
 
-Start with `stream.py`; `index.py` knows where messages are.
+May import `queues/api.py`, `features/` and `paging/`. Start with `stream.py`; `index.py` knows
+where messages are.
 """

@@ -1,4 +1,8 @@
-"""The blocking bulk client: runs of messages as columns, without aio-pika."""
+"""The blocking bulk client: runs of messages as columns, without aio-pika.
+
+May import `protocol/` and pamqp. Start with `connection.py`, which has the socket; `channel.py` is
+what users call, `publish_run.py` and `frames.py` pack and parse runs.
+"""
 
 from vouchmq.kit.bulk.channel import BulkChannel, QueueState
 from vouchmq.kit.bulk.confirms import PublishWatch
