@@ -3,11 +3,13 @@
     python -m bench.micro.fill [--data-dir DIR] [--rounds N]
 
 A block of 3,000 bytes is appended and synced again and again, in files of either kind in turn,
-with nothing beside it and while the helper process prepares more files of that kind. What is
-measured depends on the file system and the disk below it.
+with nothing beside it and while the helper process prepares more files of that kind. Then files
+are filled by calls of several sizes, and what a write of such a block costs the writer is measured
+in each of them in turn. What is measured depends on the file system and the disk below it.
 """
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -23,6 +25,10 @@ BLOCK = b"x" * 3000
 SYNCS = 1000
 SPARE = "prepared"
 LIMIT_S = 60.0
+# What one call fills; 0: nothing is filled. The page cache keeps it in units of up to that size.
+CALL_SIZES = (0, 64 * 1024, 256 * 1024, 1024 * 1024)
+CALLS_BYTES = 16 * 1024 * 1024
+WRITES = 300
 
 
 class Cost(NamedTuple):
@@ -98,6 +104,33 @@ def play(disk: FileDisk, worker: HelperProcess, rounds: int) -> None:
             print(f"  sync, {what}: p50 {p50:.0f} us, p99 {p99:.0f} us, CPU {cpu:.0f} us")
 
 
+def filled_by(path: Path, call_bytes: int) -> int:
+    """The descriptor of a new file that was filled by calls of this size."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    os.posix_fallocate(descriptor, 0, CALLS_BYTES)
+    for offset in range(0, CALLS_BYTES, call_bytes) if call_bytes else ():
+        os.pwrite(descriptor, bytes(call_bytes), offset)
+    os.fsync(descriptor)
+    return descriptor
+
+
+def play_writes(directory: Path) -> None:
+    """What a write into the page cache costs, by how the file was filled; a sync follows each."""
+    files = {size: filled_by(directory / f"calls-{size}", size) for size in CALL_SIZES}
+    took: dict[int, list[float]] = {size: [] for size in CALL_SIZES}
+    for number in range(WRITES):
+        for size, descriptor in files.items():
+            began = time.thread_time_ns()
+            os.pwrite(descriptor, BLOCK, number * len(BLOCK))
+            took[size].append((time.thread_time_ns() - began) / 1000)
+            os.fdatasync(descriptor)
+    for size, descriptor in files.items():
+        os.close(descriptor)
+        how = f"filled by calls of {size >> 10} KiB" if size else "reserved"
+        p25, p50 = percentile(took[size], 0.25), percentile(took[size], 0.5)
+        print(f"{how}: CPU of a write p25 {p25:.0f} us, p50 {p50:.0f} us")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.micro.fill")
     parser.add_argument("--data-dir", type=Path, help="where to work; default: a temporary one")
@@ -108,6 +141,7 @@ def main() -> None:
         disk = FileDisk(directory)
         try:
             play(disk, worker, chosen.rounds)
+            play_writes(disk.path)
         finally:
             worker.close()
             disk.close()

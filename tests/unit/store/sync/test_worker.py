@@ -166,6 +166,25 @@ def test_a_spare_has_its_zeros_on_disk_before_it_has_its_name(
     worker.close()
 
 
+def test_a_block_in_a_filled_file_dirties_little_of_it(disk: FileDisk, tmp_path: Path) -> None:
+    """What the kernel counts as written when one page is: a whole unit of its page cache."""
+
+    def written_bytes() -> int:
+        told = Path("/proc/self/io").read_text("ascii").splitlines()
+        return int(dict(line.split(": ") for line in told)["write_bytes"])
+
+    worker = HelperProcess()
+    worker.prepare(disk, "spare", 4 << 20)
+    wait_until((tmp_path / "spare").exists, "it never comes")
+    worker.close()
+    file = disk.open("spare")
+    before = written_bytes()
+    for megabyte in range(4):
+        file.write([b"block"], megabyte << 20)
+    assert written_bytes() - before <= 4 * 64 * 1024
+    file.close()
+
+
 def test_syncs_do_not_wait_for_a_file_that_is_filled(disk: FileDisk, tmp_path: Path) -> None:
     worker = HelperProcess()
     worker.prepare(disk, "spare", 64 << 20)
