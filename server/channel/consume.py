@@ -183,7 +183,7 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     """basic.get (CONS-50, CONS-51)."""
     no_ack = bool(method.no_ack)
     queue = wanted_queue(channel, method.queue)
-    if queue.features.type == QUORUM and queue.features.single_active:
+    if queue.features.type == QUORUM and queue.features.is_set("single-active-consumer"):
         raise ResourceLocked(
             f"cannot obtain access to locked {queue.spec.text}. basic.get operations are not "
             "supported by quorum queues with single active consumer"

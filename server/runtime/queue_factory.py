@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from vouchmq.server.broker.delays import DelayQueue, held_for
-from vouchmq.server.broker.features.dedup import KeyWindow, window_of
-from vouchmq.server.broker.features.effective import features_of, keys_of
+from vouchmq.server.broker.features.dedup import KeyWindow, keys_of, window_of
+from vouchmq.server.broker.features.effective import features_of
 from vouchmq.server.broker.features.options import STREAM
 from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.streams.stream import Stream

@@ -97,7 +97,7 @@ class Stage:
             self.acked.add(body)
             self.client.method(1, commands.Basic.Ack(tag))
         else:
-            exchange = self.world.vhost.queues["work"].features.dead_letter_exchange
+            exchange = self.world.vhost.queues["work"].features.text("dead-letter-exchange")
             if outcome == "reject" and exchange is None:
                 self.acked.add(body)
             self.client.method(1, commands.Basic.Reject(tag, requeue=outcome == "requeue"))

@@ -27,7 +27,7 @@ from vouchmq.server.broker.dead_letter.dead_letters import DeadLetters
 from vouchmq.server.broker.delays import delay_of, undelayed
 from vouchmq.server.broker.features.dedup import Dedup
 from vouchmq.server.broker.features.length import LengthLimit
-from vouchmq.server.broker.features.redelivery import Redelivery
+from vouchmq.server.broker.features.redelivery import Redelivery, rules_of
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 
 if TYPE_CHECKING:
@@ -409,10 +409,11 @@ class Books:
     def _targets(self, queue: Queue, copy: Copy, message: Message) -> set[str]:
         """Where a dead letter is to go, by the rules (DLX-06, DLX-20)."""
         features, vhost = queue.features, self._world.vhost
-        exchange = vhost.exchanges.get(features.dead_letter_exchange or "")
-        if features.dead_letter_exchange is None or exchange is None:
+        named = features.text("dead-letter-exchange")
+        exchange = vhost.exchanges.get(named or "")
+        if named is None or exchange is None:
             return set()
-        key = features.dead_letter_routing_key
+        key = features.text("dead-letter-routing-key")
         if key is None:
             key = decode_shortstr(message[1], decode_shortstr(message[1], 0)[1])[0]
         headers = Properties(property_block(message[0])).headers or {}
@@ -433,10 +434,11 @@ class Books:
         elif reason is DeadLetterReason.REJECTED:
             is_true = (name, copy.number) in self.rejections
         elif reason is DeadLetterReason.DELIVERY_LIMIT:
-            limit = features.delivery_limit
+            limit = rules_of(features).limit
             is_true = limit is not None and copy.returns > limit >= 0
         elif reason is DeadLetterReason.MAXLEN:
-            most, most_octets = features.max_length, features.max_length_octets
+            most = features.number("max-length")
+            most_octets = features.number("max-length-bytes")
             # Others may be on their way out with it.
             octets = sum(each.octets for place, each in self.copies.items() if place[0] == name)
             is_true = (most is not None and classic(queue).held_count + 1 > most) or (
@@ -454,7 +456,7 @@ class Books:
 
     def deadline_ms(self, queue: Queue, copy: Copy) -> int | None:
         """TTL-01: the smaller of the two."""
-        times = [queue.features.message_ttl_ms, copy.expiration_ms]
+        times = [queue.features.number("message-ttl"), copy.expiration_ms]
         least = min((ttl_ms for ttl_ms in times if ttl_ms is not None), default=None)
         return None if least is None else copy.arrived_ms + least
 
@@ -540,7 +542,7 @@ class Books:
                 raise Violation(f"{copy.number} of {name} was handed out late: {when} (TTL-02)")
             if copy.not_before_ms > now_ms:
                 raise Violation(f"{copy.number} of {name} came back too early (REDELIVER-20)")
-            limit = queue.features.delivery_limit
+            limit = rules_of(queue.features).limit
             if limit is not None and 0 <= limit < copy.returns:
                 raise Violation(f"{copy.number} of {name} came back too often (REDELIVER-12)")
         seqs = [message[2] for message in batch]
@@ -678,11 +680,11 @@ def died(deaths: list[Death], queue: str, reason: str) -> list[Death]:
 
 def retry_ms(queue: Queue, count: int, *, is_counted: bool) -> int:
     """REDELIVER-20, REDELIVER-21: how long a message waits that has come back so often."""
-    features = queue.features
+    rules = rules_of(queue.features)
     kinds = {"all": True, "failed": is_counted, "returned": not is_counted}
-    if not features.retry_min_ms or not kinds.get(features.retry_type or "", False):
+    if not rules.min_ms or not kinds.get(rules.retried, False):
         return 0
     times = max(count, 1)
-    factor = features.retry_multiplier ** (times - 1) if features.retry_is_exponential else times
-    delay_ms = int(features.retry_min_ms * factor)
-    return delay_ms if features.retry_max_ms is None else min(delay_ms, features.retry_max_ms)
+    factor = rules.multiplier ** (times - 1) if rules.is_exponential else times
+    delay_ms = int(rules.min_ms * factor)
+    return delay_ms if rules.max_ms is None else min(delay_ms, rules.max_ms)

@@ -42,6 +42,7 @@ from tests.simulation.world import (
     ignore,
 )
 from vouchmq.server.auth.connection_limits import ConnectionLimits
+from vouchmq.server.broker.dead_letter.dead_letters import is_at_least_once
 from vouchmq.server.broker.delays import DelayQueue
 from vouchmq.server.broker.features.expiry import Expiry
 from vouchmq.server.broker.features.length import LengthLimit
@@ -335,12 +336,13 @@ class FeatureWorld(World):
         if limit is None or limit.rejects:
             return
         # What at-least-once keeps has been dropped, and cannot be dropped again.
-        kept = len(parked_of(queue)) if features.dead_letters_are_safe else 0
-        if features.max_length is not None and queue.held_count - kept > max(
-            features.max_length, len(parked_of(queue)) - kept
+        kept = len(parked_of(queue)) if is_at_least_once(features) else 0
+        most_count = features.number("max-length")
+        if most_count is not None and queue.held_count - kept > max(
+            most_count, len(parked_of(queue)) - kept
         ):
-            raise Violation(f"{name} has {queue.held_count}, more than {features.max_length}")
-        most = features.max_length_octets
+            raise Violation(f"{name} has {queue.held_count}, more than {most_count}")
+        most = features.number("max-length-bytes")
         if most is not None and queue.ready_count and queue.held_octets > most:
             raise Violation(f"{name} has {queue.held_octets} octets, more than {most}")
 

@@ -51,6 +51,12 @@ LOOK_MS: Final = 200
 _LSN: Final = Struct(">Q")
 _HEAD: Final = Struct(">BQ")
 _REASONS: Final = tuple(DeadLetterReason)
+AT_LEAST_ONCE: Final = "at-least-once"
+
+
+def is_at_least_once(features: Features) -> bool:
+    """Whether a dead letter stays until all its targets have it (DLX-09)."""
+    return features.text("dead-letter-strategy") == AT_LEAST_ONCE
 
 
 class DeadLetters(Feature):
@@ -95,10 +101,11 @@ class DeadLetters(Feature):
     ) -> Self:
         """See `Feature`."""
         now = now or cls.started(queue, context)
-        now.is_set = features.dead_letter_exchange is not None
-        now.exchange = features.dead_letter_exchange or ""
-        now.routing_key = features.dead_letter_routing_key
-        now._is_safe = features.dead_letters_are_safe
+        exchange = features.text("dead-letter-exchange")
+        now.is_set = exchange is not None
+        now.exchange = exchange or ""
+        now.routing_key = features.text("dead-letter-routing-key")
+        now._is_safe = is_at_least_once(features)
         now.pending = queue.feature(PendingDeadLetters)
         now.told = set()
         return now
@@ -276,14 +283,14 @@ class PendingDeadLetters(Feature):
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
         """See `Feature`: what is pending stays so as long as there is an exchange."""
-        if features.dead_letter_exchange is None:
+        if features.text("dead-letter-exchange") is None:
             if now is not None:
                 dropped = now.drop()
                 if queue.recorder is not None:
                     queue.recorder.dropped(dropped, "dropped")
                 queue.drop(dropped)
             return None
-        if now is None and features.dead_letters_are_safe:
+        if now is None and is_at_least_once(features):
             sender, interval_ms = context.dead_letter_sender, context.retry_interval_ms
             return cls(queue, sender, context.timers, interval_ms, context.log)
         return now

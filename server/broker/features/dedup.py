@@ -14,13 +14,21 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.contents import DEATH, HAS_HEADERS, notes_of, property_block, remembered
-from vouchmq.protocol.fields import Field, as_integer, encode_shortstr
+from vouchmq.protocol.fields import Field, Table, as_integer, as_text, encode_shortstr
 from vouchmq.protocol.properties import Properties, header_spot
 from vouchmq.protocol.runs import PROPERTIES_AT
 from vouchmq.protocol.text import encode_text
 from vouchmq.server.broker.dead_letter.dead_letters import DeadLetters
 from vouchmq.server.broker.features.feature import Feature
-from vouchmq.server.broker.features.options import MESSAGE_ID, X_CACHE_TTL
+from vouchmq.server.broker.features.options import (
+    MESSAGE_ID,
+    X_CACHE_PERSISTENCE,
+    X_CACHE_SIZE,
+    X_CACHE_TTL,
+    X_DEDUP_DEAD_LETTER,
+    X_DEDUPLICATION,
+    X_HEADER,
+)
 from vouchmq.server.broker.message import lsn_of
 from vouchmq.server.broker.queues.api import TAKES
 
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
 
-    from vouchmq.server.broker.features.effective import Features, Keys
+    from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.paging.paged_store import JournalClock
@@ -45,6 +53,39 @@ SWEEP_MS: Final = 1000
 KEYS: Final = b"d"
 _NOTE: Final = struct.Struct(">QQ")
 _LOW: Final = (1 << 64) - 1
+
+
+class Keys(NamedTuple):
+    """What a queue or exchange remembers of keys.
+
+    With neither `size` nor `ttl_ms` a key is known while its message is in the queue (DUP-04).
+    """
+
+    header: str = X_HEADER
+    size: int | None = None
+    ttl_ms: int | None = None
+    persists: bool = True
+    dead_letters_duplicates: bool = False
+
+    @property
+    def follows_messages(self) -> bool:
+        """True when a key goes with its message."""
+        return self.size is None and self.ttl_ms is None
+
+
+def keys_of(arguments: Table) -> Keys | None:
+    """What the arguments of a queue or an exchange ask for, None when they ask for nothing."""
+    asked = arguments.get(X_DEDUPLICATION)
+    if asked is None or asked.value is not True:
+        return None
+    dead_letters_duplicates = arguments.get(X_DEDUP_DEAD_LETTER)
+    return Keys(
+        as_text(arguments.get(X_HEADER)) or X_HEADER,
+        as_integer(arguments.get(X_CACHE_SIZE)),
+        as_integer(arguments.get(X_CACHE_TTL)),
+        as_text(arguments.get(X_CACHE_PERSISTENCE)) != "memory",
+        dead_letters_duplicates is not None and dead_letters_duplicates.value is True,
+    )
 
 
 class Key(NamedTuple):
@@ -327,8 +368,10 @@ class Dedup(Feature):
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
         """See `Feature`: keys stay what they are, as arguments do."""
-        if now is None and features.keys is not None:
-            return cls(queue, window_of(queue.spec, features.keys, context))
+        del features  # no policy holds these keys
+        keys = keys_of(queue.spec.arguments) if now is None else None
+        if keys is not None:
+            return cls(queue, window_of(queue.spec, keys, context))
         return now
 
     @property

@@ -84,10 +84,11 @@ class Expiry(Feature):
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
         """See `Feature`."""
-        if now is None and features.message_ttl_ms is None:
+        ttl_ms = features.number("message-ttl")
+        if now is None and ttl_ms is None:
             return None
         now = now or cls.started(queue, context)
-        now.ttl_ms = features.message_ttl_ms
+        now.ttl_ms = ttl_ms
         return now
 
     @classmethod
@@ -304,11 +305,12 @@ class QueueExpiry(Feature):
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
         """See `Feature`."""
-        if features.expires_ms is None:
+        expires_ms = features.number("expires")
+        if expires_ms is None:
             return None
         if now is None:
-            return cls(queue, context.timers, features.expires_ms, context.expire)
-        now.set(features.expires_ms)
+            return cls(queue, context.timers, expires_ms, context.expire)
+        now.set(expires_ms)
         return now
 
     def set(self, expires_ms: int) -> None:

@@ -70,9 +70,9 @@ class LengthLimit(Feature):
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
         """See `Feature`."""
-        if features.max_length_octets is not None:
+        if features.number("max-length-bytes") is not None:
             queue.count_octets()
-        if not features.is_limited:
+        elif features.number("max-length") is None:
             return None
         if now is None:
             return cls(queue, features, context.serve)
@@ -86,9 +86,9 @@ class LengthLimit(Feature):
 
     def set(self, features: Features) -> None:
         """Other limits from now on."""
-        self.max_length = features.max_length
-        self.max_octets = features.max_length_octets
-        self.overflow = features.overflow or DROP_HEAD
+        self.max_length = features.number("max-length")
+        self.max_octets = features.number("max-length-bytes")
+        self.overflow = features.text("overflow") or DROP_HEAD
         if features.type == "quorum" and self.overflow == REJECT_DEAD_LETTER:
             self.overflow = REJECT  # LEN-24
         # Whether publishers are refused instead of messages dropped.

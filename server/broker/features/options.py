@@ -3,7 +3,8 @@
 A row says of which type and range a value is, which queue types have the argument, which policies
 may hold the key, and what counts where argument, policy and operator policy meet. The checks of a
 declaration, its equivalence, the checks of policies, the values in effect (`effective.py`) and the
-tests of the documentation all read it. Whoever adds an option adds a row.
+tests of the documentation all read it. To add an option, add a row; the feature that it is for
+reads its value under the key of the row.
 
 Must not know what an option does.
 
@@ -209,9 +210,8 @@ def resolve(
     Spec: POLICY-05, POLICY-06, TTL-01, TTL-23, LEN-25, REDELIVER-10
     """
     row = _BY_NAME.get(key)
-    if row is None:
-        return argument_first(argument, policy, operator)
-    return row.rules_by_type.get(queue_type, row.rule)(argument, policy, operator)
+    rule = argument_first if row is None else row.rule_of(queue_type)
+    return rule(argument, policy, operator)
 
 
 def merged(
@@ -413,6 +413,7 @@ class Option(NamedTuple):
         is_for_operators: whether an operator policy may hold the key as well
         rule: what counts where argument, policy and operator policy meet
         rules_by_type: the queue types for which another rule holds
+        default: the value with which a queue is as without the option; None: there is none
         page: of the guide that tells what the option does, empty: it is accepted, without effect
     """
 
@@ -423,12 +424,17 @@ class Option(NamedTuple):
     is_for_operators: bool = False
     rule: Rule = argument_first
     rules_by_type: Mapping[str, Rule] = {}
+    default: Value | None = None
     page: str = ""
 
     @property
     def argument(self) -> str:
         """The name of the argument."""
         return f"x-{self.name}"
+
+    def rule_of(self, queue_type: str) -> Rule:
+        """What counts for a queue of this type."""
+        return self.rules_by_type.get(queue_type, self.rule)
 
 
 # Arguments in the order of RabbitMQ's own list as far as it has them, so that of several faults in
@@ -471,6 +477,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
         _NO_STREAM,
         "dead letter strategy",
+        default="at-most-once",
         page="dead-letters.md",
     ),
     Option(
@@ -500,6 +507,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "max-priority",
         _integer_within(0, MAX_PRIORITY, "max_value_exceeded"),
         (CLASSIC,),
+        default=0,
         page="priorities.md",
     ),
     Option(
@@ -525,7 +533,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "queue-mode value",
     ),
     Option("queue-version", _VERSION, _ALL, "queue version", is_for_operators=True),
-    Option("single-active-consumer", _BOOLEAN, _NO_STREAM, page="consumers.md"),
+    Option("single-active-consumer", _BOOLEAN, _NO_STREAM, default=False, page="consumers.md"),
     Option(
         "queue-type",
         _one_of(CLASSIC, QUORUM, STREAM, otherwise="\"unsupported queue type '{}'\""),
@@ -548,6 +556,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
         _NO_STREAM,
         "delayed retry type",
+        default="disabled",
         page="redelivery.md",
     ),
     Option("delayed-retry-min", _COUNT, _NO_STREAM, "delayed retry minimum", page="redelivery.md"),
@@ -557,6 +566,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _one_of("linear", "exponential", otherwise="invalid_delayed_retry_backoff"),
         _NO_STREAM,
         "delayed retry backoff",
+        default="linear",
         page="redelivery.md",
     ),
     Option(
@@ -566,17 +576,20 @@ OPTIONS: Final[tuple[Option, ...]] = (
         "delayed retry multiplier",
         page="redelivery.md",
     ),
-    Option("message-deduplication", _BOOLEAN, _NO_STREAM, page="deduplication.md"),
+    Option("message-deduplication", _BOOLEAN, _NO_STREAM, default=False, page="deduplication.md"),
     Option("cache-size", _POSITIVE, _NO_STREAM, page="deduplication.md"),
     Option("cache-ttl", _POSITIVE, _NO_STREAM, page="deduplication.md"),
     Option(
         "cache-persistence",
         _one_of("memory", "disk", otherwise="invalid_cache_persistence"),
         _NO_STREAM,
+        default="disk",
         page="deduplication.md",
     ),
     Option("deduplication-header", _TEXT, _NO_STREAM, page="deduplication.md"),
-    Option("deduplication-dead-letter", _BOOLEAN, _NO_STREAM, page="deduplication.md"),
+    Option(
+        "deduplication-dead-letter", _BOOLEAN, _NO_STREAM, default=False, page="deduplication.md"
+    ),
     Option(
         "max-age",
         _MAX_AGE_TEXT,
@@ -626,5 +639,8 @@ POLICY_KEYS: Final = {row.name: row for row in OPTIONS if row.policy_term}
 OPERATOR_POLICY_KEYS: Final = {
     name: row for name, row in POLICY_KEYS.items() if row.is_for_operators
 }
+# What makes a queue another; a queue's type is not merged with policies.
+EFFECTIVE: Final = {row.name: row for row in ARGUMENTS if row.page and row.argument != X_QUEUE_TYPE}
+ARGUMENT_KEYS: Final = {row.argument: row.name for row in ARGUMENTS}
 _BY_NAME: Final = {row.name: row for row in OPTIONS}
 _BY_ARGUMENT: Final = {row.argument: row for row in ARGUMENTS}

@@ -17,6 +17,7 @@ from vouchmq.protocol.contents import property_block, with_properties
 from vouchmq.protocol.fields import long_int
 from vouchmq.protocol.properties import with_headers
 from vouchmq.server.broker.features.feature import Feature
+from vouchmq.server.broker.features.options import QUORUM
 from vouchmq.server.broker.message import lsn_of
 from vouchmq.server.broker.queues.parked import ParkedMessages
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
@@ -37,6 +38,9 @@ X_DELIVERY_COUNT: Final = "x-delivery-count"
 X_ACQUIRED_COUNT: Final = "x-acquired-count"
 # Those that count where only failures do (REDELIVER-11).
 FAILURES: Final = frozenset({Outcome.REJECTED, Outcome.LOST})
+# Of a quorum-type queue that names none (REDELIVER-14).
+QUORUM_LIMIT: Final = 20
+MULTIPLIER: Final = 5.0
 # Messages that are let in again in one turn.
 TURN_RETURNS: Final = 4096
 _LSN: Final = Struct(">Q")
@@ -56,6 +60,44 @@ class Counts(NamedTuple):
     is_out: bool = False
 
 
+class ReturnRules(NamedTuple):
+    """What the options of a queue say of messages that come back.
+
+    `limit` is the delivery limit, None or negative: there is none. `retried` says which returns are
+    delayed, by `min_ms` times the count or, if the backoff is exponential, `multiplier` to its
+    power; at most by `max_ms`.
+    """
+
+    limit: int | None
+    retried: str
+    min_ms: int
+    max_ms: int | None
+    is_exponential: bool
+    multiplier: float
+
+    @property
+    def counts_returns(self) -> bool:
+        """True when it matters how often a message has come back."""
+        has_limit = self.limit is not None and self.limit >= 0
+        return has_limit or bool(self.retried and self.min_ms)
+
+
+def rules_of(features: Features) -> ReturnRules:
+    """The rules that options give (REDELIVER-10, REDELIVER-20, REDELIVER-21)."""
+    limit = features.number("delivery-limit")
+    if limit is None and features.type == QUORUM:
+        limit = QUORUM_LIMIT
+    multiplier = features.value("delayed-retry-multiplier")
+    return ReturnRules(
+        limit,
+        features.text("delayed-retry-type") or "",
+        features.number("delayed-retry-min") or 0,
+        features.number("delayed-retry-max"),
+        features.text("delayed-retry-backoff") == "exponential",
+        float(multiplier) if isinstance(multiplier, int | float) else MULTIPLIER,
+    )
+
+
 class Redelivery(Feature):
     """The counts of one queue.
 
@@ -64,6 +106,7 @@ class Redelivery(Feature):
         timers: ring when a delayed message is due
         log: the journal, for notes
         clock: tells the journal's clock from the loop's
+        rules: of its options
         only_failures: what counts (REDELIVER-11)
     """
 
@@ -72,11 +115,11 @@ class Redelivery(Feature):
     __slots__ = (
         "_clock",
         "_counts",
-        "_features",
         "_gone",
         "_log",
         "_only_failures",
         "_queue",
+        "_rules",
         "_timers",
         "parked",
     )
@@ -87,7 +130,7 @@ class Redelivery(Feature):
         timers: Timers,
         log: NoteLog,
         clock: JournalClock,
-        features: Features,
+        rules: ReturnRules,
         *,
         only_failures: bool,
     ) -> None:
@@ -95,7 +138,7 @@ class Redelivery(Feature):
         self._timers = timers
         self._log = log
         self._clock = clock
-        self._features = features
+        self._rules = rules
         self._only_failures = only_failures
         self._counts: dict[int, Counts] = {}
         self._gone: dict[int, Counts] = {}  # of what has left since the last write
@@ -108,14 +151,14 @@ class Redelivery(Feature):
         """See `Feature`: what was counted or delayed so far stays so, even if nothing more is."""
         if now is not None:
             now.set(features)
-        elif features.counts_returns:
+        elif features.type == QUORUM or rules_of(features).counts_returns:
             return cls.started(queue, context)
         return now
 
     @classmethod
     def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
         """See `Feature`."""
-        around = (context.timers, context.log, context.clock, queue.features)
+        around = (context.timers, context.log, context.clock, rules_of(queue.features))
         return cls(queue, *around, only_failures=context.only_failures)
 
     @classmethod
@@ -125,7 +168,7 @@ class Redelivery(Feature):
 
     def set(self, features: Features) -> None:
         """Another limit, other delays from now on."""
-        self._features = features
+        self._rules = rules_of(features)
 
     @property
     def may_go(self) -> bool:
@@ -247,7 +290,7 @@ class Redelivery(Feature):
 
     def as_delivered(self, batch: list[Message]) -> list[Message] | None:
         """The batch with its counts in the headers, None when there is none to show."""
-        if not self._counts or self._features.delivery_limit is None:
+        if not self._counts or self._rules.limit is None:
             return None
         if all(self._of(message).returns < 1 for message in batch):
             return None
@@ -283,23 +326,23 @@ class Redelivery(Feature):
     # What the rules say
 
     def _is_too_often(self, returns: int) -> bool:
-        limit = self._features.delivery_limit
+        limit = self._rules.limit
         return limit is not None and 0 <= limit < returns
 
     def _delay_ms(self, count: int, *, counted: bool) -> int:
         """REDELIVER-20, REDELIVER-21."""
-        features = self._features
+        rules = self._rules
         wanted = {"all": True, "failed": counted, "returned": not counted}
-        least_ms = features.retry_min_ms
-        if not least_ms or not wanted.get(features.retry_type or "", False):
+        least_ms = rules.min_ms
+        if not least_ms or not wanted.get(rules.retried, False):
             return 0
-        if features.retry_is_exponential:
+        if rules.is_exponential:
             # Beyond any bound long before it is beyond a float.
             steps = min(max(count, 1) - 1, 64)
-            delay_ms = int(min(least_ms * features.retry_multiplier**steps, 1e15))
+            delay_ms = int(min(least_ms * rules.multiplier**steps, 1e15))
         else:
             delay_ms = least_ms * max(1, count)
-        most_ms = features.retry_max_ms
+        most_ms = rules.max_ms
         return delay_ms if most_ms is None else min(delay_ms, most_ms)
 
     # Counts and their notes

@@ -41,7 +41,7 @@ from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.features.expiry import Expiry
 from vouchmq.server.broker.features.hooks import FeatureHooks, are_noted
-from vouchmq.server.broker.features.options import QUORUM
+from vouchmq.server.broker.features.options import QUORUM, levels_of
 from vouchmq.server.broker.features.queue_seq import QueueSequence
 from vouchmq.server.broker.message import Message, lsn_of, lsns_of
 from vouchmq.server.broker.queues.api import TURN_MESSAGES, HostQueue, always
@@ -139,9 +139,10 @@ class ClassicQueue(HostQueue):
         if features.is_plain and self.hooks is None:
             return
         self.keeps_all = features.type == QUORUM
-        if features.highest_level and self.levels is None:
-            self._level(features)
-        if features.single_active and self.subscribers.single_active is None:
+        highest, default = levels_of(self.spec.arguments)
+        if highest and self.levels is None:
+            self._level(highest, default)
+        if features.is_set("single-active-consumer") and self.subscribers.single_active is None:
             self.subscribers.single_active = SingleActive(displaces=features.type == QUORUM)
         self._hooked().configure(features)
         self._drop_idle_hooks()
@@ -158,15 +159,15 @@ class ClassicQueue(HostQueue):
         if self.features.is_plain and self.hooks is not None and self.hooks.drop_idle():
             self.hooks = None
 
-    def _level(self, features: Features) -> None:
+    def _level(self, highest: int, default: int) -> None:
         """Only a new queue: its one line becomes one of many, in which nothing is."""
         self.levels = PriorityLevels(
             self,
             self._pager,
             self.spec.queue_id if self.stored else 0,
-            highest=features.highest_level,
-            default=features.default_level,
-            returns_first=features.type == QUORUM,
+            highest=highest,
+            default=default,
+            returns_first=self.features.type == QUORUM,
         )
         self.lines = self.levels.ready_lists()
 

@@ -24,6 +24,7 @@ from vouchmq.server.broker.streams.index import (
     offset_of_key,
     position_in,
 )
+from vouchmq.server.broker.streams.start import interval_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -104,11 +105,11 @@ class Retention:
 
     def set(self, features: Features) -> None:
         """These limits count from now on."""
-        self._max_count = features.max_length
-        self._max_octets = features.max_length_octets
-        self._max_age_ms = features.max_age_ms
+        self._max_count = features.number("max-length")
+        self._max_octets = features.number("max-length-bytes")
+        self._max_age_ms = interval_ms(features.text("max-age") or "")
         self._armed_ms = 0
-        octets = features.segment_octets
+        octets = features.number("stream-max-segment-size-bytes")
         self._index.segment_octets = SEGMENT_OCTETS if octets is None else max(1, octets)
 
     @property

@@ -54,9 +54,9 @@ def test_everything_is_made(world: World) -> None:
             }
         ],
     )
-    assert world.vhost.queues["q"].features.max_length == 1
+    assert world.vhost.queues["q"].features.number("max-length") == 1
     other = world.broker.vhosts["v"]
-    assert other.queues["q"].features.highest_level == 3
+    assert other.queues["q"].features.number("max-priority") == 3
     assert (other.queue_limit, other.exchange_limit) == (1, 9)
     assert "y" in other.exchanges
     assert [each.destination for each in world.vhost.bindings] == ["q", "amq.topic"]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from tests.unit.server.broker.stand_ins import integer
-from vouchmq.protocol.fields import longstr
+from vouchmq.protocol.fields import Field, longstr
+from vouchmq.server.broker.dead_letter.dead_letters import is_at_least_once
+from vouchmq.server.broker.features import options
 from vouchmq.server.broker.features.effective import features_of
 from vouchmq.server.broker.features.options import (
     OPERATOR_POLICY_KEYS,
@@ -16,6 +20,7 @@ from vouchmq.server.broker.features.options import (
     merged,
     resolve,
 )
+from vouchmq.server.broker.features.redelivery import ReturnRules, rules_of
 from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, PolicyMatch
 
 
@@ -272,7 +277,8 @@ class TestFeatures:
             policy(definition={"dead-letter-routing-key": "k", "dead-letter-exchange": "p"})
         )
         features = features_of({"x-dead-letter-exchange": longstr("a")}, policy_match)
-        assert (features.dead_letter_exchange, features.dead_letter_routing_key) == ("a", "k")
+        assert features.text("dead-letter-exchange") == "a"
+        assert features.text("dead-letter-routing-key") == "k"
 
     def test_all_keys_of_queues(self) -> None:
         definition = {
@@ -292,29 +298,59 @@ class TestFeatures:
             "delayed-retry-multiplier": 1.5,
         }
         features = features_of({}, PolicyMatch(policy(definition=definition)))
-        assert (features.message_ttl_ms, features.expires_ms) == (1, 2)
-        assert (features.max_length, features.max_length_octets) == (3, 4)
-        assert (features.overflow, features.dead_letter_exchange) == ("reject-publish", "x")
-        assert features.dead_letters_are_safe
-        assert (features.delivery_limit, features.consumer_timeout_ms) == (5, 6)
-        assert (features.retry_type, features.retry_min_ms, features.retry_max_ms) == ("all", 7, 8)
-        assert (features.retry_is_exponential, features.retry_multiplier) == (True, 1.5)
+        assert {key: features.value(key) for key in definition} == definition
+        assert is_at_least_once(features)
+        assert features.consumer_timeout_ms == 6
+        assert rules_of(features) == ReturnRules(
+            5, "all", 7, 8, is_exponential=True, multiplier=1.5
+        )
 
     def test_streams(self) -> None:
         arguments = {"x-queue-type": longstr("stream"), "x-max-length-bytes": integer(1)}
         definition = {"max-age": "1h", "max-length-bytes": 7, "stream-max-segment-size-bytes": 9}
         features = features_of(arguments, PolicyMatch(policy(definition=definition)))
-        assert (features.max_age_ms, features.max_length_octets) == (3_600_000, 7)
-        assert features.segment_octets == 9
+        assert (features.text("max-age"), features.number("max-length-bytes")) == ("1h", 7)
+        assert features.number("stream-max-segment-size-bytes") == 9
 
     def test_default_limit_of_quorum_queues_is_no_argument(self) -> None:
         """REDELIVER-14: who names a limit, even a higher one, has it."""
         arguments = {"x-queue-type": longstr("quorum")}
-        assert features_of(arguments).delivery_limit == 20
+        assert rules_of(features_of(arguments)).limit == 20
         policy_match = PolicyMatch(policy(definition={"delivery-limit": 30}))
-        assert features_of(arguments, policy_match).delivery_limit == 30
+        assert rules_of(features_of(arguments, policy_match)).limit == 30
 
     def test_without_policies_arguments_are_all(self) -> None:
         arguments = {"x-max-length": integer(7), "x-overflow": longstr("drop-head")}
         features = features_of(arguments)
-        assert (features.max_length, features.overflow) == (7, "drop-head")
+        assert (features.number("max-length"), features.text("overflow")) == (7, "drop-head")
+
+    def test_only_what_sets_a_queue_apart_is_no_plain_one(self) -> None:
+        assert features_of({"x-single-active-consumer": Field("t", False)}).is_plain
+        assert not features_of({"x-single-active-consumer": Field("t", True)}).is_plain
+        assert features_of({"x-max-priority": integer(0)}).is_plain
+        # Accepted, and without effect.
+        assert features_of({"x-queue-mode": longstr("lazy")}).is_plain
+        assert not features_of({"x-queue-type": longstr("quorum")}).is_plain
+        assert features_of({}, PolicyMatch(policy(definition={"ha-mode": "all"}))).is_plain
+
+    def test_what_the_table_does_not_have_is_no_option(self) -> None:
+        with pytest.raises(KeyError, match="max-lenght"):
+            features_of({}).number("max-lenght")
+        with pytest.raises(KeyError, match="queue-mode"):
+            features_of({}).text("queue-mode")
+
+    def test_every_option_with_an_effect_is_read(self) -> None:
+        """A row that nobody reads would be accepted and ignored."""
+        server = Path(options.__file__).parents[2]
+        modules = [*(server / "broker").rglob("*.py"), *(server / "channel").rglob("*.py")]
+        text = "".join(each.read_text() for each in modules if each.name != "options.py")
+        constants = {value: name for name, value in vars(options).items() if isinstance(value, str)}
+        unread = [
+            key
+            for key, row in options.EFFECTIVE.items()
+            if f'"{key}"' not in text
+            and not re.search(rf"\b{constants.get(row.argument, key)}\b", text)
+        ]
+        # `levels_of` reads it, in the table's own module.
+        assert unread == ["max-priority"]
+        assert options.levels_of({"x-max-priority": integer(3)}) == (3, 0)

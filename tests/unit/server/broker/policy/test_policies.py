@@ -429,7 +429,7 @@ class TestRestart:
         policy_engine = again.vhost.policy_engine
         assert {each.name for each in policy_engine.policies} == {"p", "o"}
         features = again.vhost.queues["q"].features
-        assert (features.max_length, features.message_ttl_ms) == (2, 60_000)
+        assert (features.number("max-length"), features.number("message-ttl")) == (2, 60_000)
         assert again.vhost.queues["q"].publish_filter is not None
         assert again.vhost.exchanges["qx"].delays
         assert delay_queue_name("qx") in again.vhost.queues
@@ -475,4 +475,4 @@ class TestRestart:
         world.sync()
         for broker in (world, world.after_power_cut()):
             features = broker.vhost.queues["q"].features
-            assert (features.max_age_ms, features.max_length_octets) == (3_600_000, 1000)
+            assert (features.text("max-age"), features.number("max-length-bytes")) == ("1h", 1000)

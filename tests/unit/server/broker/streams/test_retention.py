@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -57,10 +57,14 @@ class SameClock:
         return journal_ms
 
 
+def limited_to(limits: Mapping[str, object]) -> Features:
+    return Features("stream", {"stream-max-segment-size-bytes": 1000, **limits})
+
+
 class Stage:
     """A retention and all that it touches."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, limits: Mapping[str, object] | None = None) -> None:
         self.now_ms = START_MS
         self.calls: list[tuple[float, Callable[[], None]]] = []
         self.index = StreamIndex()
@@ -70,7 +74,7 @@ class Stage:
         self.retention = Retention(
             STREAM_ID, self.index, self.log, self.timers, SameClock(), self.wake
         )
-        self.retention.set(Features(type="stream", segment_octets=1000, **limits))  # type: ignore[arg-type]
+        self.retention.set(limited_to(limits or {}))
         self.lsn = 1
 
     def call_later(self, delay_s: float, job: Callable[[], None]) -> None:
@@ -100,19 +104,19 @@ class Stage:
 
 def test_age_is_up_without_anybody_asking() -> None:
     """STREAM-21: a timer rings, once for each segment."""
-    stage = Stage(max_age_ms=500)
+    stage = Stage({"max-age": "5s"})
     for _ in range(3):
         stage.append()
-        stage.pass_time(100)
+        stage.pass_time(1000)
     stage.append(1, 10)
     assert stage.index.first_offset == 0
-    stage.pass_time(200)  # 500 after the first
+    stage.pass_time(2000)  # 5 s after the first
     assert stage.index.first_offset == 0
     stage.pass_time(1)
     assert stage.index.first_offset == 10
-    stage.pass_time(100)
+    stage.pass_time(1000)
     assert stage.index.first_offset == 20
-    stage.pass_time(100)
+    stage.pass_time(1000)
     assert stage.index.first_offset == 30
     assert stage.woken == 3
     stage.pass_time(10_000)
@@ -122,23 +126,23 @@ def test_age_is_up_without_anybody_asking() -> None:
 
 def test_shorter_age_counts_at_once() -> None:
     """POLICY-06: limits change, what is there stays until it is looked at."""
-    stage = Stage(max_age_ms=1_000_000)
+    stage = Stage({"max-age": "1000s"})
     stage.append()
     stage.append(1, 10)
     stage.pass_time(5000)
-    stage.retention.set(Features(type="stream", segment_octets=1000, max_age_ms=1000))
+    stage.retention.set(limited_to({"max-age": "1s"}))
     assert stage.retention.run()
     assert stage.index.first_offset == 10
 
 
 @pytest.mark.parametrize(
-    "limits", [{"max_length": 25}, {"max_length_octets": 2500}, {"max_age_ms": 1}]
+    "limits", [{"max-length": 25}, {"max-length-bytes": 2500}, {"max-age": "1s"}]
 )
-def test_what_goes_is_settled_and_its_notes_end(limits: dict[str, int]) -> None:
-    stage = Stage(**limits)
+def test_what_goes_is_settled_and_its_notes_end(limits: dict[str, object]) -> None:
+    stage = Stage(limits)
     for _ in range(6):
         stage.append()
-        stage.pass_time(5)
+        stage.pass_time(2000)
     kept = {lsn for chunk in stage.index.chunks for lsn in chunk.rows.take(0, chunk.rows.count)}
     assert 10 <= len(kept) <= 20
     everything = {13 * batch + 1 + number for batch in range(6) for number in range(10)}
@@ -149,10 +153,10 @@ def test_what_goes_is_settled_and_its_notes_end(limits: dict[str, int]) -> None:
 
 
 def test_segment_being_written_never_goes() -> None:
-    stage = Stage(max_length=1, max_length_octets=1, max_age_ms=1)
+    stage = Stage({"max-length": 1, "max-length-bytes": 1, "max-age": "1s"})
     stage.append(5, 100)
     stage.append(5, 100)
-    stage.pass_time(1000)
+    stage.pass_time(2000)
     assert stage.retention.run()
     assert (stage.index.first_offset, stage.log.settled) == (0, [])
 
@@ -163,7 +167,7 @@ def test_one_turn_settles_so_much() -> None:
     chunk_messages = TURN_SETTLES // 2
     for _ in range(6):
         stage.append(chunk_messages, 1000)
-    stage.retention.set(Features(type="stream", segment_octets=1000, max_length=10))
+    stage.retention.set(limited_to({"max-length": 10}))
     assert not stage.retention.run()
     assert stage.index.first_offset == 5 * chunk_messages
     assert len(stage.log.settled) == TURN_SETTLES
