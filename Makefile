@@ -8,6 +8,8 @@ ROUNDS ?= 100
 CUTS ?= 30
 RESULTS ?= reports
 .DEFAULT_GOAL := help
+# Tests start hundreds of Python processes; without bytecode on disk each compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup serve test test-all unit sim integration fault fmt lint types conformance referee compare bench docs requirements check clean
 
 help: ## what there is

@@ -7,6 +7,7 @@ already there; tests that must restart or inspect the process are skipped then.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import uuid
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             marked = item.get_closest_marker("timeout")
             if marked is None or marked.args[0] < LONG_LIMIT_S:
                 item.add_marker(pytest.mark.timeout(LONG_LIMIT_S), append=False)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector forget what is there now: modules and tests stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

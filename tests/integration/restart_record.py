@@ -22,6 +22,7 @@ from tests.waiting import until
 QUEUES = ("restart.a", "restart.b", "restart.c")
 FAN = "restart.fan"
 WINDOW = 100
+LEAST_CONFIRMED = 50
 # A busy machine may take long over tens of thousands of deliveries; that is not judged here.
 
 
@@ -66,10 +67,16 @@ class Publisher:
         self._plan = plan
         self._random = random.Random(f"{plan.seed}:{name}")
         self._records = records
+        self._ledger: ConfirmLedger | None = None
+
+    @property
+    def confirmed_count(self) -> int:
+        """How many of its messages are confirmed by now."""
+        return 0 if self._ledger is None else len(self._ledger.acked)
 
     async def run(self, channel: Channel) -> None:
         """Publish until the channel is gone; note what was confirmed meanwhile."""
-        ledger = ConfirmLedger(channel)
+        ledger = self._ledger = ConfirmLedger(channel)
         await ledger.select()
         targets: list[tuple[bytes, tuple[str, ...]]] = []
         try:
@@ -144,13 +151,19 @@ async def load(
             await call(setup.queue_declare, queue, durable=True)
             await call(setup.queue_bind, queue, FAN)
     async with connected(broker.url) as one, connected(broker.url) as two:
-        names = [f"{dead_letter}{generation}" for dead_letter in "pqr"]
+        publishers = [Publisher(f"{initial}{generation}", plan, records) for initial in "pqr"]
         work = [
-            asyncio.create_task(Publisher(name, plan, records).run(await open_channel(side)))
-            for name, side in zip(names, (one, one, two), strict=True)
+            asyncio.create_task(publisher.run(await open_channel(side)))
+            for publisher, side in zip(publishers, (one, one, two), strict=True)
         ]
         for queue in QUEUES:
             await Consumer(queue, plan, records[queue]).start(await open_channel(two))
+
+        def is_loaded() -> bool:
+            count = sum(publisher.confirmed_count for publisher in publishers)
+            return count >= LEAST_CONFIRMED and any(each.received for each in records.values())
+
+        await until(is_loaded)
         await asyncio.sleep(plan.spans_s[generation])
         await asyncio.to_thread(broker.kill9)
         await until(lambda: one.is_closed and two.is_closed)

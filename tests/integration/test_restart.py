@@ -23,9 +23,19 @@ from pika.adapters.blocking_connection import BlockingChannel
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.moving import blocking, drain, fill, judge, moving
 from tests.integration.pika_async import PERSISTENT
-from tests.integration.restart_record import QUEUES, Plan, Record, check, load, take_all
+from tests.integration.restart_record import (
+    LEAST_CONFIRMED,
+    QUEUES,
+    Plan,
+    Record,
+    check,
+    load,
+    take_all,
+)
+from tests.waiting import LIMIT_S, wait_until
 
 SMALL_SEGMENT = 1024 * 1024
+LEAST_ANSWERED = 6
 How = Literal["kill9", "stop"]
 
 
@@ -116,7 +126,8 @@ def test_kill_in_the_middle_of_publishing_and_consuming(
         asyncio.run(load(own_broker, plan, generation, records))
         own_broker.restart()
     found = asyncio.run(take_all(own_broker))
-    assert sum(len(record.confirmed) for record in records.values()) > 50, "too little load"
+    confirmed = sum(len(record.confirmed) for record in records.values())
+    assert confirmed >= LEAST_CONFIRMED, "too little load"
     assert any(record.received for record in records.values())
     for queue in QUEUES:
         check(queue, records[queue], found[queue])
@@ -264,11 +275,12 @@ def test_every_declare_that_was_answered_survives_a_kill(own_broker: BrokerProce
 
     thread = threading.Thread(target=declare)
     thread.start()
+    wait_until(lambda: len(answered) >= LEAST_ANSWERED or not thread.is_alive())
     time.sleep(0.4)
     own_broker.kill9()
-    thread.join(60)
+    thread.join(LIMIT_S)
     own_broker.restart()
-    assert len(answered) > 5
+    assert len(answered) >= LEAST_ANSWERED
     with blocking(own_broker) as again:
         channel = again.channel()
         channel.confirm_delivery()
@@ -283,8 +295,7 @@ def test_a_transaction_is_there_as_a_whole_or_not_at_all(
 ) -> None:
     fill(own_broker)
     with moving(own_broker) as committed:
-        while not committed:
-            time.sleep(0.001)
+        wait_until(lambda: committed, between=lambda: time.sleep(0.001))
         time.sleep(random.Random(seed).uniform(0.0, 0.12))
         own_broker.kill9()
     own_broker.restart()
