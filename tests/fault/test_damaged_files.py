@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from tests.integration.raw_client import PeerClosedError, RawClient, content, me
 QUEUES: Final = ("rot.a", "rot.b")
 COUNT: Final = 4000
 SEGMENT: Final = 1024 * 1024
+IN_SMALL_SEGMENTS: Final = ("--segment-size-bytes", str(SEGMENT))
 BODY: Final = 1000
 PADDING: Final = b"."
 SECTOR: Final = 512
@@ -48,13 +50,28 @@ def start(
     return started
 
 
+@pytest.fixture(scope="module")
+def filled(referee_url: str | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data directory of a stopped broker with COUNT messages, for tests to copy."""
+    if referee_url is not None:
+        pytest.skip("damages VouchMQ's own files")
+    broker = BrokerProcess(tmp_path_factory.mktemp("filled"), flags=IN_SMALL_SEGMENTS)
+    try:
+        broker.start()
+        fill(broker)
+        assert broker.stop() == 0
+    finally:
+        broker.kill9()
+    return broker.data_dir
+
+
 @pytest.fixture
-def stopped(start: Callable[..., BrokerProcess]) -> BrokerProcess:
+def stopped(filled: Path, tmp_path: Path) -> Iterator[BrokerProcess]:
     """A stopped broker with COUNT messages, the even ones in one queue, the odd in the other."""
-    broker = start("--segment-size-bytes", str(SEGMENT))
-    fill(broker)
-    assert broker.stop() == 0
-    return broker
+    broker = BrokerProcess(tmp_path, flags=IN_SMALL_SEGMENTS)
+    shutil.copytree(filled, broker.data_dir)
+    yield broker
+    broker.kill9()
 
 
 def fill(broker: BrokerProcess, arguments: FieldTable | None = None) -> None:
