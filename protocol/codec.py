@@ -85,6 +85,7 @@ class Command(NamedTuple):
     The attributes of `method` are those of pamqp's class, except that its table attribute, if it
     has one, is always empty: the typed table is in `arguments` ({} for a method without one).
     Strings, longstr included, are `str` with surrogate escapes; delivery tags are unsigned.
+    Commands are read only: equal ones may be one object.
     """
 
     method: base.Frame
@@ -140,6 +141,23 @@ KNOWN_METHODS: Final[frozenset[c.Ids]] = frozenset(
     {plan.ids for plan in _PLANS.values()} | {c.ACCESS_REQUEST_OK}
 )
 
+# Methods that most clients send with the same octets as others, and that hold no secret: decoded
+# once, and kept until there are too many of them.
+_REPEATED: Final[frozenset[c.Ids]] = frozenset(
+    {
+        c.CONNECTION_TUNE_OK,
+        c.CONNECTION_OPEN,
+        c.CONNECTION_CLOSE,
+        c.CONNECTION_CLOSE_OK,
+        c.CHANNEL_OPEN,
+        c.CHANNEL_CLOSE,
+        c.CHANNEL_CLOSE_OK,
+    }
+)
+_REPEATED_OCTETS: Final = 64
+_REPEATED_COUNT: Final = 256
+_decoded: Final[dict[bytes, Command]] = {}
+
 _IDS: Final = struct.Struct(">HH")
 _LONG: Final = struct.Struct(">I")
 
@@ -169,6 +187,9 @@ def decode_method(payload: bytes) -> Command:
 
     Spec: FRAME-15, FRAME-16, FRAME-17
     """
+    known = _decoded.get(payload) if len(payload) <= _REPEATED_OCTETS else None
+    if known is not None:
+        return known
     ids = method_ids(payload)
     if ids in SERVER_ONLY:
         raise CommandInvalid("unimplemented method", ids)
@@ -181,7 +202,12 @@ def decode_method(payload: bytes) -> Command:
         arguments = _decode_arguments(method, plan.arguments, payload)
     except (FrameError, ValueError, struct.error) as error:
         raise cannot_decode(payload[c.METHOD_PAYLOAD_MIN_SIZE :], ids) from error
-    return Command(method, ids, arguments)
+    command = Command(method, ids, arguments)
+    if ids in _REPEATED and len(payload) <= _REPEATED_OCTETS:
+        if len(_decoded) >= _REPEATED_COUNT:
+            _decoded.clear()
+        _decoded[payload] = command
+    return command
 
 
 def _decode_arguments(

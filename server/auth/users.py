@@ -40,6 +40,7 @@ DIGESTS: Final[dict[str, str]] = {
     "rabbit_password_hashing_sha512": "sha512",
     "rabbit_password_hashing_md5": "md5",
 }
+CONSTRUCTORS: Final = {"sha256": hashlib.sha256, "sha512": hashlib.sha512, "md5": hashlib.md5}
 # Verdicts kept per user; beyond that they are forgotten all at once.
 CACHE_SIZE: Final = 4096
 # Clients come again from where they came from.
@@ -80,7 +81,7 @@ def hash_password(password: str, salt: bytes, algorithm: str) -> PasswordHash:
 
 def _hash(password: str, salt: bytes, digest: str) -> bytes:
     # MD5 hashes come from old definitions; they protect what they protected there.
-    return hashlib.new(digest, salt + encode_text(password), usedforsecurity=False).digest()
+    return CONSTRUCTORS[digest](salt + encode_text(password), usedforsecurity=False).digest()
 
 
 def decode_hash(text: str, algorithm: str) -> PasswordHash:

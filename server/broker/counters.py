@@ -7,7 +7,7 @@ asked for. Those of queues and channels that have gone are added up where they w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
@@ -18,8 +18,10 @@ class Counters:
 
     def add(self, others: Counters) -> None:
         """Take in all numbers of others of the same kind."""
-        for each in fields(self):
-            setattr(self, each.name, getattr(self, each.name) + getattr(others, each.name))
+        name: str
+        for name in others.__slots__:
+            if number := getattr(others, name):
+                setattr(self, name, getattr(self, name) + number)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ The channel itself knows its connection as `ConnectionPort`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -372,7 +371,8 @@ class Channel:
     @property
     def counted(self) -> ChannelCounters:
         """What this channel has done so far."""
-        found = replace(self.counters)
+        found = ChannelCounters()
+        found.add(self.counters)
         # Both are numbered in any case: nobody counts them again.
         found.delivered = self.next_tag - 1 + found.resent
         confirms = self.confirms

@@ -7,16 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pamqp import commands
-
 from vouchmq.protocol import constants as c
 from vouchmq.protocol.codec import channel_close, channel_close_ok, channel_open_ok
-from vouchmq.protocol.constants import (
-    BASIC_ACK,
-    BASIC_CANCEL,
-    BASIC_NACK,
-    BASIC_REJECT,
-)
 from vouchmq.protocol.errors import ChannelError, CommandInvalid, NotAllowed
 from vouchmq.server.channel.channel import Channel
 
@@ -31,7 +23,11 @@ if TYPE_CHECKING:
 CHANNEL_ENDS: Final = frozenset({c.CHANNEL_OPEN, c.CHANNEL_CLOSE, c.CHANNEL_CLOSE_OK})
 LATE_SETTLEMENT_S: Final = 10.0
 # Settlements and cancels that may cross a channel's close (CHAN-12).
-LATE_IDS: Final = frozenset({BASIC_ACK, BASIC_REJECT, BASIC_NACK, BASIC_CANCEL})
+LATE_IDS: Final = frozenset({c.BASIC_ACK, c.BASIC_REJECT, c.BASIC_NACK, c.BASIC_CANCEL})
+# What is done even while answers pile up unsent: it has no answer, or ends what causes them.
+SETTLES_OR_ENDS: Final = frozenset(
+    LATE_IDS | {c.BASIC_CANCEL_OK, c.CHANNEL_FLOW, c.CHANNEL_CLOSE, c.CHANNEL_CLOSE_OK}
+)
 
 
 class ChannelTable:
@@ -69,13 +65,14 @@ class ChannelTable:
             HardError: 503, 504 or 530 (CHAN-01…04, CHAN-11, CONN-33)
         """
         channel = self.channels.get(number)
-        if isinstance(command.method, commands.Channel.Open):
+        ids = command.ids
+        if ids == c.CHANNEL_OPEN:
             if channel is not None:
                 raise ChannelError("second 'channel.open' seen")
             self._open(number, channel_max)
         elif channel is None:
             raise ChannelError("expected 'channel.open'")
-        elif isinstance(command.method, commands.Channel.Close):
+        elif ids == c.CHANNEL_CLOSE:
             if channel.is_closing:
                 self._connection.outbox.send(channel_close_ok(number))
                 return

@@ -37,7 +37,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
-from pamqp import commands
 
 from vouchmq.protocol.codec import (
     KNOWN_METHODS,
@@ -49,14 +48,12 @@ from vouchmq.protocol.codec import (
 )
 from vouchmq.protocol.constants import (
     BASIC_ACK,
-    BASIC_CANCEL,
-    BASIC_CANCEL_OK,
-    BASIC_NACK,
     BASIC_PUBLISH,
     BASIC_REJECT,
-    CHANNEL_CLOSE,
-    CHANNEL_CLOSE_OK,
-    CHANNEL_FLOW,
+    CONNECTION_CLOSE,
+    CONNECTION_CLOSE_OK,
+    CONNECTION_TUNE_OK,
+    CONNECTION_UPDATE_SECRET,
 )
 from vouchmq.protocol.errors import (
     AmqpError,
@@ -88,7 +85,7 @@ from vouchmq.protocol.states import (
 from vouchmq.server.broker.counters import ConnectionCounters
 from vouchmq.server.channel.methods import handle
 from vouchmq.server.connection.blocked import PublisherBlock
-from vouchmq.server.connection.channel_table import CHANNEL_ENDS, ChannelTable
+from vouchmq.server.connection.channel_table import CHANNEL_ENDS, SETTLES_OR_ENDS, ChannelTable
 from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import InboundQueue
@@ -120,19 +117,6 @@ FLOODED: Final = 2
 UNSENT: Final = 128
 # A kind of event beside those of the reader: the rest of a method that takes long.
 GOES_ON: Final = -1
-# What is done even while answers pile up unsent: it has no answer, or ends what causes them.
-SETTLES_OR_ENDS: Final = frozenset(
-    {
-        BASIC_ACK,
-        BASIC_REJECT,
-        BASIC_NACK,
-        BASIC_CANCEL,
-        BASIC_CANCEL_OK,
-        CHANNEL_FLOW,
-        CHANNEL_CLOSE,
-        CHANNEL_CLOSE_OK,
-    }
-)
 # While memory is tight so much less may wait for a client.
 TIGHT_PART: Final = 16
 LEAST_UNSENT_OCTETS: Final = 4096
@@ -190,13 +174,16 @@ class Connection:
         self._held: list[bytes] = []
         self._held_until = 0
         self._ids = (0, 0)
+        self._has_opened = False
         self._has_published = False
         self._is_flooded = False
         self._heartbeat = Heartbeat(
             context.clock, wire.call_later, self._write, self._silent, self._is_deaf
         )
-        self._timers: dict[str, Timer] = {}
-        self._set_timer("handshake", context.limits.handshake_timeout_s, self._handshake_timeout)
+        self._close_timer: Timer | None = None
+        self._handshake_timer: Timer | None = wire.call_later(
+            context.limits.handshake_timeout_s, self._handshake_timeout
+        )
         self._connections = connections
         connections[self] = None
 
@@ -230,6 +217,8 @@ class Connection:
         if not data or self.state is ConnectionState.CLOSED:
             return
         self._inbound.receive_data(data)
+        if not self._has_opened:
+            return
         # Whatever these octets did to the journal is written in this turn.
         self.context.turn.wake()
         if self._has_published:
@@ -245,7 +234,7 @@ class Connection:
             return b""
         self._header = None
         if accepted:
-            self.outbox.send(self._handshake.start())
+            self._write(self._handshake.start())
             return data[HEADER_OCTETS:]
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         self._cancel_timers()
@@ -364,35 +353,39 @@ class Connection:
 
     def _connection_method(self, command: Command) -> None:
         """Methods of channel 0 (CONN-35, CONN-50…54, CONN-70)."""
-        method = command.method
-        if isinstance(method, commands.Connection.Close):
+        ids = command.ids
+        if ids == CONNECTION_CLOSE:
             self._closed_by_client()
-        elif isinstance(method, commands.Connection.CloseOk):
+        elif ids == CONNECTION_CLOSE_OK:
             self._end(is_orderly=True)
-        elif isinstance(method, commands.Connection.UpdateSecret):
+        elif ids == CONNECTION_UPDATE_SECRET:
             self._handshake.update_secret(command)
             self.outbox.send(update_secret_ok())
         else:
             self._handshake_method(command)
 
     def _handshake_method(self, command: Command) -> None:
-        answer = self._handshake.handle(command)
-        self.outbox.send(answer)
-        if isinstance(command.method, commands.Connection.TuneOk):
-            self.frame_max = self._handshake.frame_max
+        handshake = self._handshake
+        answer = handshake.handle(command)
+        if answer:
+            # No turn is waited for: it rests on nothing that the journal is still to write.
+            self._write(answer)
+        self.state = handshake.state
+        if command.ids == CONNECTION_TUNE_OK:
+            self.frame_max = handshake.frame_max
             self._reader.set_frame_max(self.frame_max)
-            self._heartbeat.start(self._handshake.heartbeat_s)
-        if isinstance(command.method, commands.Connection.Open):
-            self.user, self.vhost = self._handshake.user, self._handshake.vhost
-            self._timers.pop("handshake").cancel()
+            self._heartbeat.start(handshake.heartbeat_s)
+        elif self.state is ConnectionState.RUNNING:
+            self.user, self.vhost = handshake.user, handshake.vhost
+            self._has_opened = True
+            self._cancel_handshake_timer()
             log.info(
                 "connection.opened",
                 connection=self.wire.name,
                 user=self.user.name,
                 vhost=self.vhost.name,
-                client_name=self._handshake.connection_name,
+                client_name=handshake.connection_name,
             )
-        self.state = self._handshake.state
 
     # Waiting for the disk
 
@@ -603,7 +596,7 @@ class Connection:
         if deaf:
             self._end()
             return
-        self._set_timer("close", limit, self._end)
+        self._close_timer = self.wire.call_later(limit, self._end)
         # Whatever kept the connection from being read: close-ok lies behind it.
         self._publisher_block.open()
         if self._is_flooded:
@@ -650,7 +643,11 @@ class Connection:
         """
         self._inbound.end()
         self.outbox.close()
-        self.context.budget.soon(partial(self._tear_down, reason))
+        if self in self._connections:
+            self.context.budget.soon(partial(self._tear_down, reason))
+        else:
+            # Cleaned up with its last words: next to nothing is left to do.
+            self._tear_down(reason)
 
     def _tear_down(self, reason: str) -> None:
         self._cancel_timers()
@@ -673,22 +670,26 @@ class Connection:
         """Nothing more is done, neither by the clock nor with what was read."""
         self._inbound.end()
         self._heartbeat.stop()
-        for timer in self._timers.values():
-            timer.cancel()
-        self._timers.clear()
+        self._cancel_handshake_timer()
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+            self._close_timer = None
 
-    def _set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        self._timers[name] = self.wire.call_later(delay_s, callback)
+    def _cancel_handshake_timer(self) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
 
     def _clean_up(self) -> None:
         self.context.forget(self)
+        if self not in self._connections:
+            return
+        del self._connections[self]
         self._publisher_block.leave()
         self._table.close_all()
-        if self in self._connections:
-            del self._connections[self]
-            closed = self.context.closed_counters.connections
-            closed.add(self.counters)
-            self.counters = closed  # the last words to a client are counted there at once
+        closed = self.context.closed_counters.connections
+        closed.add(self.counters)
+        self.counters = closed  # the last words to a client are counted there at once
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
         self._handshake.leave()

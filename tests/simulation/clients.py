@@ -21,7 +21,7 @@ from vouchmq.protocol import reader
 from vouchmq.protocol.codec import method_ids
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.states import ConnectionState
-from vouchmq.server.connection.connection import SETTLES_OR_ENDS
+from vouchmq.server.connection.channel_table import SETTLES_OR_ENDS
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

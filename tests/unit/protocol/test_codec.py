@@ -105,6 +105,50 @@ class TestDecoding:
         octets = b"\x00\x32\x00\x0a\x00\x00\x01q\x00" + encode_table(table)
         assert codec.decode_method(octets).arguments == table
 
+    @pytest.mark.parametrize(
+        "method",
+        [
+            commands.Connection.TuneOk(7, 4096, 60),
+            commands.Connection.Open("/"),
+            commands.Connection.Close(200, "bye", 0, 0),
+            commands.Connection.CloseOk(),
+            commands.Channel.Open(),
+            commands.Channel.Close(200, "bye", 0, 0),
+            commands.Channel.CloseOk(),
+        ],
+    )
+    def test_what_many_clients_say_in_the_same_octets_is_decoded_once(
+        self, method: base.Frame
+    ) -> None:
+        octets = payload_of(method)
+        first, again = codec.decode_method(octets), codec.decode_method(bytes(bytearray(octets)))
+        assert again is first
+        assert dict(first.method) == dict(method)
+        for damaged in (octets + b"\0", octets[:-1]):
+            with pytest.raises(FrameError):
+                codec.decode_method(damaged)
+
+    @pytest.mark.parametrize(
+        "method",
+        [
+            commands.Connection.SecureOk("secret"),
+            commands.Connection.UpdateSecret("secret", "why"),
+            commands.Basic.Get(queue="q"),
+        ],
+    )
+    def test_nothing_else_is_kept(self, method: base.Frame) -> None:
+        octets = payload_of(method)
+        assert codec.decode_method(octets) is not codec.decode_method(octets)
+
+    def test_many_different_ones_are_decoded_all_the_same(self) -> None:
+        names = [f"vhost-{number}" for number in range(1000)]
+        payloads = [payload_of(commands.Connection.Open(name)) for name in names]
+        for _ in range(2):
+            decoded = [dict(codec.decode_method(octets).method) for octets in payloads]
+            assert [method["virtual_host"] for method in decoded] == names
+        long = payload_of(commands.Connection.Open("v" * 100))
+        assert codec.decode_method(long) is not codec.decode_method(long)
+
     def test_a_deprecated_method_does_not_warn(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

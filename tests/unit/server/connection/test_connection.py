@@ -110,6 +110,32 @@ class TestHeader:
         client.sleep(1.1)
         assert client.ends == ["aborted"]
 
+    def test_the_handshake_needs_no_turn(self, world: World) -> None:
+        """What is said before open-ok rests on nothing that a turn has still to write."""
+        client = world.client()
+        client.send(HEADER)
+        client.log_in("guest")
+        client.send(wire.method(0, commands.Connection.TuneOk(10, 4096, 0)))
+        assert world.scheduled == []
+        assert client.names() == ["Connection.Start", "Connection.Tune"]
+        client.send(wire.method(0, commands.Connection.Open("/")))
+        assert b"\x00\x0a\x00\x29" in client.octets
+
+    def test_a_whole_handshake_in_one_piece_is_answered_in_order(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        client = world.client()
+        octets = bytearray(HEADER)
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "send", octets.extend)
+            client.log_in("guest")
+        octets += wire.method(0, commands.Connection.TuneOk(10, 4096, 0))
+        octets += wire.method(0, commands.Connection.Open("/"))
+        octets += wire.method(1, commands.Channel.Open())
+        client.send(bytes(octets))
+        names = ["Connection.Start", "Connection.Tune", "Connection.OpenOk", "Channel.OpenOk"]
+        assert client.names() == names
+
     def test_opened_connection_has_no_timeout(self, client: Client) -> None:
         client.sleep(1000)
         assert client.ends == []
