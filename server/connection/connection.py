@@ -174,7 +174,6 @@ class Connection:
         self._held: list[bytes] = []
         self._held_until = 0
         self._ids = (0, 0)
-        self._has_opened = False
         self._has_published = False
         self._is_flooded = False
         self._heartbeat = Heartbeat(
@@ -216,8 +215,9 @@ class Connection:
             data = self._greet(self._header + data)
         if not data or self.state is ConnectionState.CLOSED:
             return
+        is_opening = self._handshake_timer is not None
         self._inbound.receive_data(data)
-        if not self._has_opened:
+        if is_opening and not self.channels:
             return
         # Whatever these octets did to the journal is written in this turn.
         self.context.turn.wake()
@@ -377,7 +377,6 @@ class Connection:
             self._heartbeat.start(handshake.heartbeat_s)
         elif self.state is ConnectionState.RUNNING:
             self.user, self.vhost = handshake.user, handshake.vhost
-            self._has_opened = True
             self._cancel_handshake_timer()
             log.info(
                 "connection.opened",

@@ -142,11 +142,12 @@ class InvalidResponse(LoginFailure, errors.SyntaxRefused):
     """A response that is not in the form of its mechanism (CONN-24)."""
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True, frozen=True, eq=False)
 class Offer:
     """What the broker says of itself and proposes; sizes in octets, 0 is no limit.
 
-    `lacks`: capabilities that the operator has switched off.
+    `lacks`: capabilities that the operator has switched off. There is one for all connections, so
+    that it is looked up as itself, and not by all that it holds.
 
     Spec: CONN-11, CONN-12, CONN-13, CONN-30
     """
@@ -377,7 +378,9 @@ def _start_frame(offer: Offer, mechanisms: str) -> bytes:
 def _capabilities(client_properties: Table) -> frozenset[str]:
     """The names that are true in the table of capabilities; anything else is absent (CONN-14)."""
     table = as_table(client_properties.get("capabilities")) or {}
-    return frozenset(name for name, field in table.items() if field == boolean(True))
+    return frozenset(
+        name for name, field in table.items() if field.kind == "t" and field.value is True
+    )
 
 
 def _negotiated(name: str, minimum: int, offered: int, value: int) -> int:
