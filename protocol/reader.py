@@ -27,9 +27,11 @@ from vouchmq.protocol.runs import (
     FRAME_END,
     FRAME_HEADER,
     PROPERTIES_AT,
+    PUBLISH_METHOD,
     SMALLEST_CONTENT_HEADER,
     parse_acks,
     parse_publishes,
+    parse_unlike_publishes,
 )
 from vouchmq.protocol.text import describe_octets
 
@@ -44,17 +46,19 @@ PUBLISH_BEGUN: Final = 3  # (kind, channel): its content is still to come
 TOO_LARGE: Final = 4  # (kind, channel, key, body_octets): refused at the header (FRAME-38)
 HEARTBEAT: Final = 5  # (kind, 0)
 REJECTS: Final = 6  # (kind, channel, ranges): rejects that put nothing back
+UNLIKE: Final = 7  # (kind, channel, keys, raws, modes, largest_octets): publishes, each its own key
 
 PublishesEvent = tuple[int, int, bytes, list[bytes], int, int]
+UnlikeEvent = tuple[int, int, list[bytes], list[bytes], list[int], int]
 Event = (
     PublishesEvent
+    | UnlikeEvent
     | tuple[int, int, list[tuple[int, int]]]
     | tuple[int, int, bytes]
     | tuple[int, int]
     | tuple[int, int, bytes, int]
 )
 
-PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
 # basic.ack and basic.reject look alike: a bit that says multiple there says requeue here, and a
 # method with that bit set is in no run.
 SETTLES: Final = {b"\x00\x3c\x00\x50": ACKS, b"\x00\x3c\x00\x5a": REJECTS}
@@ -106,6 +110,7 @@ class Reader:
         "_assemblies",
         "_data",
         "_discarded",
+        "_is_unlike",
         "_largest_body",
         "_largest_payload",
         "_missing",
@@ -124,6 +129,8 @@ class Reader:
         self._assemblies: dict[int, Assembly] = {}
         self._discarded: set[int] = set()
         self._modes: dict[bytes, int] = {}
+        # Whether the last publishes had each a method frame of its own: then the next will, too.
+        self._is_unlike = False
         # What contents take in memory of which the end has not come yet.
         self.unfinished_octets = 0
 
@@ -195,10 +202,10 @@ class Reader:
                 method = data[pos + HEAD_OCTETS : pos + HEAD_OCTETS + 4]
                 if method == PUBLISH_METHOD and channel:
                     key = data[pos:stop]
-                    limits = (self._largest_payload, self._largest_body)
-                    pos, raws, mode, largest = parse_publishes(data, pos, key, limits, self._modes)
-                    if raws:
-                        yield (PUBLISHES, channel, key, raws, mode, largest)
+                    publishes = self._publishes(data, pos, key, channel)
+                    if publishes is not None:
+                        pos, event = publishes
+                        yield event
                     else:
                         assembly = self._assemblies[channel] = Assembly(key)
                         self.unfinished_octets += assembly.octets
@@ -212,16 +219,41 @@ class Reader:
                         yield (SETTLES[method], channel, ranges)
                         continue
             pos = stop
-            event = self._frame(kind, channel, data, stop - size - 8, stop)
-            if event is not None:
-                yield event
+            whole = self._frame(kind, channel, data, stop - size - 8, stop)
+            if whole is not None:
+                yield whole
         self._data = b""
         rest = end - pos
         self._missing = 0
         if rest:
             self._rest.append(data[pos:])
-            whole = HEAD_OCTETS if rest < HEAD_OCTETS else unpack(data, pos)[2] + 8
-            self._missing = whole - rest
+            wanted = HEAD_OCTETS if rest < HEAD_OCTETS else unpack(data, pos)[2] + 8
+            self._missing = wanted - rest
+
+    def _publishes(
+        self, data: bytes, pos: int, key: bytes, channel: int
+    ) -> tuple[int, PublishesEvent | UnlikeEvent] | None:
+        """Publishes that are whole, and where they end: a run, or what stands beside each other.
+
+        None when the first of them is not whole, or not plain.
+        """
+        limits = (self._largest_payload, self._largest_body)
+        if not self._is_unlike:
+            stop, raws, mode, largest = parse_publishes(data, pos, key, limits, self._modes)
+            if not raws:
+                return None
+            # Another one on this channel behind a single publish: not even these two are alike.
+            self._is_unlike = (
+                len(raws) == 1
+                and data.startswith(key[:3], stop)
+                and data.startswith(PUBLISH_METHOD, stop + HEAD_OCTETS)
+            )
+            return stop, (PUBLISHES, channel, key, raws, mode, largest)
+        stop, keys, raws, modes, largest = parse_unlike_publishes(data, pos, limits, self._modes)
+        self._is_unlike = len(keys) > 1 and not data.startswith(keys[-1], stop)
+        if len(keys) > 1:
+            return stop, (UNLIKE, channel, keys, raws, modes, largest)
+        return (stop, (PUBLISHES, channel, key, raws, modes[0], largest)) if keys else None
 
     def _frame(self, kind: int, channel: int, data: bytes, at: int, stop: int) -> Event | None:
         """One whole frame, the slow way."""

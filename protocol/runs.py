@@ -5,7 +5,8 @@ of these functions could stand in their place and be held against the same test 
 
 A *run* is what stands together on the wire: consecutive publishes whose `basic.publish` frame
 is byte for byte the same, consecutive acks, consecutive deliveries to one consumer. What is
-paid here is paid once a run wherever that can be done.
+paid here is paid once a run wherever that can be done. Publishes with keys that change are taken
+together, too; whoever routes them finds out which of them go the same way.
 
 A content is kept as received, *raw*: its header frame and body frames, octet for octet. A
 message is a tuple of atoms `(raw, tail, seq, arrived_ms)`, see `server/broker/message.py`.
@@ -37,6 +38,11 @@ FRAME_END: Final = 0xCE
 BASIC_CLASS: Final = 60
 HEAD_OCTETS: Final = 7
 ACK_FRAME_OCTETS: Final = 21
+PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
+# Publishes that are not alike are taken so many at a time: the time they take is looked at behind.
+UNLIKE_PUBLISHES: Final = 128
+# So many with the same method frame in a row are a run again.
+ALIKE_PUBLISHES: Final = 8
 # Frame header 7, class and weight 4, body size 8: what stands before the property block.
 PROPERTIES_AT: Final = 19
 # A frame of this type stands behind a content for the broker alone, see `contents.py`.
@@ -96,6 +102,56 @@ def parse_publishes(
             pos = stop
             stop += whole
     return pos, raws, run_mode, largest - key_octets if raws else 0
+
+
+def parse_unlike_publishes(
+    data: bytes, pos: int, limits: tuple[int, int], modes: dict[bytes, int]
+) -> tuple[int, list[bytes], list[bytes], list[int], int]:
+    """Walk whole publishes on one channel at `pos`, whatever their method frames are.
+
+    Args:
+        data: received octets; at `pos` stands a method frame, of which the channel is taken
+        pos: where the first method frame begins
+        limits: largest frame payload and largest body, in octets
+        modes: remembered `classify` answers by property block; filled here
+
+    Returns:
+        where they end; of each the whole method frame, the raw content and the mode; the octets of
+        the largest raw content. Nothing: the caller goes frame by frame.
+    """
+    lead = data[pos : pos + 3]
+    end = len(data) - HEAD_OCTETS
+    startswith = data.startswith
+    size_at = SIZE.unpack_from
+    keys: list[bytes] = []
+    raws: list[bytes] = []
+    found: list[int] = []
+    largest = alike = 0
+    last = b""
+    while pos < end and startswith(lead, pos) and len(keys) < UNLIKE_PUBLISHES:
+        at = pos + 8 + size_at(data, pos + 3)[0]
+        key = data[pos:at]
+        if not key.startswith(PUBLISH_METHOD, HEAD_OCTETS) or key[-1] != FRAME_END:
+            break
+        body_at, stop = content_end(data, at, lead, limits)
+        if not stop:
+            break
+        mode = mode_of(data[at + PROPERTIES_AT : body_at - 1], modes)
+        if mode < 0:
+            break
+        if key != last or mode != found[-1]:
+            alike = 0
+            last = key
+        elif alike == ALIKE_PUBLISHES:
+            break
+        alike += 1
+        keys.append(key)
+        raws.append(data[at:stop])
+        found.append(mode)
+        if stop - at > largest:
+            largest = stop - at
+        pos = stop
+    return pos, keys, raws, found, largest
 
 
 def content_end(data: bytes, at: int, key: bytes, limits: tuple[int, int]) -> tuple[int, int]:
@@ -186,12 +242,17 @@ def encode_deliveries(
     fresh = messages[0][2] > mark
     last_tail: bytes | None = None
     head = after = b""
+    heads: dict[int, bytes] = {}
     pack = TAG.pack
     for raw, tail, seq, _ in messages:
         if tail is not last_tail:
             last_tail = tail
-            size = SIZE.pack(len(DELIVER_METHOD) + len(consumer) + 9 + len(tail))
-            head = b"".join((b"\x01", channel, size, DELIVER_METHOD, consumer))
+            octets = len(tail)
+            head = heads.get(octets, b"")
+            if not head:
+                size = SIZE.pack(len(DELIVER_METHOD) + len(consumer) + 9 + octets)
+                head = b"".join((b"\x01", channel, size, DELIVER_METHOD, consumer))
+                heads[octets] = head
             after = b"\x00" + tail + b"\xce"
         again = not fresh and seq <= mark
         if raw.startswith(mine) and len(raw) <= frame_max:

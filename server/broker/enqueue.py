@@ -19,6 +19,10 @@ What holds:
 - Queues that may refuse a message have a publish filter. They are asked first (`admit`), message by
   message, and a target without such a queue asks nobody.
 
+What makes a run is where it goes. A run of contents with one routing key has one target; messages
+with ever other keys are gathered by their destination (`UnlikeMessages`) and stored as runs in
+which each message has a tail of its own.
+
 What it costs: per message a tuple and, if stored, a pointer in the journal's buffer; all else is
 per run. Queues with priorities need a run for each level in use, and a run of transient messages
 that only some of its queues store (`keeps_all`) is stored for those alone under one LSN.
@@ -39,8 +43,9 @@ from vouchmq.server.broker.queues.api import REFUSES, TAKES, Verdict
 from vouchmq.server.broker.queues.priority import priority_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from vouchmq.server.broker.counters import ExchangeCounters
     from vouchmq.server.broker.queues.api import Author, Queue
 
 
@@ -52,6 +57,11 @@ class MessageLog(Protocol):
 
     def append_run(self, queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
         """Store a run for these queues; returns its first LSN."""
+
+    def append_unlike(
+        self, queue_ids: tuple[int, ...], tails: Sequence[bytes], raws: list[bytes]
+    ) -> int:
+        """Store messages for these queues that have each a tail of its own."""
 
 
 class Target:
@@ -79,6 +89,85 @@ class Target:
             for queue in self.queues
             if (queue.stored if persistent else queue.keeps_all)
         )
+
+
+class Destination:
+    """Queues that messages of one exchange go to without a closer look, whatever their keys are.
+
+    What is for one destination is stored together, see `UnlikeMessages`; until then it waits in
+    `raws` and `targets`.
+
+    Args:
+        target: any message's that goes there
+        counters: of the exchange
+    """
+
+    __slots__ = ("counters", "is_durable", "keeps_all", "queue_ids", "queues", "raws", "targets")
+
+    def __init__(self, target: Target, counters: ExchangeCounters) -> None:
+        self.queues: Final = target.queues
+        self.queue_ids: Final = target.queue_ids
+        self.is_durable: Final = bool(target.queue_ids)
+        self.keeps_all: Final = bool(target.keeper_ids)
+        self.counters: Final = counters
+        self.raws: list[bytes] = []
+        self.targets: list[Target] = []
+
+
+class UnlikeMessages:
+    """Messages that one channel publishes with ever other routing keys, on their way to be stored.
+
+    Those with the same destination are stored together and get LSNs in a row. So they overtake
+    messages for other destinations, which nobody can tell: no two of the destinations share a
+    queue, and one confirm speaks for all, when the highest of their LSNs is safe.
+
+    `is_stored`: whether the journal keeps those that wait.
+    """
+
+    __slots__ = ("_destinations", "_enqueuer", "_queues", "is_stored")
+
+    def __init__(self, enqueuer: Enqueuer) -> None:
+        self._enqueuer = enqueuer
+        self._destinations: list[Destination] = []
+        self._queues: set[Queue] = set()
+        self.is_stored = False
+
+    def takes(self, destination: Destination, *, is_stored: bool) -> bool:
+        """Whether messages for it may wait beside the others; if not, `store` first.
+
+        To be asked when none wait for it, or when these are stored and those were not.
+        """
+        if not self._destinations:
+            self.is_stored = is_stored
+        elif is_stored is not self.is_stored or not self._queues.isdisjoint(destination.queues):
+            return False
+        self._destinations.append(destination)
+        self._queues.update(destination.queues)
+        return True
+
+    def store(self, largest: int) -> int:
+        """Store all that wait.
+
+        Args:
+            largest: octets of the largest content
+
+        Returns:
+            the LSN that has to be synced before they are safe; 0 for none (CONF-06)
+        """
+        lsn = 0
+        for destination in self._destinations:
+            raws, targets = destination.raws, destination.targets
+            destination.raws, destination.targets = [], []
+            counters = destination.counters
+            counters.published_in += len(raws)
+            counters.published_out += len(raws) * len(destination.queues)
+            stored_lsn = self._enqueuer.store_unlike(
+                destination, raws, targets, largest, is_stored=self.is_stored
+            )
+            lsn = max(lsn, stored_lsn)
+        self._destinations.clear()
+        self._queues.clear()
+        return lsn
 
 
 class Enqueuer:
@@ -152,6 +241,42 @@ class Enqueuer:
         for priority, some in self._by_priority(target, raws):
             ids = target.ids_of(priority)
             lsn = self._store(target, ids, some, largest, author, persistent=persistent) or lsn
+        return lsn
+
+    def store_unlike(
+        self,
+        destination: Destination,
+        raws: list[bytes],
+        targets: list[Target],
+        largest: int,
+        *,
+        is_stored: bool,
+    ) -> int:
+        """As `store`, of messages that have each a target of its own, all with the same queues."""
+        if destination.keeps_all and not is_stored:
+            return max(
+                self.store(target, [raw], len(raw), persistent=False)
+                for raw, target in zip(raws, targets, strict=True)
+            )
+        count = len(raws)
+        tails = [target.tail for target in targets]
+        lsn = 0
+        if is_stored:
+            first = self._journal.append_unlike(destination.queue_ids, tails, raws)
+            lsn = first + count - 1
+            seq = first * 2 + 1
+        else:
+            seq = self._journal.take(count) * 2
+        seqs = range(seq, seq + 2 * count, 2)
+        messages = zip(raws, tails, seqs, repeat(self.now_ms()), strict=False)
+        size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
+        queues = destination.queues
+        if len(queues) == 1:
+            queues[0].enqueue(messages, size, stored=is_stored)
+        else:
+            copies = list(messages)
+            for queue in queues:
+                queue.enqueue(copies, size, stored=is_stored)
         return lsn
 
     def _by_priority(self, target: Target, raws: list[bytes]) -> Iterable[tuple[int, list[bytes]]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.codec import cancel, tx_commit_ok, tx_rollback_ok
 from vouchmq.protocol.constants import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT, TX_COMMIT
 from vouchmq.protocol.errors import ChannelError, PreconditionFailed
+from vouchmq.protocol.reader import PUBLISHES
 from vouchmq.server.broker.counters import ChannelCounters
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 from vouchmq.server.channel.consumer import Consumer, Credit
@@ -26,7 +27,7 @@ from vouchmq.server.channel.unacked import Unacked, octets_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vouchmq.protocol.reader import Event
+    from vouchmq.protocol.reader import Event, PublishesEvent, UnlikeEvent
     from vouchmq.protocol.runs import Piece
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.data_directory import DataDirectory
@@ -130,11 +131,14 @@ class Channel:
 
     # Publishing
 
-    def publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> None:
-        """A run of publishes, see `Publisher.publish`."""
+    def publish(self, event: PublishesEvent | UnlikeEvent) -> None:
+        """A run of publishes, or some that are unlike, see `Publisher`."""
         if self.is_committing:
             raise ChannelError("unexpected command while processing 'tx.commit'", ids=BASIC_PUBLISH)
-        self._publisher.publish(key, raws, mode, largest)
+        if event[0] == PUBLISHES:
+            self._publisher.publish(*event[2:])
+        else:
+            self._publisher.publish_unlike(*event[2:])
 
     def refuse_too_large(self, body_octets: int) -> None:
         """Refuse a message too large, known from its header (FRAME-38)."""

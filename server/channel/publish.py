@@ -22,6 +22,7 @@ What holds:
 
     publish ─▶ _resolve (first time) ─▶ Plan.store_run ─▶ Enqueuer.store ─▶ Channel.confirm
            └▶ _publish_examined ─▶ _examine ─▶ Plan.store_run or store_one     a closer look
+              publish_unlike ─▶ UnlikeMessages ─▶ Enqueuer.store_unlike        ever other keys
               commit ─▶ store_held ─▶ Plan.store_run or store_one              what was held
 
 What it costs: two ways for one meaning. A publisher with ever new routing keys gets no use of what
@@ -62,14 +63,15 @@ from vouchmq.protocol.properties import (
     with_reply_to,
     without_headers,
 )
-from vouchmq.protocol.reader import PUBLISHES
+from vouchmq.protocol.reader import PUBLISHES, UNLIKE
 from vouchmq.protocol.text import encode_text
 from vouchmq.server.broker.delays import check_delay, delay_ms
+from vouchmq.server.broker.enqueue import Destination, UnlikeMessages
 from vouchmq.server.broker.exchanges.consistent_hash import PROPERTY_PREFIX
 from vouchmq.server.broker.exchanges.exchange import READS_HEADERS, READS_KEYS, READS_PROPERTIES
 from vouchmq.server.broker.features.options import TEN_YEARS_MS
 from vouchmq.server.broker.queues.api import REFUSES
-from vouchmq.server.channel.plans import NewKeysPlan, PlanChannel, plan_of
+from vouchmq.server.channel.plans import NewKeysPlan, PlanChannel, StorePlan, plan_of
 from vouchmq.server.channel.route import Route, Way
 
 if TYPE_CHECKING:
@@ -118,9 +120,11 @@ class Resolved:
         reads: what of other messages exchanges look at, bits as of `Exchange.reads`
         is_refused: its routing key may not be published with (PERM-10)
         new_keys: the plan of runs whose keys a de-duplicating exchange has not seen
+        destination: of messages that need no closer look; None when all need one
     """
 
     __slots__ = (
+        "destination",
         "examined_modes",
         "exchange",
         "generation",
@@ -140,6 +144,7 @@ class Resolved:
         reads: int,
         is_refused: bool,
         new_keys: NewKeysPlan | None,
+        destination: Destination | None,
     ) -> None:
         self.generation: Final = generation
         self.exchange: Final = exchange
@@ -147,6 +152,7 @@ class Resolved:
         self.reads: Final = reads
         self.is_refused: Final = is_refused
         self.new_keys: Final = new_keys
+        self.destination: Final = destination
         self.examined_modes: Final = EXAMINE | HEADERS if reads & READS_HEADERS else EXAMINE
         self.is_examined: Final = (
             is_refused or bool(reads & READS_PROPERTIES) or not plan.takes_runs
@@ -183,11 +189,18 @@ class PublishingChannel(PlanChannel, Protocol):
 class Publisher:
     """The publishing side of one channel."""
 
-    __slots__ = ("_channel", "_onward", "_onward_generation", "_resolved", "_staged", "_walk")
+    __slots__ = (
+        *("_channel", "_destinations", "_generation", "_onward", "_onward_generation"),
+        *("_resolved", "_staged", "_unlike", "_walk"),
+    )
 
     def __init__(self, channel: PublishingChannel) -> None:
         self._channel = channel
         self._resolved: dict[bytes, Resolved] = {}
+        # Where resolved messages go, as of a generation.
+        self._destinations: dict[tuple[str, tuple[Queue, ...]], Destination] = {}
+        self._generation = -1
+        self._unlike = UnlikeMessages(channel.context.enqueuer)
         self._onward_generation = -1
         self._onward = 0
         self._walk: LongWalk | None = None
@@ -201,34 +214,94 @@ class Publisher:
         Raises:
             SoftError: 403, 404 or 406 by PUB-01; the messages before the faulty one are kept
         """
+        left = self._publish(key, raws, mode, largest)
+        if left:
+            channel = self._channel
+            channel.put_off((PUBLISHES, channel.number, key, left, mode, largest))
+
+    def _publish(self, key: bytes, raws: list[bytes], mode: int, largest: int) -> list[bytes]:
+        """As `publish`; gives those that there was no time for."""
         channel = self._channel
         resolved = self._resolved.get(key)
         if resolved is None or resolved.generation != channel.vhost.generation:
             try:
                 resolved = self._resolve(key)
             except OutOfTimeError:
-                channel.put_off((PUBLISHES, channel.number, key, raws, mode, largest))
-                return
+                return raws
         if (
             resolved.is_examined
             or mode & resolved.examined_modes
             or channel.transaction is not None
         ):
-            left = self._publish_examined(resolved, raws, mode, largest)
-            if left:
-                channel.put_off((PUBLISHES, channel.number, key, left, mode, largest))
-            return
+            return self._publish_examined(resolved, raws, mode, largest)
         if largest >= LARGE_OCTETS and self._is_staging(resolved.plan.route, raws, mode):
-            channel.put_off((PUBLISHES, channel.number, key, raws, mode, largest))
-            return
+            return raws
         # A plan that `is_examined` does not say takes every run.
         lsn = resolved.plan.store_run(channel, raws, mode, largest) or 0
         if channel.confirms is not None:
             channel.confirm(len(raws), lsn)
-            return
+            return []
         channel.counters.published += len(raws)
         if lsn:
             channel.stored_lsn = lsn
+        return []
+
+    def publish_unlike(
+        self, keys: list[bytes], raws: list[bytes], modes: list[int], largest: int
+    ) -> None:
+        """Take contents with a method frame and a mode each; otherwise as `publish`.
+
+        What needs no closer look is gathered and stored by where it goes. The ledger tells runs of
+        one routing key, so while it is on each message is a run.
+        """
+        channel, known, unlike = self._channel, self._resolved, self._unlike
+        vhost, is_over = channel.vhost, channel.context.budget.is_over
+        may_gather = (
+            channel.transaction is None and channel.recorder is None and largest < LARGE_OCTETS
+        )
+        done = stored = 0
+        for key, raw, mode in zip(keys, raws, modes, strict=True):
+            resolved = known.get(key)
+            destination = None
+            if (
+                may_gather
+                and resolved is not None
+                and resolved.generation == vhost.generation
+                and not mode & resolved.examined_modes
+            ):
+                destination = resolved.destination
+            if resolved is None or destination is None:
+                self._store_unlike(done - stored, largest)
+                left = self._publish(key, [raw], mode, len(raw))
+                done += not left
+                stored = done
+                if left or (done < len(raws) and is_over()):
+                    rest = (keys[done:], raws[done:], modes[done:])
+                    channel.put_off((UNLIKE, channel.number, *rest, largest))
+                    return
+                continue
+            is_stored = destination.is_durable and mode & PERSISTENT != 0
+            if (is_stored is not unlike.is_stored or not destination.raws) and not unlike.takes(
+                destination, is_stored=is_stored
+            ):
+                self._store_unlike(done - stored, largest)
+                stored = done
+                unlike.takes(destination, is_stored=is_stored)
+            destination.raws.append(raw)
+            destination.targets.append(resolved.plan.route)
+            done += 1
+        self._store_unlike(done - stored, largest)
+
+    def _store_unlike(self, count: int, largest: int) -> None:
+        """Store what was gathered, so many messages."""
+        if count:
+            channel = self._channel
+            lsn = self._unlike.store(largest)
+            if channel.confirms is not None:
+                channel.confirm(count, lsn)
+                return
+            channel.counters.published += count
+            channel.stored_lsn = lsn or channel.stored_lsn
 
     def _is_staging(self, route: Route, raws: list[bytes], mode: int) -> bool:
         """Write what there is time for of a large content; whether more of it is to be written."""
@@ -297,18 +370,38 @@ class Publisher:
         if is_plain and not onward and not exchange.reads_beyond_keys:
             window = exchange.window
             new_keys = NewKeysPlan(route, window) if window is not None else None
+        plan = plan_of(route)
         resolved = Resolved(
             vhost.generation,
             exchange,
-            plan_of(route),
+            plan,
             reads=exchange.reads | onward,
             is_refused=is_refused,
             new_keys=new_keys,
+            destination=self._destination_of(plan),
         )
         if len(self._resolved) >= ROUTES_KEPT:
             self._resolved.clear()
         self._resolved[key] = resolved
         return resolved
+
+    def _destination_of(self, plan: Plan) -> Destination | None:
+        """Where all messages of a plan go, one object for each exchange and queues.
+
+        None when some may need a closer look, even if their properties do not ask for it.
+        """
+        route = plan.route
+        if type(plan) is not StorePlan or not route.queues or route.is_leveled:
+            return None
+        generation = self._channel.vhost.generation
+        if self._generation != generation or len(self._destinations) >= ROUTES_KEPT:
+            self._generation = generation
+            self._destinations.clear()
+        key = (route.exchange, route.queues)
+        destination = self._destinations.get(key)
+        if destination is None:
+            destination = self._destinations[key] = Destination(route, route.counters)
+        return destination
 
     def _read_onward(self) -> int:
         """What exchanges that others pass messages on to read of a message, see `Exchange.reads`.

@@ -72,6 +72,7 @@ from vouchmq.protocol.reader import (
     PUBLISHES,
     REJECTS,
     TOO_LARGE,
+    UNLIKE,
     Reader,
 )
 from vouchmq.protocol.reader import HEARTBEAT as HEARTBEAT_EVENT
@@ -262,7 +263,7 @@ class Connection:
 
     def _dispatch(self, event: Event) -> None:
         kind, number = event[0], event[1]
-        if kind == PUBLISHES:
+        if kind in {PUBLISHES, UNLIKE}:
             self._ids = BASIC_PUBLISH
             channel = self._open_channel(number)
             if channel is not None:
@@ -270,8 +271,7 @@ class Connection:
                     self._publisher_block.block(event)
                     return
                 self._has_published = True
-                _, _, key, raws, mode, largest = event  # type: ignore[misc]
-                channel.publish(key, raws, mode, largest)
+                channel.publish(event)  # type: ignore[arg-type]
         elif kind in {ACKS, REJECTS}:
             self._ids = BASIC_ACK if kind == ACKS else BASIC_REJECT
             channel = self._open_channel(number)

@@ -24,8 +24,10 @@ _LONG_RANGE: Final = 256
 class BlockBuffer:
     """One block to be; one is made for each block, so that costs little.
 
-    `runs` and `moves` are flat: route number, first LSN, count of each. `written_ms` is when the
-    block was written first, wall clock; `arrivals` has the same of each move's original block.
+    `runs` and `moves` are flat: route number, first LSN, count of each. `groups` has the messages
+    of runs once more, those together that go to the same queues: queue ids, first LSN, count.
+    `written_ms` is when the block was written first, wall clock; `arrivals` has the same of each
+    move's original block.
     """
 
     __slots__ = (
@@ -33,6 +35,7 @@ class BlockBuffer:
         "defines",
         "dropped_again",
         "drops",
+        "groups",
         "has_barrier",
         "marks",
         "marks_before",
@@ -50,6 +53,7 @@ class BlockBuffer:
 
     def __init__(self) -> None:
         self.runs: list[int] = []
+        self.groups: list[tuple[tuple[int, ...], int, int]] = []
         self.raws: list[bytes] = []
         self.written_ms = 0
         self.moves: list[int] = []

@@ -49,6 +49,7 @@ _LEAD: Final = struct.Struct("<6sHI")
 _REST: Final = struct.Struct("<HHQQQQQQQQ")
 _SECTION: Final = struct.Struct("<IIQ")
 _ROUTE: Final = struct.Struct("<QII")
+_ROUTE_OF_ONE: Final = struct.Struct("<QIIQ")
 _NOTE: Final = struct.Struct("<QII")
 _NUMBER: Final = struct.Struct("<Q")
 _WRITTEN: Final = struct.Struct("<IIQQ")
@@ -390,6 +391,8 @@ def unpack_texts(buffer: bytes, section: Section) -> list[bytes]:
 
 def pack_route(number: int, queue_ids: Sequence[int], tail: bytes) -> bytes:
     """Return one entry of a routes section."""
+    if len(queue_ids) == 1:
+        return _ROUTE_OF_ONE.pack(number, 1, len(tail), queue_ids[0]) + tail
     return _ROUTE.pack(number, len(queue_ids), len(tail)) + pack_numbers(queue_ids) + tail
 
 

@@ -109,14 +109,16 @@ class Summary:
         self, buffer: BlockBuffer, routes: Mapping[int, tuple[tuple[int, ...], bytes]]
     ) -> None:
         """Take in a block that was just written, but for notes."""
-        if buffer.runs:
-            self._add_runs(self._runs, buffer.runs, routes)
+        for queue_ids, first, count in buffer.groups:
+            self._add_run(self._runs, queue_ids, first, count)
         for queue_id, lsns in buffer.all_settles():
             self.add_settle(queue_id, lsns)
         if buffer.marks:
             self._marks.update(buffer.marks)
         if buffer.moves or buffer.rewritten or buffer.dropped_again or buffer.retired_early:
-            self._add_runs(self._moves, buffer.moves, routes)
+            moves = iter(buffer.moves)
+            for number, first, count in zip(moves, moves, moves, strict=True):
+                self._add_run(self._moves, routes[number][0], first, count)
             for queue_id, some in buffer.rewritten:
                 self.add_settle(queue_id, some)
             self._drops += buffer.dropped_again
@@ -129,19 +131,6 @@ class Summary:
             self._drops += buffer.drops
             self._definitions += buffer.defines
             self._grow(sum(map(len, buffer.defines)) + 8 * len(buffer.drops))
-
-    def _add_runs(
-        self,
-        kept: array[int],
-        flat: Sequence[int],
-        routes: Mapping[int, tuple[tuple[int, ...], bytes]],
-    ) -> None:
-        if len(flat) == 3:
-            self._add_run(kept, routes[flat[0]][0], flat[1], flat[2])
-            return
-        numbers = iter(flat)
-        for number, first, count in zip(numbers, numbers, numbers, strict=True):
-            self._add_run(kept, routes[number][0], first, count)
 
     def _add_positions(self, flat: Sequence[int]) -> None:
         numbers = iter(flat)

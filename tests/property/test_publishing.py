@@ -16,6 +16,7 @@ from pamqp import commands
 from tests import wire
 from tests.property.routing_oracles import topic_oracle
 from tests.unit.server.in_memory import World, delivery, name_of
+from vouchmq.protocol.runs import SIZE
 from vouchmq.server.broker.definitions import decode
 from vouchmq.server.broker.features.dedup import Key
 from vouchmq.server.cli.store_names import Names
@@ -179,15 +180,21 @@ class History:
     # Deeds
 
     def publish(self) -> None:
-        """A run of several kinds, of which keys come again at times."""
+        """A run of several kinds, or messages that share nothing; keys come again at times."""
         exchange, key = self.draw.choice(EXCHANGES), self.draw.choice(KEYS)
         mode, channel = self.draw.choice((1, 2, 2)), self.draw.choice((1, 2, 2, 3))
         is_varied, is_mandatory = self.draw.random() < 0.6, self.draw.random() < 0.5
+        is_unlike = self.draw.random() < 0.5
         is_kept = channel != TRANSACTING or self.draw.random() < 0.7
         run: list[Sent] = []
+        ways: list[tuple[str, str, int]] = []
         header = self.draw.choice((None, "1", "2"))
-        for _ in range(self.draw.randint(1, 5)):
+        for _ in range(self.draw.randint(1, 12 if is_unlike else 5)):
             self.count += 1
+            if is_unlike:
+                exchange, key = self.draw.choice(EXCHANGES), self.draw.choice(KEYS)
+                mode = self.draw.choice((mode, mode, 1, 2))
+            ways.append((exchange, key, mode))
             if is_varied:
                 header = self.draw.choice((None, "1", "2"))
             again = self.draw.random() < 0.2
@@ -205,26 +212,37 @@ class History:
                     exchange=exchange,
                     mandatory=is_mandatory,
                 )
-                for sent in run
+                for sent, (exchange, key, mode) in zip(run, ways, strict=True)
             )
         )
         if channel == TRANSACTING:
             end = commands.Tx.Commit() if is_kept else commands.Tx.Rollback()
             self.client.method(channel, end)
         self.world.sync()
+        stored: list[bytes] = []
         wanted = {name: list[bytes]() for name in QUEUES}
         nowhere: list[bytes] = []
-        for sent in run if is_kept else ():
+        for sent, (exchange, key, mode) in zip(run, ways, strict=True) if is_kept else ():
             seen: dict[str, bool] = {}
             names = self.targets(exchange, key, sent, seen)
             for name in names:
                 wanted[name].append(sent.body)
+            if names and mode == 2:
+                stored.append(sent.body)
             if not names and not any(seen.values()):
                 nowhere.append(sent.body)
             for name, was_stopped in seen.items():
                 if names and sent.key is not None and self.plans[name].has_keys and not was_stopped:
                     self.plans[name].known[sent.key] = sent.body if mode == 2 else b""
+        self.check_stored(stored)
         self.check(wanted, nowhere if is_mandatory else [], len(run), channel)
+
+    def check_stored(self, wanted: list[bytes]) -> None:
+        """Persistent messages are in the journal, once each, and no others (CONF-06)."""
+        runs = self.world.calls.runs
+        raws = [raw for _, _, raws in runs for raw in raws]
+        runs.clear()
+        assert sorted(raw[15 + SIZE.unpack_from(raw, 3)[0] : -1] for raw in raws) == sorted(wanted)
 
     def check(
         self, wanted: dict[str, list[bytes]], returned: list[bytes], count: int, channel: int

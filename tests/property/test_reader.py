@@ -26,11 +26,13 @@ from vouchmq.protocol.reader import (
     PUBLISH_BEGUN,
     PUBLISHES,
     TOO_LARGE,
+    UNLIKE,
     Event,
     PublishesEvent,
     Reader,
+    UnlikeEvent,
 )
-from vouchmq.protocol.runs import encode_deliveries
+from vouchmq.protocol.runs import UNLIKE_PUBLISHES, encode_deliveries
 
 LARGEST_BODY = 10_000
 BODY = bytes(number % 251 for number in range(LARGEST_BODY))
@@ -61,6 +63,14 @@ def things(event: Event) -> list[Thing]:
         _, channel, key, raws, mode, largest = cast("PublishesEvent", event)
         assert largest == max(map(len, raws))
         return [(PUBLISHES, channel, key, raw, mode) for raw in raws]
+    if event[0] == UNLIKE:
+        _, channel, keys, raws, modes, largest = cast("UnlikeEvent", event)
+        assert largest == max(map(len, raws))
+        assert 1 < len(raws) <= UNLIKE_PUBLISHES
+        return [
+            (PUBLISHES, channel, key, raw, mode)
+            for key, raw, mode in zip(keys, raws, modes, strict=True)
+        ]
     if event[0] == ACKS:
         _, channel, ranges = cast("tuple[int, int, list[tuple[int, int]]]", event)
         assert all(first <= last for first, last in ranges)
@@ -349,3 +359,20 @@ def test_runs_are_as_long_as_they_can_be() -> None:
         (ACKS, 1),
         (PUBLISHES, 1),
     ]
+
+
+def test_publishes_with_ever_other_keys_come_together() -> None:
+    """The first tells that they are unlike; a run among them is a run again."""
+    unlike = b"".join(wire.publish(1, f"q{number}", b"x") for number in range(50))
+    octets = unlike + wire.publish(1, "q", b"x") * 100 + unlike + wire.publish(2, "q")
+    events = list(Reader(wire.FRAME_MAX, LARGEST_BODY).receive_data(octets))
+    assert [event[:2] for event in events] == [
+        (PUBLISHES, 1),
+        (UNLIKE, 1),
+        (PUBLISHES, 1),
+        (PUBLISHES, 1),
+        (UNLIKE, 1),
+        (PUBLISHES, 2),
+    ]
+    assert len(events[2][3]) > 90  # type: ignore[misc, arg-type]
+    assert sum(map(len, map(things, events))) == 201

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FRAME_MAX = 4096
 PERSISTENT, TRANSIENT = b"\x10\x00\x02", b"\x10\x00\x01"
 DELIVER, ACK, NACK, RETURN, GET_OK = 0x3C003C, 0x3C0050, 0x3C0078, 0x3C0032, 0x3C0047
+# Events of publishes; of each the contents are the fourth.
+PUBLISH_EVENTS = (reader.PUBLISHES, reader.UNLIKE)
 CLOSE, CLOSE_OK = b"\x00\x14\x00\x28", b"\x00\x14\x00\x29"
 TX_COMMIT = b"\x00\x5a\x00\x14"
 QUEUE_DECLARE = b"\x00\x32\x00\x0a"
@@ -121,7 +123,7 @@ def done_of(event: Any, connection: Connection) -> Any:
     kept: Any = inbound._kept if inbound is not None else None
     if kept is None:
         return event
-    if event[0] != reader.PUBLISHES or len(kept[3]) == len(event[3]):
+    if event[0] not in PUBLISH_EVENTS or len(kept[3]) == len(event[3]):
         return None
     return (*event[:3], event[3][: len(event[3]) - len(kept[3])], *event[4:])
 
@@ -220,7 +222,7 @@ class Client:
         """Wrap the broker's dispatch of events, so that the model hears of each in order."""
 
         def watched(event: Any) -> None:
-            if event[0] == reader.PUBLISHES and is_blocking():
+            if event[0] in PUBLISH_EVENTS and is_blocking():
                 dispatch(event)  # which will come again
                 return
             if self.is_put_off(event):
@@ -268,7 +270,7 @@ class Client:
                 self._taken_on_closed(ch, event[2][:4] == CLOSE)
             return
         count = 0
-        if kind == reader.PUBLISHES:
+        if kind in PUBLISH_EVENTS:
             count = len(event[3])
         elif kind == reader.ACKS:
             count = sum(last - first + 1 for first, last in event[2])

@@ -54,13 +54,21 @@ class JournalCalls:
 
     def watch(self, journal: Journal) -> None:
         """Write down from now on what this journal is given."""
-        append_run, settle, unsettle = journal.append_run, journal.settle, journal.unsettle
+        append_run, append_unlike = journal.append_run, journal.append_unlike
+        settle, unsettle = journal.settle, journal.unsettle
         define, note, unnote = journal.define, journal.note, journal.unnote
 
         def watched_run(queue_ids: tuple[int, ...], tail: bytes, raws: list[bytes]) -> int:
             assert queue_ids
             self.runs.append((queue_ids, tail, raws))
             return append_run(queue_ids, tail, raws)
+
+        def watched_unlike(
+            queue_ids: tuple[int, ...], tails: Sequence[bytes], raws: list[bytes]
+        ) -> int:
+            assert queue_ids
+            self.runs += ((queue_ids, tail, [raw]) for tail, raw in zip(tails, raws, strict=True))
+            return append_unlike(queue_ids, tails, raws)
 
         def watched_settle(queue_id: int, lsns: Sequence[int]) -> None:
             assert queue_id
@@ -86,6 +94,7 @@ class JournalCalls:
             unnote(scope_id, key)
 
         journal.append_run = watched_run  # type: ignore[method-assign]
+        journal.append_unlike = watched_unlike  # type: ignore[method-assign]
         journal.settle = watched_settle  # type: ignore[method-assign]
         journal.unsettle = watched_unsettle  # type: ignore[method-assign]
         journal.define = watched_define  # type: ignore[method-assign]
