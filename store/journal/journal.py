@@ -39,6 +39,7 @@ from vouchmq.store.journal.block_buffer import BlockBuffer, encode_head
 from vouchmq.store.journal.end_mark import EndMark, EndMarkFile
 from vouchmq.store.journal.notes import Notes
 from vouchmq.store.journal.positions import PositionOf
+from vouchmq.store.journal.routes import RouteTable
 from vouchmq.store.journal.segment import Segment, summary_name
 from vouchmq.store.journal.segment_pool import FileTask
 from vouchmq.store.journal.segments import ChainState, SegmentChain, SyncScope
@@ -48,9 +49,6 @@ from vouchmq.store.reading.index import Index, SegmentIndex
 from vouchmq.store.reading.reader import NO_LIMIT, FetchedRun, Reader
 from vouchmq.store.recovery.summary_writer import Summarizer
 
-# Beyond this many different routes in a segment the table starts anew, so that a routing
-# key per message costs disk (a route is logged again), not memory.
-_MAX_ROUTES: Final = 4096
 # A route is logged again after so much, so that a damaged block does not make a whole
 # segment behind it unreadable.
 _ROUTES_AGAIN_BYTES: Final = 1024 * 1024
@@ -133,16 +131,8 @@ class Journal:
         self._wall_ms = wall_ms
         self._all_marks = state.marks
         # What the current turn has buffered, and the routes of this and earlier ones.
-        self._routes: dict[tuple[int, ...], dict[bytes, int]] = {}
-        self._route_keys: dict[int, tuple[tuple[int, ...], bytes]] = {}
-        self._new_routes: list[int] = []
-        # Routes that a single block of this segment tells. The next block with messages of one
-        # tells it again: the loss of one block must not take the messages of others along.
-        self._told_once: set[int] = set()
-        self._routes_again: list[int] = []
-        self._next_route = 0
+        self._routes = RouteTable()
         self._routes_until = _ROUTES_AGAIN_BYTES
-        self._route_limit = _MAX_ROUTES
         self._buffer = BlockBuffer()
         # Positions of messages that are moved, in queues that number theirs.
         self._position_of = position_of
@@ -212,15 +202,14 @@ class Journal:
         count = len(raws)
         self.next_lsn = lsn + count
         buffer = self._buffer
-        known = self._routes.get(queue_ids)
-        numbers = [*map(known.get, tails)] if known is not None else [None]
-        if None in numbers:
+        numbers = self._routes.find_all(queue_ids, tails)
+        if numbers is None:
             # One by one: a route that is in the buffer is kept while others are added.
             for at, tail in enumerate(tails, lsn):
                 buffer.runs += (self._route(queue_ids, tail), at, 1)
         else:
-            rows: list[int] = [1] * (3 * count)
-            rows[::3] = numbers  # type: ignore[assignment]
+            rows = [1] * (3 * count)
+            rows[::3] = numbers
             rows[1::3] = range(lsn, lsn + count)
             buffer.runs += rows
         buffer.groups.append((queue_ids, lsn, count))
@@ -334,32 +323,13 @@ class Journal:
         self._buffer.retired_early.append(segment)
 
     def _route(self, queue_ids: tuple[int, ...], tail: bytes) -> int:
-        known = self._routes.get(queue_ids)
-        number = known.get(tail) if known is not None else None
-        return self._add_route(queue_ids, tail) if number is None else number
-
-    def _add_route(self, queue_ids: tuple[int, ...], tail: bytes) -> int:
-        if len(self._route_keys) >= self._route_limit:
-            # Numbers keep growing, so what is logged stays readable; buffered routes stay.
-            self._keep_routes(set())
-            self._route_limit = max(_MAX_ROUTES, 2 * len(self._route_keys))
-        number = self._next_route
-        self._next_route = number + 1
-        self._route_keys[number] = (queue_ids, tail)
-        known = self._routes.get(queue_ids)
-        if known is None:
-            known = self._routes[queue_ids] = {}
-        known[tail] = number
-        self._new_routes.append(number)
+        routes = self._routes
+        number = routes.find(queue_ids, tail)
+        if number is None:
+            if routes.is_full:
+                routes.make_room(self._buffer.route_numbers)
+            number = routes.add(queue_ids, tail)
         return number
-
-    def _keep_routes(self, numbers: set[int]) -> None:
-        numbers = numbers | self._buffer.route_numbers
-        self._route_keys = {n: self._route_keys[n] for n in sorted(numbers)}
-        self._routes = {}
-        for number, (queue_ids, tail) in self._route_keys.items():
-            self._routes.setdefault(queue_ids, {})[tail] = number
-        self._told_once &= numbers
 
     # Writing.
 
@@ -398,13 +368,11 @@ class Journal:
         try:
             self._count_block()
         finally:
-            self._told_once.difference_update(self._routes_again)
-            self._told_once.update(self._new_routes)
+            self._routes.count_block()
             self._buffer = BlockBuffer()
-            self._new_routes = []
         if self._chain.active.offset >= self._routes_until:
             self._routes_until = self._chain.active.offset + _ROUTES_AGAIN_BYTES
-            self._keep_routes(set())
+            self._routes.keep(self._buffer.route_numbers)
         self._run_maintenance()
         if wants_sync:
             self.wants_sync = True
@@ -424,14 +392,12 @@ class Journal:
         staged = chain.staging.take(self._buffer.raws) if chain.staging else None
         fits = chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new)
         if staged is not None or not fits:
-            need = records.HEADER_SIZE + length + self._routes_size()
+            need = records.HEADER_SIZE + length + self._routes.size_of(self._buffer.route_numbers)
             definitions = self._snapshot.records()
             staged = self._begin_segment(need, definitions, brings_new=brings_new, staged=staged)
             self._notes.sweep()
             # Routes are logged once per segment: all those in use now need it again.
-            self._keep_routes(set())
-            self._told_once.clear()
-            self._new_routes = list(self._route_keys)
+            self._routes.begin_segment(self._buffer.route_numbers)
             self._routes_until = _ROUTES_AGAIN_BYTES
             payload, length = self._encode()
             if staged is not None:
@@ -466,7 +432,7 @@ class Journal:
             size,
             (first_lsn, self.next_lsn),
             has_runs=bool(self._buffer.runs),
-            first_route=min(self._new_routes, default=None),
+            first_route=min(self._routes.new, default=None),
             moved=bounds_of_runs(moves[1::3], moves[2::3]),
         )
 
@@ -538,34 +504,24 @@ class Journal:
         return self._reader.fetch_runs(lsns, limit_bytes)
 
     def _encode(self, padding: Sequence[bytes] = ()) -> tuple[list[bytes], int]:
-        keys = self._route_keys
-        # Told for the second time.
-        again = sorted(self._told_once & self._buffer.route_numbers) if self._told_once else []
-        self._routes_again = again
-        routes = [records.pack_route(n, *keys[n]) for n in (*self._new_routes, *again)]
+        numbers = self._buffer.route_numbers if self._routes.told_once else set()
+        routes = self._routes.encode(numbers)
         notes = self._notes.encode() if self._notes.has_buffered else ()
         return self._buffer.encode(routes, notes, padding)
-
-    def _routes_size(self) -> int:
-        """Upper bound, in octets, of logging every buffered route again."""
-        keys = (self._route_keys[number] for number in self._buffer.route_numbers)
-        return records.SECTION_SIZE + sum(16 + 8 * len(ids) + len(tail) for ids, tail in keys)
 
     def _forget_block(self, error: OSError) -> WriteFailed:
         first, last = self.written_lsn + 1, self.next_lsn - 1
         self.refusals += 1
         with suppress(OSError):
             self.next_lsn += self._chain.wipe_header()
-        lost = set(self._new_routes)
-        self._new_routes = []
         self._buffer = self._buffer.refused(first)
         self._notes.refuse()
-        self._keep_routes(self._route_keys.keys() - lost)
+        self._routes.forget_block(self._buffer.route_numbers)
         return WriteFailed(error, first, last)
 
     def _count_block(self) -> None:
         chain, buffer = self._chain, self._buffer
-        keys = self._route_keys
+        keys = self._routes.by_number
         for queue_ids, _, count in buffer.groups:
             chain.add_copies(queue_ids, count)
         moves = iter(buffer.moves)

@@ -19,7 +19,7 @@ from tests.unit.store.journals import (
     sync,
 )
 from vouchmq.store.errors import SettledTwice, WriteFailed
-from vouchmq.store.journal import journal as journal_module
+from vouchmq.store.journal import routes as routes_module
 from vouchmq.store.journal.journal import Journal
 
 
@@ -136,17 +136,21 @@ def test_large_parts_are_not_joined_and_come_back_whole() -> None:
 def test_routes_are_logged_once_per_segment_and_survive_a_full_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journal_module, "_MAX_ROUTES", 4)
+    monkeypatch.setattr(routes_module, "_MAX_ROUTES", 4)
     disk = SimDisk()
     journal, _ = open_on(disk)
     expected = []
     for n in range(60):
         tail = b"tail%d" % (n % 11)
         expected.append((journal.append_run((1,), tail, [b"m%d" % n]), b"m%d" % n, tail))
+        if n % 5 == 0:
+            tails, raws = [b"tail%d" % (n % each) for each in (3, 5, 7, 3)], [b"%d" % n] * 4
+            first = journal.append_unlike((1,), tails, raws)
+            expected += zip(range(first, first + 4), raws, tails, strict=True)
         if n % 7 == 0:
             sync(journal)
     sync(journal)
-    assert len(journal._routes) <= 12
+    assert len(journal._routes.by_number) <= 12
     _, recovered = open_on(disk)
     assert recovered.queues[1].messages == expected
     assert recovered.report.unroutable_messages == 0
