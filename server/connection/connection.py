@@ -683,9 +683,10 @@ class Connection:
         self.context.forget(self)
         if self not in self._connections:
             return
-        del self._connections[self]
         self._publisher_block.leave()
+        # It stays among them meanwhile: a queue that goes looks for what others hold of it.
         self._table.close_all()
+        del self._connections[self]
         closed = self.context.closed_counters.connections
         closed.add(self.counters)
         self.counters = closed  # the last words to a client are counted there at once
