@@ -5,22 +5,20 @@ Spec: LIMIT-21, DURABLE-01, DURABLE-12, ACK-10
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.moving import blocking
 from tests.integration.pika_async import PERSISTENT
+from tests.waiting import LIMIT_S
+from vouchmq.kit.bulk import BulkConnection
 
 MIB = 1024 * 1024
-PATIENCE_S = 60.0
-TRANSIENT = pika.BasicProperties(delivery_mode=1)
 SMALL = (
     *("--queue-memory-bytes", str(MIB // 4), "--queues-memory-bytes", str(MIB)),
     *("--segment-size-bytes", str(MIB)),
@@ -41,22 +39,20 @@ def publish(
     broker: BrokerProcess, queues: list[str], count: int, size: int, transient: int = 0
 ) -> None:
     """Publish numbered messages to the queues in turn; every n-th is transient if asked for."""
-    with blocking(broker) as connection:
-        channel = connection.channel()
+    rows = (
+        (
+            "",
+            queues[number % len(queues)],
+            {"delivery_mode": 2 if not transient or number % transient else 1},
+            b"%d|" % number + b"." * size,
+        )
+        for number in range(count)
+    )
+    with BulkConnection.open(broker.url) as connection, connection.channel() as channel:
         for queue in queues:
-            channel.queue_declare(queue, durable=True)
-        channel.tx_select()
-        for number in range(count):
-            is_transient = bool(transient) and number % transient == 0
-            channel.basic_publish(
-                "",
-                queues[number % len(queues)],
-                b"%d|" % number + b"." * size,
-                TRANSIENT if is_transient else PERSISTENT,
-            )
-            if number % 500 == 499:
-                channel.tx_commit()
-        channel.tx_commit()
+            channel.declare(queue, durable=True)
+        channel.confirm_select()
+        assert channel.publish_many(rows).confirmed == count
 
 
 def take(channel: BlockingChannel, queue: str, count: int) -> list[tuple[int, int, bool]]:
@@ -73,29 +69,19 @@ def take_and_ack(broker: BrokerProcess, queues: list[str], count: int) -> dict[s
     """Consume everything from all queues side by side; the numbers of each queue, in order."""
     found: dict[str, list[int]] = defaultdict(list)
     total = 0
-    with blocking(broker) as connection:
-        channel = connection.channel()
-        channel.basic_qos(prefetch_count=50)
-        tags: dict[str, str] = {}
-
-        def receive(
-            channel: BlockingChannel,
-            method: pika.spec.Basic.Deliver,
-            _: pika.BasicProperties,
-            body: bytes,
-        ) -> None:
-            nonlocal total
-            found[tags[method.consumer_tag]].append(int(body.split(b"|")[0]))
-            channel.basic_ack(method.delivery_tag)
-            total += 1
-
+    with BulkConnection.open(broker.url) as connection, connection.channel() as channel:
+        channel.qos(50)
         for queue in queues:
-            tags[f"tag.{queue}"] = queue
-            channel.basic_consume(queue, receive, consumer_tag=f"tag.{queue}")
-        deadline = time.monotonic() + PATIENCE_S
+            channel.consume(queue)
         while total < count:
-            connection.process_data_events(1)
-            assert time.monotonic() < deadline, f"only {total} of {count} came"
+            # However long all of them take, something comes.
+            came = channel.wait(1, LIMIT_S) + channel.take(count)
+            assert came, f"only {total} of {count} came"
+            for _, _, _, queue, _, body in came:
+                found[queue].append(int(body.split(b"|")[0]))
+            channel.ack_many(tag for tag, *_ in came)
+            total += len(came)
+        channel.fence()
     return dict(found)
 
 

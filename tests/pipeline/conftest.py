@@ -19,6 +19,7 @@ import pytest
 
 from tests.integration.broker_process import Broker, BrokerProcess, RefereeBroker
 from tests.pipeline import peer
+from tests.waiting import wait_until
 from tools import referee
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ TIMEOUT_S = 300
 LEAN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(name, LEAN)
+# RabbitMQ's schedulers look for work a while before they sleep, on cores that others could use.
+IDLE = "+sbwt none +sbwtdcpu none +sbwtdio none"
+os.environ.setdefault("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", IDLE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -130,6 +134,8 @@ def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Referee]:
         definitions.write_text(peer.limited_user())
         made = Referee(directory, port)
         made.control("import_definitions", str(definitions))
+        # The node goes on by itself after the command has ended.
+        wait_until(lambda: peer.knows(made.url, "limited"))
         yield made
     finally:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from vouchmq.kit.bulk import BulkChannel, BulkConnection, decode_properties
+from vouchmq.kit.bulk import BulkChannel, BulkConnection, BulkError, decode_properties
 
 PATIENCE_S = 60.0
 
@@ -26,6 +26,15 @@ def channel(url: str) -> Iterator[BulkChannel]:
     """A channel on a connection of its own."""
     with BulkConnection.open(url) as connection:
         yield connection.channel()
+
+
+def knows(url: str, user: str) -> bool:
+    """Whether a user, whose password is the name, may log in."""
+    try:
+        BulkConnection.open(url.replace("guest:guest", f"{user}:{user}")).close()
+    except BulkError:
+        return False
+    return True
 
 
 def declare(url: str, queue: str, **arguments: object) -> None:
