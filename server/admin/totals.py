@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from vouchmq.server.broker.counters import QueueCounters
-from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -84,7 +83,8 @@ class Totals:
         self._queue_totals = QueueCounters()
         for vhost in vhosts:
             self._queue_totals.add(vhost.deleted_counters)
-        self._queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
+        self._queues = [queue for vhost in vhosts for queue in vhost.every_queue()]
+        self._queue_count = sum(len(vhost.queues) for vhost in vhosts)
         # A connection leaves its own counters when it closes; these stay as they are then.
         self._bytes_of = [connection.counters for connection in connections]
         self._channels = [
@@ -93,7 +93,7 @@ class Totals:
             for channel in connection.channels.values()
             if not channel.is_closing
         ]
-        self._consumers = self._ready = self._unacked = self._visible = 0
+        self._consumers = self._ready = self._unacked = 0
 
     def add_up(self) -> Iterator[None]:
         """Add one object at each step."""
@@ -108,7 +108,6 @@ class Totals:
             self._queue_totals.add(queue.counters)
             self._ready += queue.ready_count
             self._unacked += queue.unacked_count
-            self._visible += not is_hidden(queue.spec.name)
             yield
 
     def view(self) -> OverviewView:
@@ -122,7 +121,7 @@ class Totals:
             version=VERSION,
             vhosts=len(vhosts),
             exchanges=sum(len(vhost.exchanges) for vhost in vhosts),
-            queues=self._visible,
+            queues=self._queue_count,
             connections=len(self._bytes_of),
             connections_blocked=source.alarms.blocked_count,
             connections_opened=self._opened[0],

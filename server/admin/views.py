@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.admin.totals import OverviewView, Source, Totals
-from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
@@ -292,7 +291,7 @@ class Views:
             engine = vhost.policy_engine
             for queue in list(vhost.queues.values()):
                 spec = queue.spec
-                if queue.is_deleted or is_hidden(spec.name):
+                if queue.is_deleted:
                     continue
                 match = engine.policy_of_queue(queue)
                 ready, unacked = queue.ready_count, queue.unacked_count

@@ -106,7 +106,7 @@ class Broker(Generic[Q_co]):
         return {
             queue.spec.queue_id: queue
             for vhost in self.vhosts.values()
-            for queue in vhost.queues.values()
+            for queue in vhost.every_queue()
             if queue.spec.stored
         }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.delays import delaying_exchange
 from vouchmq.server.broker.exchanges.exchange import keys_are_of
 from vouchmq.server.broker.features.options import InvalidPolicy
 
@@ -28,7 +29,7 @@ def definitions_of(vhost: VHost[QueueLike]) -> list[bytes]:
         for each in vhost.exchanges.values()
         if each.durable and not each.is_predeclared
     )
-    records += (d.of_queue(queue.spec) for queue in vhost.queues.values() if queue.spec.stored)
+    records += (d.of_queue(queue.spec) for queue in vhost.every_queue() if queue.spec.stored)
     records += (d.of_queue(spec) for spec in vhost.key_specs() if spec.stored)
     records += (d.of_binding(vhost.name, each) for each in vhost.bindings if vhost.is_durable(each))
     return [d.encode(record) for record in records]
@@ -74,6 +75,13 @@ def _apply_queue(vhost: VHost[QueueLike], definition: d.QueueDeclared | d.QueueD
             vhost.forget_keys(exchange_name)
         else:
             vhost.register_keys(exchange_name, d.to_spec(definition))
+        return
+    exchange_name = delaying_exchange(definition.name)
+    if exchange_name is not None:
+        if isinstance(definition, d.QueueDeleted):
+            vhost.delay_queues.pop(exchange_name, None)
+        elif exchange_name not in vhost.delay_queues:
+            vhost.register_delay_queue(exchange_name, d.to_spec(definition))
         return
     existing = vhost.queues.get(definition.name)
     if isinstance(definition, d.QueueDeleted):

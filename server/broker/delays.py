@@ -1,9 +1,10 @@
 """Delayed messages: what the x-delay header asks for, and where they are held until they are due.
 
-A delaying exchange has a queue of its own that nobody can name. A message with a delay is routed
-there instead of through the exchange's bindings, so everything that holds for messages in queues
-holds for delayed ones: stored with the confirm they wait for, refused by a full disk, restored.
-When its time has come a message leaves it as if it were published to the exchange just then.
+A delaying exchange has a queue of its own, which is in `VHost.delay_queues` and not among those
+that have names. A message with a delay is routed there instead of through the exchange's bindings,
+so everything that holds for messages in queues holds for delayed ones: stored with the confirm they
+wait for, refused by a full disk, restored. When its time has come a message leaves it as if it were
+published to the exchange just then.
 
 The queue has its messages in the order of their due times; nobody consumes from it. What the
 journal holds is not kept in memory beyond a budget, but for its due time and its LSN.
@@ -60,7 +61,8 @@ X_DELAYED_MESSAGE: Final = "x-delayed-message"
 X_DELAYED_TYPE: Final = "x-delayed-type"
 X_DELAYED_EXCHANGE: Final = "x-delayed-exchange"
 X_DELAY: Final = "x-delay"
-# Line feeds are stripped from the names that clients give, so no queue of theirs is called that.
+# The journal has them among the queues. Line feeds are stripped from the names that clients give,
+# so no queue of theirs is called that.
 DELAY_QUEUE_PREFIX: Final = "\ndelayed\n"
 _NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)(\.[0-9]*)?")
 # Texts with more digits than this are too large anyway, and slow to read.
@@ -74,17 +76,12 @@ READ_OCTETS: Final = 4 * 1024 * 1024
 
 
 def delay_queue_name(exchange: str) -> str:
-    """The name of the queue that holds an exchange's delayed messages."""
+    """What the journal calls the queue that holds an exchange's delayed messages."""
     return DELAY_QUEUE_PREFIX + exchange
 
 
-def is_hidden(name: str) -> bool:
-    """Whether a queue serves an exchange and can be named by nobody."""
-    return name.startswith("\n")
-
-
-def held_for(name: str) -> str | None:
-    """The exchange whose delayed messages a queue of this name holds."""
+def delaying_exchange(name: str) -> str | None:
+    """The exchange whose delayed messages the journal keeps under this name; None: a queue's."""
     return name.removeprefix(DELAY_QUEUE_PREFIX) if name.startswith(DELAY_QUEUE_PREFIX) else None
 
 

@@ -14,7 +14,7 @@ Spec: EXCH, QUEUE, DURABLE-01, DURABLE-02
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import structlog
@@ -23,7 +23,7 @@ from vouchmq.protocol.errors import NotFound, PreconditionFailed
 from vouchmq.protocol.fields import Table, longstr
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.counters import QueueCounters
-from vouchmq.server.broker.delays import delay_queue_name, is_hidden
+from vouchmq.server.broker.delays import delay_queue_name
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
 from vouchmq.server.broker.exchanges.exchange import (
     Exchange,
@@ -108,6 +108,8 @@ class VHost(Generic[Q_co]):
         self.exchanges = self.routes.exchanges
         self.bindings = self.routes.bindings
         self.queues: dict[str, Q_co] = {}
+        # Of exchanges, by their names: the journal may say such a queue before its exchange.
+        self.delay_queues: dict[str, Q_co] = {}
         self.generation = 0
         self.deleted_counters = QueueCounters()  # of queues that are gone
         self.defined_lsn = 0
@@ -132,6 +134,11 @@ class VHost(Generic[Q_co]):
     def topology(self) -> tuple[int, int]:
         """The same as long as a message's way may be interrupted and gone on with."""
         return self.generation, self.routes.removals
+
+    def every_queue(self) -> Iterator[Q_co]:
+        """All queues, those of delaying exchanges included."""
+        yield from self.queues.values()
+        yield from self.delay_queues.values()
 
     # Exchanges
 
@@ -192,7 +199,7 @@ class VHost(Generic[Q_co]):
         if declared.delays:
             self._add_delay_queue(declared)
         if declared.dedup_arguments is not None:
-            spec = self._hidden_spec(key_scope_name(name), declared, declared.dedup_arguments)
+            spec = self._spec_of_exchange(key_scope_name(name), declared, declared.dedup_arguments)
             self.register_keys(name, spec)
             if spec.stored:
                 self._log(d.of_queue(spec))
@@ -219,12 +226,28 @@ class VHost(Generic[Q_co]):
 
     def _add_delay_queue(self, exchange: Exchange) -> None:
         """Make the queue in which an exchange's delayed messages wait (DELAY-17)."""
-        spec = self._hidden_spec(delay_queue_name(exchange.name), exchange, {})
-        self.register_queue(spec)
+        spec = self._spec_of_exchange(delay_queue_name(exchange.name), exchange, {})
+        self.register_delay_queue(exchange.name, spec)
         if spec.stored:
             self._log(d.of_queue(spec))
 
-    def _hidden_spec(self, name: str, exchange: Exchange, arguments: Table) -> QueueSpec:
+    def register_delay_queue(self, exchange_name: str, spec: QueueSpec) -> None:
+        """Messages that an exchange of this name delays wait here, logging nothing."""
+        self.delay_queues[exchange_name] = self._new_queue(spec)
+        self.generation += 1
+
+    def end_delay_queue(self, exchange_name: str) -> int:
+        """Delete the queue of an exchange's delayed messages, if it has one."""
+        queue = self.delay_queues.pop(exchange_name, None)
+        if queue is None:
+            return self.defined_lsn
+        self.deleted_counters.add(queue.counters)
+        self.generation += 1
+        lsn = self._log_queue_gone(queue)
+        queue.deleted()
+        return lsn
+
+    def _spec_of_exchange(self, name: str, exchange: Exchange, arguments: Table) -> QueueSpec:
         """What the journal knows something by that an exchange keeps there."""
         durable = exchange.durable
         queue_id = self._next_queue_id(1) if durable else 0
@@ -334,7 +357,7 @@ class VHost(Generic[Q_co]):
         Spec: QUEUE-30
         """
         queue = self.queues.get(name)
-        if queue is None or is_hidden(name):
+        if queue is None:
             raise NotFound(f"no {queue_text(name, self.name)}")
         queue.spec.require_access(owner)
         return queue
@@ -390,7 +413,7 @@ class VHost(Generic[Q_co]):
             exclusive=exclusive_owner is not None,
             auto_delete=auto_delete,
         )
-        if self.queue_limit is not None and self._named_count() >= self.queue_limit:
+        if self.queue_limit is not None and len(self.queues) >= self.queue_limit:
             raise PreconditionFailed(
                 f"cannot declare queue '{name}': queue limit in vhost '{self.name}' "
                 f"({self.queue_limit}) is reached"
@@ -402,10 +425,6 @@ class VHost(Generic[Q_co]):
         queue = self.register_queue(spec)
         log.debug("queue.declared", vhost=self.name, queue=name)
         return queue, self._log(d.of_queue(spec)) if spec.stored else 0
-
-    def _named_count(self) -> int:
-        """Queues that clients have made."""
-        return sum(not is_hidden(name) for name in self.queues)
 
     def delete_queue(
         self,
@@ -486,7 +505,9 @@ class VHost(Generic[Q_co]):
             window = at.window
             return window is not None and passage.stops_at(window)
 
-        return self.routes.walk(exchange, keys, headers, self.queues, stops).end()
+        return self.routes.walk(
+            exchange, keys, headers, self.queues, self.delay_queues, stops
+        ).end()
 
     def walk(
         self, exchange: Exchange, keys: Sequence[str], headers: Table | None
@@ -495,7 +516,7 @@ class VHost(Generic[Q_co]):
 
         It ends with the present `generation`.
         """
-        return self.routes.walk(exchange, keys, headers, self.queues)
+        return self.routes.walk(exchange, keys, headers, self.queues, self.delay_queues)
 
     # What the verbs share
 
@@ -517,19 +538,22 @@ class VHost(Generic[Q_co]):
         self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)
         self.generation += 1
         log.debug("queue.deleted", vhost=self.name, queue=spec.name)
-        lsn = 0
+        lsn = self._log_queue_gone(queue)
+        return max(lsn, self._detached(self.routes.detach_queue(spec.name)))
+
+    def _log_queue_gone(self, queue: QueueLike) -> int:
+        """Log that a queue and its messages are gone; 0 when it is not stored."""
+        spec, lsn = queue.spec, 0
         if spec.stored:
             self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))
             for store_id in queue.store_ids:
                 lsn = self.defined_lsn = self._drop_queue(store_id)
-        return max(lsn, self._detached(self.routes.detach_queue(spec.name)))
+        return lsn
 
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
         self.generation += 1
-        delay_queue = self.queues.get(delay_queue_name(exchange.name))
-        if delay_queue is not None:
-            self.end_queue(delay_queue)
+        self.end_delay_queue(exchange.name)
         spec = self.forget_keys(exchange.name)
         if spec is not None and spec.stored:
             self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.fields import Field, as_text
 from vouchmq.protocol.text import decode_text
-from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.definitions.file import OPERATOR_POLICY
 from vouchmq.server.version import VERSION
@@ -95,7 +94,7 @@ def _said(policy: Policy) -> Row:
 
 def _queues(vhost: VHost[QueueLike]) -> Iterator[Row]:
     for name, queue in sorted(vhost.queues.items()):
-        if not queue.spec.stored or is_hidden(name) or name.startswith(SERVER_NAMED_PREFIX):
+        if not queue.spec.stored or name.startswith(SERVER_NAMED_PREFIX):
             continue
         yield {
             "vhost": vhost.name,

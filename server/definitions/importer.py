@@ -105,6 +105,7 @@ def dry_run_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
                 each.name, each.vhost, each.type, *flags, each.arguments
             )
         copy.queues.update(vhost.queues)
+        copy.delay_queues.update(vhost.delay_queues)
     return dry_run
 
 

@@ -118,9 +118,7 @@ class InventoryJob:
         `before` is called with each queue before its lines.
         """
         queues = [
-            queue
-            for vhost in self._context.broker.vhosts.values()
-            for queue in vhost.queues.values()
+            queue for vhost in self._context.broker.vhosts.values() for queue in vhost.every_queue()
         ]
         self._jobs.append((self._take(writer, queues, why, before), done))
         self._context.turn.later(self.step)
@@ -128,9 +126,7 @@ class InventoryJob:
     def begin_at_once(self, writer: LedgerWriter, why: str, done: Callable[[], None]) -> None:
         """The same, of this very moment: nothing that happens from now on is in it."""
         queues = [
-            queue
-            for vhost in self._context.broker.vhosts.values()
-            for queue in vhost.queues.values()
+            queue for vhost in self._context.broker.vhosts.values() for queue in vhost.every_queue()
         ]
         holdings = self._holdings(queues, writer.number)
         self._jobs.append((self._write_all(writer, holdings, why), done))

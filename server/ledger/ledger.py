@@ -192,7 +192,7 @@ class Ledger:
         context.active_ledger.ledger = self
         context.turn.ledger = writer
         for vhost in context.broker.vhosts.values():
-            for queue in vhost.queues.values():
+            for queue in vhost.every_queue():
                 queue.recorder = self._names.queue(queue, "recovered" if at_start else "known")
         for connection in self._connections:
             for channel in connection.channels.values():
@@ -213,7 +213,7 @@ class Ledger:
         writer.close()
         self._writer = context.active_ledger.ledger = context.turn.ledger = None
         for vhost in context.broker.vhosts.values():
-            for queue in vhost.queues.values():
+            for queue in vhost.every_queue():
                 queue.recorder = None
         for connection in self._connections:
             connection.publish_numbers.begin(0, 0)

@@ -223,7 +223,7 @@ class BrokerContext:
         """The disk took no block: what was given it is gone, as if it had not come (CONF-12)."""
         self._refused_lsns = range(first_lsn, last_lsn + 1)
         for vhost in self.broker.vhosts.values():
-            for queue in vhost.queues.values():
+            for queue in vhost.every_queue():
                 queue.forget_refused(first_lsn)
             for exchange in vhost.exchanges.values():
                 if exchange.window is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from vouchmq.server.broker.delays import DelayQueue, held_for
+from vouchmq.server.broker.delays import DelayQueue, delaying_exchange
 from vouchmq.server.broker.features.dedup import KeyWindow, keys_of, window_of
 from vouchmq.server.broker.features.effective import features_of
 from vouchmq.server.broker.features.options import STREAM
@@ -130,7 +130,7 @@ class QueueFactory:
         features = features_of(spec.arguments)
         around = (self._turn, self._journal, self._pager)
         queue: Queue
-        if held_for(spec.name) is not None:
+        if delaying_exchange(spec.name) is not None:
             queue = DelayQueue(
                 spec,
                 *around,

@@ -17,7 +17,6 @@ from tests.unit.server.broker.stand_ins import (
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.broker import Broker
-from vouchmq.server.broker.delays import is_hidden
 from vouchmq.server.broker.policy.policies import NO_POLICY, Policy, PolicyMatch
 
 NAMES = ("a", "ab", "b", "ba")
@@ -110,7 +109,6 @@ def test_everybody_has_what_governs_them(changes: list[tuple[object, ...]]) -> N
                 case ("delete exchange", str(name)):
                     vhost.delete_exchange(name)
         for one in vhost.queues.values():
-            assert not is_hidden(one.spec.name)
             is_quorum = one.spec.arguments["x-queue-type"] == longstr("quorum")
             kind_of_queue = "quorum_queues" if is_quorum else "classic_queues"
             wanted = PolicyMatch(*(best(some, one.spec.name, kind_of_queue) for some in lists))

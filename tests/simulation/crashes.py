@@ -103,7 +103,7 @@ def look_at(runtime: BrokerRuntime) -> Found:
     vhost = runtime.broker.vhosts["/"]
     items: set[Item] = set()
     queues: dict[str, list[tuple[int, bool]]] = {}
-    for queue in vhost.queues.values():
+    for queue in vhost.every_queue():
         if not queue.spec.durable:
             raise Violation(f"{queue.spec.name} was not durable, but is back")
         if isinstance(queue, ClassicQueue) and queue.ready.mark >> 1 >= runtime.journal.next_lsn:

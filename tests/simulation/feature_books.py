@@ -388,7 +388,7 @@ class Books:
         if wanted is None:
             wanted = copy.taken_by
         # A target that knows its key has it, or had it (DUP-07).
-        queues = self._world.vhost.queues
+        queues = {each.spec.name: each for each in self._world.vhost.every_queue()}
         if any(name in queues and queues[name].feature(Dedup) is not None for name in targets):
             return
         if not wanted or not wanted <= copy.taken_by:
@@ -400,7 +400,7 @@ class Books:
     def _check_sent(self, copy: Copy, wanted: set[str], got: list[str]) -> None:
         if len(got) != len(set(got)) and copy.number not in self.turned_away:
             raise Violation(f"{copy.number} went to {got} (DLX-08)")
-        queues = self._world.vhost.queues
+        queues = {each.spec.name: each for each in self._world.vhost.every_queue()}
         for name in wanted - set(got):
             queue = queues.get(name)
             if queue is not None and queue.publish_filter is None:
@@ -513,7 +513,8 @@ class Books:
                 place = (sent.queue.spec.name, message[2])
                 if message[2] & 1 and place not in self.copies and place in self.archive:
                     self.copies[place] = self.archive[place]
-        for name, queue in self._world.vhost.queues.items():
+        for queue in self._world.vhost.every_queue():
+            name = queue.spec.name
             for seq, taken_by in pending_of(queue).items():
                 place = (name, seq)
                 if place not in self.copies:

@@ -96,7 +96,7 @@ def line_seqs(line: ReadyList) -> tuple[list[int], int]:
 def listing_of(runtime: BrokerRuntime, connections: Iterable[Connection]) -> Listing:
     """Everything that is anywhere."""
     found = Listing()
-    for queue in runtime.broker.vhosts["/"].queues.values():
+    for queue in runtime.broker.vhosts["/"].every_queue():
         name = queue.spec.name
         found.unacked[name] = []
         found.kept[name] = []
@@ -180,7 +180,7 @@ def pending_messages(queue: Queue) -> list[Message]:
 
 def snapshot_of(runtime: BrokerRuntime, listing: Listing, handed: set[Place] | None) -> Snapshot:
     """The stored part of it; `handed` None: as the marks of a recovered broker say."""
-    queues = runtime.broker.vhosts["/"].queues
+    queues = {each.spec.name: each for each in runtime.broker.vhosts["/"].every_queue()}
     found = Snapshot(
         frozenset(filter(is_lasting, runtime.broker.definitions())),
         frozenset(label_of(queue) for queue in queues.values() if queue.stored),

@@ -146,7 +146,7 @@ class FeatureWorld(World):
         books.has_timeouts = self.has_timeouts or any(
             "x-consumer-timeout" in plan.arguments for plan in self.topology.queues.values()
         )
-        for queue in self.vhost.queues.values():
+        for queue in self.vhost.every_queue():
             handed = {
                 seq for line in lines_of(queue) for seq in line_seqs(line)[0] if seq <= line.mark
             }
@@ -202,7 +202,7 @@ class FeatureWorld(World):
             raise Violation("a block is written while messages are being moved (DLX-08)")
         handed = {place for place, copy in self.books.copies.items() if copy.handed}
         found = snapshot_of(self.runtime, listing, handed)
-        for queue in self.vhost.queues.values():
+        for queue in self.vhost.every_queue():
             for name, seq in self.books.unstored:
                 if name == queue.spec.name:
                     found.copies.pop((label_of(queue), seq >> 1), None)
@@ -312,7 +312,7 @@ class FeatureWorld(World):
                 for entry in entries:
                     key = id(entry.queue)
                     unacked[key] = unacked.get(key, 0) + len(entry.messages)
-        for queue in self.vhost.queues.values():
+        for queue in self.vhost.every_queue():
             if not isinstance(queue, DelayQueue):
                 self._check_queue(queue, unacked.get(id(queue), 0))
 
@@ -360,12 +360,12 @@ class FeatureWorld(World):
         dead_letter_publisher = self.runtime.dead_letter_publisher
         if dead_letter_publisher._unwritten or dead_letter_publisher._kept:
             raise Violation("dead letters were never written")
-        if sum(line.octets for q in self.vhost.queues.values() for line in lines_of(q)) != (
+        if sum(line.octets for q in self.vhost.every_queue() for line in lines_of(q)) != (
             self.runtime.pager.total
         ):
             raise Violation("the pager counts what is not there")
         now_ms = self.wall_ms()
-        for queue in self.vhost.queues.values():
+        for queue in self.vhost.every_queue():
             if isinstance(queue, DelayQueue):
                 continue
             for line in queue.lines:
@@ -402,7 +402,8 @@ class FeatureWorld(World):
             passed += step
         if self.model.has_failed:
             return
-        for name, queue in self.vhost.queues.items():
+        for queue in self.vhost.every_queue():
+            name = queue.spec.name
             pending = len(queue.held_lsns())
             left = [copy for place, copy in self.books.copies.items() if place[0] == name]
             # A retry may be farther away than this looks.
@@ -465,11 +466,11 @@ class FeatureWorld(World):
         report = runtime.report
         if report.damaged or report.unroutable_messages:
             raise Violation(f"a crash was taken for damage: {report}")
-        for queue in runtime.broker.vhosts["/"].queues.values():
+        for queue in runtime.broker.vhosts["/"].every_queue():
             if not queue.spec.durable:
                 raise Violation(f"{queue.spec.name} was not durable, but is back")
         found = snapshot_of(runtime, listing_of(runtime, ()), None)
-        for queue in runtime.broker.vhosts["/"].queues.values():
+        for queue in runtime.broker.vhosts["/"].every_queue():
             found.handed |= {(label_of(queue), seq >> 1) for seq in parked_of(queue)}
             if isinstance(queue, DelayQueue):
                 found.handed |= {place for place in found.copies if place[0] == label_of(queue)}

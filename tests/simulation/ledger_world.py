@@ -125,7 +125,8 @@ class LedgerWorld(FeatureWorld):
         there: dict[str, set[int]] = {}
         for name, seq in listing.places():
             there.setdefault(name, set()).add(seq >> 1)
-        for name, queue in self.vhost.queues.items():
+        for queue in self.vhost.every_queue():
+            name = queue.spec.name
             held = ledger._inventory_job.holding(queue, 0)
             found = {lsn for first, last in held.ranges() for lsn in range(first, last + 1)}
             unread = listing.unread[name]

@@ -114,7 +114,7 @@ class PairWorld(FeatureWorld):
         for exchange in self.vhost.exchanges.values():
             if exchange.window is not None:
                 self._check_window(exchange.name, exchange.window)
-        for queue in self.vhost.queues.values():
+        for queue in self.vhost.every_queue():
             dedup = queue.feature(Dedup)
             if dedup is not None:
                 self._check_window(queue.spec.name, dedup.window)

@@ -55,7 +55,7 @@ def hit(disk: SimDisk, draw: random.Random) -> str:
 
 def read_all(runtime: BrokerRuntime) -> None:
     """Look at every message, also at those that are paged."""
-    for queue in runtime.broker.vhosts["/"].queues.values():
+    for queue in runtime.broker.vhosts["/"].every_queue():
         assert list(messages_of(queue)) is not None
         for line in queue.lines if isinstance(queue, ClassicQueue) else ():
             while line.refill(at_once=True) and line.ready:

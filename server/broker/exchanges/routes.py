@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from vouchmq.protocol.fields import Table
-from vouchmq.server.broker.delays import delay_ms, delay_queue_name, is_hidden
+from vouchmq.server.broker.delays import delay_ms, delay_queue_name
 from vouchmq.server.broker.exchanges.bindings import Binding, Bindings, Destination, Link
 from vouchmq.server.broker.exchanges.exchange import PREDECLARED, Exchange, Router
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
@@ -154,13 +154,15 @@ class Routes:
         keys: Sequence[str],
         headers: Table | None,
         queues: Mapping[str, _Q],
+        delay_queues: Mapping[str, _Q],
         stops: Callable[[Exchange], bool] = never,
     ) -> RouteWalk[_Q]:
         """The way of a message from `exchange`, to those of `queues` that it reaches.
 
-        It goes no further at an exchange that `stops` it.
+        It goes no further at an exchange that `stops` it, and waits at one that delays it in that
+        one's own of `delay_queues`.
         """
-        return RouteWalk(self.exchanges, exchange, keys, headers, queues, stops)
+        return RouteWalk(self.exchanges, exchange, keys, headers, queues, delay_queues, stops)
 
 
 class RouteWalk(Generic[_Q]):
@@ -180,10 +182,11 @@ class RouteWalk(Generic[_Q]):
         keys: Sequence[str],
         headers: Table | None,
         queues: Mapping[str, _Q],
+        delay_queues: Mapping[str, _Q],
         stops: Callable[[Exchange], bool],
     ) -> None:
         self._found: dict[str, _Q] = {}
-        self._steps = self._walk(exchanges, exchange, keys, headers, queues, stops)
+        self._steps = self._walk(exchanges, exchange, keys, headers, queues, delay_queues, stops)
 
     def end(self) -> tuple[_Q, ...]:
         """End the walk; returns the queues it reached, each once."""
@@ -205,6 +208,7 @@ class RouteWalk(Generic[_Q]):
         keys: Sequence[str],
         headers: Table | None,
         queues: Mapping[str, _Q],
+        delay_queues: Mapping[str, _Q],
         stops: Callable[[Exchange], bool],
     ) -> Iterator[None]:
         """Walk; a pause after every few exchanges and bindings."""
@@ -214,7 +218,14 @@ class RouteWalk(Generic[_Q]):
         left = STEP_BINDINGS
         while pending:
             at = pending.pop()
-            if stops(at) or _leads_to_a_name(at, keys, headers, queues, found):
+            if stops(at):
+                continue
+            if at.name == DEFAULT_EXCHANGE:
+                # Every queue is bound under its name, and nothing else is (EXCH-03).
+                found.update((key, queues[key]) for key in keys if key in queues)
+                continue
+            if at.delays and delay_ms(headers):
+                found[delay_queue_name(at.name)] = delay_queues[at.name]
                 continue
             onward: list[str] = []
             matched = False
@@ -238,22 +249,3 @@ class RouteWalk(Generic[_Q]):
                 if name not in seen and name in exchanges:
                     seen.add(name)
                     pending.append(exchanges[name])
-
-
-def _leads_to_a_name(
-    exchange: Exchange,
-    keys: Sequence[str],
-    headers: Table | None,
-    queues: Mapping[str, _Q],
-    found: dict[str, _Q],
-) -> bool:
-    """Whether an exchange asks no bindings where this message goes; adds where that is."""
-    if exchange.name == DEFAULT_EXCHANGE:
-        # Every queue that can be named is bound under its name, and nothing else is (EXCH-03).
-        found.update((key, queues[key]) for key in keys if key in queues and not is_hidden(key))
-        return True
-    if exchange.delays and delay_ms(headers):
-        name = delay_queue_name(exchange.name)
-        found[name] = queues[name]
-        return True
-    return False

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 import structlog
 
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.delays import delay_queue_name, is_hidden
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.broker.names import DEFAULT_EXCHANGE
 from vouchmq.server.broker.policy.policies import NO_POLICY, Policies, Policy, PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueLike
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from vouchmq.server.broker.exchanges.exchange import Exchange
 
 Q = TypeVar("Q", bound=QueueLike)
+Q_co = TypeVar("Q_co", bound=QueueLike, covariant=True)
 
 log = structlog.get_logger(__name__)
 
 
-class GovernedVHost(Protocol[Q]):
+class GovernedVHost(Protocol[Q_co]):
     """A virtual host, as far as policies go."""
 
     name: str
@@ -40,11 +40,15 @@ class GovernedVHost(Protocol[Q]):
     exchanges: dict[str, Exchange]
 
     @property
-    def queues(self) -> Mapping[str, Q]:
+    def queues(self) -> Mapping[str, Q_co]:
         """The queues of the virtual host, by name."""
 
-    def end_queue(self, queue: Q, /) -> int | None:
-        """Delete a queue that nobody needs; the LSN of the record."""
+    @property
+    def delay_queues(self) -> Mapping[str, Q_co]:
+        """The queues of delayed messages, by the names of their exchanges."""
+
+    def end_delay_queue(self, exchange_name: str, /) -> int:
+        """Delete the queue of delayed messages that an exchange needs no more; its LSN."""
 
 
 def keep_features(queue: object, policy_match: PolicyMatch) -> None:
@@ -127,7 +131,7 @@ class PolicyEngine(Generic[Q]):
     def apply_to_queue(self, queue: Q) -> None:
         """A queue has been made, or the policies have changed."""
         spec = queue.spec
-        if not (self.policies or self._matches) or is_hidden(spec.name):
+        if not (self.policies or self._matches):
             return
         policy_match = self.policies.of_queue(spec.name, queue_type_of(spec.arguments))
         before = self._matches.get(spec.name, NO_POLICY)
@@ -159,19 +163,15 @@ class PolicyEngine(Generic[Q]):
     # Exchanges that begin and cease to delay
 
     def _make_delay_queues(self) -> None:
-        queues = self._vhost.queues
         for exchange in list(self._vhost.exchanges.values()):
-            if exchange.delays and delay_queue_name(exchange.name) not in queues:
+            if exchange.delays and exchange.name not in self._vhost.delay_queues:
                 self._delay_queue_for(exchange)
 
     def _end_delay_queues(self) -> int:
-        """Remove the holds of exchanges that delay no more; what is held waits for its time."""
-        for delay_queue in self._idle_delay_queues():
-            self._vhost.end_queue(delay_queue)
-        return self._vhost.defined_lsn
-
-    def _idle_delay_queues(self) -> Iterable[Q]:
-        for exchange in list(self._vhost.exchanges.values()):
-            delay_queue = self._vhost.queues.get(delay_queue_name(exchange.name))
-            if delay_queue is not None and not exchange.delays and not delay_queue.ready_count:
-                yield delay_queue
+        """Delete those of exchanges that delay no more; in others messages wait for their time."""
+        vhost = self._vhost
+        for name, delay_queue in list(vhost.delay_queues.items()):
+            exchange = vhost.exchanges.get(name)
+            if exchange is not None and not exchange.delays and not delay_queue.ready_count:
+                vhost.end_delay_queue(name)
+        return vhost.defined_lsn

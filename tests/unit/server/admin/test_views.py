@@ -116,8 +116,12 @@ def test_queues_that_clients_cannot_see_are_not_shown(world: DiskWorld, client: 
             durable=True,
         ),
     )
-    assert world.vhost.queues
+    assert world.vhost.delay_queues
     assert listed(world, "queues") == []
+    [vhost] = listed(world, "vhosts")
+    assert vhost["queues"] == 0
+    [overview] = listed(world, "overview")
+    assert overview["queues"] == 0
 
 
 def test_alarms_and_store(world: DiskWorld, client: Client) -> None:

@@ -47,7 +47,7 @@ class Graph:
     def routed(self, exchange: Exchange, number: int = 1) -> set[str]:
         headers = {"n": integer(number)}
         keys = (str(number % 9 + 1),)
-        return set(self.routes.walk(exchange, keys, headers, self.queues).end())
+        return set(self.routes.walk(exchange, keys, headers, self.queues, {}).end())
 
     def run_turn(self) -> None:
         work, self.work[:] = list(self.work), []

@@ -12,7 +12,6 @@ from tests.unit.server.amqp_client import bodies, confirms, declare, got, publis
 from tests.unit.server.broker.policy.laid_down import lay_down
 from tests.unit.server.in_memory import World, closes_channel, delivery
 from tests.unit.server.on_disk import DiskWorld
-from vouchmq.server.broker.delays import delay_queue_name
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.policy.policies import Policy
 
@@ -383,10 +382,10 @@ class TestExchanges:
         assert bodies(client, "behind") == [b"not delayed"]
         world.pass_time(1.1)
         assert bodies(client, "behind") == [b"delayed"]
-        assert delay_queue_name("qx") in world.vhost.queues
+        assert "qx" in world.vhost.delay_queues
         # The next change finds the hold empty.
         lay_down(world, "another", "nothing", max_length=1)
-        assert delay_queue_name("qx") not in world.vhost.queues
+        assert "qx" not in world.vhost.delay_queues
 
     def test_a_new_exchange_delays_at_once(self, world: World, client: Client) -> None:
         lay_down(world, delayed_message=True)
@@ -408,7 +407,7 @@ class TestExchanges:
         client.ask(1, commands.Queue.Bind(queue="behind", exchange="x"))
         for body in (b"a", b"b"):
             to(client, "x", body, headers={"x-delay": 1000})
-        assert world.vhost.queues[delay_queue_name("x")].ready_count == 2
+        assert world.vhost.delay_queues["x"].ready_count == 2
 
 
 class TestRestart:
@@ -432,7 +431,7 @@ class TestRestart:
         assert (features.number("max-length"), features.number("message-ttl")) == (2, 60_000)
         assert again.vhost.queues["q"].publish_filter is not None
         assert again.vhost.exchanges["qx"].delays
-        assert delay_queue_name("qx") in again.vhost.queues
+        assert "qx" in again.vhost.delay_queues
 
     def test_a_restart_counts_one_return_of_before_the_delivery_limit(self) -> None:
         """REDELIVER-13: nobody had counted, but that they have been out is known."""
