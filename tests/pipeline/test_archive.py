@@ -76,9 +76,9 @@ def replayed(spark: SparkSession, url: str, source: Path, **more: Any) -> Replay
         (["--queue", ""], "option queue: '' has an empty name"),
         (["--mode", "queue"], "invalid choice: 'queue'"),
         (["--once", "--interval", "3"], "not allowed with argument --once"),
-        (["--interval", "soon"], "'soon' is no whole number from 0 on"),
-        (["--cores", "0"], "'0' is no whole number from 1 on"),
-        (["--memory", "lots"], "argument --memory: 'lots' is no size such as 2g or 900m"),
+        (["--interval", "soon"], "'soon' is not a whole number of at least 0"),
+        (["--cores", "0"], "'0' is not a whole number of at least 1"),
+        (["--memory", "lots"], "argument --memory: 'lots' is not a size such as 2g or 900m"),
         (["--memory", "1m"], "argument --memory: '1m': Spark needs at least 480m"),
         (["--to", ""], "argument --to: an empty path"),
         (["--checkpoint", ""], "argument --checkpoint: an empty path"),
@@ -87,8 +87,8 @@ def replayed(spark: SparkSession, url: str, source: Path, **more: Any) -> Replay
         (["--option", "startingOffsets=latest"], "option startingOffsets: of mode stream"),
         (["--partition-by", "hour"], "invalid choice: 'hour'"),
         (["--table", "csv"], "invalid choice: 'csv'"),
-        (["--to", "{tmp}/file"], "--to: {tmp}/file is no directory"),
-        (["--checkpoint", "{tmp}/a/b"], "--checkpoint: must not lie in the archive"),
+        (["--to", "{tmp}/file"], "--to: {tmp}/file is not a directory"),
+        (["--checkpoint", "{tmp}/a/b"], "--checkpoint: must not be inside the archive"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -135,10 +135,10 @@ BAD_SOURCE = [
     ({**READ, "dedupe": "messageId"}, "option dedupe: messageId needs mode spool"),
     ({**SPOOLED, "dedupe": "header:"}, "option dedupe: the header's name has 1 to 128 bytes"),
     ({**SPOOLED, "dedupe": "best"}, "option dedupe: 'best' is none of"),
-    ({**READ, "spoolLocation": "lake"}, "option spoolLocation: 'lake' is no absolute path"),
+    ({**READ, "spoolLocation": "lake"}, "option spoolLocation: 'lake' is not an absolute path"),
     ({**STREAMED, "startingOffsets": "soon"}, "option startingOffsets: 'soon' is neither"),
     ({**STREAMED, "startingOffsets": "2026-01-31T00:00"}, "option startingOffsets: '2026-01-31T"),
-    ({**STREAMED, "startingOffsets": "{"}, "option startingOffsets: '{' is no JSON"),
+    ({**STREAMED, "startingOffsets": "{"}, "option startingOffsets: '{' is not JSON"),
     ({**STREAMED, "startingOffsets": '{"orders":1.5}'}, 'option startingOffsets: \'{"orders":1.'),
     ({**STREAMED, "startingOffsets": '{"orders":-1}'}, "option startingOffsets:"),
     ({**STREAMED, "startingOffsets": '{"other":1}'}, "option startingOffsets: 'orders' is missing"),
@@ -168,7 +168,7 @@ BAD_SINK = [
     ({**WRITE, "onNack": "retry:0"}, "option onNack: 'retry:0' is neither"),
     ({**WRITE, "confirmWindow": "0"}, "option confirmWindow: '0' is not a whole number"),
     ({**WRITE, "messageId": "uuid"}, "option messageId: 'uuid' is none of auto, column, pos"),
-    ({**WRITE, "dedupeHeader": "k", "messageId": "none"}, "option dedupeHeader: has nothing to"),
+    ({**WRITE, "dedupeHeader": "k", "messageId": "none"}, "option dedupeHeader: has no value to"),
     ({**WRITE, "dedupeHeader": "k" * 129}, "option dedupeHeader: a header's name has 1 to 128"),
 ]
 
@@ -185,8 +185,8 @@ def test_a_bad_option_of_writing_is_named(options: dict[str, str], text: str) ->
     [
         ("http://u:s3cret@h/", "option url: the value does not begin with amqp:// or amqps://"),
         ("amqp://u:s3cret@/v", "option url: the value names no host"),
-        ("amqp://u:s3cret@h:x/v", "option url: the value is no URL"),
-        ("amqp://u:s3cret@h:99999/v", "option url: the value is no URL"),
+        ("amqp://u:s3cret@h:x/v", "option url: the value is not a URL"),
+        ("amqp://u:s3cret@h:99999/v", "option url: the value is not a URL"),
         (f"{URL},redis://u:s3cret@h", "option url: number 2 of 2 does not begin with amqp://"),
         (f"{URL},", "option url: number 2 of 2 does not begin"),
         ("", "option url: the value does not begin"),

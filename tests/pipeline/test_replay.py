@@ -208,12 +208,12 @@ def test_how_far_it_has_come_is_kept(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=said):
             begun(plan_of(tmp_path, checkpoint=tmp_path / "c", **more))
     (tmp_path / "c" / "replay.json").write_text("[]")
-    with pytest.raises(UsageError, match="is no checkpoint of a replay"):
+    with pytest.raises(UsageError, match="is not the checkpoint of a replay"):
         begun(plan)
     with pytest.raises(UsageError, match="holds something else"):
         begun(plan_of(tmp_path, checkpoint=tmp_path))
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is not a directory"):
         begun(plan_of(tmp_path, checkpoint=tmp_path / "file"))
 
 
@@ -237,14 +237,14 @@ def test_a_rate_makes_small_slices_and_few_tasks(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         ([], "arguments are required: --from, --url"),
-        (["--from", "{tmp}/nothing"], "--from: {tmp}/nothing is no directory"),
+        (["--from", "{tmp}/nothing"], "--from: {tmp}/nothing is not a directory"),
         (["--from", "{tmp}/empty"], "--from: {tmp}/empty holds no Parquet files"),
         (["--url", "localhost"], "--url: "),
         (["--url", f"{TLS_URL}?certfile=/none.pem"], "certfile or keyfile: [Errno 2] "),
         (["--from", ""], "argument --from: an empty path"),
         (["--checkpoint", ""], "argument --checkpoint: an empty path"),
-        (["--memory", "2gb"], "argument --memory: '2gb' is no size such as 2g or 900m"),
-        (["--rate", "0"], "argument --rate: '0' is no whole number from 1 on"),
+        (["--memory", "2gb"], "argument --memory: '2gb' is not a size such as 2g or 900m"),
+        (["--rate", "0"], "argument --rate: '0' is not a whole number of at least 1"),
         (["--exchange", "x" * 300], "argument --exchange: longer than 255 octets"),
         (
             ["--option", "mandatory=perhaps"],

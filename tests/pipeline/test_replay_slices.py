@@ -99,5 +99,5 @@ def test_a_replay_goes_on_where_it_was() -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"v": 2}', '{"v": 1, "task": {}}'])
 def test_what_is_no_checkpoint_is_told(text: str) -> None:
-    with pytest.raises(ResumeError, match="no checkpoint of a replay"):
+    with pytest.raises(ResumeError, match="not the checkpoint of a replay"):
         Resume.of(text)

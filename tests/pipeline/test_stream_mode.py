@@ -271,7 +271,7 @@ def test_a_stream_that_was_declared_again(
         declare(url, stream)
         publish(url, stream, 7000, 7010)
         run.restart()
-        with pytest.raises(DataLossError, match="goes on at offset 500"):
+        with pytest.raises(DataLossError, match="continues at offset 500"):
             run.plan()
         with pytest.raises(DataLossError, match=r"ends before 10|deleted and declared again"):
             run.read(run.log[0])

@@ -99,7 +99,7 @@ def test_whole_numbers_have_their_ranges(name: str, low: int, high: int) -> None
         octets = encode_typed([("n", Typed(name, str(number)))])
         assert read_typed(octets, 0, len(octets)) == {"n": Typed(name, str(number))}
     for number in (low - 1, high + 1):
-        with pytest.raises(TypedHeaderError, match="is no value"):
+        with pytest.raises(TypedHeaderError, match="is not a value"):
             encode_typed([("n", Typed(name, str(number)))])
 
 
@@ -114,20 +114,20 @@ def test_a_table_in_a_table_is_not_escaped_once_more() -> None:
 @pytest.mark.parametrize(
     ("type_", "value", "text"),
     [
-        ("signedint", "2147483648", "tries: '2147483648' is no value of type signedint"),
-        ("signedint", "1.5", "is no value of type signedint"),
-        ("bool", "yes", "'yes' is no value of type bool"),
-        ("decimal", "-1", "is no value of type decimal"),
-        ("decimal", "NaN", "is no value of type decimal"),
-        ("binary", "a", "is no value of type binary"),
-        ("timestamp", "-1", "is no value of type timestamp"),
+        ("signedint", "2147483648", "tries: '2147483648' is not a value of type signedint"),
+        ("signedint", "1.5", "is not a value of type signedint"),
+        ("bool", "yes", "'yes' is not a value of type bool"),
+        ("decimal", "-1", "is not a value of type decimal"),
+        ("decimal", "NaN", "is not a value of type decimal"),
+        ("binary", "a", "is not a value of type binary"),
+        ("timestamp", "-1", "is not a value of type timestamp"),
         ("void", "x", "a void has no value"),
-        ("longstr", None, "is no value of type longstr"),
+        ("longstr", None, "is not a value of type longstr"),
         ("int", "1", "type 'int' is none of bool, byte"),
-        ("table", "[]", "is no value of type table"),
-        ("array", "{", "is no value of type array"),
-        ("array", '["1"]', "is no object of type and value"),
-        ("table", '{"a":{"type":"byte","value":"900"}}', "tries: a: '900' is no value"),
+        ("table", "[]", "is not a value of type table"),
+        ("array", "{", "is not a value of type array"),
+        ("array", '["1"]', "is not an object with type and value"),
+        ("table", '{"a":{"type":"byte","value":"900"}}', "tries: a: '900' is not a value"),
     ],
 )
 def test_what_is_no_header_is_named(type_: str, value: str | None, text: str) -> None:
@@ -144,7 +144,7 @@ def row_of(*headers: tuple[str, Any]) -> pa.RecordBatch:
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        ({"type": "byte", "value": "x"}, "tries: 'x' is no value of type byte"),
+        ({"type": "byte", "value": "x"}, "tries: 'x' is not a value of type byte"),
         ({"type": None, "value": "x"}, "tries: has no type"),
         (None, "tries: has no type"),
     ],

@@ -74,7 +74,7 @@ def projection(schema: Any) -> tuple[str, ...]:
                 f"column {field.name}: is {kind}, and not {field.dataType.simpleString()}"
             )
         if not field.nullable or not getattr(field.dataType, "valueContainsNull", True):
-            raise SchemaError(f"column {field.name}: may be null, so the schema must let it be")
+            raise SchemaError(f"column {field.name}: values may be null; the schema must allow it")
         if field.name in names:
             raise SchemaError(f"column {field.name}: asked for twice")
         names.append(field.name)
@@ -108,7 +108,7 @@ def check_published(schema: Any) -> tuple[str, ...]:
             raise SchemaError(f"column {field.name}: listed twice")
         names.append(field.name)
     if TYPED in names and "headers" in names:
-        raise SchemaError(f"column {TYPED}: says the same as column headers; drop one of them")
+        raise SchemaError(f"column {TYPED}: contains the same as column headers; drop one of them")
     if "body" not in names:
         raise SchemaError("column body: required")
     return tuple(names)

@@ -91,7 +91,7 @@ def whole(least: int) -> Callable[[str], int]:
 
     def number(text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
         return int(text)
 
     return number
@@ -101,7 +101,7 @@ def heap(text: str) -> str:
     """The type of an argument that is the heap of a JVM: `2g`, `900m`."""
     found = re.fullmatch(r"(\d{1,9})([kmg])", text.lower(), re.ASCII)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 2g or 900m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 2g or 900m")
     if int(found[1]) * _UNITS[found[2]] < _LEAST_HEAP_BYTES:
         raise argparse.ArgumentTypeError(
             f"{text!r}: Spark needs at least {_LEAST_HEAP_BYTES >> 20}m"

@@ -70,9 +70,9 @@ class AmqpDataSource(DataSource):
         if options.mode != STREAM:
             refuse(
                 "mode",
-                f"spark.read cannot read a queue (mode {options.mode}): it never says that it is "
-                "done, so messages could only be lost or repeated; use spark.readStream with "
-                "trigger(availableNow=True), or mode stream for a stream",
+                f"spark.read cannot read a queue (mode {options.mode}): a queue has no end at "
+                "which a batch is done, so messages could only be lost or repeated; use "
+                "spark.readStream with trigger(availableNow=True), or mode stream for a stream",
             )
         from vouchmq.spark.source.stream_mode import batch_reader
 
@@ -135,7 +135,7 @@ class AmqpDataSource(DataSource):
     def _sink_options(self, overwrite: bool) -> SinkOptions:
         options = SinkOptions.parse(self.options)
         if overwrite:
-            raise OptionError("mode: only append; a broker cannot overwrite what it has passed on")
+            raise OptionError("mode: only append; a broker cannot overwrite what it has delivered")
         if self.is_speculative and options.message_id == "none":
             refuse(
                 "messageId",

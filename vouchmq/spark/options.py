@@ -134,7 +134,7 @@ def _url(name: str, text: str) -> str:
             parts = urlsplit(url)
             host, _ = parts.hostname, parts.port
         except ValueError:
-            refuse(name, f"{which} is no URL; commas and slashes in a password are %2C and %2F")
+            refuse(name, f"{which} is not a URL; commas and slashes in a password are %2C and %2F")
         if parts.scheme.lower() not in ("amqp", "amqps"):
             refuse(name, f"{which} does not begin with amqp:// or amqps://")
         if not host:
@@ -159,7 +159,7 @@ def _queues(name: str, text: str) -> tuple[str, ...]:
 
 def _location(name: str, text: str) -> str:
     if not (text.startswith("/") or re.match(r"[a-z][a-z0-9+.-]*:/", text, re.IGNORECASE)):
-        refuse(name, f"{text!r} is no absolute path; driver and executors must mean the same one")
+        refuse(name, f"{text!r} is not an absolute path; driver and executors must share it")
     return text
 
 
@@ -176,7 +176,7 @@ def _offsets(name: str, text: str) -> dict[str, int]:
     try:
         offsets = json.loads(text)
     except ValueError as error:
-        refuse(name, f"{text!r} is no JSON: {error}")
+        refuse(name, f"{text!r} is not JSON: {error}")
     if not isinstance(offsets, dict) or not all(
         type(value) is int and 0 <= value <= _MAX_LONG for value in offsets.values()
     ):
@@ -358,9 +358,9 @@ class SinkOptions:
         if "on_nack" in values:
             values["nack_retries"] = values.pop("on_nack")
         if "dedupe_header" in values and values.get("message_id") == "none":
-            refuse("dedupeHeader", "has nothing to carry with messageId none")
+            refuse("dedupeHeader", "has no value to carry with messageId none")
         if "on_unroutable" in values and not values.get("mandatory", True):
-            refuse("onUnroutable", "without mandatory the broker does not tell what is unroutable")
+            refuse("onUnroutable", "without mandatory the broker reports no unroutable messages")
         return cls(**values)
 
 

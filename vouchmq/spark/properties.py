@@ -108,7 +108,7 @@ class PropertyReader:
     def _plan(self, flags: bytes, lists: dict[str, list[Any]], size: int) -> list[Step]:
         word = int.from_bytes(flags, "big")
         if len(flags) < 2 or word & RESERVED_FLAGS:
-            raise BrokenPropertiesError("flags of properties that do not exist")
+            raise BrokenPropertiesError("flags of unknown properties")
         plan: list[Step] = []
         for name, kind in PROPERTIES:
             if not word & FLAG_OF[name]:
@@ -148,7 +148,7 @@ class PropertyReader:
                     values[row] = _microseconds(_U64(raw, at)[0])
                 at += 8
         if at != len(raw):
-            raise BrokenPropertiesError("more or fewer octets than the flags say")
+            raise BrokenPropertiesError("the size does not match the flags")
 
     def _read_more(
         self, raw: bytes, at: int, end: int, row: int, lists: dict[str, list[Any]]

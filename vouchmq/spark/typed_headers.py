@@ -74,7 +74,7 @@ def _parsed(field: Typed) -> Any:
 
 
 def _misfit(name: str, value: Any) -> TypedHeaderError:
-    return TypedHeaderError(f"{str(value)[:100]!r} is no value of type {name}")
+    return TypedHeaderError(f"{str(value)[:100]!r} is not a value of type {name}")
 
 
 def _read_table(raw: bytes, at: int, end: int, depth: int) -> dict[str, _Field]:
@@ -195,7 +195,7 @@ def _field(found: Any) -> _Field:
         or found.keys() != {"type", "value"}
         or not isinstance(found["type"], str)
     ):
-        raise TypedHeaderError(f"{str(found)[:100]!r} is no object of type and value")
+        raise TypedHeaderError(f"{str(found)[:100]!r} is not an object with type and value")
     return found["type"], found["value"]
 
 

@@ -97,9 +97,9 @@ class ArchivePlan:
             targets(asked.url)
         for name, path in (("--to", self.to), ("--checkpoint", self.checkpoint)):
             if path.exists() and not path.is_dir():
-                raise UsageError(f"{name}: {path} is no directory")
+                raise UsageError(f"{name}: {path} is not a directory")
         if self.to == self.checkpoint or self.to in self.checkpoint.parents:
-            raise UsageError("--checkpoint: must not lie in the archive")
+            raise UsageError("--checkpoint: must not be inside the archive")
         return asked
 
 

@@ -111,7 +111,7 @@ def moment(text: str) -> int:
         told = datetime.fromisoformat(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no time such as 2026-01-31 or 2026-01-31T12:00:00Z"
+            f"{text!r} is not a time such as 2026-01-31 or 2026-01-31T12:00:00Z"
         ) from error
     told = told if told.tzinfo else told.replace(tzinfo=UTC)
     return round(told.timestamp() * 1_000_000)
@@ -122,7 +122,9 @@ def pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a regular expression: {error}"
+        ) from error
     return text
 
 
@@ -131,7 +133,9 @@ def kinds(text: str) -> tuple[str, ...]:
     named = tuple(part.strip() for part in text.split(",") if part.strip())
     for kind in named:
         if kind not in KINDS:
-            raise argparse.ArgumentTypeError(f"{kind!r} is no finding; they are {', '.join(KINDS)}")
+            raise argparse.ArgumentTypeError(
+                f"{kind!r} is not a finding; they are {', '.join(KINDS)}"
+            )
     return named
 
 
@@ -143,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_UNUSABLE
     codes: list[int] = []
     code = run("audit", lambda: _audit(options, codes), (lines.LedgerError, JavaError, OSError))
-    # Whatever went wrong, it is no finding.
+    # Whatever went wrong, it is not a finding.
     return code if codes else max(code, EXIT_UNUSABLE)
 
 

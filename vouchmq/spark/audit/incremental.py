@@ -187,7 +187,7 @@ def _run(spark: SparkSession, job: Job) -> Result:
 def _check(job: Job) -> None:
     for path in job.paths:
         if not Path(path).is_dir():
-            raise LedgerError(f"{path} is no directory: --incremental follows directories")
+            raise LedgerError(f"{path} is not a directory: --incremental follows directories")
     lines.find(job.paths)
     note = job.internal / "incremental.json"
     wanted = {"paths": sorted(str(Path(each).resolve()) for each in job.paths)}

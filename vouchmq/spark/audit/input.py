@@ -85,12 +85,12 @@ def _check_options(options: argparse.Namespace) -> None:
     for kind in options.fail_on or ():
         if kind not in known:
             which = "ledgers" if has_ledger else "witnesses"
-            raise UsageError(f"--fail-on: {kind} is no finding of {which}")
+            raise UsageError(f"--fail-on: {kind} is not a finding of {which}")
 
 
 def _check_out(out: Path, paths: Sequence[str]) -> None:
     if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out} is no directory")
+        raise UsageError(f"--out {out} is not a directory")
     if out.is_dir() and any(out.iterdir()) and not _is_ours(out):
         raise UsageError(f"--out {out} is not empty and was not written by vouchmq audit")
     for path in paths:
@@ -98,7 +98,7 @@ def _check_out(out: Path, paths: Sequence[str]) -> None:
             raise UsageError(f"--out {out} is the ledger itself")
     above = next(each for each in (out.absolute(), *out.absolute().parents) if each.exists())
     if not above.is_dir():
-        raise UsageError(f"--out {out}: {above} is no directory")
+        raise UsageError(f"--out {out}: {above} is not a directory")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UsageError(f"--out {out}: nothing can be written to {above}")
 
@@ -122,7 +122,7 @@ def _check_report(report: Path, out: Path) -> None:
     if above == out.absolute() and not above.exists():
         return
     if not above.is_dir():
-        raise UsageError(f"--report {report}: {above} is no directory")
+        raise UsageError(f"--report {report}: {above} is not a directory")
     if not os.access(above, os.W_OK | os.X_OK):
         raise UsageError(f"--report {report}: nothing can be written to {above}")
 

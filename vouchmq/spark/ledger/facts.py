@@ -242,7 +242,7 @@ class Facts:
                 )
                 if beyond or (overlap and not chained):
                     raise LedgerError(
-                        f"two brokers have the id {name}: epoch {old} goes on after epoch {new} "
+                        f"two brokers have the id {name}: epoch {old} continues after epoch {new} "
                         "has begun; give each its own id and audit them apart"
                     )
 

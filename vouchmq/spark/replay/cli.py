@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         source = given.source.absolute()
         if not source.is_dir():
-            raise UsageError(f"--from: {source} is no directory")
+            raise UsageError(f"--from: {source} is not a directory")
         if next(source.rglob("*.parquet"), None) is None:
             raise UsageError(f"--from: {source} holds no Parquet files")
         plan = ReplayPlan(

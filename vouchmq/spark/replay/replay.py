@@ -256,7 +256,7 @@ def begun(plan: ReplayPlan) -> Resume:
         return fresh
     path = plan.checkpoint / RESUME
     if plan.checkpoint.exists() and not plan.checkpoint.is_dir():
-        raise UsageError(f"--checkpoint: {plan.checkpoint} is no directory")
+        raise UsageError(f"--checkpoint: {plan.checkpoint} is not a directory")
     try:
         kept = Resume.of(path.read_text("utf-8"))
         kept.check_task(plan.task)

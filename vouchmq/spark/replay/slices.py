@@ -158,7 +158,7 @@ class Resume:
                 raise ValueError(f"version {kept['v']}")
             return cls(kept["task"], int(kept["chunk_rows"]), int(kept["done"]), kept["digest"])
         except (ValueError, KeyError, TypeError) as error:
-            raise ResumeError(f"is no checkpoint of a replay: {error}") from None
+            raise ResumeError(f"is not the checkpoint of a replay: {error}") from None
 
     def check_task(self, task: Mapping[str, Any]) -> None:
         """Raises ResumeError when it is of another replay."""

@@ -148,7 +148,7 @@ class Intake:
             if patience <= 0:
                 consumer.refuse_streams()
                 log.warning(
-                    "vouchmq source: %d messages are ready, but the broker gives none to this "
+                    "vouchmq source: %d messages are ready, but the broker delivers none to this "
                     "consumer; the run ends without them",
                     waiting,
                 )

@@ -84,8 +84,8 @@ class Replay:
         if largest > self._options.prefetch:
             raise ConsumerError(
                 f"option prefetch: the batch to be replayed has {largest} messages of one queue, "
-                f"and with a prefetch of {self._options.prefetch} they never come all: run it once "
-                f"with a prefetch of at least {largest}"
+                f"which can never all arrive with a prefetch of {self._options.prefetch}: run it "
+                f"once with a prefetch of at least {largest}"
             )
 
     def _sort(self, portions: list[Portion]) -> None:
@@ -125,9 +125,9 @@ class Replay:
 
     def _tell_missing(self, silence_s: float) -> None:
         log.warning(
-            "vouchmq source: of %d messages of a batch that is replayed, %d did not come back and "
-            "for %.0f s nothing else did: expired, or settled by another consumer. Those that come "
-            "yet are handed out in a later batch",
+            "vouchmq source: of the %d messages of a replayed batch, %d were not redelivered, and "
+            "for %.0f s no other message was: they expired, or another consumer settled them. "
+            "Those that are redelivered later are in a later batch",
             len(self._wanted),
             len(self.missing),
             silence_s,

@@ -409,11 +409,12 @@ class QueueConsumer:
                     raise ConsumerError(self._refusal(again)) from again
                 if time.monotonic() > deadline:
                     raise ConsumerError(
-                        f"no broker for {LOST_FOR_S:.0f} s: {self._refusal(again)}"
+                        f"could not connect to a broker for {LOST_FOR_S:.0f} s: "
+                        f"{self._refusal(again)}"
                     ) from again
                 pause = min(2 * pause, BACK_OFF_S[1])
             else:
-                log.warning("vouchmq source: connected again")
+                log.warning("vouchmq source: reconnected")
                 return
 
     def _connect(self) -> None:
@@ -431,9 +432,7 @@ class QueueConsumer:
         if options.dedupe == "seq" and not is_offered:
             refuse("dedupe", "seq needs a broker that numbers deliveries; this one does not")
         if self.has_sequence and not is_offered:
-            raise ConsumerError(
-                "the broker connected to now does not number deliveries; the last did"
-            )
+            raise ConsumerError("this broker does not number deliveries; the previous one did")
         self.has_sequence = is_offered and options.dedupe in (None, "seq")
         ready = 0
         for queue_channel in self.queue_channels:
@@ -503,8 +502,8 @@ class QueueConsumer:
             )
         elif is_delivery_timeout(error):
             what = (
-                f"{error}: a batch lasted longer than the broker's delivery timeout and comes "
-                "again; make batches smaller, or raise consumer_timeout at the broker"
+                f"{error}: a batch lasted longer than the broker's delivery timeout and is "
+                "redelivered; make batches smaller, or raise consumer_timeout at the broker"
             )
         else:
             what = f"connection lost: {error}"

@@ -252,8 +252,8 @@ class QueueDriver:
         self._consumer.ack([portion.part(copies)])
         self.dropped_count += len(copies)
         log.warning(
-            "vouchmq source: %d messages of queue '%s' came again after their batch was finished: "
-            "acked and left out",
+            "vouchmq source: %d messages of queue '%s' were redelivered after their batch was "
+            "finished: acked and left out",
             len(copies),
             portion.queue,
         )
@@ -316,8 +316,8 @@ class QueueDriver:
         if broken:
             self.broken_count += len(broken)
             log.warning(
-                "vouchmq source: %d messages with properties that cannot be read: only "
-                "properties_raw and body are there",
+                "vouchmq source: cannot read the properties of %d messages: their "
+                "rows have only properties_raw and body",
                 len(broken),
             )
         return packs

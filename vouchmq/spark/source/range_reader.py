@@ -57,9 +57,9 @@ def loss(options: SourceOptions, text: str) -> None:
     """
     if options.fail_on_data_loss:
         raise DataLossError(
-            f"{text}; with option failOnDataLoss=false the query goes on with what there is"
+            f"{text}; with option failOnDataLoss=false the query continues with what is left"
         )
-    log.warning("%s; going on (failOnDataLoss is false)", text)
+    log.warning("%s; continuing (failOnDataLoss is false)", text)
 
 
 class RangeReader:

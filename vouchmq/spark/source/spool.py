@@ -109,7 +109,7 @@ class Spool:
         if identity and owner is None:
             raise SpoolError(
                 f"spool {self.directory}: owner.json is missing, but the checkpoint has read from "
-                "here: is the right directory mounted? If it is lost for good, start with a new "
+                "here: is the right directory mounted? If it is permanently lost, start with a new "
                 "checkpointLocation"
             )
         theirs = owner["spool"] if owner is not None else ""
@@ -122,7 +122,7 @@ class Spool:
             raise SpoolError(
                 f"spool {self.directory} belongs to another checkpoint, which has read from it "
                 f"(last by process {owner['pid']} on {owner['host']}, since {owner['since']}): "
-                "give this query a spoolLocation of its own, or go on with that checkpoint"
+                "give this query a spoolLocation of its own, or continue with that checkpoint"
             )
         # Whoever had it without ever reading from it would find another identity, and stop.
         self.identity = identity or secrets.token_hex(6)
@@ -175,7 +175,9 @@ class Spool:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL):
-                    log.warning("vouchmq source: no locks in %s: %s", self.directory, error)
+                    log.warning(
+                        "vouchmq source: cannot lock files in %s: %s", self.directory, error
+                    )
                     return
                 if error.errno != errno.EWOULDBLOCK:
                     raise
@@ -272,7 +274,7 @@ class Spool:
             try:
                 unfinished.unlink(missing_ok=True)
             except OSError as again:
-                log.warning("vouchmq source: %s stays: %s", unfinished, again)
+                log.warning("vouchmq source: cannot remove %s: %s", unfinished, again)
             raise SpoolError(
                 f"spool {self.directory}: {name} could not be written: {error.strerror or error}"
             ) from error

@@ -147,8 +147,8 @@ class SpoolDriver:
             self._files = self._spool.files()
         elif identity not in ("", self._spool.identity):
             raise spool.SpoolError(
-                f"spool {self._spool.directory} has identity {self._spool.identity}, and the "
-                f"checkpoint speaks of {identity}"
+                f"spool {self._spool.directory} has identity {self._spool.identity}, but the "
+                f"checkpoint was made with identity {identity}"
             )
 
     def _get_ready(self) -> None:
@@ -280,8 +280,8 @@ class SpoolDriver:
         self._consumer.ack([portion.part(copies)])
         self.dropped_count += len(copies)
         log.warning(
-            "vouchmq source: %d messages of queue '%s' came again after they were spooled: acked "
-            "and left out",
+            "vouchmq source: %d messages of queue '%s' were redelivered after they had been "
+            "spooled: acked and left out",
             len(copies),
             portion.queue,
         )
@@ -308,8 +308,8 @@ class SpoolDriver:
         if broken:
             self.broken_count += len(broken)
             log.warning(
-                "vouchmq source: %d messages with properties that cannot be read: only "
-                "properties_raw and body are there",
+                "vouchmq source: cannot read the properties of %d messages: their "
+                "rows have only properties_raw and body",
                 len(broken),
             )
         self._remember_places(places)

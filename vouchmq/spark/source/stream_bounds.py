@@ -83,7 +83,8 @@ def offset_of_delivery(queue: str, delivery: Delivery) -> int:
     offset = stream_offset(delivery[4])
     if offset is None:
         raise NotAStreamError(
-            f"queue '{queue}' is no stream (its messages have no {OFFSET}): use mode spool or queue"
+            f"queue '{queue}' is not a stream (its messages have no {OFFSET}): use mode spool "
+            "or queue"
         )
     return offset
 
@@ -334,7 +335,7 @@ def _until_quiet(channel: BulkChannel, at_least: int) -> Iterator[list[Delivery]
             if seen >= at_least and lasted_s > _LONG_ENOUGH_S:
                 return
         elif channel.cancelled is not None:
-            raise StreamGoneError("the stream was deleted while it was asked for its end")
+            raise StreamGoneError("the stream was deleted while the source was looking for its end")
         elif seen >= at_least or lasted_s > _PATIENCE_S:
             quiet += 1
         else:

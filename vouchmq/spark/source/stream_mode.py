@@ -228,14 +228,14 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._is_another(ids)(queue):
                 loss(
                     self._options,
-                    f"data loss in stream '{queue}': the query goes on at offset {position} of a "
+                    f"data loss in stream '{queue}': the query continues at offset {position} of a "
                     "stream that was deleted and declared again",
                 )
                 positions[queue] = 0
             elif position > tails[queue]:
                 loss(
                     self._options,
-                    f"data loss in stream '{queue}': the query goes on at offset {position}, and "
+                    f"data loss in stream '{queue}': the query continues at offset {position}, and "
                     f"the stream ends before {tails[queue]}: it was deleted and declared again, or "
                     "its broker has lost messages",
                 )

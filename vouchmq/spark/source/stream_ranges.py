@@ -82,7 +82,7 @@ def positions_of(offset: Mapping[str, Any], queues: Iterable[str]) -> dict[str, 
     if strange:
         raise OffsetError(
             f"the checkpoint has read from {', '.join(map(repr, strange))}, which option 'queue' "
-            "does not name: put it back, or start with another checkpointLocation"
+            "does not name: add it again, or start with another checkpointLocation"
         )
     return {str(queue): int(number) for queue, number in positions.items()}
 
