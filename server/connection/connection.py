@@ -145,10 +145,11 @@ class Connection:
         handshake: Handshake,
     ) -> None:
         self.context = context
+        limits = context.limits
         self.wire = wire
         self.state = ConnectionState.STARTING
         self.outbox = Outbox(
-            context.turn, self._write, context.limits.deliver_high_water_bytes, self._drained
+            context.turn, self._write, limits.deliver_high_water_bytes, self._drained
         )
         self.vhost: VHost[Queue]
         self.user: User
@@ -160,9 +161,7 @@ class Connection:
         self.publish_numbers = PublishNumbers()
         self._handshake = handshake
         self._header: bytes | None = b""
-        self._reader = Reader(
-            context.limits.initial_frame_max, context.limits.max_message_size_bytes
-        )
+        self._reader = Reader(limits.initial_frame_max, limits.max_message_size_bytes)
         self._table = ChannelTable(self, self._reader)
         self._inbound = InboundQueue(
             self._reader,
@@ -182,7 +181,7 @@ class Connection:
         )
         self._close_timer: Timer | None = None
         self._handshake_timer: Timer | None = wire.call_later(
-            context.limits.handshake_timeout_s, self._handshake_timeout
+            limits.handshake_timeout_s, self._handshake_timeout
         )
         self._connections = connections
         connections[self] = None
@@ -505,10 +504,14 @@ class Connection:
 
     # Octets out
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, data: Piece, *more: Piece) -> None:
         self._heartbeat.said_at = self.context.clock()
         self.counters.sent_bytes += len(data)
-        self.wire.write(data)
+        if more:
+            self.counters.sent_bytes += sum(map(len, more))
+            self.wire.write_parts((data, *more))
+        else:
+            self.wire.write(data)
 
     def _drained(self) -> None:
         for channel in self.channels.values():

@@ -23,6 +23,13 @@ def nothing(*_: object) -> None:
     """What a closed outbox calls: it must not keep the connection that it belonged to."""
 
 
+class Write(Protocol):
+    """A socket write."""
+
+    def __call__(self, data: Piece, /, *more: Piece) -> None:
+        """Write `data`, and `more` behind it without joining them."""
+
+
 class Flusher(Protocol):
     """Who flushes the outbox once per loop turn."""
 
@@ -60,7 +67,7 @@ class Outbox:
     def __init__(
         self,
         turn: Flusher,
-        write: Callable[[Piece], None],
+        write: Write,
         high_octets: int,
         drained: Callable[[], None],
     ) -> None:
@@ -119,18 +126,24 @@ class Outbox:
             self._drained()
 
     def _write_large(self, parts: list[Piece]) -> None:
-        """Join what is small; what is large goes to the socket as it is, uncopied."""
+        """Join what is small; what is large goes to the socket as it is, uncopied.
+
+        All in one write: one for each part would wake the client for every few octets that stand
+        in front of a body.
+        """
+        joined: list[Piece] = []
         small: list[Piece] = []
         for part in parts:
             if len(part) < UNJOINED_OCTETS:
                 small.append(part)
                 continue
             if small:
-                self._write(b"".join(small))
+                joined.append(b"".join(small))
                 small = []
-            self._write(part)
+            joined.append(part)
         if small:
-            self._write(b"".join(small))
+            joined.append(b"".join(small))
+        self._write(*joined)
 
     def hold(self) -> None:
         """The socket's own buffer is above its high mark: deliveries wait."""

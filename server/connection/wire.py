@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 
 class Timer(Protocol):
@@ -37,6 +37,9 @@ class Wire(Protocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Send octets."""
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send several parts, in this order and without joining them."""
 
     def pause(self, reason: int) -> None:
         """Stop reading for this reason."""

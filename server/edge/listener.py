@@ -24,7 +24,7 @@ import structlog
 from vouchmq.protocol.codec import HEARTBEAT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from vouchmq.server.connection.connection import Connection
 
@@ -276,6 +276,15 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._transport.write(data)
         # Deliveries stop at the high mark; answers do not. A client that asks on and on and
         # never reads is no longer listened to.
+        if self._is_held and self._transport.get_write_buffer_size() > UNREAD_OCTETS:
+            self.pause(UNREAD)
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send several parts in one system call where the loop can."""
+        if self._transport is None or self._is_finishing:
+            return
+        self._listener.count(sum(map(len, parts)))
+        self._transport.writelines(parts)
         if self._is_held and self._transport.get_write_buffer_size() > UNREAD_OCTETS:
             self.pause(UNREAD)
 

@@ -30,7 +30,7 @@ from vouchmq.server.edge.listener import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from vouchmq.server.edge.tls import Certificate
 
@@ -236,12 +236,17 @@ class TlsProtocol(asyncio.BufferedProtocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Encrypt and send octets; nothing once TLS is broken."""
+        self.writelines((data,))
+
+    def writelines(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Encrypt several parts and send them together."""
         if self._socket.is_closing():
             return
-        view = memoryview(data)
         try:
-            while view:
-                view = view[self._tls_protocol.write(view) :]
+            for part in parts:
+                view = memoryview(part)
+                while view:
+                    view = view[self._tls_protocol.write(view) :]
         except ssl.SSLError as error:
             # A turn writes for many connections: it must not end because of one.
             self._tell(_reason(error))

@@ -202,6 +202,9 @@ class FakeWire:
             raise Violation(f"{self.name}: a write after the end")
         self._client.hear(bytes(data))
 
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.write(b"".join(parts))
+
     @property
     def is_paused(self) -> bool:
         return self.paused != 0

@@ -277,6 +277,10 @@ class Client:
         if not self.ends:
             self.octets += data
 
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        for part in parts:
+            self.write(part)
+
     @property
     def is_paused(self) -> bool:
         return bool(self.paused)

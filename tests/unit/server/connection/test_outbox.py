@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vouchmq.server.connection.outbox import Outbox
+from vouchmq.server.connection.outbox import UNJOINED_OCTETS, Outbox
 
 
 class Socket:
@@ -12,8 +12,13 @@ class Socket:
 
     def __init__(self) -> None:
         self.written: list[bytes | memoryview] = []
+        self.written_beside: list[bytes | memoryview] = []
         self.flushes: list[Outbox] = []
         self.drained_count = 0
+
+    def write(self, data: bytes | memoryview, *more: bytes | memoryview) -> None:
+        self.written.append(data)
+        self.written_beside += more
 
     def wants_flush(self, outbox: Outbox) -> None:
         self.flushes.append(outbox)
@@ -31,7 +36,7 @@ def socket() -> Socket:
 @pytest.fixture
 def outbox(socket: Socket) -> Outbox:
     """An outbox that is full at 100 octets."""
-    return Outbox(socket, socket.written.append, 100, socket.drained)
+    return Outbox(socket, socket.write, 100, socket.drained)
 
 
 def waits(outbox: Outbox) -> bool:
@@ -48,6 +53,20 @@ def test_a_turn_is_one_write(outbox: Outbox, socket: Socket) -> None:
     assert socket.written == [b"onetwothree"]
     outbox.send(b"four")
     assert socket.flushes == [outbox, outbox]
+
+
+def test_large_parts_leave_uncopied_and_still_in_one_write(outbox: Outbox, socket: Socket) -> None:
+    body = bytes(UNJOINED_OCTETS)
+    for _ in range(2):
+        outbox.add([b"head", b"tag"], 7)
+        outbox.add_content([b"header", body, b"end"])
+    outbox.flush()
+    assert socket.written == [b"headtagheader"]
+    assert socket.written_beside == [body, b"endheadtagheader", body, b"end"]
+    assert socket.written_beside[0] is socket.written_beside[2] is body
+    outbox.add([b"two", b"three"], 8)
+    outbox.flush()
+    assert socket.written[1:] == [b"twothree"]
 
 
 def test_an_empty_frame_is_nothing(outbox: Outbox, socket: Socket) -> None:
