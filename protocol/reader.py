@@ -91,6 +91,11 @@ class Assembly:
         self.octets = ASSEMBLY_OCTETS + len(key)  # what it takes in memory, about
 
 
+# A body frame whose rest is still to come: its channel, its size, the content that it belongs to,
+# and where in that its payload begins.
+Body = tuple[int, int, Assembly, int]
+
+
 class EveryChannel(set[int]):
     """Stands for all channels but 0, which is the connection's own."""
 
@@ -108,6 +113,7 @@ class Reader:
 
     __slots__ = (
         "_assemblies",
+        "_body",
         "_data",
         "_discarded",
         "_is_unlike",
@@ -127,6 +133,7 @@ class Reader:
         self._rest: list[bytes] = []
         self._missing = 0
         self._assemblies: dict[int, Assembly] = {}
+        self._body: Body | None = None
         self._discarded: set[int] = set()
         self._modes: dict[bytes, int] = {}
         # Whether the last publishes had each a method frame of its own: then the next will, too.
@@ -175,7 +182,10 @@ class Reader:
         """
         if self._missing > len(data):
             self._missing -= len(data)
-            self._rest.append(data)
+            if self._body is None:
+                self._rest.append(data)
+            else:
+                self._add_to_body(self._body, data, 0, len(data))
             return iter(())
         if self._rest:
             self._rest.append(data)
@@ -188,6 +198,9 @@ class Reader:
         data = self._data
         end = len(data)
         pos = 0
+        if self._body is not None:
+            pos = self._missing
+            yield from self._end_body(self._body, data, pos)
         unpack = FRAME_HEADER.unpack_from
         while end - pos >= HEAD_OCTETS:
             kind, channel, size = unpack(data, pos)
@@ -222,13 +235,20 @@ class Reader:
             whole = self._frame(kind, channel, data, stop - size - 8, stop)
             if whole is not None:
                 yield whole
+        self._keep(data, pos)
+
+    def _keep(self, data: bytes, pos: int) -> None:
+        """Keep the beginning of a frame."""
         self._data = b""
-        rest = end - pos
         self._missing = 0
-        if rest:
+        rest = len(data) - pos
+        if rest >= HEAD_OCTETS:
+            self._missing = FRAME_HEADER.unpack_from(data, pos)[2] + 8 - rest
+            if not self._begin_body(data, pos):
+                self._rest.append(data[pos:])
+        elif rest:
+            self._missing = HEAD_OCTETS - rest
             self._rest.append(data[pos:])
-            wanted = HEAD_OCTETS if rest < HEAD_OCTETS else unpack(data, pos)[2] + 8
-            self._missing = wanted - rest
 
     def _publishes(
         self, data: bytes, pos: int, key: bytes, channel: int
@@ -254,6 +274,41 @@ class Reader:
         if len(keys) > 1:
             return stop, (UNLIKE, channel, keys, raws, modes, largest)
         return (stop, (PUBLISHES, channel, key, raws, modes[0], largest)) if keys else None
+
+    def _begin_body(self, data: bytes, pos: int) -> bool:
+        """Take the beginning of a body frame; False if this is none, or of no content.
+
+        It is written where it stays: kept until the frame is whole, it would be copied three times.
+        """
+        kind, channel, size = FRAME_HEADER.unpack_from(data, pos)
+        assembly = self._assemblies.get(channel)
+        if kind != 3 or assembly is None or assembly.skipping or size > assembly.missing:
+            return False
+        self._body = (channel, size, assembly, assembly.raw.tell())
+        self._add_to_body(self._body, data, pos + HEAD_OCTETS, len(data))
+        return True
+
+    def _add_to_body(self, body: Body, data: bytes, begin: int, end: int) -> None:
+        channel, _, assembly, _ = body
+        with memoryview(data) as view:
+            assembly.raw.write(view[begin:end])
+        # It may have been dropped meanwhile.
+        if self._assemblies.get(channel) is assembly:
+            assembly.octets += end - begin
+            self.unfinished_octets += end - begin
+
+    def _end_body(self, body: Body, data: bytes, stop: int) -> Iterator[Event]:
+        """Take the rest of a body frame, which ends there."""
+        self._body = None
+        self._add_to_body(body, data, 0, stop - 1)
+        channel, size, assembly, at = body
+        if data[stop - 1] != FRAME_END:
+            raise bad_end(3, assembly.raw.getvalue()[at:], data[stop - 1])
+        if self._assemblies.get(channel) is assembly:
+            assembly.missing -= size
+            event = self._finished(channel, assembly)
+            if event is not None:
+                yield event
 
     def _frame(self, kind: int, channel: int, data: bytes, at: int, stop: int) -> Event | None:
         """One whole frame, the slow way."""

@@ -506,9 +506,8 @@ class Connection:
 
     def _write(self, data: Piece, *more: Piece) -> None:
         self._heartbeat.said_at = self.context.clock()
-        self.counters.sent_bytes += len(data)
+        self.counters.sent_bytes += len(data) + (sum(map(len, more)) if more else 0)
         if more:
-            self.counters.sent_bytes += sum(map(len, more))
             self.wire.write_parts((data, *more))
         else:
             self.wire.write(data)

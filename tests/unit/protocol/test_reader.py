@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import cast
 
 import pytest
@@ -218,6 +219,39 @@ class TestContents:
         next(events)
         reader.set_frame_max(8192)
         assert next(events)[0] == METHOD
+
+    def test_a_body_is_written_where_it_stays_as_it_comes(self) -> None:
+        reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
+        octets = wire.publish(1, "q", b"b" * 4000)
+        end = len(octets) - 1
+        cuts = [*range(0, end, 500), end]
+        for at, stop in pairwise(cuts):
+            assert [event[0] for event in reader.receive_data(octets[at:stop])] == [
+                PUBLISH_BEGUN
+            ] * (not at)
+            assert not reader._rest
+            assert reader.held_octets == reader.unfinished_octets > stop - len(PUBLISH)
+        (event,) = reader.receive_data(octets[end:] + QOS[:3])
+        assert run(event)[3] == [octets[len(PUBLISH) :]]
+        assert reader.held_octets == len(reader._rest[0]) == 3
+
+    def test_channel_discarded_within_a_body_frame(self) -> None:
+        reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
+        octets = wire.publish(1, "q", b"b" * 4000)
+        list(reader.receive_data(octets[:1000]))
+        reader.discard_channel(1)
+        assert list(reader.receive_data(octets[1000:2000])) == []
+        assert reader.held_octets == 0
+        events = reader.receive_data(octets[2000:] + wire.publish(1, "q") + wire.publish(2, "q"))
+        assert [event[:2] for event in events] == [(PUBLISHES, 2)]
+
+    def test_wrong_end_of_a_body_frame_that_came_in_pieces(self) -> None:
+        head = PUBLISH + wire.header(1, 30) + wire.frame(3, 1, b"a" * 10)
+        error = error_of(head + wire.frame(3, 1, b"b" * 20, 0xCD))
+        assert error.text == (
+            f"type 3, first 16 octets = <<{','.join(['98'] * 16)}>>: "
+            "{invalid_frame_end_marker,205}"
+        )
 
     def test_octets_in_waiting_are_bounded_by_one_frame(self) -> None:
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
