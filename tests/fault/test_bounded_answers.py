@@ -17,6 +17,7 @@ import pytest
 from tests.conftest import Names
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import BODY, HEADER, RawClient, content, frame, method
+from tests.waiting import wait_until
 
 MIB = 1024 * 1024
 LARGE = 4 * MIB
@@ -32,8 +33,7 @@ def client(own_broker: BrokerProcess) -> Iterator[RawClient]:
 def declare_with_one_large(client: RawClient, queue: str) -> None:
     client.call(1, amqp.Queue.Declare(queue=queue, exclusive=True), amqp.Queue.DeclareOk)
     client.send(content(1, "", queue, b"x" * LARGE))
-    while not client.ready_count(queue):
-        time.sleep(0.01)
+    wait_until(lambda: client.ready_count(queue))
 
 
 def test_getting_and_rejecting_a_large_message_again_and_again_costs_it_once(
@@ -70,8 +70,7 @@ def test_publishes_cut_off_in_the_middle_leave_nothing_behind(own_broker: Broker
     before = own_broker.resident_bytes()
     for _ in range(40):
         cut_off()
-    time.sleep(0.5)
-    assert own_broker.resident_bytes() - before < 40 * MIB
+    own_broker.wait_until(lambda: own_broker.resident_bytes() - before < 40 * MIB)
 
 
 def test_the_last_words_reach_a_client_that_reads_late(client: RawClient, names: Names) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from tests.waiting import LIMIT_S, Lateness, wait_until
+from tests.waiting import LIMIT_S, wait_until
 from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import SourceOptions
@@ -58,6 +57,7 @@ class Query:
         self.sink: dict[int, list[dict[str, Any]]] = {}
         self.extra: list[dict[str, Any]] = []
         self._reader: QueueReader | SpoolReader | None = None
+        self._is_available_now = False
 
     def twin(self, **changes: str) -> Query:
         """Another query with the same options, on a checkpoint of its own."""
@@ -79,6 +79,7 @@ class Query:
         reader = stream_reader(SourceOptions.parse(self.options), self.columns)
         assert isinstance(reader, QueueReader | SpoolReader)
         self._reader = reader
+        self._is_available_now = available_now
         if available_now:
             reader.prepareForTriggerAvailableNow()
         if self.committed < len(self.offsets):
@@ -99,18 +100,31 @@ class Query:
         return self._run(len(self.offsets) - 1, until)
 
     def drain(self, patience: int = 2) -> int:
-        """Trigger until nothing has come so many times; how many rows there were."""
+        """Trigger until nothing has come so many times, and nothing can; how many rows came.
+
+        A run that takes what is there now ends by itself and may leave something.
+        """
         rows = quiet = 0
-        with Lateness() as lateness:
-            last = time.monotonic()
-            # What is on its way is late where the machine is.
-            while quiet < patience or time.monotonic() - last < lateness.allowance_s:
-                got = self.trigger()
-                rows += got
-                quiet = 0 if got else quiet + 1
-                if got:
-                    last = time.monotonic()
+        while quiet < patience:
+            got = self.trigger()
+            rows += got
+            quiet = 0 if got else quiet + 1
+            if not got and not self._is_available_now:
+                wait_until(self._has_arrived, "a queue keeps messages from its consumer")
+                quiet = 0 if self._arrived() else quiet
         return rows
+
+    def _has_arrived(self) -> bool:
+        """Whether the broker has nothing left to deliver, or what it delivered can be taken."""
+        consumer = self.driver._consumer
+        consumer.check()
+        # What was delivered before the second answer has arrived with it.
+        is_empty = consumer.is_connected and not consumer.ready_count() + consumer.ready_count()
+        return is_empty or self._arrived() > 0
+
+    def _arrived(self) -> int:
+        count: int = self.driver._consumer.arrived()[0]
+        return count
 
     def drain_to(self, count: int) -> None:
         """Trigger until the sink has so many different messages, however long they take."""
