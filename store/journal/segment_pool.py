@@ -19,7 +19,9 @@ PREPARED_NAME: Final = "prepared" + SPARE_SUFFIX
 RESERVE_NAME: Final = "reserve" + SPARE_SUFFIX
 # What is held back, as a part of a file and as a multiple of what a segment begins with.
 _RESERVE_SHARE: Final = 16
-# One to begin the next segment with; what is beyond goes back to the disk.
+# Of those that dead segments leave behind: one to begin the next segment with, even if another was
+# ordered. Each segment that has to be made anew is filled with zeros first, and would be so again
+# and again under a backlog of a segment and a half. What is beyond goes back to the disk.
 _MAX_SPARES: Final = 1
 # A segment is at least so many times as large as what it begins with.
 _HEAD_SHARE: Final = 4
@@ -143,8 +145,7 @@ class SegmentPool:
         One that comes back under its old name after a crash is below `oldest`, whatever was
         written into it since.
         """
-        is_enough = len(self._names) + self._has_ordered >= _MAX_SPARES
-        if not is_enough and size == self.size_bytes:
+        if len(self._names) < _MAX_SPARES and size == self.size_bytes:
             spare = f"{generation}{SPARE_SUFFIX}"
             try:
                 self._disk.rename(name, spare)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import deque
 
 import pytest
 
@@ -65,6 +66,29 @@ def test_files_grow_with_what_they_begin_with() -> None:
     assert segment_pool.take("a", 4 * SIZE).size() == 4 * SIZE
     segment_pool.fit(100)
     assert segment_pool.size_bytes == SIZE
+
+
+@pytest.mark.parametrize("backlog", [0.2, 0.5, 0.75, 1.4, 1.75, 2.25])
+def test_files_are_used_again_whatever_the_length_of_a_constant_backlog(backlog: float) -> None:
+    """Each file that is prepared is filled with zeros, which doubles what is written for it."""
+
+    class CountingDisk(SimDisk):
+        prepared_count = 0
+
+        def prepare(self, name: str, size: int) -> None:
+            self.prepared_count += 1
+            super().prepare(name, size)
+
+    disk = CountingDisk()
+    journal, _ = open_on(disk, size=SIZE)
+    lsns: deque[int] = deque()
+    for _ in range(20 * SIZE // len(RAW)):
+        lsns.append(journal.append_run((1,), b"", [RAW]))
+        if len(lsns) > backlog * SIZE / len(RAW):
+            journal.settle(1, [lsns.popleft()])
+        sync(journal)
+    assert journal.chain.tail_generation > 20
+    assert disk.prepared_count <= 2 + backlog
 
 
 def test_a_file_of_another_size_is_not_kept() -> None:
