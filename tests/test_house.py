@@ -536,7 +536,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 MUTUAL: Final = frozenset(
     {
         *(("channel", "connection"), ("channel", "ledger"), ("channel", "runtime")),
-        *(("connection", "ledger"), ("connection", "runtime"), ("ledger", "runtime")),
+        *(("connection", "runtime"), ("ledger", "runtime")),
     }
 )
 

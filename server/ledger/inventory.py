@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections import deque
 from heapq import merge
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vouchmq.server.broker.streams.index import HeldRows
 from vouchmq.server.ledger.recorder import LINE_RANGES
 from vouchmq.server.ledger.text import pairs_text, ranges_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from vouchmq.server.broker.queues.api import Queue
-    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.ledger.channel_recorder import PublishNumbers
     from vouchmq.server.ledger.writer import LedgerWriter
     from vouchmq.server.runtime.context import BrokerContext
 
@@ -34,6 +35,16 @@ PIECE_RANGES: Final = 1024
 TURN_S: Final = 0.002
 # No more of it waits in memory for its file.
 WAITING_OCTETS: Final = 1024 * 1024
+
+
+class LedgerConnection(Protocol):
+    """A connection, as far as the ledger records what its channels do."""
+
+    publish_numbers: PublishNumbers
+
+    @property
+    def channels(self) -> Mapping[int, Channel]:
+        """Its open channels, by their numbers."""
 
 
 class Holding(NamedTuple):
@@ -93,7 +104,7 @@ class InventoryJob:
     def __init__(
         self,
         context: BrokerContext,
-        connections: Collection[Connection],
+        connections: Collection[LedgerConnection],
         kept: Callable[[Queue], list[int]],
     ) -> None:
         self._context = context

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder, PublishNumbers
-from vouchmq.server.ledger.inventory import InventoryJob
+from vouchmq.server.ledger.inventory import InventoryJob, LedgerConnection
 from vouchmq.server.ledger.names import Names
 from vouchmq.server.ledger.writer import LedgerWriter, Sink
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.channel import Channel
-    from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.context import BrokerContext
 
 # Of the format; the first line of an epoch says it.
@@ -114,7 +113,7 @@ class Ledger:
         ledger_config: LedgerConfig,
         files: Files,
         context: BrokerContext,
-        connections: Collection[Connection],
+        connections: Collection[LedgerConnection],
         clock_us: Callable[[], int],
         kept: Callable[[Queue], list[int]],
     ) -> None:
@@ -332,7 +331,7 @@ class Ledger:
             numbers.begin(self._epoch, self._connection_count)
         return ChannelEventRecorder(self._writer, self._names, vhost, channel, numbers)
 
-    def _add_recorders(self, connection: Connection, channel: Channel) -> None:
+    def _add_recorders(self, connection: LedgerConnection, channel: Channel) -> None:
         """Give recorders to a channel that was there before."""
         numbers, vhost = connection.publish_numbers, channel.vhost.name
         recorder = channel.recorder = self.opened(numbers, vhost, channel.number)
