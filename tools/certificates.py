@@ -69,7 +69,7 @@ def make(directory: Path) -> None:
 
 
 def main() -> int:
-    """Parse the command line."""
+    """Make the certificates; 2 if there is no openssl."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     options = parser.parse_args()

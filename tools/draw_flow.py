@@ -180,7 +180,7 @@ def arrow(left: int, next_left: int, y: int) -> list[str]:
 
 
 def main() -> int:
-    """Write the picture."""
+    """Write the picture below docs/."""
     PICTURE.write_text(drawn(), encoding="utf-8")
     return 0
 

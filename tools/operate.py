@@ -123,7 +123,7 @@ def operate(directory: Path, words: Sequence[str]) -> int:
 def change(
     directory: Path, verb: Callable[[Definitions, Sequence[str]], None], words: Sequence[str]
 ) -> int:
-    """One change, alone."""
+    """Change the definitions file and have the broker load it; 1 if its log shows a refusal."""
     file, log = directory / "definitions.json", directory / "output.log"
     seen = log.stat().st_size
     definitions = json.loads(file.read_text())
@@ -142,7 +142,7 @@ def change(
 
 
 def main() -> int:
-    """Parse the command line."""
+    """Make the changes that the command line asks for; the exit code."""
     given, words = sys.argv[1:], []
     if "--" in given:
         at = given.index("--")

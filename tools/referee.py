@@ -144,7 +144,7 @@ def stop(directory: Path) -> int:
 
 
 def main() -> int:
-    """Parse the command line."""
+    """Start, stop or control a RabbitMQ node; the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog="`control -- WORDS` says WORDS to the node's rabbitmqctl."
     )

@@ -146,7 +146,7 @@ class Ours:
 
 
 class Referee:
-    """A private RabbitMQ."""
+    """A RabbitMQ node of one's own, with plugins and TLS."""
 
     def __init__(self, directory: Path) -> None:
         # The node's distribution port lies 20000 above.

@@ -72,7 +72,7 @@ def written(page: str) -> str:
 
 
 def main() -> int:
-    """Write the page."""
+    """Write the settings into the reference page."""
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 

@@ -57,7 +57,7 @@ class OverviewView:
 
 
 class Source(Protocol):
-    """A running broker."""
+    """What the totals of a broker are added up from."""
 
     name: str
     broker: Broker[Queue]
@@ -111,7 +111,7 @@ class Totals:
             yield
 
     def view(self) -> OverviewView:
-        """What was found."""
+        """The totals, which are complete when `add_up` has ended."""
         source, queues = self._source, self._queue_totals
         vhosts = source.broker.vhosts.values()
         channels = asdict(self._channel_totals)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VHostView:
-    """A virtual host."""
+    """One virtual host: how many queues and exchanges, and the default queue type."""
 
     name: str
     queues: int
@@ -216,7 +216,7 @@ def columns_of(listing: str) -> list[str]:
 
 
 class Running(Source, Protocol):
-    """A running broker."""
+    """What the views of a broker are made from."""
 
     clock: Callable[[], float]
 
@@ -230,7 +230,7 @@ class Store(Protocol):
 
     @property
     def chain(self) -> SegmentChain:
-        """Its segments."""
+        """The segments of the journal."""
 
 
 class Views:
@@ -279,7 +279,7 @@ class Views:
         yield totals.view()
 
     def vhosts(self) -> Iterator[VHostView]:
-        """All virtual hosts."""
+        """A view for each virtual host."""
         for vhost in list(self._source.broker.vhosts.values()):
             yield VHostView(
                 vhost.name, len(vhost.queues), len(vhost.exchanges), vhost.default_queue_type
@@ -373,7 +373,7 @@ class Views:
             )
 
     def channels(self) -> Iterator[ChannelView]:
-        """All open channels."""
+        """A view for each channel of each connection."""
         for connection in list(self._connections):
             for channel in list(connection.channels.values()):
                 confirms, counted = channel.confirms, channel.counted
@@ -400,7 +400,7 @@ class Views:
                 )
 
     def consumers(self) -> Iterator[ConsumerView]:
-        """All consumers, by channel."""
+        """A view for each consumer, by connection and channel."""
         for connection in list(self._connections):
             for channel in list(connection.channels.values()):
                 for consumer in list(channel.consumers.values()):

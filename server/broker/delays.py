@@ -237,7 +237,6 @@ class DelayQueue(Queue):
 
     @property
     def store_ids(self) -> list[int]:
-        """See `QueueLike`."""
         return [self.spec.queue_id] if self.stored else []
 
     def used(self) -> None:
@@ -328,7 +327,6 @@ class DelayQueue(Queue):
         return [found[seq] for seq in seqs]
 
     def forget_refused(self, first_lsn: int) -> None:
-        """See `Queue`."""
         refused = {seq for _, seq in self._heap if seq & 1 and seq >= first_lsn * 2}
         if self.recorder is not None:
             self.recorder.lost(sorted(map(lsn_of, refused)), "refused")
@@ -340,34 +338,29 @@ class DelayQueue(Queue):
                 self._memory_octets -= len(message[0]) if message is not None else 0
 
     def held_spans(self) -> list[list[Collection[int]]]:
-        """See `Queue`."""
         return [[sorted(lsn_of(seq) for _, seq in self._heap)]]
 
     # What has left it
 
     def log_settled(self, messages: list[Message]) -> None:
-        """See `Queue`."""
         for store_id, lsns in self.stored_copies(messages) if self.holds_stored else ():
             self._log.settle(store_id, lsns)
 
     def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
-        """See `Queue`."""
         lsns = lsns_of(messages) if self.stored else []
         return [(self.spec.queue_id, lsns)] if lsns else []
 
     def keeps(self, messages: list[Message]) -> None:
-        """See `Queue`."""
         self.holds_stored |= self.stored and any(message[2] & 1 for message in messages)
 
     def drop(self, messages: list[Message]) -> None:
-        """See `Queue`."""
         self.log_settled(messages)
 
     def _forget_when_empty(self) -> None:
         self.holds_stored &= bool(self._heap)
 
     def purge_some(self, most: int) -> int:
-        """Nothing: see `purge`."""
+        """0: nobody can purge what an exchange delays."""
         del most
         return 0
 

@@ -150,7 +150,7 @@ class Outbox:
         self._is_held = self.blocked = True
 
     def release(self) -> None:
-        """The socket has drained."""
+        """The socket's own buffer has drained: it holds back no delivery any more."""
         self._is_held = False
         self._look_again()
 

@@ -36,7 +36,7 @@ class Wire(Protocol):
         """With more than so much unsent, deliveries wait (CONS-11)."""
 
     def write(self, data: bytes | memoryview) -> None:
-        """Send octets."""
+        """Send octets, after those that wait already."""
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send several parts, in this order and without joining them."""

@@ -150,7 +150,7 @@ class PermissionEntry(Entry, frozen=True, kw_only=True):
 
     @property
     def patterns(self) -> Patterns:
-        """The three of them."""
+        """The patterns for configure, write and read."""
         return Patterns(self.configure, self.write, self.read)
 
 
@@ -216,7 +216,7 @@ class GlobalParameterKeys(Entry, frozen=True, kw_only=True):
 
 
 class ExchangeEntry(Entry, frozen=True, kw_only=True):
-    """An exchange."""
+    """An entry of `exchanges`: what a client would declare."""
 
     vhost: Name
     name: Name
@@ -240,7 +240,7 @@ class QueueEntry(Entry, frozen=True, kw_only=True):
 
 
 class BindingEntry(Entry, frozen=True, kw_only=True, rename={"kind": "destination_type"}):
-    """A binding."""
+    """An entry of `bindings`: from an exchange to a queue or an exchange."""
 
     vhost: Name
     source: Name
@@ -380,7 +380,7 @@ class Reader:
         return read_record(kind, row, where, self.faults, where=where)
 
     def user(self, row: Row, where: str) -> None:
-        """One of `users`."""
+        """Read an entry of `users`, with limits and tags."""
         keys = self.read(UserKeys, row, where)
         if keys is None:
             return
@@ -398,7 +398,7 @@ class Reader:
         self.content.users.append(UserEntry(where=where, account=account))
 
     def vhost(self, row: Row, where: str) -> None:
-        """One of `vhosts`."""
+        """Read an entry of `vhosts`; its default queue type may be in its metadata."""
         entry = self.read(VHostEntry, row, where)
         if entry is None:
             return
@@ -419,19 +419,19 @@ class Reader:
             self.content.limits.append(LimitsEntry(where=at, vhost=entry.name, limits=limits))
 
     def permission(self, row: Row, where: str) -> None:
-        """One of `permissions`."""
+        """Read an entry of `permissions`."""
         self.keep(self.content.permissions, self.read(PermissionEntry, row, where))
 
     def topic_permission(self, row: Row, where: str) -> None:
-        """One of `topic_permissions`."""
+        """Read an entry of `topic_permissions`."""
         self.keep(self.content.topics, self.read(TopicEntry, row, where))
 
     def exchange(self, row: Row, where: str) -> None:
-        """One of `exchanges`."""
+        """Read an entry of `exchanges`."""
         self.keep(self.content.exchanges, self.read(ExchangeEntry, row, where))
 
     def queue(self, row: Row, where: str) -> None:
-        """One of `queues`."""
+        """Read an entry of `queues`; server-named ones are skipped."""
         if self.is_server_named(row, "name", where):
             return
         entry = self.read(QueueEntry, row, where)
@@ -440,7 +440,7 @@ class Reader:
         self.keep(self.content.queues, entry)
 
     def binding(self, row: Row, where: str) -> None:
-        """One of `bindings`."""
+        """Read an entry of `bindings`; those to server-named queues are skipped."""
         is_to_queue = row.get("destination_type") == "queue"
         if not (is_to_queue and self.is_server_named(row, "destination", where)):
             self.keep(self.content.bindings, self.read(BindingEntry, row, where))
@@ -459,11 +459,11 @@ class Reader:
         return True
 
     def policy(self, row: Row, where: str) -> None:
-        """One of `policies`."""
+        """Read an entry of `policies`."""
         self.named_policy(row, where, is_operator=False)
 
     def operator_policy(self, row: Row, where: str) -> None:
-        """One of `operator_policies`."""
+        """Read an entry of `operator_policies`."""
         self.named_policy(row, where, is_operator=True)
 
     def named_policy(self, row: Row, where: str, *, is_operator: bool) -> None:
@@ -497,7 +497,7 @@ class Reader:
             self.content.skipped.append(f"{where} of component {component!r}")
 
     def global_parameter(self, row: Row, where: str) -> None:
-        """One of `global_parameters`."""
+        """Read an entry of `global_parameters`, none of which has an effect here."""
         keys = read_record(GlobalParameterKeys, row, where, self.faults, where=where)
         if keys is not None and keys.name not in TELLING_PARAMETERS:
             self.content.skipped.append(f"{where} {keys.name!r}")

@@ -63,7 +63,7 @@ class DiskWatch:
     # The loop's side, around each call; not one within another
 
     def __enter__(self) -> None:
-        """A call begins."""
+        """A call to the disk begins that may hang."""
         self._count += 1
 
     def __exit__(self, *_: object) -> None:

@@ -40,7 +40,7 @@ class RecoveryProgress:
         self._bar.update(self._bar.task_ids[0], completed=done, refresh=True)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar from the terminal, if it was shown."""
         if self._bar is not None:
             self._bar.stop()
 

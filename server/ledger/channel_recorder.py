@@ -300,7 +300,7 @@ class ChannelEventRecorder:
     def got(
         self, queue: Queue, message: Message, tag: int, *, is_again: bool, no_ack: bool
     ) -> None:
-        """basic.get."""
+        """A delivery to basic.get: `dlv` without a consumer."""
         if queue.recorder is not None:
             lsn = message[2] >> 1
             self._writer.put(

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """Who has a ledger."""
+    """The running broker; its ledger is None where none is configured."""
 
     ledger: Ledger | None
 
 
 class Commands(Protocol):
-    """Where commands are registered."""
+    """The registry of control commands, as far as the ledger registers some."""
 
     def register(self, name: str, command: Callable[[Answer], None], /) -> None:
         """See `ControlCommands.register`."""
@@ -41,7 +41,7 @@ class LedgerCommands:
         self._soon = soon
 
     def register(self, commands: Commands) -> None:
-        """Enter the ledger's commands."""
+        """Register on, off, status, inventory and rotate."""
         commands.register("ledger on", self._on)
         commands.register("ledger off", self._off)
         commands.register("ledger status", self._status)

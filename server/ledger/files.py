@@ -66,7 +66,7 @@ class OpenFile:
         os.fdatasync(self._descriptor)
 
     def write(self, data: bytes) -> None:
-        """Append, all or nothing."""
+        """Append all of it; after an error the next write cuts off what was written in part."""
         if self.is_torn:
             os.ftruncate(self._descriptor, self.octets)
             self.is_torn = False
@@ -81,7 +81,7 @@ class OpenFile:
         self.octets = at
 
     def close(self) -> None:
-        """Let go of it."""
+        """Cut off what was written in part, and close the descriptor."""
         if self.is_torn:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self.octets)
@@ -106,7 +106,7 @@ class Directory:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         os.close(self._descriptor)
 
 
@@ -429,7 +429,7 @@ class LedgerFiles:
         file.close()
 
     def close(self) -> None:
-        """The broker ends."""
+        """Close all files and the directory; nothing can be written afterwards."""
         # After a failure of the store the present one is still here.
         for file in (*self._retired, *filter(None, (self._file,))):
             self._close(file)

@@ -160,7 +160,7 @@ class Alarms:
             connection.block_publishing(is_tight=True, is_low=self.is_memory_low)
 
     def leave(self, connection: Publishing) -> None:
-        """It is gone."""
+        """The connection is closed: no alarm blocks it any more."""
         self._connections.pop(connection, None)
         self._blocked.pop(connection, None)
 

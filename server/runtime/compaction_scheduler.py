@@ -47,7 +47,7 @@ LAG_SHARE: Final = 1 / 32
 
 
 class Steps(Protocol):
-    """What compacts."""
+    """The compactor, as far as it is scheduled and reported."""
 
     @property
     def passed_bytes(self) -> int:
@@ -65,7 +65,7 @@ class Steps(Protocol):
 
 
 class Tail(Protocol):
-    """Where the journal grows."""
+    """The journal's tail, which shows how much work there will be."""
 
     appended_bytes: int  # since the start
 

@@ -207,7 +207,7 @@ class BrokerContext:
         self._waiters[waiter] = None
 
     def forget(self, waiter: Waiter) -> None:
-        """It has gone."""
+        """The channel is closed: it waits for no LSN any more."""
         self._waiters.pop(waiter, None)
 
     def synced(self, watermark: int) -> None:

@@ -124,7 +124,7 @@ class Host:
     report: Callable[[BaseException], None] = report_bug
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds."""
+        """The clock in milliseconds, rounded down."""
         return int(self.clock() * 1000)
 
 

@@ -45,7 +45,7 @@ class WorkBudget:
 
     @property
     def is_idle(self) -> bool:
-        """True when nothing waits."""
+        """True when no job waits for a later turn."""
         return not self._waiting
 
     def begin(self) -> None:

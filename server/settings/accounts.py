@@ -119,7 +119,7 @@ def require_known_vhosts(
 
 
 def _tables(rows: object, where: str, faults: Faults) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Tables with their places."""
+    """The tables of a list, each with its place in the file; a fault if it is no list of tables."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         faults.add(where, f"expected tables, [[{where.replace('.', ': ').rsplit(': ', 1)[-1]}]]")
         return []

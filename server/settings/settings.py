@@ -490,12 +490,12 @@ def scalar_fields() -> list[Field[Any]]:
 
 
 def flag_name(name: str) -> str:
-    """`--max-message-size-bytes` of `max_message_size_bytes`."""
+    """The flag of a setting: `max_message_size_bytes` is `--max-message-size-bytes`."""
     return "--" + name.replace("_", "-")
 
 
 def environment_name(name: str) -> str:
-    """`VOUCHMQ_MAX_MESSAGE_SIZE_BYTES` of `max_message_size_bytes`."""
+    """The variable of a setting: `frame_max` is `VOUCHMQ_FRAME_MAX`."""
     return ENVIRONMENT_PREFIX + name.upper()
 
 

@@ -135,7 +135,7 @@ class Channel(Generic[Item]):
         await self.complete(self._outer.set_qos(prefetch_count=count, global_=of_channel))
 
     async def ack(self, tag: int) -> None:
-        """Acknowledge one delivery, once."""
+        """Acknowledge a delivery; nothing happens if it is settled already."""
         if self.ledger.settle(tag):
             raw = await self._outer.get_underlay_channel()
             await self._settle(raw.basic_ack(tag, wait=False))

@@ -90,7 +90,7 @@ class Intake:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Open the first channel."""
+        """Open the first channel and begin to consume."""
         channel = await self._owner.open_channel(self._lost)
         await self._set_up(channel)
         self._adopt(channel)

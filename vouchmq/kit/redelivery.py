@@ -63,7 +63,7 @@ class RedeliveryPolicy:
     collision_avoidance: float = 0.15
 
     def __post_init__(self) -> None:
-        """Check each value."""
+        """Raise TypeError or ValueError for a value that is out of range."""
         if type(self.max_redeliveries) is not int:
             raise TypeError(f"max_redeliveries must be an integer, not {self.max_redeliveries!r}")
         if self.max_redeliveries < -1:

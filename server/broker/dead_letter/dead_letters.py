@@ -92,14 +92,12 @@ class DeadLetters(Feature):
 
     @classmethod
     def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
-        """See `Feature`."""
         return cls(queue, context.dead_letter_sender, context.timers.now_ms)
 
     @classmethod
     def configured(
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self:
-        """See `Feature`."""
         now = now or cls.started(queue, context)
         exchange = features.text("dead-letter-exchange")
         now.is_set = exchange is not None
@@ -116,7 +114,6 @@ class DeadLetters(Feature):
 
     @property
     def may_go(self) -> bool:
-        """See `Feature`."""
         return not self.is_set and not self._deferred
 
     # How many may go, and when
@@ -219,11 +216,9 @@ class DeadLetters(Feature):
         return [message for messages, _ in self._deferred for message in messages]
 
     def held_count(self) -> int:
-        """See `Feature`."""
         return sum(len(messages) for messages, _ in self._deferred)
 
     def on_deleted(self) -> None:
-        """See `Feature`."""
         self._deferred.clear()
 
 
@@ -303,7 +298,6 @@ class PendingDeadLetters(Feature):
         return self._parked.messages()
 
     def held_count(self) -> int:
-        """See `Feature`."""
         return len(self._tries)
 
     def keep(self, message: Message, one: Attempt) -> None:
@@ -362,7 +356,7 @@ class PendingDeadLetters(Feature):
         return messages
 
     def on_deleted(self) -> None:
-        """The queue is gone."""
+        """What was to be tried again is gone with the queue."""
         self._parked.take_all()
         self._tries.clear()
 
@@ -416,7 +410,7 @@ def packed(one: Attempt) -> bytes:
 
 
 def unpacked(value: bytes) -> Attempt:
-    """What a note says."""
+    """The note of a pending dead letter: its reason, its time, and the targets that have it."""
     reason, time_s = _HEAD.unpack_from(value)
     names: list[str] = []
     at = _HEAD.size

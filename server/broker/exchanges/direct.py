@@ -12,7 +12,7 @@ from vouchmq.server.broker.exchanges.bindings import Binding, Destination
 
 
 class DirectRouter:
-    """Bindings by key."""
+    """Routes to the bindings whose key is equal to a routing key."""
 
     __slots__ = ("_by_key",)
 

@@ -376,7 +376,6 @@ class Dedup(Feature):
 
     @property
     def publish_filter(self) -> PublishFilter:
-        """See `Feature`."""
         return self
 
     @property
@@ -411,13 +410,12 @@ class Dedup(Feature):
         return True
 
     def on_duplicate(self, message: Message) -> None:
-        """See `Feature`."""
         dead_letters = self._queue.feature(DeadLetters)
         if self.has_dead_letters and dead_letters is not None:
             dead_letters.send_duplicate(message)
 
     def on_enqueue(self, messages: Iterable[Message]) -> None:
-        """These have been taken."""
+        """Record the keys of messages that the queue has accepted."""
         for message in messages:
             key = self.key_of(message[0])
             if key is not None:
@@ -440,15 +438,12 @@ class Dedup(Feature):
                     self.on_enqueue([message])
 
     def on_write_refused(self, first_lsn: int) -> None:
-        """See `Feature`."""
         self.window.forget_refused(first_lsn)
 
     def on_deleted(self) -> None:
-        """See `Feature`."""
         self.window.clear()
 
     def recall(self, key: bytes) -> bytes | None:
-        """See `Feature`."""
         return self.window.recall(key)
 
     def on_purged(self) -> None:

@@ -83,7 +83,6 @@ class Expiry(Feature):
     def configured(
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
-        """See `Feature`."""
         ttl_ms = features.number("message-ttl")
         if now is None and ttl_ms is None:
             return None
@@ -93,17 +92,14 @@ class Expiry(Feature):
 
     @classmethod
     def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
-        """See `Feature`."""
         return cls(queue, context.timers, context.log)
 
     @classmethod
     def is_noted(cls, notes: dict[bytes, bytes]) -> bool:
-        """See `Feature`."""
         return OWN_EXPIRATIONS in notes
 
     @property
     def may_go(self) -> bool:
-        """See `Feature`."""
         return not self.has_own
 
     def expect_own(self) -> None:
@@ -144,7 +140,6 @@ class Expiry(Feature):
         self._came_seq = messages[-1][2]
 
     def recall(self, key: bytes) -> bytes | None:
-        """See `Feature`."""
         return b"" if key == OWN_EXPIRATIONS and self.has_own else None
 
     def restore(self, notes: dict[bytes, bytes]) -> None:
@@ -174,7 +169,6 @@ class Expiry(Feature):
         return self._sorted_out(messages, at_once=True)
 
     def before_dispatch(self) -> bool:
-        """See `Feature`."""
         return self.run()
 
     def after_dispatch(self) -> bool:
@@ -183,7 +177,6 @@ class Expiry(Feature):
         return True
 
     def run_outside_dispatch(self) -> bool:
-        """See `Feature`."""
         return self.run(at_once=not self._queue.is_head_wanted)
 
     def run(self, *, at_once: bool = False) -> bool:
@@ -304,7 +297,6 @@ class QueueExpiry(Feature):
     def configured(
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
-        """See `Feature`."""
         expires_ms = features.number("expires")
         if expires_ms is None:
             return None
@@ -319,7 +311,7 @@ class QueueExpiry(Feature):
         self._arm()
 
     def on_used(self) -> None:
-        """It begins anew."""
+        """The time without use begins again (TTL-20)."""
         self._used_ms = self._timers.now_ms()
         self._arm()
 

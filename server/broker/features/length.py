@@ -69,7 +69,6 @@ class LengthLimit(Feature):
     def configured(
         cls, now: Self | None, queue: HostQueue, features: Features, context: FeatureContext
     ) -> Self | None:
-        """See `Feature`."""
         if features.number("max-length-bytes") is not None:
             queue.count_octets()
         elif features.number("max-length") is None:
@@ -81,7 +80,6 @@ class LengthLimit(Feature):
 
     @property
     def publish_filter(self) -> PublishFilter | None:
-        """See `Feature`."""
         return self if self.rejects else None
 
     def set(self, features: Features) -> None:
@@ -124,7 +122,6 @@ class LengthLimit(Feature):
         return True
 
     def on_publish_refused(self, message: Message) -> None:
-        """See `Feature`."""
         dead_letters = self._queue.feature(DeadLetters)
         if self.dead_letters_refused and dead_letters is not None:
             dead_letters.send_refused(message)
@@ -149,7 +146,6 @@ class LengthLimit(Feature):
         return not self._has_returned or self.run()
 
     def after_dispatch(self) -> bool:
-        """See `Feature`."""
         return self.run()
 
     def run_outside_dispatch(self) -> bool:

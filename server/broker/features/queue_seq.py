@@ -52,12 +52,12 @@ class Row:
 
     @property
     def key(self) -> bytes:
-        """Of its note."""
+        """The key of its note: the first LSN."""
         return _ROW_KEY.pack(SEQUENCE_NOTES, self.first_lsn)
 
     @property
     def value(self) -> bytes:
-        """Of its note."""
+        """The value of its note: the number, and whether it stands for a single message."""
         return _ROW.pack(self.number, self.is_alone)
 
 
@@ -93,13 +93,11 @@ class QueueSequence(Feature):
 
     @classmethod
     def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
-        """See `Feature`."""
         log = context.log if queue.stored else None
         return cls(queue, queue.spec.queue_id or context.unstored_id(queue), log)
 
     @classmethod
     def is_noted(cls, notes: dict[bytes, bytes]) -> bool:
-        """See `Feature`."""
         return SEQUENCE_NOTES in notes
 
     # Coming and going

@@ -157,7 +157,6 @@ class Redelivery(Feature):
 
     @classmethod
     def started(cls, queue: HostQueue, context: FeatureContext) -> Self:
-        """See `Feature`."""
         around = (context.timers, context.log, context.clock, rules_of(queue.features))
         return cls(queue, *around, only_failures=context.only_failures)
 
@@ -180,11 +179,9 @@ class Redelivery(Feature):
         return self.parked.messages()
 
     def held_count(self) -> int:
-        """See `Feature`."""
         return len(self.parked)
 
     def on_deleted(self) -> None:
-        """See `Feature`."""
         self.parked.take_all()
 
     # Coming back and going out
@@ -330,7 +327,7 @@ class Redelivery(Feature):
         return limit is not None and 0 <= limit < returns
 
     def _delay_ms(self, count: int, *, counted: bool) -> int:
-        """REDELIVER-20, REDELIVER-21."""
+        """Until a message is ready again, 0: at once (REDELIVER-20, REDELIVER-21)."""
         rules = self._rules
         wanted = {"all": True, "failed": counted, "returned": not counted}
         least_ms = rules.min_ms
@@ -383,6 +380,6 @@ def packed(counts: Counts) -> bytes:
 
 
 def unpacked(value: bytes) -> Counts:
-    """What a note says."""
+    """The counts in the value of a note; see `packed`."""
     returns, acquired, due_ms = _COUNTS.unpack(value)
     return Counts(returns, acquired >> 1, due_ms, is_out=bool(acquired & 1))

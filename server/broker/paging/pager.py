@@ -481,7 +481,7 @@ class Pager:
         self._put_off[line] = None
 
     def forget(self, line: Pageable) -> None:
-        """The queue is gone."""
+        """The queue of this ready list is gone: it is neither shrunk nor filled any more."""
         self._crowded.pop(line, None)
         self._sized.pop(line, None)
         self._put_off.pop(line, None)

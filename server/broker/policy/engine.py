@@ -144,7 +144,7 @@ class PolicyEngine(Generic[Q]):
         self._regulate(queue, policy_match)
 
     def forget_queue(self, name: str) -> None:
-        """A queue is gone."""
+        """No policy applies to a queue that is gone."""
         self._matches.pop(name, None)
 
     def apply_to_exchange(self, exchange: Exchange) -> None:

@@ -38,7 +38,7 @@ TURN_MESSAGES: Final = 4096
 
 
 def always(lsn: int) -> bool:
-    """Let any message leave."""
+    """The default of `may_leave`: a get may take any message."""
     del lsn
     return True
 

@@ -134,7 +134,6 @@ class ClassicQueue(HostQueue):
     # Features
 
     def apply_options(self, features: Features) -> None:
-        """See `Queue`."""
         self.features = features
         if features.is_plain and self.hooks is None:
             return
@@ -172,42 +171,34 @@ class ClassicQueue(HostQueue):
         self.lines = self.levels.ready_lists()
 
     def count_octets(self) -> None:
-        """See `HostQueue`."""
         if self.ready_bytes is None:
             self.ready_bytes = ReadyBytes()
             for line in self.lines:
                 line.measure(self.ready_bytes)
 
     def feature(self, kind: type[F]) -> F | None:
-        """See `Queue`."""
         return None if self.hooks is None else self.hooks.find(kind)
 
     def expect_expirations(self) -> None:
-        """See `Queue`."""
         self._hooked().start(Expiry).expect_own()
 
     def numbering(self) -> Numbering:
-        """See `Queue`."""
         return self._hooked().start(QueueSequence)
 
     def on_publish_refused(self, message: Message) -> None:
-        """See `Queue`."""
         if self.hooks is not None:
             self.hooks.on_publish_refused(message)
 
     def on_duplicate(self, message: Message) -> None:
-        """See `Queue`."""
         if self.hooks is not None:
             self.hooks.on_duplicate(message)
 
     def run_features(self) -> None:
-        """See `HostQueue`."""
         if self.hooks is not None:
             self.hooks.run_outside_dispatch()
 
     @property
     def is_ordered(self) -> bool:
-        """See `Queue`."""
         return self.levels is None
 
     @property
@@ -225,7 +216,6 @@ class ClassicQueue(HostQueue):
         self.holds_stored |= bool(spans)
 
     def restore_notes(self, notes: dict[bytes, bytes]) -> None:
-        """See `Queue`."""
         if self.hooks is None and not are_noted(notes):
             return
         hooks = self._hooked()
@@ -235,7 +225,6 @@ class ClassicQueue(HostQueue):
         self.wake()
 
     def recall(self, key: bytes) -> bytes | None:
-        """See `Queue`."""
         return None if self.hooks is None else self.hooks.recall(key)
 
     def extract(self, lsns: Container[int]) -> list[Message]:
@@ -397,7 +386,6 @@ class ClassicQueue(HostQueue):
     def get(
         self, *, no_ack: bool, may_leave: Callable[[int], bool] = always
     ) -> tuple[Message, Message, bool] | None:
-        """See `Queue`."""
         self.used()
         while (line := self.next_ready(at_once=True)) is not None:
             lsn = line.head_lsn
@@ -519,7 +507,6 @@ class ClassicQueue(HostQueue):
         self.log_settled(messages)
 
     def park_dead(self, messages: list[Message], reason: DeadLetterReason, mark: int) -> None:
-        """See `HostQueue`."""
         if self.hooks is not None:
             self.hooks.park_dead(messages, reason, mark)
 
@@ -626,7 +613,6 @@ class ClassicQueue(HostQueue):
         return [lsn_of(message[2]) for message in self.parked()]
 
     def parked(self) -> list[Message]:
-        """See `HostQueue`."""
         return self.hooks.held() if self.hooks is not None else []
 
     def _forget_when_empty(self) -> None:
@@ -668,7 +654,6 @@ class ClassicQueue(HostQueue):
     def add_consumer(
         self, consumer: ConsumerPort, *, exclusive: bool, start: Start | None = None
     ) -> None:
-        """See `Queue`."""
         del start  # of a stream
         # What keeps every message is of type quorum, which ignores the flag (QUORUM-05).
         if not self.subscribers.add(consumer, exclusive=exclusive and not self.keeps_all):
@@ -687,6 +672,5 @@ class ClassicQueue(HostQueue):
             self._unused(self)
 
     def is_waiting(self, consumer: ConsumerPort) -> bool:
-        """See `Queue`."""
         single = self.subscribers.single_active
         return single is not None and consumer in single.everybody()

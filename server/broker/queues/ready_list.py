@@ -140,7 +140,7 @@ class ReadyList:
 
     @property
     def _memory_count(self) -> int:
-        """Messages before the backlog."""
+        """The number of messages in memory, which are before the backlog."""
         return len(self.ready) + (len(self.requeued) if self.requeued is not None else 0)
 
     @property
@@ -336,7 +336,7 @@ class ReadyList:
         self._owner.wake()
 
     def forget(self) -> None:
-        """The queue is gone."""
+        """The queue is gone: its messages count in no memory budget any more."""
         self._pager.forget(self)
 
     def page_out(self, keep_octets: int) -> None:

@@ -79,7 +79,7 @@ class Requeued:
         return piece
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all requeued messages."""
         self._heap.clear()
         self.newest.clear()
         self.count = 0

@@ -55,16 +55,16 @@ class Rows:
 
     @property
     def first(self) -> int:
-        """The lowest LSN."""
+        """The lowest LSN; there is at least one."""
         return self._firsts[0]
 
     @property
     def last(self) -> int:
-        """The highest LSN."""
+        """The highest LSN; there is at least one."""
         return self._firsts[-1] + self.count - 1 - self._starts[-1]
 
     def add(self, first: int, count: int) -> None:
-        """Append LSNs."""
+        """Append `count` consecutive LSNs from `first` on, which is above all others."""
         if not self.count or self.last + 1 != first:
             self._firsts.append(first)
             self._starts.append(self.count)
@@ -170,7 +170,7 @@ class Chunk:
 
     @property
     def key(self) -> bytes:
-        """Of its note."""
+        """The key of its note: the first offset."""
         return _KEY.pack(CHUNK_NOTE, self.first_offset)
 
     def value(self, journal_ms: Callable[[int], int]) -> bytes:

@@ -86,7 +86,7 @@ class Recent:
             del self.messages[-count:]
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all messages, and their share of memory."""
         self._drop(len(self.messages))
 
     def _drop(self, count: int) -> None:

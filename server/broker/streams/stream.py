@@ -153,17 +153,14 @@ class Stream(Queue):
 
     @property
     def consumer_count(self) -> int:
-        """See `QueueLike`."""
         return len(self._readers)
 
     @property
     def consuming_removes(self) -> bool:
-        """See `Queue`."""
         return False
 
     @property
     def store_ids(self) -> list[int]:
-        """See `QueueLike`."""
         return [self.spec.queue_id] if self.stored else []
 
     def used(self) -> None:
@@ -240,7 +237,7 @@ class Stream(Queue):
         return since_ms if since_ms <= now_ms else None
 
     def remove_consumer(self, consumer: ConsumerPort) -> None:
-        """Take a consumer away."""
+        """End a consumer's reader; unknown consumers are fine."""
         reader = self._readers.pop(consumer, None)
         if reader is None:
             return
@@ -259,7 +256,6 @@ class Stream(Queue):
         return self.spec.queue_id
 
     def numbering(self) -> Numbering:
-        """See `Queue`."""
         return self
 
     def numbers_of(self, messages: list[Message]) -> list[int]:
@@ -275,7 +271,6 @@ class Stream(Queue):
             self._look()
 
     def credit_available(self, consumer: ConsumerPort | None) -> None:
-        """See `Queue`."""
         del consumer
         self.wake()
 
@@ -474,7 +469,7 @@ class Stream(Queue):
         raise NotImplementedByBroker(f"basic.get not supported by stream queues {self.spec.text}")
 
     def purge_some(self, most: int) -> int:
-        """Nothing: see `purge`."""
+        """0: `purge` refuses to purge a stream."""
         del most
         return 0
 

@@ -434,7 +434,7 @@ class BulkConnection:
         self._end(BulkClosed(0, text, is_connection=True))
 
     def _end(self, reason: BulkClosed) -> None:
-        """The first reason counts."""
+        """Close the connection; later calls raise the first reason that was given."""
         if self._ended is None:
             self._ended = reason
             self._wire.close()

@@ -239,7 +239,7 @@ class FrameWalk:
         return exchange, routing_key
 
     def _frame(self, kind: int, channel: int, payload: bytes) -> None:
-        """Take one whole frame."""
+        """Pass a whole frame to the inbox of its channel."""
         if kind == FRAME_HEARTBEAT:
             return
         inbox = self.inboxes.get(channel)

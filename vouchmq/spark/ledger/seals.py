@@ -89,13 +89,13 @@ class Look:
     def fault(
         self, kind: str, stamp: Sequence[int] | None, where: tuple[int, int], why: str
     ) -> Fault:
-        """One that is here."""
+        """A fault of this file, at a line and an octet."""
         n, t = stamp or (0, None)
         return Fault(kind, self.broker, self.epoch, n, t, self.name, *where, why)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Look:
-        """What `asdict` made."""
+        """A Look from the plain data that `to_json` makes."""
         return cls(**{**data, "faults": [Fault(**each) for each in data["faults"]]})
 
 
@@ -121,7 +121,7 @@ class Seals:
 
 
 def to_json(looks: Iterable[Look]) -> list[dict[str, Any]]:
-    """Looks as plain data."""
+    """Looks as plain data, which `Look.from_json` reads."""
     return [asdict(each) for each in looks]
 
 

@@ -113,7 +113,7 @@ class BatchWriter(DataSourceArrowWriter):
         return publish_task(self._options, iterator, None)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
+        """All tasks have published their rows; log what was returned or retried."""
         _tell("write", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

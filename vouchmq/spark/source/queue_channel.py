@@ -136,11 +136,11 @@ class Portion:
 
     @property
     def queue(self) -> str:
-        """Where they come from."""
+        """The name of the queue that the deliveries come from."""
         return self.queue_channel.queue
 
     def part(self, deliveries: list[Delivery]) -> Portion:
-        """Some of them."""
+        """A portion with some of the deliveries, of the same channel."""
         return Portion(self.queue_channel, self.generation, deliveries)
 
 

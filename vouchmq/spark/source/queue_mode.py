@@ -61,7 +61,7 @@ class PackedPartition(InputPartition):
     """The rows of a task, as the octets of an Arrow stream."""
 
     def __init__(self, octets: bytes) -> None:
-        """Made on the driver."""
+        """Created on the driver, with deliveries as an Arrow stream."""
         super().__init__(None)
         self.octets = octets
 
@@ -70,7 +70,6 @@ class QueueReader(QueryReader["QueueDriver"]):
     """What Spark calls. One instance lives on the driver, others elsewhere only `read`."""
 
     def new_driver(self) -> QueueDriver:
-        """See `QueryReader`."""
         return QueueDriver(self._options, self._columns, QueueConsumer(self._options))
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's

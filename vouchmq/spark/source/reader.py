@@ -66,27 +66,27 @@ class RefusingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise self._error
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """Raises."""
+        """Raise the error that was found when the query began."""
         self._refuse()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Raises."""
+        """Raise the error that was found when the query began."""
         self._refuse()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
-        """Raises."""
+        """Raise the error that was found when the query began."""
         self._refuse()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Raises."""
+        """Raise the error that was found when the query began."""
         self._refuse()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises."""
+        """Raise the error that was found when the query began."""
         self._refuse()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raises."""
+        """Raise the error that was found when the query began."""
         self._refuse()
 
 
@@ -111,7 +111,7 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D
         return self._driver
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """`maxMessagesPerTrigger`."""
+        """At most `maxMessagesPerTrigger` messages in a batch."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's

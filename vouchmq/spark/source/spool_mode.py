@@ -45,7 +45,7 @@ class SpooledPartition(InputPartition):
     """Some record batches of a spooled file."""
 
     def __init__(self, path: str, batches: list[int]) -> None:
-        """Made on the driver."""
+        """Created on the driver, with the numbers of record batches in a spool file."""
         super().__init__(None)
         self.path = path
         self.batches = batches
@@ -64,7 +64,6 @@ class SpoolReader(QueryReader["SpoolDriver"]):
         self._directory = spool.directory_of(options.spool_location or "")
 
     def new_driver(self) -> SpoolDriver:
-        """See `QueryReader`."""
         directory = spool.Spool(self._directory)
         return SpoolDriver(self._options, self._columns, QueueConsumer(self._options), directory)
 

@@ -87,7 +87,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_of(starting_positions(self._probe, self._options))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """`maxMessagesPerTrigger`."""
+        """At most `maxMessagesPerTrigger` messages in a batch."""
         return ReadMaxRows(self._options.max_messages_per_trigger)
 
     @sentence_only()
