@@ -125,18 +125,19 @@ def has_entry(body: bytes, names: frozenset[bytes]) -> bool:
         FrameError: 501, as `decode_table`.
     """
     offset, end, found = 0, len(body), False
+    longest = max(map(len, names))
     while offset < end:
-        start = offset + 1
-        at = start + body[offset]
+        octets = body[offset]
+        at = offset + 1 + octets
         if at >= end:
             raise cannot_decode(body)
-        if body[start:at] in names:
+        if octets <= longest and body[offset + 1 : at] in names:
             found = True
-        size = WIDTHS.get(body[at])
-        if size is not None:
-            offset = at + 1 + size
-        elif body[at] == _TEXT:
+        kind = body[at]
+        if kind == _TEXT:
             offset = at + 5 + int.from_bytes(body[at + 1 : at + 5], "big")
+        elif kind in WIDTHS:
+            offset = at + 1 + WIDTHS[kind]
         else:
             _, offset = decode_field(body, at, end)
         if offset > end:

@@ -107,51 +107,63 @@ def parse_publishes(
 def parse_unlike_publishes(
     data: bytes, pos: int, limits: tuple[int, int], modes: dict[bytes, int]
 ) -> tuple[int, list[bytes], list[bytes], list[int], int]:
-    """Walk whole publishes on one channel at `pos`, whatever their method frames are.
+    """Walk whole publishes on the channel of the method frame at `pos`, whatever keys they have.
 
-    Args:
-        data: received octets; at `pos` stands a method frame, of which the channel is taken
-        pos: where the first method frame begins
-        limits: largest frame payload and largest body, in octets
-        modes: remembered `classify` answers by property block; filled here
+    Args: as of `parse_publishes`
 
     Returns:
         where they end; of each the whole method frame, the raw content and the mode; the octets of
-        the largest raw content. Nothing: the caller goes frame by frame.
+        the largest raw content. No contents: the caller goes frame by frame.
     """
     lead = data[pos : pos + 3]
-    end = len(data) - HEAD_OCTETS
+    content_lead, body_lead = b"\x02" + lead[1:], b"\x03" + lead[1:]
     startswith = data.startswith
-    size_at = SIZE.unpack_from
+    end = len(data)
+    octets_at = SIZE.unpack_from
+    most = min(limits)
     keys: list[bytes] = []
     raws: list[bytes] = []
     found: list[int] = []
-    largest = alike = 0
+    alike = 0
     last = b""
-    while pos < end and startswith(lead, pos) and len(keys) < UNLIKE_PUBLISHES:
-        at = pos + 8 + size_at(data, pos + 3)[0]
+    while end - pos > HEAD_OCTETS and startswith(lead, pos) and len(keys) < UNLIKE_PUBLISHES:
+        at = pos + 8 + octets_at(data, pos + 3)[0]
         key = data[pos:at]
+        if end - at < CONTENT_HEADER.size or not startswith(content_lead, at):
+            break
         if not key.startswith(PUBLISH_METHOD, HEAD_OCTETS) or key[-1] != FRAME_END:
             break
-        body_at, stop = content_end(data, at, lead, limits)
-        if not stop:
+        # As `content_end`, which would be a call for each.
+        _, _, size, class_id, weight, octets = CONTENT_HEADER.unpack_from(data, at)
+        body_at = at + 8 + size
+        stop = body_at + 8 + octets if octets else body_at
+        if (
+            class_id != BASIC_CLASS
+            or weight
+            or not SMALLEST_CONTENT_HEADER <= size <= limits[0]
+            or octets > most
+            or stop > end
+            or data[body_at - 1] != FRAME_END
+            or data[stop - 1] != FRAME_END
+        ):
             break
-        mode = mode_of(data[at + PROPERTIES_AT : body_at - 1], modes)
+        if octets and (
+            not startswith(body_lead, body_at) or octets_at(data, body_at + 3)[0] != octets
+        ):
+            break
+        block = data[at + PROPERTIES_AT : body_at - 1]
+        mode = modes.get(block, -1)
         if mode < 0:
+            mode = mode_of(block, modes)
+        alike = alike + 1 if key == last and mode == found[-1] else 0
+        if mode < 0 or alike == ALIKE_PUBLISHES:
             break
-        if key != last or mode != found[-1]:
-            alike = 0
-            last = key
-        elif alike == ALIKE_PUBLISHES:
-            break
-        alike += 1
+        last = key
         keys.append(key)
         raws.append(data[at:stop])
         found.append(mode)
-        if stop - at > largest:
-            largest = stop - at
         pos = stop
-    return pos, keys, raws, found, largest
+    return pos, keys, raws, found, max(map(len, raws), default=0)
 
 
 def content_end(data: bytes, at: int, key: bytes, limits: tuple[int, int]) -> tuple[int, int]:
