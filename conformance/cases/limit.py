@@ -1,7 +1,7 @@
-"""Section LIMIT: what a memory or disk alarm does to publishers.
+"""Section LIMIT: what alarms and busy consumers do to publishers.
 
-These cases need a broker that is in alarm and stays so, for example one that was started with a
-tiny `vm_memory_high_watermark`; against any other they are skipped.
+Cases about alarms need a broker that is in alarm and stays so, for example one that was started
+with a tiny `vm_memory_high_watermark`; against any other they are skipped.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.target import Target
 
 PATIENCE_S: Final = 1.5
+FLOW_COUNT: Final = 1_000
 SILENT_S: Final = 6.0
 REASONS: Final = frozenset(
     {"low on memory", "low on disk", "low on memory & disk", "low on disk & memory"}
@@ -163,6 +164,53 @@ def heartbeats_while_blocked(stage: Stage) -> None:
         raise MismatchError(f"ended ({connection.end}) after {time.monotonic() - begin:.1f} s")
     count = len(connection.heartbeats)
     check(count >= SILENT_S - 1, f"{count} heartbeats in {SILENT_S} s")
+
+
+@case("LIMIT-29", says="consumers that acknowledge nothing hold no publisher", mark="+")
+def slow_consumers_hold_nobody(stage: Stage) -> None:
+    consumer, publisher = stage.channel(), stage.confirming()
+    queue = stage.queue(consumer)
+    consumer.call("basic.qos", prefetch_count=10)
+    consumer.consume(queue)
+    for _ in range(FLOW_COUNT):
+        publisher.publish("", queue, "x")
+    settled = publisher.confirms(FLOW_COUNT)
+    equal(set(settled.values()), {"ack"}, "confirms")
+    consumer.deliveries(10)
+
+
+@case("LIMIT-29", says="publishers at full speed and prompt consumers both go on", mark="+")
+def prompt_consumers_get_everything(stage: Stage) -> None:
+    consumer = stage.channel()
+    queue = stage.queue(consumer)
+    consumer.call("basic.qos", prefetch_count=10)
+    consumer.consume(queue)
+    publishers = [stage.confirming() for _ in range(2)]
+    for number in range(FLOW_COUNT):
+        for publisher in publishers:
+            publisher.publish("", queue, f"{number}")
+    seen: dict[str, int] = {}
+    for _ in range(FLOW_COUNT * len(publishers)):
+        event = consumer.deliver()
+        body = event.body.decode()
+        seen[body] = seen.get(body, 0) + 1
+        consumer.ack(event.tag)
+    equal(set(seen.values()), {len(publishers)}, "copies of each body")
+    for publisher in publishers:
+        equal(set(publisher.confirms(FLOW_COUNT).values()), {"ack"}, "confirms")
+
+
+@case("LIMIT-29", says="a connection that consumes what it publishes is not held", mark="+")
+def own_consumer_goes_on(stage: Stage) -> None:
+    channel = stage.confirming()
+    queue = stage.queue(channel)
+    channel.call("basic.qos", prefetch_count=1)
+    channel.consume(queue)
+    for _ in range(FLOW_COUNT):
+        channel.publish("", queue, "x")
+    for _ in range(FLOW_COUNT):
+        channel.ack(channel.deliver().tag)
+    equal(set(channel.confirms(FLOW_COUNT).values()), {"ack"}, "confirms")
 
 
 @case("LIMIT-24", says="names, keys and consumer tags may have 255 octets")

@@ -362,7 +362,7 @@ class Views:
                 client_name=connection.client_name if is_open else "",
                 user=connection.user.name if is_open else "",
                 vhost=connection.vhost.name if is_open else "",
-                state=str(connection.state),
+                state=connection.shown_state,
                 channels=len(connection.channels),
                 frame_max=connection.frame_max,
                 age_s=int(now - connection.opened_at),

@@ -19,8 +19,8 @@ What holds:
 - Clean-up happens before close-ok leaves, and is the same after a lost socket (CONN-53, CONN-55).
 
 Reasons to stop reading are bits, so that several can hold at once: a reply waits for the disk
-(`STALLED`), too much is not yet synced (`FLOODED`), what was said is not yet sent (`UNSENT`), work
-is put off to a later turn, an alarm blocks publishers.
+(`STALLED`), what was said is not yet sent (`UNSENT`), publishers are too fast (`backpressure.py`),
+work is put off to a later turn, an alarm blocks publishers.
 
 What was learnt: all that one read held was once done in one go, and 500 gets of 10 MB kept
 everybody else waiting for seconds (commit fdfff34). Work is now cut by the clock between events,
@@ -85,6 +85,7 @@ from vouchmq.protocol.states import (
 )
 from vouchmq.server.broker.counters import ConnectionCounters
 from vouchmq.server.channel.methods import handle
+from vouchmq.server.connection.backpressure import Backpressure
 from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, SETTLES_OR_ENDS, ChannelTable
 from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
@@ -111,10 +112,9 @@ log = structlog.get_logger(__name__)
 
 HEADER_OCTETS: Final = 8
 CLOSE_OK_LIMIT_S: Final = 30.0
-# Reasons to stop reading, as bits: a reply waits for the disk; too much is not yet synced; what
-# has been said already is not yet sent.
+# Reasons to stop reading, as bits: a reply waits for the disk; what has been said already is not
+# yet sent.
 STALLED: Final = 1
-FLOODED: Final = 2
 UNSENT: Final = 128
 # A kind of event beside those of the reader: the rest of a method that takes long.
 GOES_ON: Final = -1
@@ -163,19 +163,21 @@ class Connection:
         self._header: bytes | None = b""
         self._reader = Reader(limits.initial_frame_max, limits.max_message_size_bytes)
         self._table = ChannelTable(self, self._reader)
+        self._backpressure = Backpressure(self)
         self._inbound = InboundQueue(
             self._reader,
             wire,
             self._take,
             lambda error: self._fail(error, deaf=True),
             context.budget,
+            context.turn.flow,
+            self._backpressure,
         )
         self._publisher_block = PublisherBlock(self, self._inbound)
         self._held: list[bytes] = []
         self._held_until = 0
         self._ids = (0, 0)
         self._has_published = False
-        self._is_flooded = False
         self._heartbeat = Heartbeat(
             context.clock, wire.call_later, self._write, self._silent, self._is_deaf
         )
@@ -201,6 +203,17 @@ class Connection:
         """True while an alarm keeps it from publishing."""
         return self._publisher_block.is_blocked
 
+    @property
+    def has_consumers(self) -> bool:
+        """See `ConnectionPort`."""
+        return any(channel.consumers for channel in self.channels.values())
+
+    @property
+    def shown_state(self) -> str:
+        """Its state, or that it is held back (LIMIT-20, LIMIT-29)."""
+        is_open = self.state is ConnectionState.RUNNING
+        return "flow" if is_open and self._backpressure.is_shown else str(self.state)
+
     def has_capability(self, name: str) -> bool:
         """What the client said it can do (CONN-14)."""
         return name in self._handshake.capabilities
@@ -222,7 +235,7 @@ class Connection:
         # Whatever these octets did to the journal is written in this turn.
         self.context.turn.wake()
         if self._has_published:
-            self._check_flood()
+            self._backpressure.check_flood()
             if self._reader.unfinished_octets or self.uncommitted_bytes:
                 self._check_held()
 
@@ -405,8 +418,6 @@ class Connection:
 
     def release(self, watermark: int) -> bool:
         """See `context.Waiter`."""
-        if self._is_flooded:
-            self._check_flood()
         if self._held_until and self._held_until <= watermark:
             self._held_until = 0
             self.outbox.waits_for_reply = False
@@ -416,7 +427,7 @@ class Connection:
             self._inbound.resume(STALLED)
             if not self._held_until:
                 self._drained()
-        return not self._held_until and not self._is_flooded
+        return not self._held_until
 
     def storage_failed(self) -> None:
         """See `context.Waiter`: a definition that is not stored ends the connection (CONF-12)."""
@@ -432,18 +443,6 @@ class Connection:
             self._fail(ResourceError("failed to deliver message", ids=BASIC_PUBLISH))
         elif any(channel.barrier_lsn >= first_lsn for channel in self.channels.values()):
             self._fail(ResourceError("failed to store definition"))
-
-    def _check_flood(self) -> None:
-        """Stop reading a publisher while too much waits for the disk (LIMIT-20)."""
-        unsynced = self.context.journal.unsynced_bytes
-        limit = self.context.limits.unsynced_limit_bytes
-        if not self._is_flooded and unsynced > limit:
-            self._is_flooded = True
-            self.wire.pause(FLOODED)
-            self.context.waits(self)
-        elif self._is_flooded and unsynced <= limit // 2:
-            self._is_flooded = False
-            self.wire.resume(FLOODED)
 
     # Memory
 
@@ -600,9 +599,6 @@ class Connection:
         self._close_timer = self.wire.call_later(limit, self._end)
         # Whatever kept the connection from being read: close-ok lies behind it.
         self._publisher_block.open()
-        if self._is_flooded:
-            self._is_flooded = False
-            self.wire.resume(FLOODED)
         self._inbound.resume(STALLED)
 
     def _close_limit(self, error: AmqpError) -> float:
@@ -665,7 +661,7 @@ class Connection:
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         # These refer back to us. Without the ring everything goes at once, and the garbage
         # collector need not look at all that a thousand short connections have left.
-        del self._table, self._publisher_block, self._inbound, self._heartbeat
+        del self._table, self._publisher_block, self._inbound, self._heartbeat, self._backpressure
 
     def _cancel_timers(self) -> None:
         """Nothing more is done, neither by the clock nor with what was read."""
@@ -686,6 +682,7 @@ class Connection:
         if self not in self._connections:
             return
         self._publisher_block.leave()
+        self._backpressure.leave()
         # It stays among them meanwhile: a queue that goes looks for what others hold of it.
         self._table.close_all()
         del self._connections[self]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from vouchmq.protocol.reader import Event, Reader
     from vouchmq.server.connection.wire import Wire
+    from vouchmq.server.runtime.flow import FlowControl, Publisher
     from vouchmq.server.runtime.work_budget import WorkBudget
 
 # No reason of the socket's: nothing is taken any more, what is still read goes nowhere.
@@ -35,15 +36,19 @@ class InboundQueue:
         take: does one event
         gave_up: told when the reader cannot understand anything more
         budget: how long it may go on
+        flow: told who has published what is read
+        publisher: the connection, for `flow`
     """
 
     __slots__ = (
         "_budget",
         "_events",
+        "_flow",
         "_gave_up",
         "_is_walking",
         "_kept",
         "_late",
+        "_publisher",
         "_reader",
         "_take",
         "_wire",
@@ -57,12 +62,16 @@ class InboundQueue:
         take: Callable[[Event], None],
         gave_up: Callable[[AmqpError], None],
         budget: WorkBudget,
+        flow: FlowControl,
+        publisher: Publisher,
     ) -> None:
         self._reader = reader
         self._wire = wire
         self._take = take
         self._gave_up = gave_up
         self._budget = budget
+        self._flow = flow
+        self._publisher = publisher
         self._events: Iterator[Event] = iter(())
         self._is_walking = False
         self._kept: Event | None = None
@@ -71,6 +80,8 @@ class InboundQueue:
 
     def receive_data(self, data: bytes) -> None:
         """Do what these octets complete, now or when nothing stands in the way."""
+        if self._flow.idle_since:
+            self._flow.woke()
         if self.stops or self._is_walking:
             self._late.append(data)
             return
@@ -129,8 +140,10 @@ class InboundQueue:
     def _walk(self) -> None:
         """Take events until they are used up or there is a reason to stop."""
         self._is_walking = True
-        budget = self._budget
+        budget, flow = self._budget, self._flow
         budget.begin()
+        if flow.charged:
+            flow.forget()
         try:
             kept, self._kept = self._kept, None
             if kept is not None:
@@ -148,3 +161,5 @@ class InboundQueue:
             self._gave_up(error)
         finally:
             self._is_walking = False
+            if flow.charged:
+                flow.charge(self._publisher)

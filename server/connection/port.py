@@ -39,6 +39,10 @@ class ConnectionPort(Protocol):
         """What the client calls this connection; "" if it does not say (CONN-14)."""
 
     @property
+    def has_consumers(self) -> bool:
+        """True when any of its channels consumes from a queue."""
+
+    @property
     def has_unfinished(self) -> bool:
         """True while a content has begun to come in, and not ended."""
 

@@ -58,6 +58,7 @@ from vouchmq.server.runtime.broker_state import BrokerState
 from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
 from vouchmq.server.runtime.context import BrokerContext, Limits
 from vouchmq.server.runtime.disk_full import WriteRejection, free_octets
+from vouchmq.server.runtime.flow import FlowControl
 from vouchmq.server.runtime.journal_writer import JournalWriter
 from vouchmq.server.runtime.memory_relief import MemoryRelief
 from vouchmq.server.runtime.periodic_check import PeriodicCheck
@@ -265,7 +266,8 @@ class BrokerRuntime:
         active_ledger = ActiveLedger()
         vhosts: dict[str, VHost[Queue]] = {}
         # The turn, and what messages pass.
-        self.turn = turn = Turn(host.call_soon, host.report, host.clock, recovered_lsn)
+        flow = FlowControl(host.clock, host.call_later, settings.publisher_flow_messages)
+        self.turn = turn = Turn(host.call_soon, host.report, host.clock, flow, recovered_lsn)
         self.alarms = new_alarms(settings, host, turn)
         self.timers = Timers(host.now_ms, host.call_later or never)
         self.scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.connection.outbox import Outbox
+    from vouchmq.server.runtime.flow import FlowControl
 
 
 # So long queues dispatch in one turn; those that come too late are first in the next (LIMIT-23).
@@ -81,6 +82,7 @@ class Turn:
         call_soon: runs a callable in the next loop turn
         report: told of exceptions that nobody expected, so that one queue's bug stops no other
         clock: monotonic seconds
+        flow: told when the loop is idle
         watermark: everything up to this LSN is on disk
     """
 
@@ -98,6 +100,7 @@ class Turn:
         "_writer",
         "count",
         "delivers",
+        "flow",
         "ledger",
         "watermark",
     )
@@ -107,8 +110,10 @@ class Turn:
         call_soon: Callable[[Callable[[], None]], object],
         report: Callable[[BaseException], None],
         clock: Callable[[], float],
+        flow: FlowControl,
         watermark: int = 0,
     ) -> None:
+        self.flow = flow
         self._call_soon = call_soon
         self._clock = clock
         self._writer: Writer | None = None
@@ -212,6 +217,9 @@ class Turn:
         """The turn. What it causes anew is left to the next one."""
         self._is_scheduled = False
         self.count += 1
+        flow = self.flow
+        if flow.idle_since:
+            flow.woke()
         if self._work:
             work, self._work = self._work, []
             for job in work:
@@ -228,6 +236,8 @@ class Turn:
         if queues:
             self._write()
         self.flush()
+        if flow.waiting:
+            flow.rests()
 
     def _dispatch(self, queues: list[Queue]) -> None:
         if len(queues) == 1:

@@ -366,6 +366,11 @@ class Settings:
         "Amount of data waiting for the disk at which the broker stops reading from publishers "
         "(LIMIT-20).",
     )
+    publisher_flow_messages: Annotated[int, Meta(ge=0, le=1_000_000)] = option(
+        64,
+        "Number of messages that may be ready in front of consumers that keep up before the "
+        "broker reads publishers more slowly; 0: any number (LIMIT-29).",
+    )
     queue_memory_bytes: Annotated[int, Meta(ge=64 * 1024, le=1024 * 1024 * MIB)] = option(
         64 * MIB,
         "Memory that the ready messages of one queue may use; further messages stay on disk "

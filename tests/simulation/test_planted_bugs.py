@@ -1,4 +1,4 @@
-"""The harness itself: ten bugs, each planted into the running broker, must be found.
+"""The harness itself: eleven bugs, each planted into the running broker, must be found.
 
 Each test takes seeds from 0 on until a history fails; the bound says how many it may need. A
 bug that a history no longer finds makes the harness worthless, so this comes before it is
@@ -18,6 +18,7 @@ from vouchmq.server.broker.queues.settlement import Outcome
 from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.tx import Transaction
 from vouchmq.server.channel.unacked import UnackedBatch
+from vouchmq.server.runtime import flow
 from vouchmq.store.disk import Syncable
 from vouchmq.store.journal import journal, records, segments
 from vouchmq.store.recovery import recover
@@ -163,6 +164,13 @@ def test_finds_a_recovery_that_differs_the_second_time(monkeypatch: pytest.Monke
 def test_finds_a_redelivered_flag_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal.Journal, "delivered", lambda self, queue_id, lsn: None)
     assert "not redelivered" in str(caught())
+
+
+def test_finds_a_publisher_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIMIT-29: also that publishers are held back in these histories at all."""
+    monkeypatch.setattr(flow.QueueFlow, "_release", lambda self: None)
+    monkeypatch.setattr(flow.QueueFlow, "_judge", lambda self: None)
+    assert "never comes to rest" in str(caught())
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
+from vouchmq.server.runtime.flow import LOOK_S, FlowControl
 from vouchmq.server.runtime.journal_writer import DISK_FULL
 from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.server.settings.settings import Settings
@@ -41,6 +42,7 @@ SETTINGS = tuple(
         segment_size_bytes=size,
         deliver_high_water_bytes=4096,
         unsynced_limit_bytes=16384,
+        publisher_flow_messages=1,
         recovery_read_bytes=read,
     )
     # Room for every definition there may be, many times, as in any real segment.
@@ -299,6 +301,9 @@ class World:
                 fatal=self._fatal if disk is self.disk else ignore,
             ),
         )
+        # Without `Host.call_later`, so that compaction takes a step in every turn.
+        least = self.settings.publisher_flow_messages
+        runtime.turn.flow = FlowControl(lambda: loop.now, loop.call_later, least)
         staging = runtime.journal.chain.staging
         staging.room_bytes, staging.piece_bytes = 1000, 128
         return runtime
@@ -459,10 +464,14 @@ class World:
             if self.model.has_failed:
                 return
             able = any(c.out and not wire.paused for c, wire in self.clients.items())
-            if not (able or self.loop.ready or self.worker.has_work):
+            is_busy = self.loop.ready or self.worker.has_work or self.runtime.turn.flow.waiting
+            if not (able or is_busy):
                 if not self.runtime.alarms.is_raised:
                     break
                 self.check()
+            if not able and self.runtime.turn.flow.waiting:
+                # Publishers wait for consumers, who need not acknowledge anything (LIMIT-29).
+                self.loop.advance(LOOK_S)
             self.carry()
             self.turn()
             self.worker.work(self.draw)

@@ -19,6 +19,7 @@ from vouchmq.server.broker.queues.spec import QueueLike
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Sequence
 
+    from vouchmq.server.broker.counters import QueueCounters
     from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.priority import PriorityLevels
@@ -400,10 +401,49 @@ class ConsumerPort(Protocol):
         """The queue is gone, and this consumer with it (CONS-40)."""
 
 
+class BusyQueue(Protocol):
+    """A queue that has more than its consumers can take at once."""
+
+    counters: QueueCounters
+    unacked_count: int
+    is_dirty: bool
+
+    @property
+    def ready_count(self) -> int:
+        """Messages waiting, not counting unacked ones (QUEUE-01)."""
+
+    @property
+    def has_consumers(self) -> bool:
+        """Whether anybody may be served."""
+
+
+class QueueFlow(Protocol):
+    """Who holds publishers back while a queue has enough, see `runtime/flow.py`."""
+
+    def came(self, count: int) -> None:
+        """So many messages have been published to the queue."""
+
+    def served(self) -> QueueFlow | None:
+        """The queue has been dispatched; None when it needs no bound any more."""
+
+
+class FlowControl(Protocol):
+    """Who bounds what stands in front of consumers that keep up (LIMIT-29)."""
+
+    least: int  # so many messages may always be ready
+
+    def watch(self, queue: BusyQueue) -> QueueFlow | None:
+        """Bound a queue whose consumers could not take everything, if it has enough by now."""
+
+
 class Dispatcher(Protocol):
     """Who calls `Queue.dispatch` once per loop turn; `watermark` is the highest LSN on disk."""
 
     watermark: int
+
+    @property
+    def flow(self) -> FlowControl:
+        """See `FlowControl`."""
 
     def wants_dispatch(self, queue: Queue) -> None:
         """Put the queue on this turn's list; the queue sees to it that it stands there once."""

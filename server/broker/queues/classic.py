@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         Dispatcher,
         Numbering,
         PublishFilter,
+        QueueFlow,
         QueueRecorder,
         SettlementLog,
     )
@@ -88,10 +89,10 @@ class ClassicQueue(HostQueue):
     """
 
     __slots__ = (
-        *("_context", "_log", "_pager", "_returned", "_turn", "_unused", "came_count", "counters"),
-        *("holds_stored", "hooks", "is_deleted", "is_dirty", "keeps_all", "largest_octets"),
-        *("features", "levels", "lines", "publish_filter", "ready", "ready_bytes", "recorder"),
-        *("returned_count", "spec", "stored", "subscribers", "unacked_count", "unstored_id"),
+        *("_context", "flow", "holds_stored", "is_deleted", "largest_octets", "recorder", "spec"),
+        *("_log", "_returned", "lines", "publish_filter", "ready", "ready_bytes", "unacked_count"),
+        *("_pager", "_turn", "came_count", "counters", "features", "is_dirty", "levels", "stored"),
+        *("_unused", "hooks", "keeps_all", "returned_count", "subscribers", "unstored_id"),
     )
 
     def __init__(
@@ -119,6 +120,7 @@ class ClassicQueue(HostQueue):
         self.came_count = 0  # messages that ever came (SEQ-01)
         self.counters = QueueCounters()
         self.subscribers = QueueConsumers()
+        self.flow: QueueFlow | None = None  # while it has enough (LIMIT-29)
         self.largest_octets = 0
         self.holds_stored = False
         self.is_deleted = self.is_dirty = False
@@ -246,6 +248,8 @@ class ClassicQueue(HostQueue):
             self.ready.append(messages, size)
         self.came_count += size[0]
         self.counters.published += size[0]
+        if self.flow is not None:
+            self.flow.came(size[0])
         if size[2] > self.largest_octets:
             self.largest_octets = size[2]
         if stored and self.stored:
@@ -328,6 +332,10 @@ class ClassicQueue(HostQueue):
             self._forget_when_empty()
         if left <= 0:
             self.wake()
+        if self.flow is not None:
+            self.flow = self.flow.served()
+        elif self.unacked_count and self.ready_count > self._turn.flow.least:
+            self.flow = self._turn.flow.watch(self)
 
     def next_ready(self, *, at_once: bool = False) -> ReadyList | None:
         """The line whose head is next, None when nothing is ready or can be read now."""

@@ -14,6 +14,7 @@ from vouchmq.server.broker.paging.pager import Pager
 from vouchmq.server.broker.queues.api import Queue
 from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.spec import QueueSpec
+from vouchmq.server.runtime.flow import FlowControl
 
 QUEUE_ID = 5
 TAIL = b"\x00\x01q"
@@ -85,12 +86,18 @@ class FakeConsumer:
         self.is_told_of_deletion = True
 
 
+def no_flow_control() -> FlowControl:
+    """One that holds nobody back."""
+    return FlowControl(lambda: 0.0, None, 0)
+
+
 @dataclass
 class FakeTurn:
     """Remembers which queues asked for a dispatch."""
 
     asked: list[Queue] = field(default_factory=list)
     watermark: int = 0
+    flow: FlowControl = field(default_factory=no_flow_control)
 
     def wants_dispatch(self, queue: Queue) -> None:
         self.asked.append(queue)

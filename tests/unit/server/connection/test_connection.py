@@ -22,7 +22,8 @@ from tests.unit.server.in_memory import (
     name_of,
 )
 from vouchmq.protocol.states import ConnectionState
-from vouchmq.server.connection.connection import FLOODED, STALLED
+from vouchmq.server.connection.backpressure import FLOODED
+from vouchmq.server.connection.connection import STALLED
 from vouchmq.server.connection.handshake import Offer
 
 CLOSE = wire.method(0, commands.Connection.Close(200, "", 0, 0))

@@ -9,6 +9,7 @@ import pytest
 
 from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.connection.outbox import Outbox
+from vouchmq.server.runtime.flow import FlowControl
 from vouchmq.server.runtime.turn import DISPATCH_S, Turn
 
 
@@ -20,7 +21,8 @@ class World:
         self.scheduled: list[Callable[[], None]] = []
         self.reported: list[BaseException] = []
         self.now = 0.0
-        self.turn = Turn(self.scheduled.append, self.reported.append, lambda: self.now)
+        flow = FlowControl(lambda: self.now, None, 0)
+        self.turn = Turn(self.scheduled.append, self.reported.append, lambda: self.now, flow)
         self.turn.start(self)
         self.run()
         self.told.clear()
