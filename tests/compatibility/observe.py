@@ -19,12 +19,12 @@ import pamqp.header
 
 from tests.integration.broker_process import BrokerProcess, run_command
 from tests.integration.raw_client import RawClient
+from tests.waiting import LIMIT_S
 from tests.wire import ack
 
 State = dict[str, Any]
 Row = dict[str, Any]
 
-LIMIT_S: Final = 30.0
 PROPERTIES_AT: Final = 19  # behind the head of the frame, class, weight and size of the body
 
 

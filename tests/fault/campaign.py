@@ -166,7 +166,7 @@ class Campaign:
     def judge(self, chance: random.Random) -> list[str]:
         """Compare broker and ledger; leaves what is there, or empties the queues."""
         ledger = self.ledger
-        with RawClient(self.broker.url, limit_s=20).handshake() as client:
+        with RawClient(self.broker.url).handshake() as client:
             scene = Scene(self.broker.url, ledger, "", 0, threading.Event())
             name = f"{END_CHECK}{self.outcome.rounds}"
             channel = ConfirmingChannel(client, scene, name)

@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import Names
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.raw_client import BODY, HEADER, RawClient, content, frame, method
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 MIB = 1024 * 1024
 LARGE = 4 * MIB
@@ -100,7 +100,7 @@ def test_idle_connections_leave_descriptors_to_the_journal(tmp_path: Path) -> No
         raw.call(1, amqp.Queue.Declare(queue="q", durable=True), amqp.Queue.DeclareOk)
         port = int(broker.url.rsplit(":", 1)[1].split("/")[0])
         for _ in range(200):
-            idle = socket.create_connection(("127.0.0.1", port), timeout=5)
+            idle = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
             stack.callback(idle.close)
         for number in range(1, 41):
             raw.send(content(1, "", "q", bytes(100_000), persistent=True))

@@ -112,23 +112,23 @@ def test_what_was_confirmed_before_the_device_failed_is_there(
     broker = BrokerProcess(tmp_path, flags=flags)
     broker.data_dir = device.mount_point / "data"
     broker.forgiven = ("store.failed",)
-    broker.start(20)
+    broker.start()
     try:
-        with RawClient(broker.url, limit_s=20).handshake() as client:
+        with RawClient(broker.url).handshake() as client:
             client.open_channel(1)
             client.call(1, amqp.Queue.Declare(queue="q", durable=True), amqp.Queue.DeclareOk)
             client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
             confirmed = published_until_refused(client, "q")
             assert client.expect_close().reply_code == 320
         assert confirmed > 0
-        assert broker.wait(20) == 1
+        assert broker.wait() == 1
         # The kernel tells EIO or ENOSPC, as the device failed it; or ext4 was faster, and takes no
         # more writes.
         told = re.search(r"cannot (sync|write to) the journal: (E|Read-only)", broker.output())
         assert told, broker.output()
         device.mend()
-        broker.start(20)
-        with RawClient(broker.url, limit_s=20).handshake() as client:
+        broker.start()
+        with RawClient(broker.url).handshake() as client:
             client.open_channel(1)
             ready = client.ready_count("q")
         # The refused one may be there as well.

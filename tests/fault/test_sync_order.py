@@ -342,5 +342,5 @@ def test_the_broker_ends_when_its_sync_helper_is_killed(own_broker: BrokerProces
 def test_the_sync_helper_ends_with_the_broker(own_broker: BrokerProcess) -> None:
     helpers = psutil.Process(own_broker.pid).children()
     own_broker.kill9()
-    _, alive = psutil.wait_procs(helpers, timeout=3)
+    _, alive = psutil.wait_procs(helpers, timeout=LIMIT_S)
     assert alive == []

@@ -5,6 +5,7 @@ Knows the command line, the ready line and the data directory; nothing of what i
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -71,7 +72,7 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=LIMIT_S,
         check=False,
     )
 
@@ -211,6 +212,12 @@ class BrokerProcess:
             return any(all(each in line for each in words) for line in self.output().splitlines())
 
         self.wait_until(is_there)
+
+    def listed(self, what: str) -> list[dict[str, object]]:
+        """The rows of `vouchmq list`."""
+        done = run_command("list", what, "--data-dir", str(self.data_dir), "--json")
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
     def resident_bytes(self) -> int:
         """Resident memory of the broker process, without its helper."""

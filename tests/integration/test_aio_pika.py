@@ -19,10 +19,10 @@ from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMe
 from tests.conftest import Names
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.samples import BODY_SIZES, FLOATS, HEADERS, body_of
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.asyncio
 
-LIMIT_S = 60.0
 PERSISTENT = aio_pika.DeliveryMode.PERSISTENT
 
 
@@ -165,9 +165,11 @@ async def test_prefetch_bounds_the_unacked(channel: AbstractChannel, names: Name
         seen.append(delivery)
 
     await queue.consume(keep)
+    await until(lambda: len(seen) >= 4)
     await asyncio.sleep(0.3)
     assert [int(one.body) for one in seen] == [0, 1, 2, 3]
     await seen[1].ack(multiple=True)
+    await until(lambda: len(seen) >= 6)
     await asyncio.sleep(0.3)
     assert [int(one.body) for one in seen] == [0, 1, 2, 3, 4, 5]
 
@@ -428,7 +430,7 @@ async def test_robust_connection_resumes_after_a_kill(
                 await asyncio.sleep(0.01)
         await asyncio.to_thread(own_broker.kill9)
         await asyncio.to_thread(own_broker.restart)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(LIMIT_S):
             while len(seen) < 2:  # noqa: ASYNC110 - nothing else to wait for
                 await asyncio.sleep(0.05)
             await channel.default_exchange.publish(message(b"after"), "robust")

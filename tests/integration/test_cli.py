@@ -200,7 +200,7 @@ def test_a_second_signal_ends_it_at_once(own_broker: BrokerProcess) -> None:
         os.kill(own_broker.pid, signal.SIGINT)
         assert own_broker.wait() == 1, own_broker.output()
     assert '"event": "broker.stop_forced"' in own_broker.output()
-    own_broker.start(30)
+    own_broker.start()
 
 
 def test_what_to_try_next_is_told_on_a_terminal_only(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ async def test_auto_receive_acks_before_the_caller_has_it(
     message = await receiver.receive(LIMIT_S, queue=queue)
     assert message is not None
     assert message.body == b"0"
-    await asyncio.sleep(SETTLED_S)
+    await until(lambda: len(tap.settlements()) == 2)
     assert tap.settlements() == ["qos 10", "ack 1"]
     await receiver.close()
     assert [body for body, _ in await rest_of(kit, queue)] == ["1"]
@@ -211,7 +211,7 @@ async def test_client_acks_all_that_was_handed_out(kit: Connection, fill: Fill, 
     assert tap.settlements() == ["qos 10 channel"]
     await got[0].acknowledge()
     await got[3].acknowledge()  # type: ignore[union-attr]
-    await asyncio.sleep(SETTLED_S)
+    await until(lambda: len(tap.settlements()) == 2)
     assert tap.settlements() == ["qos 10 channel", "ack 4 multiple"]
     await receiver.close()
     assert await rest_of(kit, queue) == [("4", True), ("5", True)]
@@ -245,7 +245,7 @@ async def test_individual_acks_one(kit: Connection, fill: Fill, tap: Tap) -> Non
     await second.acknowledge()
     await second.acknowledge()
     await second.reject()
-    await asyncio.sleep(SETTLED_S)
+    await until(lambda: len(tap.settlements()) == 2)
     assert tap.settlements() == ["qos 10", "ack 2"]
     await receiver.close()
     await second.acknowledge()
@@ -591,7 +591,7 @@ async def test_listeners_share_a_receiver(kit: Connection, fill: Fill, tap: Tap)
     await receiver.listen(second, collector)
     assert sorted(await collector.complete()) == ["0", "0", "1", "1"]
     await collector.seen[0].acknowledge()
-    await asyncio.sleep(SETTLED_S)
+    await until(lambda: tap.settlements()[-1] == "ack 4 multiple")
     assert tap.settlements()[-1] == "ack 4 multiple"
 
 

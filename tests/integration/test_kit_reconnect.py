@@ -12,6 +12,7 @@ import pytest_asyncio
 from tests.conftest import Names
 from tests.integration.broker_process import BrokerProcess
 from tests.integration.kit_tap import Tap, until
+from tests.waiting import LIMIT_S, wait_until
 from vouchmq.kit import (
     Connection,
     IllegalStateError,
@@ -23,7 +24,11 @@ from vouchmq.kit import (
 
 pytestmark = [pytest.mark.asyncio]
 
-LIMIT_S = 60.0
+
+def acked(broker: BrokerProcess, queue: str) -> object:
+    """How many messages of a queue have been acked."""
+    [row] = [row for row in broker.listed("queues") if row["name"] == queue]
+    return row["acked"]
 
 
 @pytest_asyncio.fixture
@@ -239,8 +244,8 @@ async def test_a_restarted_broker_is_found_again(own_broker: BrokerProcess) -> N
         await receiver.listen(queue, listener)
         await kit.publish(b"before", queue)
         await until(lambda: seen == ["before"])
-        # The ack goes within 0.3 seconds, and to the journal soon after.
-        await asyncio.sleep(0.7)
+        # The ack goes within 0.3 seconds; once the broker counts it, it is in the journal.
+        await asyncio.to_thread(wait_until, lambda: acked(own_broker, "survivor") == 1)
         await asyncio.to_thread(own_broker.restart)
         async with asyncio.timeout(LIMIT_S):
             await kit.publish(b"after", queue)

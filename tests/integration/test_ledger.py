@@ -38,7 +38,7 @@ def start(tmp_path: Path, referee_url: str | None) -> Iterator[Start]:
         directory.mkdir(exist_ok=True)
         broker = BrokerProcess(directory, flags=("--ledger-enabled", ledger, *flags))
         brokers.append(broker)
-        broker.start(30)
+        broker.start()
         return broker
 
     yield started
@@ -106,7 +106,7 @@ def test_nothing_is_lost_over_kills(start: Start, sync: str) -> None:
             if number < KILLS:
                 broker.kill9()
         if number < KILLS:
-            broker.start(30)
+            broker.start()
     assert broker.stop() == 0
     audit = checked(broker)
     assert audit.kinds["boot"] == KILLS + 1
@@ -149,7 +149,7 @@ def test_the_socket_of_a_killed_broker_is_no_broker(start: Start) -> None:
     assert (broker.data_dir / "control.sock").stat().st_mode & 0o777 == 0o600
     broker.kill9()
     assert ask(broker, "status").returncode == 2
-    broker.start(30)
+    broker.start()
     assert ask(broker, "status").returncode == 0
 
 
@@ -195,11 +195,11 @@ def test_a_life_without_a_ledger_is_told_to_the_next(start: Start) -> None:
     publish(broker, "q", 5)
     broker.stop()
     broker._flags[1] = "off"
-    broker.start(30)
+    broker.start()
     fetch(broker, "q", 5)
     broker.kill9()
     broker._flags[1] = "on"
-    broker.start(30)
+    broker.start()
     broker.stop()
     audit = checked(broker)
     boots = [line for line in lines_in(broker.data_dir / "ledger") if line["e"] == "boot"]
@@ -226,7 +226,7 @@ def test_what_is_noted_of_returns_is_no_message_that_is_missing(
         broker.kill9()
     else:
         broker.stop()
-    broker.start(30)
+    broker.start()
     broker.stop()
     checked(broker)
     lines = lines_in(broker.data_dir / "ledger")
@@ -250,11 +250,11 @@ def test_lsns_are_never_given_again(start: Start) -> None:
             time.sleep(0.01)
         broker.kill9()
     broker._flags[1] = "off"  # nor by a broker that keeps none
-    broker.start(30)
+    broker.start()
     publish(broker, "q2", 20)
     broker.stop()
     broker._flags[1] = "on"
-    broker.start(30)
+    broker.start()
     publish(broker, "q2", 20)
     broker.stop()
     published = [line for line in lines_in(broker.data_dir / "ledger") if line["e"] == "pub"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -28,7 +27,7 @@ def listed(data_dir: Path, *what: str) -> str:
 
 
 def rows(broker: BrokerProcess, what: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in listed(broker.data_dir, what, "--json").splitlines()]
+    return broker.listed(what)
 
 
 def test_what_is_there(broker: BrokerProcess) -> None:

@@ -13,6 +13,7 @@ from tests.integration.broker_process import Broker
 from tests.pipeline import source_world as world
 from tests.pipeline import streams
 from tests.pipeline.source_world import Query, both, fill
+from tests.waiting import LIMIT_S
 from vouchmq.spark import SourceProgress, progress
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def test_the_age_of_what_is_next(vouch: Broker, queue: str) -> None:
     query.start()
     try:
         assert query.trigger() == 10
-        assert query.driver._consumer.wait(lambda: query.driver._consumer.arrived()[0] == 5, 20)
+        consumer = query.driver._consumer
+        assert consumer.wait(lambda: consumer.arrived()[0] == 5, LIMIT_S)
         latest = query.reader.reportLatestOffset()
         assert latest is not None
         assert latest["backlog"]["oldest_s"] == 1010

@@ -661,7 +661,7 @@ def test_a_consumer_timeout_gives_the_batch_again(
     query.start()
     assert query.trigger() == 10
     consumer = query.driver._consumer
-    assert consumer.wait(lambda: consumer.generation > 0, 8)
+    assert consumer.wait(lambda: consumer.generation > 0, LIMIT_S)
     assert "longer than the consumer timeout" in caplog.text
     query.drain(patience=8)
     assert query.ids() == {str(number): 2 for number in range(10)}

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline import source_world as world
 from tests.pipeline.source_world import Cutter, Killed, Query, both, channel_to, fill, once
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 from vouchmq.spark.source import spool
 from vouchmq.spark.source.consumer import ConsumerError, QueueConsumer
 from vouchmq.spark.source.offsets import OffsetError
@@ -182,7 +182,7 @@ class TestKilled:
             generation = query.driver._consumer.generation
             cutter.cut()
             consumer = query.driver._consumer
-            assert consumer.wait(lambda: consumer.generation > generation, 5)
+            assert consumer.wait(lambda: consumer.generation > generation, LIMIT_S)
 
         with monkeypatch.context() as patch:
             patch.setattr(spool.Spool, "write", write)
