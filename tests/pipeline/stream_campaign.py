@@ -34,9 +34,9 @@ from tests.pipeline.streams import declare, options
 from tests.waiting import wait_until
 from vouchmq.kit.bulk import BulkConnection, BulkError
 from vouchmq.spark.archive.files import files_of_log
-from vouchmq.spark.source.range_reader import RangeReader
-from vouchmq.spark.source.stream_bounds import Probe
-from vouchmq.spark.source.stream_ranges import Range
+from vouchmq.spark.source.streams.bounds import Probe
+from vouchmq.spark.source.streams.range_reader import RangeReader
+from vouchmq.spark.source.streams.ranges import Range
 
 # What costs a new JVM comes less often.
 VICTIMS: Final = (

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from vouchmq.kit.bulk import BulkConnection
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import SourceOptions
-from vouchmq.spark.source.stream_mode import StreamModeReader
+from vouchmq.spark.source.streams.mode import StreamModeReader
 
 Offset = dict[str, Any]
 

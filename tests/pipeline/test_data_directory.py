@@ -20,7 +20,7 @@ from tests.pipeline import source_world as world
 from tests.pipeline import streams
 from tests.pipeline.source_world import Killed, Query, channel_to, declare, fill
 from vouchmq.spark.source.data_directory import ForeignDirectoryError
-from vouchmq.spark.source.stream_ranges import DataLossError
+from vouchmq.spark.source.streams.ranges import DataLossError
 
 QUEUE = "orders"
 Make = Callable[..., BrokerProcess]

@@ -19,7 +19,7 @@ from vouchmq.spark.options import OptionError
 from vouchmq.spark.sink.sink import BatchWriter, StreamWriter
 from vouchmq.spark.source.queue_mode import QueueReader
 from vouchmq.spark.source.spool_mode import SpoolReader
-from vouchmq.spark.source.stream_mode import StreamModeReader
+from vouchmq.spark.source.streams.mode import StreamModeReader
 
 # Nobody listens there: whatever connects fails.
 READ = {"url": "amqp://guest:s3cret@127.0.0.1:1/", "queue": "q"}
@@ -46,7 +46,7 @@ def test_executors_need_no_library_of_the_command_line() -> None:
     """Whoever runs a source or a sink on a cluster installs few packages there."""
     code = (
         "import sys, vouchmq.kit, vouchmq.kit.bulk, vouchmq.spark.data_source\n"
-        "import vouchmq.spark.source.queue_mode, vouchmq.spark.source.stream_mode\n"
+        "import vouchmq.spark.source.queue_mode, vouchmq.spark.source.streams.mode\n"
         "import vouchmq.spark.source.spool_mode, vouchmq.spark.sink.sink\n"
         "print({'jinja2', 'matplotlib', 'msgspec', 'rich', 'structlog'} & set(sys.modules))"
     )

@@ -19,10 +19,10 @@ from vouchmq.kit.bulk import BulkClosed, BulkConnection
 from vouchmq.kit.bulk.publish import AnyRow
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import OptionError
-from vouchmq.spark.source.range_reader import RangeReader, SilenceError
-from vouchmq.spark.source.stream_bounds import NotAStreamError, Probe, StreamGoneError
-from vouchmq.spark.source.stream_mode import StreamBatchReader, StreamPartition
-from vouchmq.spark.source.stream_ranges import DataLossError, OffsetError, Range
+from vouchmq.spark.source.streams.bounds import NotAStreamError, Probe, StreamGoneError
+from vouchmq.spark.source.streams.mode import StreamBatchReader, StreamPartition
+from vouchmq.spark.source.streams.range_reader import RangeReader, SilenceError
+from vouchmq.spark.source.streams.ranges import DataLossError, OffsetError, Range
 
 Fresh = Callable[[str], str]
 

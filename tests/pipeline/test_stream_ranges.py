@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vouchmq.spark.source.stream_ranges import (
+from vouchmq.spark.source.streams.ranges import (
     OffsetError,
     Range,
     admit,

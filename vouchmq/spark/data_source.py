@@ -74,7 +74,7 @@ class AmqpDataSource(DataSource):
                 "which a batch is done, so messages could only be lost or repeated; use "
                 "spark.readStream with trigger(availableNow=True), or mode stream for a stream",
             )
-        from vouchmq.spark.source.stream_mode import batch_reader
+        from vouchmq.spark.source.streams.mode import batch_reader
 
         return batch_reader(options, columns)
 
@@ -100,7 +100,7 @@ class AmqpDataSource(DataSource):
             from vouchmq.spark.source.queue_mode import stream_reader as queue_reader
 
             return queue_reader(options, columns)
-        from vouchmq.spark.source.stream_mode import stream_reader
+        from vouchmq.spark.source.streams.mode import stream_reader
 
         return stream_reader(options, columns)
 

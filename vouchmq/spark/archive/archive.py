@@ -22,7 +22,7 @@ from vouchmq.kit.bulk import BulkConnection, BulkError
 from vouchmq.kit.bulk.url import targets
 from vouchmq.spark.command_line import Line, Stop, UsageError, asking, counted, shown
 from vouchmq.spark.options import STREAM, SourceOptions
-from vouchmq.spark.source.stream_bounds import Probe
+from vouchmq.spark.source.streams.bounds import Probe
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,7 +22,7 @@ import pyarrow as pa
 from vouchmq.kit.bulk import BulkConnection, BulkError
 from vouchmq.spark.rows import batch_from
 from vouchmq.spark.source.data_directory import DirectoryGuard, Seen
-from vouchmq.spark.source.stream_bounds import (
+from vouchmq.spark.source.streams.bounds import (
     OFFSET,
     StreamGoneError,
     connect,
@@ -30,8 +30,8 @@ from vouchmq.spark.source.stream_bounds import (
     is_away,
     newest,
 )
-from vouchmq.spark.source.stream_bounds import offset_of_delivery as offset_of
-from vouchmq.spark.source.stream_ranges import DataLossError, Range, first_gap
+from vouchmq.spark.source.streams.bounds import offset_of_delivery as offset_of
+from vouchmq.spark.source.streams.ranges import DataLossError, Range, first_gap
 
 if TYPE_CHECKING:
     from vouchmq.kit.bulk import BulkChannel, Delivery

@@ -29,9 +29,9 @@ from vouchmq.kit.bulk import BulkError
 from vouchmq.spark.errors import sentence_only
 from vouchmq.spark.options import SourceOptions, refuse
 from vouchmq.spark.source.data_directory import Seen
-from vouchmq.spark.source.range_reader import RangeReader, loss
-from vouchmq.spark.source.stream_bounds import Probe, is_away
-from vouchmq.spark.source.stream_ranges import (
+from vouchmq.spark.source.streams.bounds import Probe, is_away
+from vouchmq.spark.source.streams.range_reader import RangeReader, loss
+from vouchmq.spark.source.streams.ranges import (
     Range,
     admit,
     ids_of,
