@@ -132,7 +132,7 @@ def watched(bench: Bench, over: Callable[[], bool]) -> Row:
             time.sleep(POLL_S)
         took = time.perf_counter() - began
     lines = [tuple(map(float, line.split())) for line in bench.clock.read_text().splitlines()]
-    pauses = [(wall_ms, used_ms) for at_s, wall_ms, used_ms in lines if at_s >= first_s]
+    pauses = [(wall_ms, used_ms) for at_s, wall_ms, used_ms, _ in lines if at_s >= first_s]
     return {
         "took_s": round(took, 2),
         "cpu_s": round((bench.server.cpu_s() or 0.0) - cpu_s, 2),

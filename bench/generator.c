@@ -32,7 +32,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-enum { MAX_WORKERS = 8, MAX_PEERS = 256, READ_SIZE = 131072, BLOB_SIZE = 131072, MAX_STEPS = 8 };
+enum { MAX_WORKERS = 8, MAX_PEERS = 16384, READ_SIZE = 131072, BLOB_SIZE = 131072, MAX_STEPS = 8 };
 enum { SUB_BITS = 6, BUCKETS = 64 << SUB_BITS, TICK_NS = 500000, IDLE_MS = 2 };
 
 typedef enum { NONE, WINDOW, BATCH, TX } mode_t_;

@@ -172,10 +172,10 @@ def plan_for(
 
 
 def subscriptions(consumer: Consumer) -> list[bytes]:
-    """Encode a basic.consume for each queue of a consumer."""
+    """Encode a basic.consume for each tag on each queue of a consumer."""
     return [
         frames.consume(name, f"bench-{index}", no_ack=not consumer.ack_every)
-        for index, name in enumerate(consumer.queues)
+        for index, name in enumerate(consumer.queues * consumer.tag_count)
     ]
 
 

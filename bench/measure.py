@@ -117,6 +117,8 @@ def _declare(address: Address, shape: Shape) -> None:
                 control.call(
                     frames.queue_bind(queue.name, shape.fanout_exchange, queue.binding_key)
                 )
+        if shape.more_methods:
+            control.call(shape.more_methods + frames.qos(0))
         control.close()
 
 

@@ -2,8 +2,9 @@
 
 A row has a bar for each broker, as long as its figure is large beside the others of that row,
 with a line from the least to the most of its rounds, and beside it the latencies, the CPU
-time and how many rounds were quiet. A bar is pale when not all of them were. The pictures
-follow the reader's light or dark mode by themselves.
+time and how many rounds were quiet. A bar is pale when not all of them were. Of what
+`python -m bench.curves` has written each curve has a picture, in a folder of their own. The
+pictures follow the reader's light or dark mode by themselves.
 
 Exit codes: 0 drawn, 2 the file is not there or not the result of a run.
 """
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
+from bench.curve_plots import draw_curves
 from bench.report import CEILING, OURS, number
 
 DIRECTORY: Final = Path(__file__).resolve().parent / "results" / "plots"
+CURVES: Final = "curves"
 TITLES: Final = {
     "confirms": "Publishers that wait for confirms",
     "flow": "Messages that stream through",
@@ -230,14 +233,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made.add_argument("--out", type=Path, default=DIRECTORY, metavar="DIR", help=f"({DIRECTORY})")
     options = made.parse_args(arguments)
     try:
-        pictures = draw_all(json.loads(options.results.read_text()), options.results.name)
+        results = json.loads(options.results.read_text())
+        is_curves = "curves" in results
+        draw = draw_curves if is_curves else draw_all
+        pictures = draw(results, options.results.name)
     except (OSError, json.JSONDecodeError, PlotError) as error:
         print(f"{options.results}: {error}", file=sys.stderr)
         return 2
-    options.out.mkdir(parents=True, exist_ok=True)
+    directory = options.out / CURVES if is_curves else options.out
+    directory.mkdir(parents=True, exist_ok=True)
     for name, picture in pictures.items():
-        (options.out / f"{name}.svg").write_text(picture)
-        print(options.out / f"{name}.svg")
+        (directory / f"{name}.svg").write_text(picture)
+        print(directory / f"{name}.svg")
     return 0
 
 

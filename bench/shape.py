@@ -109,6 +109,8 @@ class Consumer:
     smallest_size: int | None = None
     """Of the smallest body; None: all have one size."""
     more_queues: tuple[str, ...] = ()
+    tag_count: int = 1
+    """How many consumers it has on each of its queues."""
     worker: int = 1
 
     @property
@@ -133,6 +135,8 @@ class Shape:
     """Every queue is bound to it with its key, and gets every message."""
     exchange_kind: str = "fanout"
     exchange_arguments: bytes = b""
+    more_methods: bytes = b""
+    """Sent when queues and exchange are there: methods without answers, such as more bindings."""
     churn_client_count: int = 0
     churn_limit_count: int = 5_000
     duration_ms: int = 3_000
