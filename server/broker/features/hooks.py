@@ -178,6 +178,11 @@ class FeatureHooks:
         )
 
     @property
+    def looks_at_removed(self) -> bool:
+        """True when a feature has to see each message that leaves the queue for good."""
+        return bool(self._on_removed)
+
+    @property
     def has_held(self) -> bool:
         """True while messages of the queue are neither ready nor unacked."""
         return self.held_count > 0

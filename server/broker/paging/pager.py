@@ -52,6 +52,8 @@ TAIL_OCTETS: Final = 256 * 1024
 TURN_ROOM_OCTETS: Final = 2 * 1024 * 1024
 # So many queues that may have too much are looked at in one turn, the others in the next ones.
 TURN_LINES: Final = 512
+# So many messages, or spans, of deleted queues are freed in one turn (LIMIT-23).
+TURN_DISCARDED: Final = 8192
 
 
 class PagedStore(Protocol):
@@ -337,6 +339,25 @@ class Backlog:
                     at += len(raws)
         yield from self.tail
 
+    def drop_spans(self, most: int) -> tuple[int, list[Sequence[int]]]:
+        """Drop so many spans at the head; gives their messages' count and the stored ones' LSNs."""
+        count, dropped = 0, list[Sequence[int]]()
+        while self._spans and len(dropped) < most:
+            span = self._spans.popleft()
+            dropped.append(span.lsns)
+            if isinstance(span, ScratchSpan):
+                self._store.drop_page(span.page)
+                count += span.count
+            else:
+                count += len(span.lsns)
+        self.count -= count
+        self.paged_count -= count
+        return count, [lsns for lsns in dropped if lsns]
+
+    def parts(self) -> tuple[deque[StoredSpan | ScratchSpan], deque[Message]]:
+        """What it is made of, for who takes it apart."""
+        return self._spans, self.tail
+
     def clear(self) -> list[Sequence[int]]:
         """Drop everything; gives the LSNs of what the journal holds of it, by and by."""
         spans: list[Sequence[int]] = []
@@ -402,6 +423,15 @@ class Pageable(Protocol):
         """There is something to read in this turn again."""
 
 
+class Discarded(Protocol):
+    """Messages, or spans, of a queue that is gone."""
+
+    def __len__(self) -> int: ...
+
+    def pop(self) -> object:
+        """Take the last one out."""
+
+
 class Pager:
     """Watches the memory of all queues and pages out what is too much.
 
@@ -414,6 +444,7 @@ class Pager:
     __slots__ = (
         "_came_octets",
         "_crowded",
+        "_discarded",
         "_makes_room",
         "_put_off",
         "_queue_octets",
@@ -441,6 +472,7 @@ class Pager:
         self._crowded: dict[Pageable, None] = {}
         self._came_octets = 0  # since the last turn
         self._makes_room = False
+        self._discarded: list[Discarded] = []
         # Queues that may have something to give when all together have too much.
         self._sized: dict[Pageable, None] = {}
         # Queues that have consumers for what could not be read in this turn any more.
@@ -486,6 +518,12 @@ class Pager:
         self._sized.pop(line, None)
         self._put_off.pop(line, None)
 
+    def discard(self, part: Discarded) -> None:
+        """Nobody needs this any more: freeing much of it at once takes long."""
+        if part:
+            self._discarded.append(part)
+            self.is_behind = True
+
     def run(self) -> None:
         """Page out; called once a turn or more, when the journal has been written."""
         self.is_behind = False
@@ -498,6 +536,8 @@ class Pager:
                 line.page_out(self._queue_octets // 2)
         if self._makes_room or self.total > max(self._total_octets, self._retry_octets):
             self._make_room()
+        if self._discarded:
+            self._free()
         self._came_octets = 0
         self.reads_left = TURN_READS
         if self._put_off:
@@ -509,6 +549,21 @@ class Pager:
         """The disk refused a page; what should have gone there stays in memory."""
         self.refused_count += 1
         self.last_error = error
+
+    def _free(self) -> None:
+        """Free some of what nobody needs any more."""
+        left = TURN_DISCARDED
+        while self._discarded and left > 0:
+            part = self._discarded[-1]
+            some = min(left, len(part))
+            for _ in range(some):
+                each = part.pop()
+                if isinstance(each, ScratchSpan):
+                    self.store.drop_page(each.page)
+            left -= some
+            if not part:
+                self._discarded.pop()
+        self.is_behind |= bool(self._discarded)
 
     def _make_room(self) -> None:
         """Largest first, until a fifth of the budget is free again; a part of that in each turn."""

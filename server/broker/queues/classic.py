@@ -418,9 +418,8 @@ class ClassicQueue(HostQueue):
 
     def can_take_now(self, message: Message) -> bool:
         """PUB-30: nothing is ready and a consumer has room for it at this moment."""
-        if self.publish_filter is not None and not self.publish_filter.has_room(
-            1, body_size(message[0])
-        ):
+        limits = self.publish_filter
+        if limits is not None and not limits.has_room(1, body_size(message[0])):
             return False
         return not self.ready_count and self._is_wanted(message)
 
@@ -603,13 +602,25 @@ class ClassicQueue(HostQueue):
         return count
 
     def purge_some(self, most: int) -> int:
-        """Drop a part of what is ready; 0 when `purge` is to do the rest at once (LIMIT-23)."""
-        if self.hooks is not None or self.recorder is not None or self.levels is not None:
+        """See `QueueLike`: nothing while the ledger is on, which tells a queue as a whole."""
+        if self.recorder is not None or self.ready_count <= most:
             return 0
-        self.take_in(at_once=True)
-        batch = self.ready.take(most) if len(self.ready.ready) > most else []
-        self.log_settled(batch)
-        return len(batch)
+        hooks, is_seen = self.hooks, self.ready_bytes is not None
+        if hooks is not None:
+            self.take_in(at_once=True)
+            hooks.run_outside_dispatch()
+            is_seen |= hooks.looks_at_removed
+        elif self._returned:
+            gone, _ = self._returned.popleft()
+            self.returned_count -= len(gone)
+            self.log_settled(gone)
+            return len(gone)
+        line = next((line for line in self.lines if not line.is_empty), self.ready)
+        gone, count, spans = line.drop_some(most, is_seen=is_seen)
+        self.drop(gone)
+        for lsns in spans if self.holds_stored else ():
+            self._log.settle(line.store_id, lsns)
+        return count
 
     def held_spans(self) -> list[list[Collection[int]]]:
         """LSNs of what is ready, each list ascending; nothing is read for it."""
@@ -638,8 +649,7 @@ class ClassicQueue(HostQueue):
     @property
     def store_ids(self) -> list[int]:
         """Under which the journal keeps its copies."""
-        ids = {self.spec.queue_id} | {line.store_id for line in self.lines}
-        return sorted(ids - {0})
+        return sorted({self.spec.queue_id, *(line.store_id for line in self.lines)} - {0})
 
     def deleted(self) -> None:
         """The vhost has removed this queue: drop everything, tell the consumers (CONS-40)."""
@@ -649,8 +659,7 @@ class ClassicQueue(HostQueue):
         self._returned.clear()
         self.returned_count = 0
         for line in self.lines:
-            line.drop_all()
-            line.forget()
+            line.abandon()
         if self.hooks is not None:
             self.hooks.on_deleted()
             self.hooks = None

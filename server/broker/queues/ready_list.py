@@ -46,6 +46,10 @@ NEAR: Final = 256
 # What came back is merged with the rest so many messages at a time.
 PIECE_MESSAGES: Final = 1024
 RAW_OF: Final = itemgetter(0)
+# Of a purge one piece: so many spans of what is on disk, and so small a share of what is in memory
+# where features look at each message (LIMIT-23).
+PURGE_SPANS: Final = 512
+SEEN_SHARE: Final = 8
 
 
 class LsnSnapshot:
@@ -294,6 +298,32 @@ class ReadyList:
         backlog, self.backlog = self.backlog, None
         return spans + backlog.clear() if backlog is not None else spans
 
+    def drop_some(
+        self, most: int, *, is_seen: bool
+    ) -> tuple[list[Message], int, list[Sequence[int]]]:
+        """Drop what is in front, a part of it (LIMIT-23).
+
+        Args:
+            most: messages, if they are in memory
+            is_seen: somebody has to see each of them, so that nothing goes that is on disk
+
+        Returns:
+            messages, or the LSNs of stored ones that were on disk, and how many went
+        """
+        backlog = self.backlog
+        is_paged = backlog is not None and backlog.paged_count > 0
+        if not self.ready and (self.requeued is not None or not is_paged):
+            self.refill(at_once=True)
+        if self.ready:
+            batch = self.take(min(most // SEEN_SHARE if is_seen else most, len(self.ready)))
+            return batch, len(batch), []
+        if backlog is None or is_seen:
+            return [], 0, []
+        count, spans = backlog.drop_spans(PURGE_SPANS)
+        if not backlog.count:
+            self.backlog = None
+        return [], count, spans
+
     def held_spans(self) -> list[Collection[int]]:
         """LSNs of what is in it now, ascending, as they are kept; nothing is read for it."""
         ready: Collection[int] = LsnSnapshot(self.in_memory())
@@ -335,9 +365,21 @@ class ReadyList:
         """See `Owner`."""
         self._owner.wake()
 
-    def forget(self) -> None:
-        """The queue is gone: its messages count in no memory budget any more."""
-        self._pager.forget(self)
+    def abandon(self) -> None:
+        """The queue is gone; what it had in memory is freed by and by (LIMIT-23)."""
+        self._uncharge(self.octets)
+        pager = self._pager
+        pager.forget(self)
+        pager.discard(self.ready)
+        self.ready = deque()
+        if self.requeued is not None:
+            for run in self.requeued.runs():
+                pager.discard(run)
+            self.requeued = None
+        if self.backlog is not None:
+            for part in self.backlog.parts():
+                pager.discard(part)
+            self.backlog = None
 
     def page_out(self, keep_octets: int) -> None:
         """Leave to the disk what lies behind about the first `keep_octets` (LIMIT-21)."""

@@ -50,6 +50,10 @@ class Requeued:
             yield from run
         yield from self.newest
 
+    def runs(self) -> list[list[Message] | deque[Message]]:
+        """What it is made of, for who takes it apart."""
+        return [*(run for _, run in self._heap), self.newest]
+
     def add(self, run: list[Message]) -> None:
         """Add messages in the order of their seq; the list is ours from now on."""
         self.count += len(run)

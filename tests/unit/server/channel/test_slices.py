@@ -5,6 +5,7 @@ Spec: LIMIT-23
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,11 @@ import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.in_memory import World
+from tests.unit.server.in_memory import SETTINGS, World
 from tests.unit.server.runtime.budgeted import GET, LOOKS, TICK_S, opened, said
+from vouchmq.server.broker.paging import pager
 from vouchmq.server.broker.queues import classic as queues
+from vouchmq.server.broker.queues import ready_list
 from vouchmq.server.channel import channel, consume, topology
 
 if TYPE_CHECKING:
@@ -159,6 +162,52 @@ class TestSettling:
         assert world.vhost.queues["q"].unacked_count == 0
 
 
+def numbered(queue: str, number: int) -> bytes:
+    """A persistent message with a deduplication key of its own and one of four priorities."""
+    properties = commands.Basic.Properties(
+        delivery_mode=2,
+        priority=number % 4,
+        headers={"x-deduplication-header": f"key-{number}"},
+    )
+    return wire.publish(1, queue, b"x", properties)
+
+
+def purged_in_slices(
+    world: World,
+    client: Client,
+    modest: Client,
+    arguments: dict[str, Any],
+    *,
+    is_paged: bool = False,
+) -> None:
+    """Fill a queue with these arguments and purge it; others are served in between."""
+    client.ask(1, commands.Queue.Declare(queue="featured", durable=True, arguments=arguments))
+    modest.declare("other")
+    for first in range(0, MESSAGES, 1000):
+        client.send(*(numbered("featured", number) for number in range(first, first + 1000)))
+        world.run_turns()
+        world.sync()
+    world.tick_s = TICK_S
+    queue = world.vhost.queues["featured"]
+    assert any(line.backlog is not None for line in queue.lines) == is_paged
+    counts = [queue.ready_count]
+    client.send(wire.method(1, commands.Queue.Purge(queue="featured")))
+    while world.scheduled:
+        modest.send(wire.method(1, commands.Basic.Get(queue="other")))
+        world.run_turn()
+        assert said(modest) == ["Basic.GetEmpty"]
+        counts.append(queue.ready_count)
+    steps = [before - after for before, after in pairwise(counts)]
+    assert counts[0] == MESSAGES
+    assert 0 < max(steps) <= LOOKS * PIECE
+    (answer,) = [what for _, what in client.hear()]
+    assert isinstance(answer, commands.Queue.PurgeOk)
+    assert answer.message_count == MESSAGES
+    settled = [lsn for _, lsns in world.calls.settled for lsn in lsns]
+    assert len(settled) == len(set(settled)) == MESSAGES
+    world.tick_s = 0.0
+
+
 class TestPurge:
     """QUEUE-60."""
 
@@ -182,6 +231,57 @@ class TestPurge:
         ]
         assert said_then[0].message_count == MESSAGES  # type: ignore[union-attr]
         assert sum(len(lsns) for _, lsns in world.calls.settled) == MESSAGES
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"x-max-length": 2 * MESSAGES},
+            {"x-max-length-bytes": 2 * MESSAGES},
+            {"x-message-ttl": 3_600_000},
+            {"x-max-priority": 3},
+            {"x-message-deduplication": True},
+            {"x-queue-type": "quorum"},
+        ],
+        ids=lambda arguments: next(iter(arguments)),
+    )
+    def test_queues_with_features_are_purged_in_slices(self, arguments: dict[str, Any]) -> None:
+        world = World()
+        client, modest = opened(world), opened(world)
+        purged_in_slices(world, client, modest, arguments)
+        queue = world.vhost.queues["featured"]
+        # What a feature has kept about the messages has gone with them.
+        client.send(numbered("featured", 0))
+        world.run_turns()
+        assert queue.ready_count == 1
+        client.send(wire.method(1, commands.Queue.Delete(queue="featured")))
+        world.run_turns()
+
+    def test_what_is_on_disk_is_purged_in_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ready_list, "PURGE_SPANS", 1)
+        monkeypatch.setattr(pager, "SPAN_MESSAGES", PIECE // 2)
+        little = replace(SETTINGS, queue_memory_bytes=1 << 16)
+        world = World(little)
+        client, modest = opened(world), opened(world)
+        purged_in_slices(world, client, modest, {"x-message-ttl": 3_600_000}, is_paged=True)
+
+    def test_what_came_back_is_purged_in_slices(self, world: World) -> None:
+        client, modest = holding(world), opened(world)
+        queue = world.vhost.queues["q"]
+        client.send(wire.method(1, commands.Channel.Close(0, "", 0, 0)))
+        world.run_turn()
+        world.tick_s = TICK_S
+        counts = [queue.ready_count]
+        modest.send(wire.method(1, commands.Queue.Purge(queue="q")))
+        counts.append(queue.ready_count)
+        while world.scheduled:
+            world.run_turn()
+            counts.append(queue.ready_count)
+        assert counts[-1] == 0
+        steps = [before - after for before, after in pairwise(counts)]
+        assert 0 < max(steps) <= LOOKS * 2 * PIECE
+        (answer,) = [what for _, what in modest.hear()]
+        assert isinstance(answer, commands.Queue.PurgeOk)
+        assert answer.message_count == MESSAGES
 
     def test_counts_what_it_has_dropped_when_others_take_and_delete(self, world: World) -> None:
         client, modest = opened(world), opened(world)

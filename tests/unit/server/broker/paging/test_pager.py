@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from pamqp import commands
@@ -30,6 +31,7 @@ from vouchmq.server.broker.paging.pager import (
     REFILL_OCTETS,
     RUN_READS,
     TINY_OCTETS,
+    TURN_DISCARDED,
     TURN_LINES,
     TURN_READS,
     Backlog,
@@ -103,6 +105,49 @@ def test_a_queue_that_goes_is_not_woken() -> None:
     stage.queue.deleted()
     stage.pager.run()
     assert stage.turn.asked == []
+
+
+def test_what_deleted_queues_had_is_freed_in_slices() -> None:
+    """LIMIT-23: a million messages take longer than a turn should."""
+    stage = Stage()
+    stage.enqueue(3 * TURN_DISCARDED)
+    stage.queue.ready.page_out(stage.queue.ready.octets // 2)
+    ready, backlog = stage.queue.ready.ready, stage.queue.ready.backlog
+    assert backlog is not None
+    spans, tail = backlog.parts()
+    stage.enqueue(10)
+    pages = len(stage.store.pages)
+    assert pages
+    stage.queue.deleted()
+    assert stage.pager.total == 0
+    left = [len(ready) + len(spans) + len(tail)]
+    while stage.pager.is_behind:
+        stage.pager.run()
+        left.append(len(ready) + len(spans) + len(tail))
+    assert left[-1] == 0
+    steps = [before - after for before, after in pairwise(left)]
+    assert steps == [TURN_DISCARDED] * (len(steps) - 1) + [steps[-1]]
+    assert len(steps) > 1
+    assert stage.store.pages == {}
+
+
+def test_what_came_back_to_a_deleted_queue_is_freed_in_slices() -> None:
+    stage = Stage()
+    stage.enqueue(2 * TURN_DISCARDED)
+    taken = stage.queue.take(stage.queue.ready, TURN_DISCARDED)
+    stage.queue.put_back(taken[::2])
+    stage.queue.put_back(taken[1::2])
+    requeued = stage.queue.ready.requeued
+    assert requeued is not None
+    parts = [*requeued.runs(), stage.queue.ready.ready]
+    stage.queue.deleted()
+    before = sum(map(len, parts))
+    assert before == 2 * TURN_DISCARDED
+    stage.pager.run()
+    assert before - sum(map(len, parts)) == TURN_DISCARDED
+    stage.pager.run()
+    assert not any(parts)
+    assert not stage.pager.is_behind
 
 
 def test_less_is_read_back_at_a_time_when_memory_is_short() -> None:
