@@ -76,7 +76,9 @@ def select_transactions(channel: Channel, _method: commands.Tx.Select, _argument
     if channel.confirms is not None:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        channel.transaction = Transaction(channel.context.limits.tx_max_bytes, channel.connection)
+        channel.transaction = Transaction(
+            channel.context.limits.tx_max_bytes, channel.connection, channel
+        )
         if channel.recorder is not None:
             channel.recorder.tells_answers("tx")
     channel.reply(tx_select_ok(channel.number))

@@ -9,13 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vouchmq.protocol.errors import PreconditionFailed
+from vouchmq.server.channel.plans import StorePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.queues.settlement import Outcome
     from vouchmq.server.channel.plans import Plan
     from vouchmq.server.channel.unacked import UnackedBatch
+    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
 
 
 # What a held publish costs in memory beside its octets; counted, so that empty ones have a limit.
@@ -43,18 +46,34 @@ class Holder(Protocol):
     uncommitted_bytes: int
 
 
+class Author(Protocol):
+    """The channel.
+
+    `recorder` is there while the ledger is on, which numbers publishes in the order in which they
+    are stored: so that must be the one in which they came.
+    """
+
+    recorder: ChannelEventRecorder | None
+
+
 class Transaction:
     """What one transactional channel has done since its last commit or rollback.
 
     Args:
         max_bytes: bound of the held contents in octets (TX-15)
         holder: is told of all that is held
+        author: whose publishes are held
     """
 
-    __slots__ = ("_bytes", "_holder", "_max_bytes", "publishes", "settlements")
+    __slots__ = (
+        *("_author", "_bytes", "_groups", "_holder", "_max_bytes"),
+        *("publishes", "settlements"),
+    )
 
-    def __init__(self, max_bytes: int, holder: Holder) -> None:
+    def __init__(self, max_bytes: int, holder: Holder, author: Author) -> None:
         self._max_bytes = max_bytes
+        self._author = author
+        self._groups = PublishGroups()
         self._bytes = 0
         self._holder = holder
         self.publishes: list[HeldPublish] = []
@@ -72,10 +91,14 @@ class Transaction:
         self._bytes += size
         self._holder.uncommitted_bytes += size
         last = self.publishes[-1] if self.publishes else None
-        if last is not None and last.plan is plan and last.mode == mode:
+        if last is None or last.plan is not plan or last.mode != mode:
+            last = self._groups.find(plan, mode) if self._author.recorder is None else None
+        if last is not None:
             last.raws.append(raw)
-        else:
-            self.publishes.append(HeldPublish(plan, [raw], mode))
+            return
+        held = HeldPublish(plan, [raw], mode)
+        self.publishes.append(held)
+        self._groups.add(held)
 
     def settle(self, entries: list[UnackedBatch], outcome: Outcome) -> None:
         """Keep a settlement until the commit."""
@@ -112,5 +135,41 @@ class Transaction:
         """Begin the next transaction (TX-11)."""
         self.publishes = []
         self.settlements = []
+        self._groups = PublishGroups()
         self._holder.uncommitted_bytes -= self._bytes
         self._bytes = 0
+
+
+
+class PublishGroups:
+    """Puts publishes of one plan together, unless others for its queues lie between.
+
+    A commit is one step, so what it costs must be little (LIMIT-23). What looks at messages singly,
+    or may send them back to their publisher, stays where it is, and nothing passes it.
+    """
+
+    __slots__ = ("_last_to", "_newest")
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[Plan, int], HeldPublish] = {}
+        self._last_to: dict[Queue, HeldPublish] = {}
+
+    def find(self, plan: Plan, mode: int) -> HeldPublish | None:
+        """The held publish that another one of this plan may join."""
+        found = self._newest.get((plan, mode))
+        if found is not None:
+            for queue in plan.route.queues:
+                if self._last_to[queue] is not found:
+                    return None
+        return found
+
+    def add(self, held: HeldPublish) -> None:
+        """A publish is held behind all others."""
+        route = held.plan.route
+        if type(held.plan) is not StorePlan or route.mandatory:
+            self._newest.clear()
+            self._last_to.clear()
+            return
+        self._newest[held.plan, held.mode] = held
+        for queue in route.queues:
+            self._last_to[queue] = held

@@ -145,6 +145,69 @@ class TestPublishes:
         said = client.consume("d", "t", channel=2)
         assert b"".join(delivery(what)[2] for _, what in said) == b"012345"
 
+    def test_publishes_to_queues_in_turn_are_one_run_for_each(self, client: Client) -> None:
+        """LIMIT-23, TX-07: a commit is one step, and stays in order for each queue."""
+        for number in range(10):
+            client.declare(f"d{number}", durable=True)
+        bodies = [str(number).encode() for number in range(300)]
+        client.send(
+            *(
+                wire.publish(1, f"d{number % 10}", body, wire.persistent())
+                for number, body in enumerate(bodies)
+            )
+        )
+        assert commit(client) == ["Tx.CommitOk"]
+        runs = client.world.calls.runs
+        assert [len(raws) for _, _, raws in runs] == [30] * 10
+        for number in range(10):
+            got = [what.body for _, what in client.consume(f"d{number}", f"c{number}", 2)]  # type: ignore[union-attr]
+            assert got == bodies[number::10]
+
+    def test_publishes_for_one_queue_stay_in_order_whatever_their_keys(
+        self, client: Client
+    ) -> None:
+        """TX-07."""
+        client.ask(1, commands.Exchange.Declare(exchange="x", exchange_type="topic"))
+        for queue, key in (("d", "*.both"), ("q", "*.both"), ("d", "d.#"), ("q", "q.#")):
+            client.ask(1, commands.Queue.Bind(queue=queue, exchange="x", routing_key=key))
+        keys = ["d.1", "q.1", "a.both", "d.1", "d.2", "q.1", "b.both", "q.1", "d.1", "a.both"] * 5
+        numbered = list(enumerate(keys))
+        client.send(
+            *(
+                wire.publish(1, key, str(at).encode(), wire.persistent(), exchange="x")
+                for at, key in numbered
+            )
+        )
+        assert commit(client) == ["Tx.CommitOk"]
+        for queue in ("d", "q"):
+            got = [what.body for _, what in client.consume(queue, queue, 2)]  # type: ignore[union-attr]
+            due = [str(at).encode() for at, key in numbered if key[0] == queue or "both" in key]
+            assert got == due
+
+    def test_nothing_passes_what_is_looked_at_singly(self, client: Client) -> None:
+        """TX-07, PUB-31: what is returned is returned in order."""
+        keys = ["q", "none", "d", "nowhere", "q", "none", "d"]
+        client.send(*(wire.publish(1, key, b"x", mandatory=True) for key in keys))
+        client.method(1, commands.Tx.Commit())
+        returned = [
+            what.method.routing_key
+            for _, what in client.hear()
+            if isinstance(what, wire.Content) and isinstance(what.method, commands.Basic.Return)
+        ]
+        assert returned == ["none", "nowhere", "none"]
+
+    def test_with_the_ledger_publishes_are_stored_as_they_came(self, client: Client) -> None:
+        """It numbers them in that order, and a witness does."""
+        channel = client.connection.channels[1]
+        client.declare("d2", durable=True)
+        channel.recorder = object()  # type: ignore[assignment]
+        client.send(
+            *(wire.publish(1, ("d", "d2")[at % 2], b"x", wire.persistent()) for at in range(10))
+        )
+        channel.recorder = None
+        assert commit(client) == ["Tx.CommitOk"]
+        assert [len(raws) for _, _, raws in client.world.calls.runs] == [1] * 10
+
     def test_too_large(self) -> None:
         """TX-15."""
         client = prepared(World(replace(SETTINGS, tx_max_bytes=1000)))
