@@ -546,6 +546,7 @@ class Channel:
         outstanding = self.unacked.take_all()
         if self.transaction is not None:
             outstanding += self.transaction.rollback()
+            self.transaction = None
         for consumer in consumers.values():
             consumer.is_active = False
             if consumer.recorder is not None:

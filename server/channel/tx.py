@@ -140,7 +140,6 @@ class Transaction:
         self._bytes = 0
 
 
-
 class PublishGroups:
     """Puts publishes of one plan together, unless others for its queues lie between.
 

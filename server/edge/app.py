@@ -9,7 +9,6 @@ the journal as it was, for a supervisor may try again for ever.
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import platform
 import secrets
@@ -44,7 +43,11 @@ from vouchmq.server.edge.listener import STOPPING, Listener, SocketProtocol, sho
 from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
-from vouchmq.server.edge.process import raise_descriptor_limit, tune_process
+from vouchmq.server.edge.process import (
+    raise_descriptor_limit,
+    settle_collector,
+    tune_process,
+)
 from vouchmq.server.edge.progress import RecoveryProgress
 from vouchmq.server.edge.ready_file import ReadyFile
 from vouchmq.server.edge.tls import server_context, user_name
@@ -224,8 +227,7 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         self._begin_watch(loop, listener)
-        gc.collect()
-        gc.freeze()
+        settle_collector()
         for server in servers:
             await server.start_serving()
         problem = self._ready_file.show() if self._ready_file is not None else None

@@ -11,11 +11,12 @@ Spec: LIMIT-01
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from vouchmq.server.edge.process import collect_all
 
 KIB: Final = 1024
 # Page cache, which the kernel takes back before anything else.
@@ -74,7 +75,7 @@ class MemoryGauge:
 
 def give_back_memory() -> None:
     """Return freed memory to the system, so that a drained broker is seen to be drained."""
-    gc.collect()
+    collect_all()
     trim_memory()
 
 

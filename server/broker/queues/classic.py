@@ -658,11 +658,11 @@ class ClassicQueue(HostQueue):
         self.is_deleted = True
         self._returned.clear()
         self.returned_count = 0
-        for line in self.lines:
+        for line in dict.fromkeys((self.ready, *self.lines)):
             line.abandon()
         if self.hooks is not None:
             self.hooks.on_deleted()
-            self.hooks = None
+            self.hooks = self.levels = self.publish_filter = None
         for consumer in self.subscribers.clear():
             consumer.queue_deleted()
 

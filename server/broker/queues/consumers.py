@@ -241,9 +241,9 @@ class QueueConsumers:
         return True
 
     def clear(self) -> list[ConsumerPort]:
-        """Take all away; gives who they were."""
+        """Take all away, since the queue goes; gives who they were."""
         consumers = self.everybody()
-        self.groups, self.count, self.exclusive = [], 0, None
+        self.groups, self.count, self.exclusive, self.single_active = [], 0, None, None
         self._group_of.clear()
         return consumers
 

@@ -105,6 +105,20 @@ class Owner(Protocol):
         """There may be something to dispatch again."""
 
 
+class Nobody:
+    """The owner of a line whose queue is gone."""
+
+    may_come_back = False
+
+    def __init__(self) -> None:
+        self.largest_octets = 0
+        self.lines: list[ReadyList] = []
+        self.ready_bytes: ReadyBytes | None = None
+
+    def wake(self) -> None:
+        """Nobody is served any more."""
+
+
 class ReadyList:
     """Messages of one queue, or of one level of it.
 
@@ -380,6 +394,7 @@ class ReadyList:
             for part in self.backlog.parts():
                 pager.discard(part)
             self.backlog = None
+        self._owner = Nobody()  # without the ring all of it goes at once
 
     def page_out(self, keep_octets: int) -> None:
         """Leave to the disk what lies behind about the first `keep_octets` (LIMIT-21)."""

@@ -103,6 +103,10 @@ class Retention:
         self._doomed: deque[Chunk] = deque()
         self._armed_ms = 0
 
+    def end(self) -> None:
+        """The stream is gone."""
+        self._wake = nothing
+
     def set(self, features: Features) -> None:
         """These limits count from now on."""
         self._max_count = features.number("max-length")
@@ -194,3 +198,7 @@ class Retention:
             if at < len(chunks) and chunks[at].first_offset == offset:
                 return chunks[at].value(self._clock.journal_ms)
         return None
+
+
+def nothing() -> None:
+    """Nobody is there to be woken."""

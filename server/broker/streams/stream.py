@@ -28,7 +28,7 @@ from vouchmq.server.broker.queues.api import TURN_MESSAGES, Queue, always
 from vouchmq.server.broker.queues.ready_list import BATCH_OCTETS
 from vouchmq.server.broker.streams.index import StreamIndex, chunk_notes
 from vouchmq.server.broker.streams.reader import Reader, Recent
-from vouchmq.server.broker.streams.retention import Retention
+from vouchmq.server.broker.streams.retention import Retention, nothing
 from vouchmq.server.broker.streams.start import Start
 
 if TYPE_CHECKING:
@@ -485,6 +485,9 @@ class Stream(Queue):
         readers, self._readers = self._readers, {}
         self._recent.clear()
         self._pager.forget(self._recent)
+        # They refer back; without the rings all of this goes at once.
+        self._recent.wake = nothing
+        self._retention.end()
         for reader in readers.values():
             reader.drop_piece()
             self._pager.forget(reader)
