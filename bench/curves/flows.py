@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from bench import frames
-from bench.backlog import drain, fill
+from bench.backlog.load import drain, fill
 from bench.client import Client
 from bench.curves.curve import Curve
 from bench.curves.stage import Stage

@@ -51,22 +51,23 @@ def tune_process() -> None:
 def settle_collector() -> None:
     """From now on the garbage collector looks at each object once (LIMIT-23).
 
-    What survives its first collection is set aside. Otherwise objects that live on, such as those
-    of ten thousand queues, are gone through together some day, which takes a hundred milliseconds.
-    Cycles that live longer stay until `collect_all`; connections and channels break theirs.
+    What survives its first collection is frozen (`gc.freeze`). Otherwise objects that live on, such
+    as those of ten thousand queues, are gone through together some day, which takes a hundred
+    milliseconds. Cycles that live longer stay until `collect_all`; connections, channels and queues
+    break theirs.
     """
     gc.collect()
     gc.freeze()
-    gc.callbacks.append(_set_survivors_aside)
+    gc.callbacks.append(_freeze_survivors)
 
 
 def collect_all() -> None:
-    """Look at all objects, those that were set aside included; of many that takes long."""
+    """Look at all objects, the frozen ones included; of many that takes long."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
 
 
-def _set_survivors_aside(phase: str, _: object) -> None:
+def _freeze_survivors(phase: str, _: object) -> None:
     if phase == "stop":
         gc.freeze()
