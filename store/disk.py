@@ -222,7 +222,7 @@ class FileDisk:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise DataDirUnreadable(
-                f"cannot use data directory {self.path}: {error.strerror}"
+                f"cannot use data directory {self.path}: {error.strerror}{remedy(error, self.path)}"
             ) from error
         mode = os.fstat(self._descriptor).st_mode
         if mode & stat.S_IWOTH:
@@ -266,6 +266,7 @@ class FileDisk:
                 ) from error
             raise DataDirUnreadable(
                 f"cannot write to data directory {self.path}: {error.strerror}"
+                f"{remedy(error, self.path)}"
             ) from error
         status = os.fstat(descriptor)
         if status.st_nlink > 1 or not stat.S_ISREG(status.st_mode):
@@ -397,3 +398,11 @@ class ReadOnlyDisk:
         if any(f[1] == "FLOCK" and f[-3].endswith(f":{inode}") for f in locks if len(f) > 4):
             return int(text) if text.isdigit() else 0
         return None
+
+
+def remedy(error: OSError, path: Path) -> str:
+    """What to do about a directory of somebody else, for example the volume of a container."""
+    if error.errno not in {errno.EACCES, errno.EPERM}:
+        return ""
+    ids = f"{os.geteuid()}:{os.getegid()}"
+    return f"; the broker runs as user and group {ids}: chown -R {ids} {path}"

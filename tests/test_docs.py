@@ -25,7 +25,12 @@ from vouchmq.server.broker.features.options import (
     smallest,
     smallest_limit,
 )
-from vouchmq.server.settings.settings import environment_name, flag_name, scalar_fields
+from vouchmq.server.settings.settings import (
+    FOREIGN_VARIABLES,
+    environment_name,
+    flag_name,
+    scalar_fields,
+)
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = PROJECT / "docs"
@@ -217,7 +222,7 @@ def test_every_page_can_be_found_from_the_index() -> None:
 
 
 def test_names_in_the_image_and_the_readme_are_settings() -> None:
-    known = {environment_name(field.name) for field in scalar_fields()} | {"VOUCHMQ_CONFIG"}
+    known = {environment_name(field.name) for field in scalar_fields()} | FOREIGN_VARIABLES
     for path in (PROJECT / "Dockerfile", PROJECT / "README.md", CONFIGURATION):
         assert set(re.findall(r"\bVOUCHMQ_[A-Z_]+[A-Z]\b", text(path))) <= known
     flags = {flag_name(field.name) for field in scalar_fields()} | {"--config"}

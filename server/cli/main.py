@@ -99,10 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     ping = commands.add_parser(
         "ping",
         help="check that a broker answers",
-        description="Exit 0 if the broker answers, 1 with the reason if it does not.",
+        description="Ask the broker that uses a data directory, wherever it listens; the one at "
+        "the host and port of the settings if no broker uses it, or if you give --host or --port. "
+        "Exit 0 if the broker answers, 1 with the reason if it does not.",
         allow_abbrev=False,
     )
-    _add_settings(ping, ["host", "port"])
+    _add_settings(ping, ["host", "port", "data_dir"])
     _add_store(commands.add_parser("store", help="inspect a data directory", allow_abbrev=False))
     _add_definitions(
         commands.add_parser("definitions", help="export definitions", allow_abbrev=False)
@@ -248,7 +250,11 @@ def _serve(options: argparse.Namespace) -> int:
 
 def _ping(options: argparse.Namespace) -> int:
     settings = _settings(options)
-    problem: str = import_module("vouchmq.server.cli.ping").ping(settings.host[0], settings.port)
+    check = import_module("vouchmq.server.cli.ping")
+    address = (settings.host[0], settings.port)
+    if not {"host", "port"} & vars(options).keys():
+        address = check.listeners(Path(settings.data_dir)) or address
+    problem: str = check.ping(*address)
     if problem:
         print(f"vouchmq: {problem}", file=sys.stderr)
         return EXIT_FAILED

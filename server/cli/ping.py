@@ -1,12 +1,19 @@
 """Asks a running broker whether it answers: a protocol header out, connection.start back.
 
-For health checks; needs no user and leaves nothing behind. Must not know more of AMQP than that.
+For health checks; needs no user and leaves nothing behind. The broker that runs on the data
+directory says itself where it listens, which may be elsewhere than the settings of this process
+say; if none runs there, the settings do. Must not know more of AMQP than that.
 """
 
 from __future__ import annotations
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.server.edge.control import LISTENERS, NoBrokerError, ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIMIT_S: Final = 3.0
 # Listening on every interface is also listening here.
@@ -16,6 +23,15 @@ HEADER: Final = b"AMQP\x00\x00\x09\x01"
 METHOD_ON_CHANNEL_0: Final = b"\x01\x00\x00"
 START_IDS: Final = b"\x00\x0a\x00\x0a"
 ANSWER_SIZE: Final = 11
+
+
+def listeners(data_dir: Path) -> tuple[str, int] | None:
+    """Where the broker that runs on a data directory listens; None when none answers there."""
+    try:
+        answer = ask(data_dir, LISTENERS, LIMIT_S)
+        return str(answer["host"]), int(answer["port"])
+    except (NoBrokerError, KeyError, OSError):
+        return None
 
 
 def ping(host: str, port: int, limit_s: float = LIMIT_S) -> str:

@@ -650,8 +650,9 @@ class Connection:
         self._cancel_timers()
         self._reader.discard_all()
         if self.state is not ConnectionState.CLOSED and self._header is None:
+            # Health checks and load balancers come and go without an answer to connection.start.
             was_open = self.state is not ConnectionState.STARTING
-            (log.warning if was_open else log.info)(
+            (log.warning if was_open else log.debug)(
                 "connection.lost",
                 connection=self.wire.name,
                 reason=reason,

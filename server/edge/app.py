@@ -9,6 +9,7 @@ the journal as it was, for a supervisor may try again for ever.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import secrets
@@ -222,7 +223,7 @@ class Server:
         if self._tls_context is not None:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
             servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
-        commands = await self._open_control_commands(loop)
+        commands = await self._open_control_commands(loop, listening)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
@@ -274,6 +275,12 @@ class Server:
 
     def _print_ready(self, listening: Listening) -> None:
         host = self._settings.host[0]
+        if self._settings.log_format == "json":
+            # Whoever asks for JSON reads it together with the log.
+            event = {"event": "broker.ready", "level": "info", **listening.facts}
+            sys.stdout.write(f"{json.dumps(event)}\n")
+            sys.stdout.flush()
+            return
         if listening.tls_port:
             sys.stdout.write(f"VouchMQ TLS ready on {shown((host, listening.tls_port))}\n")
         # Last: who waits for this line waits for all.
@@ -372,20 +379,9 @@ class Server:
         log.info("definitions.loaded", path=path)
 
     def _write_ready_file(self, listening: Listening, undone: ExitStack) -> None:
-        if self._ready_file is None:
-            return
-        hosts = self._settings.host
-        facts = {
-            "host": hosts[0],
-            "hosts": hosts,
-            "port": listening.port,
-            "pid": os.getpid(),
-            "version": VERSION,
-        }
-        if listening.tls_port:
-            facts["tls_port"] = listening.tls_port
-        undone.callback(self._ready_file.drop)
-        self._ready_file.write(facts)
+        if self._ready_file is not None:
+            undone.callback(self._ready_file.drop)
+            self._ready_file.write({**listening.facts, "pid": os.getpid(), "version": VERSION})
 
     def _remove_ready_file(self) -> None:
         if self._settings.ready_file:
@@ -501,12 +497,13 @@ class Server:
         )
 
     async def _open_control_commands(
-        self, loop: asyncio.AbstractEventLoop
+        self, loop: asyncio.AbstractEventLoop, listening: Listening
     ) -> asyncio.Server | None:
         """Let who owns the data directory look and command, if there can be sockets in it."""
         directory = self._settings.data_dir
         runtime = self._runtime
         commands = ControlCommands()
+        commands.register(control.LISTENERS, lambda reply: reply({"ok": True, **listening.facts}))
         LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
         views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
         ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from vouchmq.server.admin.commands import ControlCommands
 
 NAME: Final = "control.sock"
+# The command that tells where the broker listens.
+LISTENERS: Final = "listeners"
 MOST_OCTETS: Final = 65536
 BACKLOG: Final = 16
 # A command that takes inventories may take its time.

@@ -41,13 +41,18 @@ class Listening:
     """Sockets for each address; made by `bind` only.
 
     Args:
+        hosts: the addresses
         sockets: for clients without TLS
         tls_sockets: for clients with TLS, if there is to be any
     """
 
     def __init__(
-        self, sockets: Sequence[socket.socket], tls_sockets: Sequence[socket.socket]
+        self,
+        hosts: Sequence[str],
+        sockets: Sequence[socket.socket],
+        tls_sockets: Sequence[socket.socket],
     ) -> None:
+        self._hosts = hosts
         self.sockets = sockets
         self.tls_sockets = tls_sockets
         # Of all addresses; 0 without TLS.
@@ -67,8 +72,16 @@ class Listening:
         """
         sockets = _bound(settings.host, settings.port, "--port", undone)
         if not settings.tls_port:
-            return cls(sockets, ())
-        return cls(sockets, _bound(settings.host, settings.tls_port, "--tls-port", undone))
+            return cls(settings.host, sockets, ())
+        return cls(
+            settings.host, sockets, _bound(settings.host, settings.tls_port, "--tls-port", undone)
+        )
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Where clients find the broker, for programs; `tls_port` only if there is one."""
+        found = {"host": self._hosts[0], "hosts": list(self._hosts), "port": self.port}
+        return found | {"tls_port": self.tls_port} if self.tls_port else found
 
     def listen(self) -> None:
         """Have clients wait in the backlog; nobody is accepted yet.

@@ -6,14 +6,16 @@ environment, `--max-message-size-bytes` as a flag and `max_message_size_bytes` i
 table may stand for the first words of a name (`[compat] product` is `compat_product`).
 Users and virtual hosts are tables of the file (`server/settings/accounts.py`).
 
-Defaults < file < environment < flags. The variables RABBITMQ_DEFAULT_USER, _PASS and _VHOST, which
-people set for RabbitMQ's image, count between file and VOUCHMQ_*.
+Defaults < defaults file < file < environment < flags. The defaults file is for packages and images,
+whose own choices must not beat an operator's file. The variables RABBITMQ_DEFAULT_USER, _PASS and
+_VHOST, which people set for RabbitMQ's image, count between file and VOUCHMQ_*.
 
 Other modules get values, never this object. Must not know what a value is used for.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -66,8 +68,17 @@ RABBITMQ_VARIABLES: Final[Mapping[str, str]] = {
 }
 # Names the file, not a setting of it; `--config` in flags.
 CONFIG_VARIABLE: Final = "VOUCHMQ_CONFIG"
-# Points the project's own tests at another broker; it must not stop a broker that they start.
-FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "VOUCHMQ_TEST_URL"})
+# Names a file that the one above overrides.
+DEFAULTS_VARIABLE: Final = "VOUCHMQ_DEFAULTS"
+# The last one points the project's own tests at another broker; it must not stop one they start.
+FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, DEFAULTS_VARIABLE, "VOUCHMQ_TEST_URL"})
+# What Kubernetes tells containers of a service called vouchmq or vouchmq-…, Docker of a link.
+INJECTED_NAME: Final = re.compile(
+    r"VOUCHMQ_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+    r"|VOUCHMQ_ENV_.+"
+)
+INJECTED_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://.+")
+INJECTED_LINK: Final = re.compile(r"/[^/]+/[^/]+")
 
 # msgspec knows true, false, 1 and 0.
 SWITCH_WORDS: Final[Mapping[str, bool]] = {
@@ -553,12 +564,15 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
     faults = Faults()
     if flags.get("config") == "":
         faults.add("--config", "expected a path, not ''")
-    chosen: dict[str, Any] = _from_file(Path(file_name), faults) if file_name else {}
+    chosen: dict[str, Any] = {}
+    for each in (environment.get(DEFAULTS_VARIABLE, ""), file_name):
+        if each:
+            chosen |= _from_file(Path(each), faults)
     for variable, name in RABBITMQ_VARIABLES.items():
         if variable in environment:
             _take(chosen, name, environment[variable], variable, faults)
     for variable, text in environment.items():
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in FOREIGN_VARIABLES:
+        if variable.startswith(ENVIRONMENT_PREFIX) and not _is_foreign(variable, text):
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
             if name not in _scalar_names() or variable != environment_name(name):
                 faults.add(f"environment variable {variable}", "no such setting")
@@ -574,6 +588,15 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
     require_known_vhosts(settings.all_users(), settings.all_vhosts(), faults)
     faults.refuse(SettingsError)
     return settings
+
+
+def _is_foreign(variable: str, text: str) -> bool:
+    """Whether a variable with our prefix is no setting, and not meant to be one."""
+    if variable in FOREIGN_VARIABLES or INJECTED_NAME.fullmatch(variable):
+        return True
+    if variable.endswith("_PORT"):
+        return INJECTED_ADDRESS.fullmatch(text) is not None
+    return variable.endswith("_NAME") and INJECTED_LINK.fullmatch(text) is not None
 
 
 @cache

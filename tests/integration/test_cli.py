@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pamqp.commands as amqp
@@ -24,7 +25,7 @@ from tests.integration.broker_process import PROJECT, BrokerProcess, clean_envir
 from tests.integration.moving import blocking
 from tests.integration.raw_client import RawClient, content, method
 from tests.integration.start_up import assert_one_clear_line, serve
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 from vouchmq.server.settings.settings import Settings
 
 READY_LIMIT_S = 5.0
@@ -118,6 +119,42 @@ def test_clients_come_by_every_address_that_was_asked_for(
                 socket.create_connection((host, process.port))
         ping = [sys.executable, "-m", "vouchmq", "ping", "--port", str(process.port), *flags]
         assert subprocess.run(ping, cwd=PROJECT, env=clean_environment()).returncode == 0
+
+
+def is_in(process: BrokerProcess, text: str) -> bool:
+    return text in process.output()
+
+
+def test_ping_asks_the_broker_of_the_data_directory_where_it_listens(tmp_path: Path) -> None:
+    """The port is no setting that the other process could know."""
+    for process in started(tmp_path, "--log-level", "info"):
+        ping = [sys.executable, "-m", "vouchmq", "ping", "--data-dir", str(process.data_dir)]
+        assert subprocess.run(ping, cwd=PROJECT, env=clean_environment()).returncode == 0
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", process.port)):
+            pass
+        wait_until(partial(is_in, process, "connection.closed"))
+        # A health check every ten seconds must not fill the log.
+        assert "connection.lost" not in process.output()
+
+
+def test_the_ready_line_is_json_where_the_log_is(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    command = [sys.executable, "-m", "vouchmq", "serve", "--port", "0", "--log-format", "json"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(data_dir)],
+        cwd=PROJECT,
+        env=clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as broker:
+        assert broker.stdout is not None
+        told = json.loads(broker.stdout.readline())
+        assert told["event"] == "broker.ready"
+        assert (told["host"], told["hosts"]) == ("127.0.0.1", ["127.0.0.1", "::1"])
+        with pika.BlockingConnection(pika.ConnectionParameters(told["host"], told["port"])):
+            pass
+        broker.terminate()
+    assert broker.returncode == 0
 
 
 def test_ready_again_in_time_with_messages_on_disk(own_broker: BrokerProcess) -> None:

@@ -74,6 +74,48 @@ def test_the_file_may_be_named_in_the_environment_and_the_flag_wins(tmp_path: Pa
     assert load(write(tmp_path, "port = 8\n"), {"VOUCHMQ_CONFIG": str(named)}).port == 8
 
 
+def test_the_file_wins_over_the_defaults_of_a_package(tmp_path: Path) -> None:
+    packaged = tmp_path / "packaged.toml"
+    packaged.write_text('loopback_users = []\nhost = "0.0.0.0"\nport = 7\n')
+    environment = {"VOUCHMQ_DEFAULTS": str(packaged)}
+    assert load({}, environment).host == ("0.0.0.0",)
+    settings = load(write(tmp_path, 'loopback_users = ["guest"]\nport = 8\n'), environment)
+    assert (settings.loopback_users, settings.port) == (("guest",), 8)
+    assert settings.host == ("0.0.0.0",)
+    assert load({}, environment | {"VOUCHMQ_PORT": "9"}).port == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VOUCHMQ_PORT", "tcp://10.96.0.12:5672"),
+        ("VOUCHMQ_SERVICE_HOST", "10.96.0.12"),
+        ("VOUCHMQ_SERVICE_PORT", "5672"),
+        ("VOUCHMQ_SERVICE_PORT_AMQP", "5672"),
+        ("VOUCHMQ_PORT_5672_TCP", "tcp://10.96.0.12:5672"),
+        ("VOUCHMQ_PORT_5672_TCP_PROTO", "tcp"),
+        ("VOUCHMQ_PORT_5672_TCP_PORT", "5672"),
+        ("VOUCHMQ_PORT_5672_TCP_ADDR", "10.96.0.12"),
+        ("VOUCHMQ_HEADLESS_SERVICE_HOST", "10.96.0.13"),
+        ("VOUCHMQ_HEADLESS_PORT", "tcp://10.96.0.13:5672"),
+        ("VOUCHMQ_HEADLESS_PORT_5672_TCP_ADDR", "10.96.0.13"),
+        ("VOUCHMQ_NAME", "/shop/vouchmq"),
+        ("VOUCHMQ_ENV_PYTHON_VERSION", "3.13"),
+    ],
+)
+def test_what_kubernetes_and_docker_tell_of_a_service_is_no_setting(name: str, value: str) -> None:
+    assert load({}, {name: value}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("VOUCHMQ_PORT", "tcp"), ("VOUCHMQ_PROT", "5672"), ("VOUCHMQ_NAME", "vouchmq")],
+)
+def test_a_mistake_beside_it_is_still_one(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=f"environment variable {name}|{name}: "):
+        load({}, {name: value})
+
+
 def test_tables_of_the_file_stand_for_the_first_words_of_a_name(tmp_path: Path) -> None:
     text = '[compat]\nproduct = "RabbitMQ"\nreject.immediate = true\n[durability]\nfsync = false\n'
     settings = load(write(tmp_path, text), {})
