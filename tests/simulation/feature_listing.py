@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,6 +41,7 @@ class Kept(NamedTuple):
 
 # What was known of a dead letter that the disk refused is known no more.
 UNKNOWN = Kept(-2, 0, None)
+NOTHING_KEPT = Kept(-1, 0, None)
 
 
 @dataclass(slots=True)
@@ -188,13 +190,13 @@ def snapshot_of(runtime: BrokerRuntime, listing: Listing, handed: set[Place] | N
     for name, queue in queues.items():
         if not queue.stored:
             continue
-        label = label_of(queue)
+        label, kept_of = label_of(queue), kept_by(queue)
         out = {*listing.unacked[name], *rejected_of(queue)}
         for messages in (listing.kept, listing.ready, listing.parked, listing.unacked):
             for seq in messages[name]:
                 if seq & 1:
                     is_unknown = messages is listing.kept
-                    found.copies[label, seq >> 1] = UNKNOWN if is_unknown else kept_of(queue, seq)
+                    found.copies[label, seq >> 1] = UNKNOWN if is_unknown else kept_of(seq)
                     if seq in out:
                         found.out.add((label, seq >> 1))
                     if handed is not None and (name, seq) in handed:
@@ -211,14 +213,20 @@ def label_of(queue: Queue) -> str:
     return f"{queue.spec.name}#{queue.spec.queue_id}"
 
 
-def kept_of(queue: Queue, seq: int) -> Kept:
-    """What rooms know of one copy."""
+def kept_by(queue: Queue) -> Callable[[int], Kept]:
+    """Tells what features of a queue know of each of its copies."""
     returns, pending = queue.feature(Redelivery), queue.feature(PendingDeadLetters)
-    counts = returns._counts.get(seq) if returns is not None else None
-    note = pending.recall(note_key(seq)) if pending is not None else None
-    if counts is None:
-        return Kept(-1 if returns is None else 0, 0, note)
-    return Kept(counts.returns, counts.due_ms, note)
+    if returns is None and pending is None:
+        return lambda _seq: NOTHING_KEPT
+
+    def kept_of(seq: int) -> Kept:
+        counts = returns._counts.get(seq) if returns is not None else None
+        note = pending.recall(note_key(seq)) if pending is not None else None
+        if counts is None:
+            return Kept(-1 if returns is None else 0, 0, note)
+        return Kept(counts.returns, counts.due_ms, note)
+
+    return kept_of
 
 
 def messages_of(queue: Queue) -> list[Message]:
