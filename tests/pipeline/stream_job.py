@@ -39,7 +39,10 @@ def follow(query: Any, directory: Path, stop: Path) -> None:
         progress = query.lastProgress
         if progress is not None and progress.batchId > last and progress.numInputRows:
             last = progress.batchId
-            (directory / "progress").write_text(f"{os.getpid()} {last} {time.time()}")
+            # Whoever reads it sees all of it.
+            unfinished = directory / "progress.new"
+            unfinished.write_text(f"{os.getpid()} {last} {time.time()}")
+            unfinished.rename(directory / "progress")
         time.sleep(0.1)
 
 

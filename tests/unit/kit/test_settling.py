@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.waiting import until
 from vouchmq.kit.message import Message, MessageChannel
 from vouchmq.kit.modes import Mode, Options
 from vouchmq.kit.retry import Retries
@@ -167,7 +168,7 @@ async def test_a_late_batch_is_sent_by_the_clock() -> None:
     for message in bench.hand_out(3):
         await bench.settling.dealt_with(message)
     assert bench.fake.calls == []
-    await asyncio.sleep(0.1)
+    await until(lambda: bench.fake.calls)
     assert bench.fake.calls == ["ack 3 multiple"]
 
 

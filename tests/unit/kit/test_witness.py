@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import LIMIT_S
 from vouchmq.kit.bulk.frames import Delivery, Returned
 from vouchmq.kit.bulk.properties import encode_properties
 from vouchmq.kit.witness import Witness
@@ -152,7 +153,7 @@ def test_what_a_killed_client_wrote_is_there(tmp_path: Path) -> None:
         "witness.confirmed(['m0'], 'k')\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=10)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=LIMIT_S)
     assert done.returncode == -9
     assert len(lines(tmp_path)) == 1001
     assert lines(tmp_path)[-1]["e"] == "confirmed"

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.waiting import LIMIT_S
 from vouchmq.server.cli import main as program
 from vouchmq.server.cli.ping import HEADER, WILDCARDS, ping
 
@@ -30,7 +31,7 @@ def peer(*answers: bytes, closes: bool = True) -> Iterator[tuple[int, list[bytes
                 for answer in answers:
                     client.sendall(answer)
                 if not closes:
-                    done.wait(5)
+                    done.wait(LIMIT_S)
 
         thread = threading.Thread(target=serve)
         thread.start()

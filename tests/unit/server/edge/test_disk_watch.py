@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from tests.waiting import LIMIT_S
 from vouchmq.server.edge.disk_watch import HANGS_S, SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 
 
@@ -96,14 +97,14 @@ def test_the_loop_goes_on_when_the_thread_has_finished() -> None:
 
     def job() -> None:
         is_at_work.set()
-        assert may_finish.wait(10)
+        assert may_finish.wait(LIMIT_S)
         order.append("thread")
 
     def loop() -> None:
         with watch:
             watch.hanging_s()
             thread.start()
-            assert is_at_work.wait(10)
+            assert is_at_work.wait(LIMIT_S)
             threading.Timer(0.05, may_finish.set).start()
         order.append("loop")
 
