@@ -9,10 +9,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -77,6 +80,22 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+class KeptPort:
+    """A port that nobody is given while its broker is down, as long as this lives.
+
+    Another process of the tests could have it else, when it asks for any. It is bound and does not
+    listen: clients are refused, and a broker that asks for this port may have it.
+    """
+
+    def __init__(self, port: int) -> None:
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            held.bind(("127.0.0.1", port))
+        # A test may end without a restart.
+        self.give = weakref.finalize(self, held.close)
+
+
 class BrokerProcess:
     """One VouchMQ process on a data directory of its own."""
 
@@ -104,6 +123,7 @@ class BrokerProcess:
         self._prefix = list(prefix)
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
+        self._kept_port: KeptPort | None = None
 
     @property
     def url(self) -> str:
@@ -167,6 +187,7 @@ class BrokerProcess:
             ready = READY_LINE.search(self.output(), printed_before)
             if ready is not None:
                 self.port = int(ready["port"])
+                self._give_port()
                 return time.monotonic() - began
             if self._process.poll() is not None:
                 raise StartError(self.output()[printed_before:])
@@ -182,14 +203,14 @@ class BrokerProcess:
             for child in psutil.Process(self._process.pid).children(recursive=True):
                 child.kill()
         self._process.kill()
-        self._process.wait(STOP_LIMIT_S)
+        self._ended(STOP_LIMIT_S)
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
         """Ask it to drain and end; returns its exit code."""
         assert self._process is not None
         if self.is_running:
             os.kill(self.pid, signal.SIGTERM)
-        return self._process.wait(limit_s)
+        return self._ended(limit_s)
 
     def restart(self) -> float:
         """Start again on the same data and port; returns the seconds to ready."""
@@ -225,5 +246,17 @@ class BrokerProcess:
 
     def wait(self, limit_s: float = STOP_LIMIT_S) -> int:
         """Wait for the process to end by itself; returns its exit code."""
+        return self._ended(limit_s)
+
+    def _ended(self, limit_s: float) -> int:
+        """Wait for the process to end, and keep its port for the next start; its exit code."""
         assert self._process is not None
-        return self._process.wait(limit_s)
+        code = self._process.wait(limit_s)
+        if self.port and self._kept_port is None:
+            self._kept_port = KeptPort(self.port)
+        return code
+
+    def _give_port(self) -> None:
+        if self._kept_port is not None:
+            self._kept_port.give()
+            self._kept_port = None
