@@ -341,7 +341,8 @@ class Backlog:
 
     def drop_spans(self, most: int) -> tuple[int, list[Sequence[int]]]:
         """Drop so many spans at the head; gives their messages' count and the stored ones' LSNs."""
-        count, dropped = 0, list[Sequence[int]]()
+        count = 0
+        dropped: list[Sequence[int]] = []
         while self._spans and len(dropped) < most:
             span = self._spans.popleft()
             dropped.append(span.lsns)

@@ -606,16 +606,17 @@ class ClassicQueue(HostQueue):
         if self.recorder is not None or self.ready_count <= most:
             return 0
         hooks, is_seen = self.hooks, self.ready_bytes is not None
+        line = next((line for line in self.lines if not line.is_empty), self.ready)
         if hooks is not None:
             self.take_in(at_once=True)
-            hooks.run_outside_dispatch()
             is_seen |= hooks.looks_at_removed
+            if line.ready:
+                hooks.run_outside_dispatch()  # it would read back a head that is on disk
         elif self._returned:
             gone, _ = self._returned.popleft()
             self.returned_count -= len(gone)
             self.log_settled(gone)
             return len(gone)
-        line = next((line for line in self.lines if not line.is_empty), self.ready)
         gone, count, spans = line.drop_some(most, is_seen=is_seen)
         self.drop(gone)
         for lsns in spans if self.holds_stored else ():

@@ -21,6 +21,8 @@ from vouchmq.server.broker.queues import ready_list
 from vouchmq.server.channel import channel, consume, topology
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.unit.server.in_memory import Client
 
 MESSAGES = 8000
@@ -256,13 +258,27 @@ class TestPurge:
         client.send(wire.method(1, commands.Queue.Delete(queue="featured")))
         world.run_turns()
 
-    def test_what_is_on_disk_is_purged_in_slices(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        "arguments", [{}, {"x-message-ttl": 3_600_000}, {"x-max-length": 2 * MESSAGES}], ids=str
+    )
+    def test_what_is_on_disk_is_purged_in_slices_and_not_read(
+        self, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]
+    ) -> None:
         monkeypatch.setattr(ready_list, "PURGE_SPANS", 1)
         monkeypatch.setattr(pager, "SPAN_MESSAGES", PIECE // 2)
         little = replace(SETTINGS, queue_memory_bytes=1 << 16)
         world = World(little)
         client, modest = opened(world), opened(world)
-        purged_in_slices(world, client, modest, {"x-message-ttl": 3_600_000}, is_paged=True)
+        read: list[int] = []
+        fetch_runs = world.journal.fetch_runs
+
+        def watched(lsns: Sequence[int], limit_bytes: int) -> Any:
+            read.extend(lsns)
+            return fetch_runs(lsns, limit_bytes)
+
+        monkeypatch.setattr(world.journal, "fetch_runs", watched)
+        purged_in_slices(world, client, modest, arguments, is_paged=True)
+        assert len(read) <= PIECE
 
     def test_what_came_back_is_purged_in_slices(self, world: World) -> None:
         client, modest = holding(world), opened(world)
