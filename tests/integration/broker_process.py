@@ -81,17 +81,18 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class KeptPort:
-    """A port that nobody is given while its broker is down, as long as this lives.
+    """A port, any or this one, that nobody else is given as long as this lives.
 
     Another process of the tests could have it else, when it asks for any. It is bound and does not
     listen: clients are refused, and a broker that asks for this port may have it.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int = 0) -> None:
         held = socket.socket()
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
             held.bind(("127.0.0.1", port))
+        self.port = int(held.getsockname()[1])
         # A test may end without a restart.
         self.give = weakref.finalize(self, held.close)
 

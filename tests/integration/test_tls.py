@@ -18,9 +18,10 @@ import pika
 import pika.exceptions
 import pytest
 
+from tests.integration.broker_process import KeptPort
 from tests.integration.raw_client import PROTOCOL_HEADER, method
 from tests.integration.start_up import assert_one_clear_line, serve
-from tests.integration.tls_broker import CERTIFIED, PATIENCE_S, TlsBroker, free_port
+from tests.integration.tls_broker import CERTIFIED, PATIENCE_S, TlsBroker
 
 
 @pytest.fixture(autouse=True)
@@ -240,7 +241,8 @@ def test_mechanisms_are_those_that_the_operator_allows(tmp_path: Path, certifica
 def test_files_that_do_not_fit_are_one_line(tmp_path: Path, certificates: Path) -> None:
     data = str(tmp_path / "data")
     certificate, other = str(certificates / "server.pem"), str(certificates / "other.key")
-    flags = ("--port", "0", "--data-dir", data, "--tls-port", str(free_port()))
+    kept = KeptPort()
+    flags = ("--port", "0", "--data-dir", data, "--tls-port", str(kept.port))
     assert_one_clear_line(serve(*flags), "tls_cert_file", "tls_port needs a certificate")
     named = (*flags, "--tls-cert-file", certificate, "--tls-key-file")
     assert_one_clear_line(serve(*named, other), "tls_key_file", other, certificate)

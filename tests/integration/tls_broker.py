@@ -10,7 +10,7 @@ from pathlib import Path
 import pika
 import pika.exceptions
 
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import BrokerProcess, KeptPort
 
 PATIENCE_S = 60.0
 
@@ -28,20 +28,14 @@ name = "{CERTIFIED}"
 """
 
 
-def free_port() -> int:
-    """A port that nobody listens on at the moment."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 class TlsBroker:
     """A broker process with TLS, on files of its own."""
 
     def __init__(self, directory: Path, certificates: Path, *flags: str) -> None:
         self.files = directory / "files"
         shutil.copytree(certificates, self.files)
-        self.port = free_port()
+        self._kept_port = KeptPort()
+        self.port = self._kept_port.port
         self.ready_file = directory / "ready.json"
         configuration = directory / "vouchmq.toml"
         configuration.write_text(CONFIGURATION, encoding="utf-8")
