@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import Names
 from tests.integration.conftest import INSTALL_LIMIT_S
 from tests.integration.samples import BODY_SIZES
+from tests.waiting import LIMIT_S
 
 SCRIPTS = Path(__file__).parent / "amqplib"
 
@@ -34,7 +35,7 @@ def run(node_path: Path, url: str, names: Names) -> Run:
             env={**os.environ, "NODE_PATH": str(node_path)},
             capture_output=True,
             text=True,
-            timeout=15,
+            timeout=LIMIT_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -43,7 +44,7 @@ def run(node_path: Path, url: str, names: Names) -> Run:
     return scenario
 
 
-@pytest.mark.timeout(INSTALL_LIMIT_S + 20)
+@pytest.mark.timeout(INSTALL_LIMIT_S + 2 * LIMIT_S)
 def test_confirms_in_all_three_styles(run: Run) -> None:
     assert run("confirms") == {
         "oneByOne": 50,

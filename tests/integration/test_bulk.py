@@ -95,7 +95,7 @@ def test_what_is_published_comes_back_bit_by_bit(channel: BulkChannel, names: Na
     ]
     assert channel.publish_many(rows, mandatory=True).confirmed == len(rows)
     channel.consume(queue)
-    taken = channel.wait(len(rows), 8.0)
+    taken = channel.wait(len(rows), LIMIT_S)
     assert [(each[2], each[3], each[4], each[5]) for each in taken] == rows
     assert [each[0] for each in taken] == list(range(1, len(rows) + 1))
     assert not any(each[1] for each in taken)
@@ -108,7 +108,7 @@ def test_what_is_published_comes_back_bit_by_bit(channel: BulkChannel, names: Na
 def test_a_body_of_20_mib_goes_both_ways(channel: BulkChannel, names: Names) -> None:
     queue = channel.declare(names()).queue
     body = bytes(range(256)) * (20 * 4096)
-    result = channel.publish_many([("", queue, NONE, body)] * 2, mandatory=True, timeout_s=20)
+    result = channel.publish_many([("", queue, NONE, body)] * 2, mandatory=True)
     assert result.confirmed == 2
     channel.consume(queue)
     taken = channel.wait(2, LIMIT_S)
@@ -171,7 +171,7 @@ def test_columns_in_and_out(channel: BulkChannel, names: Names) -> None:
     )
     assert (result.confirmed, result.returned) == (3, [])
     channel.consume(queue, no_ack=True)
-    channel.connection.poll_until(lambda: channel.arrived[0] == 3, 5.0)
+    channel.connection.poll_until(lambda: channel.arrived[0] == 3, LIMIT_S)
     columns = channel.take_columns(10)
     assert columns["body"] == bodies
     assert columns["routing_key"] == [queue] * 3

@@ -308,7 +308,7 @@ def test_any_cut_of_the_bytes_gives_the_same_deliveries() -> None:
 
     with ScriptedPeer(script) as peer:
         channel = opened(peer)
-        taken = channel.wait(len(bodies), 8.0)
+        taken = channel.wait(len(bodies), LIMIT_S)
         assert [each[5] for each in taken] == bodies
         assert [each[0] for each in taken] == list(range(1, len(bodies) + 1))
         assert channel.arrived == (0, 0)
@@ -323,7 +323,7 @@ def test_take_stops_at_the_message_that_passes_the_bytes() -> None:
 
     with ScriptedPeer(script) as peer:
         channel = opened(peer)
-        channel.connection.poll_until(lambda: channel.arrived[0] == 10, 5.0)
+        channel.connection.poll_until(lambda: channel.arrived[0] == 10, LIMIT_S)
         assert channel.arrived == (10, 1000)
         assert [each[0] for each in channel.take(9, max_bytes=250)] == [1, 2, 3]
         assert channel.arrived == (7, 700)
@@ -406,7 +406,7 @@ def test_a_blocked_connection_pauses_until_it_is_unblocked() -> None:
 
     with ScriptedPeer(script) as peer:
         channel = opened(peer, confirms=True)
-        channel.connection.poll_until(lambda: channel.connection.is_blocked, 3.0)
+        channel.connection.poll_until(lambda: channel.connection.is_blocked, LIMIT_S)
         assert channel.connection.blocked_reason == "low on disk"
         assert channel.publish_many(rows(5)).confirmed == 5
         assert not channel.connection.is_blocked
@@ -429,7 +429,7 @@ def test_a_channel_whose_flow_is_stopped_pauses() -> None:
 
     with ScriptedPeer(script) as peer:
         channel = opened(peer, confirms=True)
-        channel.connection.poll_until(lambda: not channel.may_publish, 3.0)
+        channel.connection.poll_until(lambda: not channel.may_publish, LIMIT_S)
         assert channel.publish_many(rows(5)).confirmed == 5
         channel.connection.close()
     assert seen == ["FlowOk"]

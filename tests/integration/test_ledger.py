@@ -21,6 +21,7 @@ from tests.integration.broker_process import (
 )
 from tests.integration.ledger_load import connect, declare_all, doomed, load
 from tests.ledger_reader import Audit, Line, lines_in
+from tests.waiting import LIMIT_S
 
 KILLS = 3
 Start = Callable[..., BrokerProcess]
@@ -136,7 +137,7 @@ def test_no_broker_is_one_line(tmp_path: Path) -> None:
             env=clean_environment(),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=LIMIT_S,
             check=False,
         )
         assert done.returncode == 2

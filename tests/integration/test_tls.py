@@ -215,7 +215,9 @@ def test_mechanisms_are_those_that_the_operator_allows(tmp_path: Path, certifica
             goes_there_and_back(connection, 10)
         with pytest.raises(pika.exceptions.AMQPConnectionError):
             pika.BlockingConnection(broker.parameters())
-        with socket.create_connection(("127.0.0.1", broker.process.port), timeout=5) as plain:
+        with socket.create_connection(
+            ("127.0.0.1", broker.process.port), timeout=PATIENCE_S
+        ) as plain:
             plain.sendall(PROTOCOL_HEADER)
             assert plain.recv(1) == b"\x01"
             plain.sendall(

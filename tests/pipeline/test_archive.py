@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tests.integration.broker_process import Broker, BrokerProcess
 from tests.pipeline.streams import declare, publish
+from tests.waiting import LIMIT_S
 from vouchmq.kit.bulk import BulkConnection, encode_properties
 from vouchmq.spark.archive import cli
 from vouchmq.spark.archive.archive import Archived, ArchivePlan, Waiting, claim, follow, start
@@ -380,7 +381,7 @@ def drained(
     channel = connection.channel()
     channel.qos(5000)
     channel.consume(queue)
-    found = channel.wait(count, 20)
+    found = channel.wait(count, LIMIT_S)
     channel.ack(found[-1][0], multiple=True)
     channel.close()
     return [each[2:] for each in found]

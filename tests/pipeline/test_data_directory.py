@@ -19,6 +19,7 @@ from tests.integration.broker_process import BrokerProcess
 from tests.pipeline import source_world as world
 from tests.pipeline import streams
 from tests.pipeline.source_world import Killed, Query, channel_to, declare, fill
+from tests.waiting import LIMIT_S
 from vouchmq.spark.source.data_directory import ForeignDirectoryError
 from vouchmq.spark.source.streams.ranges import DataLossError
 
@@ -72,7 +73,7 @@ def redeliver(url: str) -> None:
     with channel_to(url) as channel:
         channel.consume(QUEUE)
         for _ in range(100):
-            channel.wait(1, 10)
+            channel.wait(1, LIMIT_S)
 
 
 def refused(query: Query, url: str, match: str) -> None:
