@@ -162,8 +162,8 @@ def test_each_plot_has_its_table_behind_it(troubled: str) -> None:
 def test_the_verdict_comes_first_and_says_what_is_wrong(troubled: str, honest: str) -> None:
     assert (
         '<div class="verdict bad"><h1>3 confirmed messages are missing; 1 message ended more than '
-        "once; 1 message was delivered out of order; 1 message was delivered again without the "
-        "mark</h1>" in troubled
+        "once; 1 message was delivered out of order; 1 message was redelivered without the "
+        "redelivered flag</h1>" in troubled
     )
     head = Page(troubled.partition("<nav>")[0]).text
     assert (

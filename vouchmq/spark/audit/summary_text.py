@@ -117,7 +117,7 @@ def _confirmed(line: Any) -> str:
 
 def _delivered(line: Any) -> str:
     to = f"to consumer {line['cid']}" if line["cid"] else "by get"
-    marks = [word for key, word in (("r", "redelivered"), ("na", "no ack wanted")) if line[key]]
+    marks = [word for key, word in (("r", "redelivered"), ("na", "no ack required")) if line[key]]
     return f"delivered {to}" + "".join(f", {mark}" for mark in marks)
 
 
@@ -128,11 +128,11 @@ _WORDS: Final[dict[str, Callable[[Any], str]]] = {
     "cnf": _confirmed,
     "dlv": _delivered,
     "ack": lambda line: f"acked by consumer {line['cid']}" if line["cid"] else "acked",
-    "req": lambda line: f"back into the queue ({line['w']})",
+    "req": lambda line: f"requeued ({line['w']})",
     "dle": lambda line: f"dead-lettered ({line['w']}) to exchange {line['x']!r}",
     "drp": lambda line: f"dropped ({line['w']})",
-    "uns": lambda line: "its end was taken back",
-    "inv": lambda line: f"is in the queue, says the inventory ({line['w']})",
+    "uns": lambda line: "its end was undone",
+    "inv": lambda line: f"in the inventory of the queue ({line['w']})",
     "con": lambda line: f"consumer {line['id']} {line['w']}",
 }
 
@@ -198,7 +198,7 @@ def _complete(facts: Facts) -> str:
         if since_us is None:
             return "every line is there"
         since = datetime.fromtimestamp(since_us // 1_000_000, UTC)
-        return f"every line is there from {since:%Y-%m-%d %H:%M:%S} UTC on; older files are gone"
+        return f"no line is missing from {since:%Y-%m-%d %H:%M:%S} UTC on; older files are gone"
     return (
         f"missing {facts.missing():,} lines · dropped by the broker {facts.lost():,} · "
         f"broken {facts.broken_count:,} · torn at the end {facts.torn:,} · "
@@ -241,7 +241,7 @@ def _verdict(result: Result, fail_on: Sequence[str]) -> str:
     if not result.copies:
         told.append(f"nothing to judge: {_nothing(result.job.scope)}")
     if code == 3:
-        told.append("not provable: something is missing, and nothing worse")
+        told.append("not provable: evidence is missing; nothing worse was found")
     if waiting:
         told.append(
             f"{waiting:,} {'has' if waiting == 1 else 'have'} no verdict yet "
@@ -263,7 +263,7 @@ def _nothing(scope: Scope) -> str:
     ]
     texts = {"--vhost": scope.vhost, "--queue": scope.queue}
     given += [f"{name} {text}" for name, text in texts.items() if text is not None]
-    return f"no message fits {' '.join(given)}" if given else "the ledger tells of no message"
+    return f"no message fits {' '.join(given)}" if given else "the ledger contains no message"
 
 
 def worst_lives(findings: Sequence[Any], lives: Sequence[Any]) -> list[str]:

@@ -108,7 +108,7 @@ _OF_COPIES: Final = {
         "state = 'double_end'",
         *("coalesce(t_ack, t_dlvn, t_any)", "l_endn", "concat('ends: ', net_ends)"),
     ),
-    "orphan": ("state = 'orphan'", "t_any", "l_seen", "'nobody has published it'"),
+    "orphan": ("state = 'orphan'", "t_any", "l_seen", "'no publish of it in the ledger'"),
     "resurrected": (
         "resurrected",
         *("coalesce(t_ack, t_dlvn, t_any)", "l_inv", "'in an inventory after its end, no crash'"),
@@ -122,7 +122,7 @@ _OF_COPIES: Final = {
     ),
     "acked_undelivered": (
         "acked_undelivered",
-        *("t_ack", "l_endn", "'acked, and nobody had been given it before'"),
+        *("t_ack", "l_endn", "'acked, but not delivered before'"),
     ),
     "confirm_twice": (
         "confirm_twice",

@@ -33,16 +33,19 @@ PHRASES: Final[dict[str, tuple[str, str]]] = {
     ),
     "double_end": ("1 message ended more than once", "{} messages ended more than once"),
     "acked_undelivered": (
-        "1 message was acked that nobody had been given",
-        "{} messages were acked that nobody had been given",
+        "1 message was acked that had not been delivered",
+        "{} messages were acked that had not been delivered",
     ),
     "unanswered": ("1 publish was never answered", "{} publishes were never answered"),
-    "resurrected": ("1 message came back after its end", "{} messages came back after their end"),
+    "resurrected": (
+        "1 message was in its queue again after its end",
+        "{} messages were in their queue again after their end",
+    ),
     "orphan": ("1 message was never published", "{} messages were never published"),
     "order": ("1 message was delivered out of order", "{} messages were delivered out of order"),
     "redelivered_flag": (
-        "1 message was delivered again without the mark",
-        "{} messages were delivered again without the mark",
+        "1 message was redelivered without the redelivered flag",
+        "{} messages were redelivered without the redelivered flag",
     ),
     "confirm_twice": ("1 publish was confirmed twice", "{} publishes were confirmed twice"),
     "over_prefetch": (
@@ -51,8 +54,8 @@ PHRASES: Final[dict[str, tuple[str, str]]] = {
     ),
     "unknown_consumer": ("1 consumer was never started", "{} consumers were never started"),
     "nack_lost_in_returns": (
-        "1 mandatory publish led nowhere and was not returned",
-        "{} mandatory publishes led nowhere and were not returned",
+        "1 mandatory publish reached no queue and was not returned",
+        "{} mandatory publishes reached no queue and were not returned",
     ),
     "clock": (
         "the clock of the ledger went back once",

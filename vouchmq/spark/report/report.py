@@ -42,13 +42,13 @@ STATES: Final = {
     "delivered_no_ack": (GOOD, "delivered to a consumer that does not acknowledge"),
     "queued": (GOOD, "in the newest inventory of its queue"),
     "transient_gone": ("", "not persistent, gone with a restart"),
-    "unconfirmed_gone": ("", "never confirmed: the publisher has no promise"),
+    "unconfirmed_gone": ("", "never confirmed, so it may be lost"),
     "known": ("", "was there before the ledger was switched on"),
 }
 
 
 ENDS: Final = {
-    "stop": (GOOD, "", "stopped in order"),
+    "stop": (GOOD, "", "stopped cleanly"),
     "off": (GOOD, "", "ledger switched off"),
     "crash": (UNSURE, "crash", "crash: another epoch follows, and this one has no last line"),
     None: (GOOD, "still running", "none yet: it was running when the ledger was read"),

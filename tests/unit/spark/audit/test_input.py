@@ -163,7 +163,7 @@ SCOPED = Scope(1_767_225_600_000_000, None, "/", "a.*")
             0,
             "every confirmed message is accounted for; 2 publishes were confirmed twice (exit 0)",
         ),
-        (result({}), 0, "nothing to judge: the ledger tells of no message (exit 0)"),
+        (result({}), 0, "nothing to judge: the ledger contains no message (exit 0)"),
         (
             result({}, scope=SCOPED),
             0,
@@ -179,13 +179,13 @@ SCOPED = Scope(1_767_225_600_000_000, None, "/", "a.*")
         (
             result({"acked": 3, "open": 1}, broken=1),
             3,
-            "not provable: something is missing, and nothing worse; 1 has no verdict yet "
+            "not provable: evidence is missing; nothing worse was found; 1 has no verdict yet "
             "(no inventory after them: --data-dir asks a running broker for one) (exit 3)",
         ),
         (
             result({"acked": 3}, broken=1),
             3,
-            "not provable: something is missing, and nothing worse (exit 3)",
+            "not provable: evidence is missing; nothing worse was found (exit 3)",
         ),
         (
             result({"LOST": 1, "open": 4}, {"LOST": 1}, broken=1),
