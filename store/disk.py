@@ -116,13 +116,15 @@ _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
 
 class _Directory:
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_calls", "_descriptor")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, calls: Calls) -> None:
         self._descriptor = descriptor
+        self._calls = calls
 
     def sync(self) -> None:
-        os.fsync(self._descriptor)
+        with self._calls:
+            os.fsync(self._descriptor)
 
     def fileno(self) -> int:
         return self._descriptor
@@ -180,7 +182,8 @@ class _File:
             os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
-        _sync_data(self._descriptor)
+        with self._calls:
+            _sync_data(self._descriptor)
 
     def fileno(self) -> int:
         return self._descriptor
@@ -233,7 +236,7 @@ class FileDisk:
             )
         # Who else may see what is here, or remove it: others, or a group that may write.
         self.lax_mode = stat.S_IMODE(mode) if mode & (stat.S_IRWXO | stat.S_IWGRP) else 0
-        self.directory: Syncable = _Directory(self._descriptor)
+        self.directory: Syncable = _Directory(self._descriptor, calls)
 
     def _make_directory(self) -> None:
         if self.path.is_dir():

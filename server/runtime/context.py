@@ -213,11 +213,13 @@ class BrokerContext:
     def synced(self, watermark: int) -> None:
         """Everything up to `watermark` is on disk: say so, and write it out at once."""
         self.watermark = watermark
-        self.turn.synced(watermark)
-        for waiter in list(self._waiters):
-            if waiter.release(watermark):
-                self._waiters.pop(waiter, None)
-        self.turn.flush()
+        try:
+            self.turn.synced(watermark)
+            for waiter in list(self._waiters):
+                if waiter.release(watermark):
+                    self._waiters.pop(waiter, None)
+        finally:
+            self.turn.flush()
 
     def storage_refused(self, first_lsn: int, last_lsn: int) -> None:
         """The disk took no block: what was given it is gone, as if it had not come (CONF-12)."""

@@ -3,6 +3,7 @@
     turn ─▶ write ─▶ Journal.write ─┬─ written: settlements, dead letters, compaction go on
                                     ├─ a full disk: `WriteRejection` takes back what it held
                                     └─ anything else: `storage_failed`, and the process ends
+    turn ─▶ sync ─▶ GroupCommit.sync_now or GroupCommit.request
     GroupCommit ─▶ synced ─▶ ledger, confirms (`BrokerContext.synced`), the probe of a full disk
 
 What holds:
@@ -45,6 +46,11 @@ if TYPE_CHECKING:
     from vouchmq.store.sync.worker import SyncWorker
 
 SYNC_OCTETS: Final = 8 * 1024 * 1024
+# So much is synced while the turn that has written it goes on; less, when all else is done.
+EARLY_OCTETS: Final = 32 * 1024
+# The loop waits for a sync itself if so many sockets at most were read since the last one: for a
+# publish, its ack and that of the one before. With more there are others that would wait as well.
+LONE_SLICES: Final = 4
 # So long at most after the journal's files were removed something may still be confirmed.
 FILES_S: Final = 0.5
 # A disk without room: it takes back nothing that it took, and may have room again (LIMIT-15).
@@ -100,6 +106,7 @@ class JournalWriter:
         # until less is unsynced may be the last to ask for anything.
         self._most_unsynced = min(SYNC_OCTETS, context.limits.unsynced_limit_bytes // 2)
         self._files_looked_at = self._clock()
+        self._synced_slices = 0
         self._is_closed = False
         self.commit = GroupCommit(
             journal,
@@ -113,13 +120,18 @@ class JournalWriter:
     # Writing
 
     def write(self) -> None:
-        """Write what is buffered as one block, ask for a sync where one is wanted, page out."""
+        """Write what is buffered as one block, and page out; `sync` is to follow.
+
+        Of much a sync is asked for at once: it then runs beside what the turn has still to do.
+        """
         if self._turn.ledger is not None:
             self._turn.ledger.flush()  # first: no settle may be on disk whose event is not
         if self._context.has_failed or self._is_closed:
             return
         if self._journal.next_lsn != self._write_rejection.refused_lsn:
             self._hand_to_disk()
+            if self._journal.unsynced_bytes > EARLY_OCTETS and self._is_sync_due():
+                self.commit.request()
         self._pager.run()
         if self._pager.is_behind:
             self._turn.wake()
@@ -128,6 +140,8 @@ class JournalWriter:
         """Have the block with this LSN written now; False if the disk refused it."""
         if lsn > self._journal.written_lsn:
             self.write()
+            if self._is_sync_due():
+                self.commit.request()
         return lsn <= self._journal.written_lsn
 
     def probe(self) -> None:
@@ -153,8 +167,29 @@ class JournalWriter:
             self._write_rejection.written()
             self._dead_letter_publisher.written()
             self._compaction_scheduler.written()
-        # What compaction has moved, and settles, ask for no sync.
-        if journal.wants_sync or journal.unsynced_bytes > self._most_unsynced:
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether a sync should begin; while one is under way, the next one follows by itself."""
+        return self.commit.is_idle and self._is_sync_due()
+
+    def _is_sync_due(self) -> bool:
+        """What compaction has moved, and settles, ask for none."""
+        journal = self._journal
+        if not (journal.wants_sync or journal.unsynced_bytes > self._most_unsynced):
+            return False
+        return not (self._context.has_failed or self._is_closed)
+
+    def sync(self) -> None:
+        """Have what was written synced if that is wanted; wait for it if nobody else is there."""
+        if not self.wants_sync:
+            return
+        slices = self._context.budget.slice_count
+        is_lone = slices - self._synced_slices <= LONE_SLICES
+        self._synced_slices = slices
+        if is_lone and self._journal.unsynced_bytes <= EARLY_OCTETS:
+            self.commit.sync_now()
+        else:
             self.commit.request()
 
     # What became of it

@@ -8,6 +8,7 @@
     confirms that wait for nothing      `wants_release`
     what the deliveries left to log     `Writer.write` again, if a queue was dispatched
     one write per socket                `wants_flush`
+    a sync, if somebody waits for one   `Writer.sync`, behind the sockets
 
 The order is the invariant. The journal stands before the deliveries, so that a message which the
 disk refuses has gone to nobody (CONF-12), and again before the sockets, so that what a client has
@@ -23,6 +24,10 @@ outboxes and unacked lists; keeping it, a third kind of message, neither stored 
 What it costs: a second small block in turns that deliver, which is within the noise of throughput
 and latency there. What a turn causes anew is left to the next one, so one chain of causes can take
 several turns. A bug in one queue or channel is reported and stops no other.
+
+The sync comes last, and if something was said, when the sockets have it: waking the helper, or
+waiting for the disk, would keep deliveries waiting that need no sync. Of a large block it begins
+with the write, beside everything else.
 
 No timer waits for a batch to fill: a turn is as large as what came in meanwhile. `watermark` is
 told by `synced`, between turns; queues that wait for it (`waits_for_sync`) are woken then.
@@ -62,8 +67,15 @@ class Flushed(Protocol):
 class Writer(Protocol):
     """Who hands the journal's buffer to the disk, see `journal_writer.py`."""
 
+    @property
+    def wants_sync(self) -> bool:
+        """Whether a sync should begin."""
+
     def write(self) -> None:
-        """Write what is buffered, and start a sync where one is wanted."""
+        """Write what is buffered; a turn is to follow, or `sync`."""
+
+    def sync(self) -> None:
+        """Begin a sync if one is wanted; it may have ended with the call."""
 
     def write_through(self, lsn: int) -> bool:
         """Have the block with this LSN written now; False if the disk refused it."""
@@ -92,6 +104,7 @@ class Turn:
         "_clock",
         "_confirming",
         "_is_scheduled",
+        "_is_to_flush",
         "_outboxes",
         "_owes_write",
         "_queues",
@@ -119,6 +132,7 @@ class Turn:
         self._writer: Writer | None = None
         self._report = report
         self._is_scheduled = True  # by `start`
+        self._is_to_flush = False  # somebody is at work who will `flush` at the end
         self.delivers = True
         self._owes_write = False
         self._work: list[Callable[[], None]] = []
@@ -147,8 +161,9 @@ class Turn:
         self._awaiting[queue] = None
 
     def synced(self, watermark: int) -> None:
-        """Everything up to this LSN is on disk."""
+        """Everything up to this LSN is on disk; a `flush` is to follow."""
         self.watermark = watermark
+        self._is_to_flush = True
         if self._awaiting:
             awaiting, self._awaiting = self._awaiting, {}
             for queue in awaiting:
@@ -157,7 +172,7 @@ class Turn:
     def wants_flush(self, outbox: Outbox) -> None:
         """Write this outbox at the end of the turn; it asks only once."""
         self._outboxes.append(outbox)
-        if not self._is_scheduled:
+        if not (self._is_to_flush or self._is_scheduled):
             self.wake()
 
     def wants_release(self, confirming: Releases) -> None:
@@ -193,6 +208,8 @@ class Turn:
         if self._owes_write:
             self._owes_write = False
             self._write()
+            if self._writer is not None and self._writer.wants_sync:
+                self.wake()
 
     def write_through(self, lsn: int) -> bool:
         """Have the block with this LSN written now; False if the disk refused it."""
@@ -216,10 +233,28 @@ class Turn:
     def run(self) -> None:
         """The turn. What it causes anew is left to the next one."""
         self._is_scheduled = False
+        self._is_to_flush = True
         self.count += 1
         flow = self.flow
         if flow.idle_since:
             flow.woke()
+        try:
+            self._run()
+        finally:
+            self._is_to_flush = False
+        has_said = bool(self._outboxes)
+        self.flush()
+        if self._writer is not None and self._writer.wants_sync:
+            if has_said:
+                # The loop hands to the sockets what it was given only when all callbacks have run.
+                self._call_soon(self._writer.sync)
+            else:
+                self._writer.sync()
+        if flow.waiting:
+            flow.rests()
+
+    def _run(self) -> None:
+        """Everything before the sockets."""
         if self._work:
             work, self._work = self._work, []
             for job in work:
@@ -235,9 +270,6 @@ class Turn:
                 self._guard(partial(channel.release, self.watermark))
         if queues:
             self._write()
-        self.flush()
-        if flow.waiting:
-            flow.rests()
 
     def _dispatch(self, queues: list[Queue]) -> None:
         if len(queues) == 1:
@@ -255,6 +287,7 @@ class Turn:
 
     def flush(self) -> None:
         """One write per socket that has something to say."""
+        self._is_to_flush = False
         self.write_owed()
         outboxes, self._outboxes = self._outboxes, []
         for outbox in outboxes:

@@ -31,7 +31,15 @@ class WorkBudget:
         later: runs a callable in the next turn of the loop
     """
 
-    __slots__ = ("_clock", "_ends_at", "_is_scheduled", "_later", "_soon_until", "_waiting")
+    __slots__ = (
+        "_clock",
+        "_ends_at",
+        "_is_scheduled",
+        "_later",
+        "_soon_until",
+        "_waiting",
+        "slice_count",
+    )
 
     def __init__(
         self, clock: Callable[[], float], later: Callable[[Callable[[], None]], None]
@@ -39,6 +47,7 @@ class WorkBudget:
         self._clock = clock
         self._later = later
         self._ends_at = 0.0
+        self.slice_count = 0  # so far: each is something that one connection had to do
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
         self._soon_until = 0.0
@@ -50,6 +59,7 @@ class WorkBudget:
 
     def begin(self) -> None:
         """Start measuring a slice of work."""
+        self.slice_count += 1
         self._ends_at = self._clock() + SLICE_S
 
     def is_over(self) -> bool:

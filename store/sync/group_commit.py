@@ -7,6 +7,7 @@ durable. It is the only meaning of the word durable outside `store/`.
 
     request ─▶ Journal.begin_sync ─▶ SyncWorker.submit
     on_readable ─▶ Journal.end_sync ─▶ on_synced
+    sync_now ─▶ Journal.begin_sync ─▶ SyncWorker.sync ─▶ Journal.end_sync ─▶ on_synced
 
 What holds:
 
@@ -22,7 +23,10 @@ planted here (a sync tried again, one left out, one that also speaks for what is
 runs), and each must be caught.
 
 What was tried: a thread that syncs must take the interpreter's lock back to report, 50 to 340 ms
-late under load. So a helper process does it (`worker.py`).
+late under load. So a helper process does it (`worker.py`), unless the caller has nothing else to do
+meanwhile (`sync_now`): a lone message then needs half of the system calls and one wake-up less. How
+long a sync takes cannot be known before, so the last ones tell: after one that took longer than
+`SHORT_S` the helper does them for `REST` times as long as it took (decision 0008).
 
 What it costs: a confirm waits for up to two syncs, the one in flight and its own.
 
@@ -37,6 +41,11 @@ from vouchmq.store.disk import Syncable
 from vouchmq.store.journal.journal import Journal, SyncTicket
 from vouchmq.store.sync.worker import SyncWorker
 
+# The caller waits for a sync itself while they are shorter than this, which is what one connection
+# may keep the loop for in any case (LIMIT-23).
+SHORT_S: Final = 0.004
+# After a longer one it does not, for so many times as long.
+REST: Final = 20
 _MS: Final = 1000.0
 
 
@@ -46,6 +55,8 @@ class SyncCounters:
 
     syncs: int = 0
     synced_bytes: int = 0
+    # Of the syncs: those that the caller waited for.
+    own_syncs: int = 0
     last_sync_ms: float = 0.0
     max_sync_ms: float = 0.0
 
@@ -91,6 +102,7 @@ class GroupCommit:
         self._started_at = 0.0
         self._sequence = 0
         self._is_wanted = False
+        self._helped_until = 0.0
         self._extra_targets = extra_targets
 
     @property
@@ -105,7 +117,27 @@ class GroupCommit:
         else:
             self._is_wanted = True
 
+    def sync_now(self) -> None:
+        """The same, for who has nothing else to do meanwhile: waits where that is short.
+
+        With its return the new watermark has been told, or the helper is at work.
+        """
+        if self._ticket is not None or self.has_failed or self._clock() < self._helped_until:
+            self.request()
+            return
+        targets = self._begin()
+        # A second file is new or has ended, or is somebody else's: that takes longer.
+        answer = self._worker.sync(targets) if len(targets) == 1 else None
+        if answer is None:
+            self._submit(targets)
+        else:
+            self.counters.own_syncs += 1
+            self._end(*answer)
+
     def _start(self) -> None:
+        self._submit(self._begin())
+
+    def _begin(self) -> Sequence[Syncable]:
         self._is_wanted = False
         self._ticket = ticket = self._journal.begin_sync()
         self._sequence += 1
@@ -113,28 +145,33 @@ class GroupCommit:
         targets = ticket.targets
         if self._extra_targets is not None:
             targets = (*self._extra_targets.targets(), *targets)
+        return targets
+
+    def _submit(self, targets: Sequence[Syncable]) -> None:
         self._worker.submit(self._sequence, targets)
         self._hand_out_file_tasks()
 
     def on_readable(self) -> None:
-        """Take note of a finished sync, start the next one, then tell the new watermark.
-
-        In this order, so that the disk works while confirms are written.
-        """
-        ticket = self._ticket
+        """Take note of a finished sync, start the next one, then tell the new watermark."""
         completion = self._worker.reap()
         if completion is None or self.has_failed:
             return
-        if completion.errno:
+        if completion.errno or completion.sequence == self._sequence:
+            self._end(completion.errno, completion.extra_errno)
+
+    def _end(self, error: int, extra_error: int) -> None:
+        """A sync has ended. The next one starts first, so that the disk works meanwhile."""
+        ticket = self._ticket
+        if error:
             self.has_failed = True
-            self._on_failed(completion.errno)
+            self._on_failed(error)
             return
-        if ticket is None or completion.sequence != self._sequence:
+        if ticket is None:
             return
         self._ticket = None
         self._count(ticket)
         if self._extra_targets is not None:
-            self._extra_targets.synced(completion.extra_errno)
+            self._extra_targets.synced(extra_error)
         for file in self._journal.end_sync(ticket):
             self._worker.forget(file)
             file.close()
@@ -146,7 +183,11 @@ class GroupCommit:
         self._on_synced(ticket.lsn)
 
     def _count(self, ticket: SyncTicket) -> None:
-        duration_ms = (self._clock() - self._started_at) * _MS
+        now = self._clock()
+        duration_s = now - self._started_at
+        if duration_s > SHORT_S:
+            self._helped_until = now + REST * duration_s
+        duration_ms = duration_s * _MS
         counters = self.counters
         counters.syncs += 1
         counters.synced_bytes += ticket.size_bytes

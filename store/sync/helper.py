@@ -4,6 +4,9 @@ Run as a script with descriptors 3 to 6: eventfd of requests, eventfd of replies
 page, socket. It imports as little as it can, as its memory is part of the broker's. It
 ends when the socket closes, or by signal when the broker dies.
 
+It sleeps in the read of the first eventfd, which is bumped for a sync and for each message in the
+socket: waiting for both of them would be another system call for each sync.
+
 Files are made and removed in a thread, so that no sync waits for that. A new file is filled with
 zeros, not only reserved (decision 0006): ext4 and XFS then overwrite what is there, and a sync has
 no note of theirs to wait for, which they could fail to write. The zeros are synced piece by piece,
@@ -15,13 +18,14 @@ import _socket
 import _thread
 import mmap
 import os
-import select
 import stat
 import sys
 from struct import pack_into, unpack_from
 
 REQUEST, REPLY, PAGE, CONTROL = 3, 4, 5, 6
 PAGE_SIZE, REQUEST_AT, REPLY_AT = 4096, 64, 0
+# What a sync adds to the eventfd; a message, or the end of the socket, adds one.
+A_SYNC = 1 << 32
 MESSAGE_SIZE, RIGHTS_SIZE = 512, 64
 EIO = 5
 # What one call writes. The page cache keeps what a call has written in units of up to that size,
@@ -45,6 +49,7 @@ class Helper:
         self.extra_targets: set[int] = set()
         self.file_tasks: _queue.SimpleQueue[tuple[bytes, int, str, int] | None]
         self.file_tasks = _queue.SimpleQueue()
+        self.messages = 0  # in the socket, but not more than have been told of; less if read before
         self.is_ending = False
         self.has_ended = _thread.allocate_lock()
         self.has_ended.acquire()
@@ -52,20 +57,18 @@ class Helper:
     def run(self) -> None:
         """Do what is asked, for ever."""
         _thread.start_new_thread(self.do_file_tasks, ())
-        poll = select.poll()
-        poll.register(REQUEST, select.POLLIN)
-        poll.register(CONTROL, select.POLLIN)
         while True:
-            ready = dict(poll.poll())
+            # Syncs count from here on, so that both can be told apart whenever they come.
+            syncs, messages = divmod(os.eventfd_read(REQUEST), A_SYNC)
             # Syncs first: somebody waits for them.
-            if REQUEST in ready:
+            if syncs:
                 self.serve()
-            elif CONTROL in ready:
+            self.messages += messages
+            while self.messages > 0:
                 self.obey()
 
     def serve(self) -> None:
         """Answer one request for a sync."""
-        os.eventfd_read(REQUEST)
         sequence, count = unpack_from("=QQ", self.page, REQUEST_AT)
         slots = unpack_from(f"={count}Q", self.page, REQUEST_AT + 16)
         pack_into("=QQQ", self.page, REPLY_AT, sequence, *self.sync(slots))
@@ -91,6 +94,7 @@ class Helper:
 
     def obey(self) -> None:
         """Take one message from the socket: file, close, prepare (with zeros or not), unlink."""
+        self.messages -= 1
         message, ancillary, _, _ = self.control.recvmsg(MESSAGE_SIZE, RIGHTS_SIZE)
         if not message:
             self.end()

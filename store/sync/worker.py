@@ -37,6 +37,8 @@ PAGE_SIZE: Final = 4096
 # See helper.py.
 REQUEST_AT: Final = 64
 REPLY_AT: Final = 0
+# What a sync adds to the eventfd of requests; a message, or the end of the socket, adds one.
+_A_SYNC: Final = 1 << 32
 MAX_TARGETS: Final = 480
 _ANSWER: Final = struct.Struct("=QQQ")
 _MESSAGE: Final = struct.Struct("=cQQ")
@@ -54,7 +56,7 @@ _SWITCH_INTERVAL_SECONDS: Final = 50e-6
 class Completion(NamedTuple):
     """How the sync with that sequence number ended; errno 0 is success.
 
-    `companion_errno` is that of files whose failure does not count, see `may_fail`.
+    `extra_errno` is that of files whose failure does not count, see `may_fail`.
     """
 
     sequence: int
@@ -74,6 +76,13 @@ class SyncWorker(Protocol):
 
     def reap(self) -> Completion | None:
         """Return how the last request ended, or None if it has not."""
+
+    def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
+        """Sync within this call, with no request under way; None if only `submit` does it here.
+
+        Returns:
+            0 or the errno of the first failure, and the same of the extra targets
+        """
 
     def forget(self, target: Syncable) -> None:
         """Let go of a file that is about to be closed."""
@@ -126,6 +135,11 @@ class SyncInline:
         completion, self._completion = self._completion, None
         return completion
 
+    def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
+        # Whoever wants a sync to end by itself has it end when it is asked to.
+        del targets
+        return None
+
     def forget(self, target: Syncable) -> None:
         pass
 
@@ -172,6 +186,9 @@ class ThreadWorker:
             return None
         completion, self._completion = self._completion, None
         return completion
+
+    def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
+        return sync_each(targets)
 
     def forget(self, target: Syncable) -> None:
         pass
@@ -237,7 +254,7 @@ class HelperProcess:
         ]
         self._sequence = sequence
         struct.pack_into(f"=QQ{len(slots)}Q", self._page, REQUEST_AT, sequence, len(slots), *slots)
-        os.eventfd_write(self._request, 1)
+        os.eventfd_write(self._request, _A_SYNC)
 
     def _slot(self, descriptor: int, verb: bytes = b"F") -> int:
         slot = self._slots.get(descriptor)
@@ -254,6 +271,7 @@ class HelperProcess:
         # A dead helper is noticed where its answers are awaited.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendmsg([_MESSAGE.pack(verb, slot, size) + name], ancillary)
+            os.eventfd_write(self._request, 1)
 
     def _ask(self, verb: bytes, disk: Disk, size: int, name: str) -> None:
         """Send a chore; while the helper is busy and the socket full it waits with us."""
@@ -267,6 +285,7 @@ class HelperProcess:
                 self._socket.sendmsg([self._file_tasks[0]], [], socket.MSG_DONTWAIT)
             except (BlockingIOError, BrokenPipeError, ConnectionResetError):
                 return
+            os.eventfd_write(self._request, 1)
             self._file_tasks.popleft()
 
     def reap(self) -> Completion | None:
@@ -281,6 +300,9 @@ class HelperProcess:
         if self._file_tasks:
             self._send_file_tasks()
         return Completion(*_ANSWER.unpack_from(self._page, REPLY_AT))
+
+    def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
+        return sync_each(targets)
 
     def forget(self, target: Syncable) -> None:
         slot = self._slots.pop(target.fileno(), None)
@@ -309,6 +331,7 @@ class HelperProcess:
             return
         self._is_closed = True
         self._socket.close()  # the helper ends when it sees this
+        os.eventfd_write(self._request, 1)
         self._await_end()
         self._watch.close()
         for descriptor in (self._process, self._request, self._reply, self._page_descriptor):

@@ -31,6 +31,11 @@ RARE: Final = int(os.environ.get("PLANTED_RARE", "1000"))
 SOMETIMES: Final = 5
 
 
+def helper_only() -> None:
+    """No bug: every sync is the helper's, for who wants to know which process is hit."""
+    GroupCommit.sync_now = GroupCommit.request  # type: ignore[method-assign]
+
+
 def no_sync() -> None:
     """Syncs are reported, not made."""
     vouchmq.server.edge.app.start_worker = vouchmq.server.edge.app.Unsynced  # type: ignore[attr-defined]
@@ -174,6 +179,7 @@ def forget_redelivered() -> None:
 
 
 BUGS: Final[dict[str, Callable[[], None]]] = {
+    "helper-only": helper_only,
     "no-sync": no_sync,
     "confirm-before-sync": confirm_before_sync,
     "confirm-by-wrong-lsn": confirm_by_wrong_lsn,

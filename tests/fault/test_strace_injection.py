@@ -136,8 +136,11 @@ def test_one_failed_sync_ends_it_and_nothing_is_confirmed_any_more(
 
 
 @pytest.mark.parametrize("when", some_or_all([47], range(SETTLED_IN, 130, 7)))
-def test_the_helper_killed_at_a_sync(strike: Callable[..., Struck], when: int) -> None:
-    struck = strike(f"fdatasync:signal=KILL:when={when}")
+def test_the_helper_killed_at_a_sync(
+    strike: Callable[..., Struck], monkeypatch: pytest.MonkeyPatch, when: int
+) -> None:
+    monkeypatch.setenv(VARIABLE, "helper-only")
+    struck = strike(f"fdatasync:signal=KILL:when={when}", "tests.fault.planted")
     with under_load(struck):
         assert struck.broker.wait(60) == 1
     assert len(failures(struck.broker)) == 1

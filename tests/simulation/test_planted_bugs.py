@@ -76,12 +76,12 @@ def test_finds_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_finds_a_sync_that_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = world.SimWorker.sync
+    sync = world.SimWorker.sync_one
 
     def twice(self: world.SimWorker, target: Syncable) -> int:
         return sync(self, target) and sync(self, target)
 
-    monkeypatch.setattr(world.SimWorker, "sync", twice)
+    monkeypatch.setattr(world.SimWorker, "sync_one", twice)
     caught(MOST_SEEDS * 3)
 
 

@@ -30,7 +30,7 @@ from vouchmq.server.runtime.journal_writer import DISK_FULL
 from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.server.settings.settings import Settings
 from vouchmq.store.errors import WriteFailed
-from vouchmq.store.sync.worker import Completion, SyncInline
+from vouchmq.store.sync.worker import Completion, SyncInline, sync_all
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.queues.api import Queue
@@ -117,6 +117,17 @@ class SimWorker(SyncInline):
         self._number = self._world.model.ledger.sync_submitted()
         self._world.tell(f"  a sync up to record {self._number} begins")
 
+    def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
+        if self._world.draw.random() < 0.5:
+            return None
+        number = self._world.model.ledger.sync_submitted()
+        error = next((error for target in targets if (error := self.sync_one(target))), 0)
+        self._world.tell(f"  a sync of the loop's own up to record {number} ends with {error}")
+        self._world.model.has_failed |= error != 0
+        if not error:
+            self._world.model.ledger.sync_done(number)
+        return error, 0
+
     def prepare(self, disk: Disk, name: str, size: int) -> None:
         self._file_tasks.append(("prepare", disk, name, size))
 
@@ -140,7 +151,7 @@ class SimWorker(SyncInline):
         if self._targets is None:
             return
         if self._targets:
-            error = self.sync(self._targets.popleft())
+            error = self.sync_one(self._targets.popleft())
             if not error:
                 return
         else:
@@ -157,12 +168,8 @@ class SimWorker(SyncInline):
         self._world.model.has_failed |= error != 0
         self._world.runtime.commit.on_readable()
 
-    def sync(self, target: Syncable) -> int:
-        try:
-            target.sync()
-        except OSError as error:
-            return error.errno or 5
-        return 0
+    def sync_one(self, target: Syncable) -> int:
+        return sync_all([target])
 
 
 class WorldDisk(SimDisk):

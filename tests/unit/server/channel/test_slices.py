@@ -373,5 +373,6 @@ class TestDeliveredAgain:
         again = [w.method.delivery_tag for w in contents if w.method.redelivered]
         fresh = [w.method.delivery_tag for w in contents if not w.method.redelivered]
         assert again == list(range(1, MESSAGES + 1))
-        assert fresh == list(range(MESSAGES + 1, MESSAGES + 11))
-        assert client.connection.channels[1].unacked.count == MESSAGES + 10
+        assert turns > 3
+        assert fresh == list(range(MESSAGES + 1, MESSAGES + 1 + min(turns, 10)))
+        assert client.connection.channels[1].unacked.count == MESSAGES + min(turns, 10)

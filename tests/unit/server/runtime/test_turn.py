@@ -27,9 +27,16 @@ class World:
         self.run()
         self.told.clear()
 
+    wants_sync = False
+
     def write(self) -> None:
         """See `turn.Writer`."""
         self.told.append("journal")
+
+    def sync(self) -> None:
+        """See `turn.Writer`."""
+        self.wants_sync = False
+        self.told.append("sync")
 
     def write_through(self, lsn: int) -> bool:
         """See `turn.Writer`."""
@@ -104,6 +111,30 @@ def test_order_within_a_turn(world: World) -> None:
     assert world.told == ["work", "journal", "dispatch", "confirms at 7", "journal", "write"]
 
 
+def test_a_sync_begins_when_everything_else_is_done(world: World) -> None:
+    world.turn.wants_dispatch(world.queue("dispatch"))
+    world.wants_sync = True
+    world.run()
+    assert world.told == ["journal", "dispatch", "journal", "sync"]
+
+
+def test_a_sync_begins_when_the_sockets_have_what_was_said(world: World) -> None:
+    world.turn.wants_flush(world.outbox("write"))
+    world.wants_sync = True
+    world.run()
+    assert world.told == ["journal", "write"]
+    world.run()
+    assert world.told == ["journal", "write", "sync"]
+
+
+def test_what_was_written_between_turns_is_synced_by_the_next(world: World) -> None:
+    world.turn.write_first()
+    world.wants_sync = True
+    world.turn.flush()
+    world.run()
+    assert world.told == ["journal", "journal", "sync"]
+
+
 def test_everything_is_done_once(world: World) -> None:
     world.turn.later(world.job("work"))
     world.run()
@@ -143,6 +174,17 @@ def test_flush_between_turns_writes_at_once(world: World) -> None:
     assert world.told == ["write"]
     world.run()
     assert world.told == ["write", "journal"]
+
+
+def test_what_is_said_of_a_sync_needs_no_turn(world: World) -> None:
+    world.turn.synced(7)
+    world.turn.wants_flush(world.outbox("confirm"))
+    assert world.scheduled == []
+    world.turn.flush()
+    assert world.told == ["confirm"]
+    world.turn.wants_flush(world.outbox("answer"))
+    world.run()
+    assert world.told == ["confirm", "journal", "answer"]
 
 
 def test_what_is_said_between_turns_may_rest_on_the_journal(world: World) -> None:

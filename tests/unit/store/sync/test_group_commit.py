@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import errno
+from typing import TYPE_CHECKING
 
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.store_model import LateWorker
 from tests.unit.store.journals import open_on
-from vouchmq.store.sync.group_commit import GroupCommit
+from vouchmq.store.sync.group_commit import REST, SHORT_S, GroupCommit
+from vouchmq.store.sync.worker import sync_each
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vouchmq.store.disk import Syncable
+
+
+class Worker(LateWorker):
+    """Syncs when it is told to, or within the call; then that takes its time."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.is_late = True
+        self.takes_s = 0.0
+        self._stage = stage
+
+    def sync(self, targets: Sequence[Syncable]) -> tuple[int, int]:
+        self._stage.now += self.takes_s
+        return sync_each(targets)
 
 
 class Stage:
@@ -16,8 +37,7 @@ class Stage:
     def __init__(self, *, has_extra: bool = False) -> None:
         self.disk = SimDisk()
         self.journal, _ = open_on(self.disk)
-        self.worker = LateWorker()
-        self.worker.is_late = True
+        self.worker = Worker(self)
         self.watermarks: list[int] = []
         self.failures: list[int] = []
         self.now = 100.0
@@ -37,7 +57,15 @@ class Stage:
         self.commit.request()
         return lsn
 
+    def publish_and_wait(self) -> int:
+        """The same, with nothing else to do than to wait for the sync."""
+        lsn = self.journal.append_run((1,), b"t", [b"m"])
+        self.journal.write()
+        self.commit.sync_now()
+        return lsn
+
     def finish(self) -> None:
+        self.now += self.worker.takes_s
         self.worker.finish()
         self.commit.on_readable()
 
@@ -167,3 +195,75 @@ def test_an_extra_file_that_cannot_be_synced_fails_for_itself_alone() -> None:
     assert stage.watermarks == [lsn]
     assert stage.failures == []
     assert not stage.commit.has_failed
+
+
+def settled() -> Stage:
+    """The first syncs are over: of a new file and its directory, and of the mark of its end."""
+    stage = Stage()
+    for _ in range(2):
+        stage.publish()
+        stage.finish()
+    stage.watermarks.clear()
+    return stage
+
+
+def test_who_has_nothing_else_to_do_waits_for_a_sync() -> None:
+    stage = settled()
+    syncs = stage.disk.calls["sync"]
+    first = stage.publish_and_wait()
+    assert (stage.watermarks, stage.commit.watermark) == ([first], first)
+    second = stage.publish_and_wait()
+    assert stage.watermarks == [first, second]
+    assert stage.disk.calls["sync"] == syncs + 2
+    assert stage.commit.is_idle
+    assert stage.commit.counters.own_syncs == 2
+
+
+def test_nobody_waits_for_a_sync_of_more_than_one_file() -> None:
+    stage = Stage()
+    lsn = stage.publish_and_wait()
+    assert stage.watermarks == []
+    stage.finish()
+    assert stage.watermarks == [lsn]
+    assert stage.commit.counters.own_syncs == 0
+
+
+def test_nobody_waits_while_a_sync_is_under_way() -> None:
+    stage = settled()
+    first = stage.publish()
+    second = stage.publish_and_wait()
+    assert stage.watermarks == []
+    stage.finish()
+    assert stage.watermarks == [first]
+    stage.finish()
+    assert stage.watermarks == [first, second]
+
+
+def test_after_a_long_sync_nobody_waits_for_a_time() -> None:
+    stage = settled()
+    stage.worker.takes_s = 2 * SHORT_S
+    stage.publish_and_wait()
+    stage.now += REST * 2 * SHORT_S * 0.99
+    stage.publish_and_wait()
+    assert (stage.commit.counters.own_syncs, len(stage.watermarks)) == (1, 1)
+    # That one was long as well, wherever it was made.
+    stage.finish()
+    stage.now += REST * 2 * SHORT_S * 0.99
+    stage.publish_and_wait()
+    assert (stage.commit.counters.own_syncs, len(stage.watermarks)) == (1, 2)
+    stage.worker.takes_s = SHORT_S / 2
+    stage.finish()
+    stage.now += REST * SHORT_S
+    stage.publish_and_wait()
+    assert (stage.commit.counters.own_syncs, len(stage.watermarks)) == (2, 4)
+
+
+def test_a_sync_that_fails_within_the_call_is_final() -> None:
+    stage = settled()
+    stage.disk.fail_next("sync", errno.EIO)
+    stage.publish_and_wait()
+    assert (stage.failures, stage.watermarks) == ([errno.EIO], [])
+    stage.publish_and_wait()
+    stage.publish()
+    stage.finish()
+    assert (stage.failures, stage.watermarks) == ([errno.EIO], [])

@@ -103,6 +103,18 @@ class Pipe:
             os.close(end)
 
 
+def test_a_sync_within_the_call_is_like_one_elsewhere(worker: SyncWorker, disk: FileDisk) -> None:
+    pipe, strict, file = Pipe(may_fail=True), Pipe(may_fail=False), disk.create("a", 4096)
+    assert worker.sync([file]) == (0, 0)
+    assert worker.sync([pipe, file]) == (0, errno.EINVAL)
+    assert worker.sync([strict, file]) == (errno.EINVAL, 0)
+    assert worker.reap() is None
+    worker.submit(1, (file,))
+    assert wait(worker) == Completion(1, 0)
+    for each in (pipe, strict, file):
+        each.close()
+
+
 def test_what_only_goes_along_may_fail(worker: SyncWorker, disk: FileDisk) -> None:
     pipe, file = Pipe(may_fail=True), disk.create("a", 4096)
     worker.submit(1, (pipe, file))
