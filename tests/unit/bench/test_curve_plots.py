@@ -10,8 +10,11 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import curve_plots, plots
+from bench.curves.__main__ import CURVES
 
 SVG = "{http://www.w3.org/2000/svg}"
+STORED = sorted((plots.DIRECTORY / plots.CURVES).glob("*.svg"))
+RESULTS = plots.DIRECTORY.parent / "curves.json"
 
 
 def point(size: int, cpu_us: float, stall_ms: float, *, quick: bool = False) -> dict[str, Any]:
@@ -79,3 +82,13 @@ def test_the_command_draws_curves_into_their_own_folder(tmp_path: Path) -> None:
     path.write_text(json.dumps({"curves": {"things": curve}}))
     assert plots.main([str(path), "--out", str(tmp_path)]) == 0
     assert (tmp_path / plots.CURVES / "things.svg").exists()
+
+
+def test_there_is_a_picture_of_every_curve() -> None:
+    assert {path.stem for path in STORED} == {curve.name for curve in CURVES}
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_the_pictures_that_are_shown_are_those_of_the_stored_curves(path: Path) -> None:
+    stored = json.loads(RESULTS.read_text())
+    assert curve_plots.draw_curves(stored, RESULTS.name)[path.stem] == path.read_text()
