@@ -48,12 +48,12 @@ class Address:
         )
 
 
-def handshake_steps(address: Address) -> list[tuple[int, bytes]]:
+def handshake_steps(address: Address, heartbeat_s: int = 0) -> list[tuple[int, bytes]]:
     """List what a client sends to get connected, each with the number of replies to wait for."""
     return [
         (1, frames.PROTOCOL_HEADER),
         (1, frames.start_ok(address.user, address.password)),
-        (1, frames.tune_ok() + frames.connection_open(address.vhost)),
+        (1, frames.tune_ok(heartbeat_s) + frames.connection_open(address.vhost)),
     ]
 
 

@@ -112,9 +112,9 @@ def start_ok(user: str, password: str) -> bytes:
     return method(0, START_OK, arguments)
 
 
-def tune_ok() -> bytes:
-    """Encode connection.tune-ok: usual sizes, no heartbeats."""
-    return method(0, TUNE_OK, struct.pack(">HIH", CHANNEL_MAX, FRAME_MAX, 0))
+def tune_ok(heartbeat_s: int = 0) -> bytes:
+    """Encode connection.tune-ok: usual sizes, no heartbeats unless they are asked for."""
+    return method(0, TUNE_OK, struct.pack(">HIH", CHANNEL_MAX, FRAME_MAX, heartbeat_s))
 
 
 def connection_open(vhost: str) -> bytes:

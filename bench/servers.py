@@ -28,7 +28,7 @@ DEFAULT_VOUCHMQ = (
     f"{shlex.quote(sys.executable)} -m vouchmq serve --port 0 --data-dir {{data_dir}} "
     "--log-level warning"
 )
-READY = re.compile(r"ready on [\w.]+:(\d+)")
+READY = re.compile(r"(?<!TLS )ready on [\w.]+:(\d+)")
 START_LIMIT_S = 30.0
 STOP_LIMIT_S = 15.0
 LAVINMQ_PORTS = ("http-port", "mqtt-port", "metrics-http-port", "clustering-port")
@@ -146,7 +146,7 @@ def lavinmq(target: str, directory: Path) -> Iterator[Server]:
         return
     log, data_dir, config = (directory / f"lavinmq{end}" for end in (".log", "", ".ini"))
     config.write_text("[main]\ntcp_nodelay = true\n")
-    port, *others = _free_ports(1 + len(LAVINMQ_PORTS))
+    port, *others = free_ports(1 + len(LAVINMQ_PORTS))
     options = [f"--config={config}", f"--data-dir={data_dir}", "--bind=127.0.0.1"]
     options += [f"--amqp-port={port}", "--amqps-port=-1", "--https-port=-1", "--mqtts-port=-1"]
     options += [f"--{name}={other}" for name, other in zip(LAVINMQ_PORTS, others, strict=True)]
@@ -238,7 +238,8 @@ def _version(address: Address) -> str:
     return start[found.end() : found.end() + found[1][0]].decode() if found else "unknown"
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Find ports that nobody listens on."""
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

@@ -87,6 +87,8 @@ EXPECTED_METHODS: Final[dict[ConnectionState, frozenset[c.Ids]]] = {
     _CS.CLOSED: frozenset(),
 }
 
+# Nobody is logged in yet, or not in a virtual host.
+OPENING_STATES: Final = frozenset({_CS.STARTING, _CS.SECURING, _CS.TUNING, _CS.OPENING})
 # Whatever else comes is thrown away, not judged: the peer may not have seen our close (CONN-54).
 DISCARDING_CONNECTION_STATES: Final = frozenset({_CS.CLOSING, _CS.CLOSED})
 

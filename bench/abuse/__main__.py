@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,10 +31,13 @@ from rich.table import Table
 
 from bench import servers
 from bench.abuse.bystander import Waits, bystander
-from bench.abuse.cases import CASES, MIB, SETTLE_S, Case, Stage
+from bench.abuse.cases import CASES as SINGLE_CASES
+from bench.abuse.cases import MIB, SETTLE_S, Case, Stage
+from bench.abuse.storm import STORMS
 from bench.backlog.broker import Peak, Row, rss_mib
 from bench.run import conditions
 
+CASES: Final = (*SINGLE_CASES, *STORMS)
 LONGEST_MS: Final = 50.0
 COMMAND: Final = (
     f"{shlex.quote(sys.executable)} -m bench.loop_clock {{clock}} serve --port 0 "
@@ -45,9 +49,17 @@ def play(case: Case, scale: float, directory: Path) -> Row:
     """Start a broker, prepare, abuse it beside a bystander, and tell what that cost."""
     clock = directory / "pauses"
     flags = [
-        flag.replace("{definitions}", str(directory / "definitions.json")) for flag in case.flags
+        flag.format(
+            definitions=directory / "definitions.json",
+            certificates=directory / "certificates",
+            tls_port=servers.free_ports(1)[0],
+        )
+        for flag in case.flags
     ]
     (directory / "definitions.json").write_text("{}")
+    if "--tls-port" in flags:
+        maker = [sys.executable, str(servers.ROOT / "tools" / "certificates.py")]
+        subprocess.run([*maker, str(directory / "certificates")], check=True)
     if case.watermark_bytes:
         flags += ["--vm-memory-high-watermark", str(case.watermark_bytes)]
     command = COMMAND.format(clock=shlex.quote(str(clock))) + "".join(f" {flag}" for flag in flags)
@@ -72,7 +84,7 @@ def play(case: Case, scale: float, directory: Path) -> Row:
         }
     if case.watermark_bytes:
         row["watermark_mib"] = case.watermark_bytes // MIB
-    return {**row, **judged(waits, [line for line in lines if line[0] >= first_s])}
+    return {**row, **stage.found, **judged(waits, [line for line in lines if line[0] >= first_s])}
 
 
 def judged(waits: Waits, pauses: Sequence[tuple[float, ...]]) -> Row:

@@ -44,6 +44,8 @@ class Stage:
     stack: ExitStack
     clients: list[Client] = field(default_factory=list)
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    found: dict[str, object] = field(default_factory=dict)
+    """What the case has to tell besides: it becomes part of its row."""
 
     @property
     def definitions(self) -> Path:

@@ -38,6 +38,7 @@ from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
+from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps
 from vouchmq.server.edge.listener import STOPPING, Listener, SocketProtocol, shown
@@ -216,6 +217,9 @@ class Server:
         # With this sync those segments go of which nothing is left: starts without any traffic
         # must not pile up files.
         runtime.commit.request()
+        watch = EpollWatch()
+        admission = Admission(watch, loop.time, loop.call_soon, loop.call_later)
+        loop.add_reader(watch.fileno(), admission.on_readable)
         listener = Listener(
             loop,
             self._new_connection,
@@ -223,6 +227,8 @@ class Server:
             raise_descriptor_limit(),
             look=lambda: self._look(loop),
             is_short=lambda: runtime.memory_relief.is_refusing,
+            admission=admission,
+            handshake_timeout_s=runtime.context.limits.handshake_timeout_s,
         )
         servers = await _servers(loop, listening.sockets, lambda: SocketProtocol(listener))
         if self._tls_context is not None:
@@ -245,6 +251,7 @@ class Server:
         await self._drain(listener)
         await self._seal()
         loop.remove_reader(runtime.commit.fileno)
+        loop.remove_reader(watch.fileno())
         if commands is not None:
             commands.close()
         self._close()
@@ -609,6 +616,8 @@ class Server:
             connection = edge.connection
             if connection is not None:
                 connection.shut_down("broker forced connection closure with reason 'shutdown'")
+            else:
+                edge.abort()
             edge.resume(STOPPING)
         runtime.turn.run()
         is_left = lambda: not listener.edges and runtime.context.budget.is_idle  # noqa: E731

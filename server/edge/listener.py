@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import structlog
 
 from vouchmq.protocol.codec import HEARTBEAT
+from vouchmq.protocol.states import OPENING_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.edge.admission import Admission
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +53,7 @@ LOOK_OCTETS: Final = 16 * 1024 * 1024
 OUT_OF_BUDGET: Final = 4
 UNREAD: Final = 16
 STOPPING: Final = 32
+UNHEARD: Final = 256
 
 
 class Ends(Protocol):
@@ -70,6 +73,8 @@ class Listener:
         descriptors: how many this process may have open
         look: has the memory in use looked at
         is_short: tells whether there is none for new connections
+        admission: says which new connections are heard, and when
+        handshake_timeout_s: within which a client has to say its first word
     """
 
     def __init__(
@@ -81,8 +86,12 @@ class Listener:
         *,
         look: Callable[[], None],
         is_short: Callable[[], bool],
+        admission: Admission,
+        handshake_timeout_s: float = 10.0,
     ) -> None:
         self.loop = loop
+        self.admission = admission
+        self.handshake_timeout_s = handshake_timeout_s
         self.new_connection = new_connection
         self.high_octets = high_octets
         self.buffer = memoryview(bytearray(RECEIVE_OCTETS))
@@ -178,7 +187,12 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._paused = 0
         self._is_finishing = False
         self._linger_until = 0.0
+        # Until it is heard: the end of patience; at the end: that of the last words.
         self._lingering: asyncio.TimerHandle | None = None
+        # None: it is heard. Otherwise it is held back, and this was read before it was paused.
+        self._early: bytes | None = None
+        self._descriptor = -1
+        self._is_silent = is_plain
         self._is_held = False
         self._is_orderly = False
         self._swallowed_octets = 0
@@ -200,6 +214,16 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._listener.edges.add(self)
+        if self._is_plain and not self._listener.admission.is_heard_at_once(self):
+            self._early = b""
+            self._await_word()
+            # The loop begins to read it only after this call.
+            self._listener.loop.call_soon(self._hold_back)
+        else:
+            self._connect(socket_transport)
+
+    def _connect(self, transport: asyncio.Transport) -> None:
+        peer = transport.get_extra_info("peername")
         self._connection = self._listener.new_connection(self, str(peer[0]) if peer else "")
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -221,6 +245,14 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def receive(self, data: bytes, *, is_full: bool) -> None:
         """Give octets to the connection; `is_full` when more are likely to wait in the socket."""
+        if self._early is not None:
+            if not self._early:
+                self._listener.admission.spoke_early(self)
+            self._early += data
+            return
+        if self._is_silent:
+            self._is_silent = False
+            self._listener.admission.speaks(self)
         if self._connection is not None:
             self._listener.count(len(data))
             over = self._listener.over_budget()
@@ -241,9 +273,9 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """The socket is gone."""
         self._listener.edges.discard(self)
         self._transport = None
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
+        if self._is_plain:
+            self._listener.admission.leaves(self, self._descriptor)
+        self._cancel_lingering()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.lost(str(exc) if exc else "closed by the client")
@@ -260,6 +292,54 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self.resume(UNREAD)
         if self._connection is not None:
             self._connection.outbox.release()
+
+    # The admission's calls
+
+    @property
+    def is_opening(self) -> bool:
+        """See `Newcomer`."""
+        connection = self._connection
+        return connection is not None and connection.state in OPENING_STATES
+
+    def hear(self) -> None:
+        """See `Newcomer`."""
+        transport, data = self._transport, self._early
+        self._early = None
+        self._is_silent = False
+        self._cancel_lingering()
+        if transport is None or transport.is_closing():
+            return
+        self._connect(transport)
+        data = data or read_now(self._descriptor)
+        if data:
+            self.receive(data, is_full=False)
+        self.resume(UNHEARD)
+
+    def _hold_back(self) -> None:
+        transport = self._transport
+        if self._early is None or transport is None or transport.is_closing():
+            return
+        self.pause(UNHEARD)
+        if not self._early:
+            self._descriptor = transport.get_extra_info("socket").fileno()
+            self._listener.admission.watch(self, self._descriptor)
+
+    def _await_word(self) -> None:
+        timeout_s = self._listener.handshake_timeout_s
+        self._lingering = self._listener.loop.call_later(timeout_s, self._end_patience)
+
+    def _end_patience(self) -> None:
+        """End a client that says nothing (CONN-06); what waits for its turn is our own fault."""
+        if self._listener.admission.has_spoken(self):
+            self._await_word()
+        else:
+            log.warning("connection.handshake_timeout", connection=self.name)
+            self.abort()
+
+    def _cancel_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
 
     # The connection's calls
 
@@ -382,6 +462,14 @@ class SocketProtocol(asyncio.BufferedProtocol):
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Run a callable after a delay."""
         return self._listener.loop.call_later(delay_s, callback)
+
+
+def read_now(descriptor: int) -> bytes:
+    """What has come by now in a socket that the loop does not read; nothing tells of its end."""
+    try:
+        return os.read(descriptor, RECEIVE_OCTETS)
+    except OSError:
+        return b""
 
 
 def shown(address: tuple[object, ...] | str | None) -> str:

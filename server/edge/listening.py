@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
     from vouchmq.server.settings.settings import Settings
 
-BACKLOG: Final = 1024
+# As many as Linux keeps for a socket as it comes: who connects while it is full tries again after
+# a second, behind those that came later.
+BACKLOG: Final = 4096
 EVERY_ADDRESS: Final = "::"
 LOOPBACK_6: Final = "::1"
 # What a machine without IPv6 says, at `socket` or at `bind`.

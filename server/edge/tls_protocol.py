@@ -26,6 +26,7 @@ from vouchmq.server.edge.listener import (
     RECEIVE_OCTETS,
     Listener,
     SocketProtocol,
+    read_now,
     shown,
 )
 
@@ -73,6 +74,9 @@ class TlsProtocol(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._protocol: SocketProtocol | None = None
         self._has_spoken = False
+        # As in `SocketProtocol`: None when it is heard.
+        self._early: bytes | None = None
+        self._descriptor = -1
         self._is_refused = False
         self._refused_octets = 0
 
@@ -87,6 +91,9 @@ class TlsProtocol(asyncio.BufferedProtocol):
             return
         self._listener.greeted.add(self)
         self._timer = self._listener.loop.call_later(HANDSHAKE_S, self._timeout)
+        if not self._listener.admission.is_heard_at_once(self):
+            self._early = b""
+            self._listener.loop.call_soon(self._hold_back)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """The buffer that all share."""
@@ -94,6 +101,15 @@ class TlsProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Octets have come."""
+        if self._early is None:
+            self._receive(self._listener.buffer[:nbytes])
+            return
+        if not self._early:
+            self._listener.admission.spoke_early(self)
+        self._early += self._listener.buffer[:nbytes]
+
+    def _receive(self, octets: memoryview) -> None:
+        nbytes = len(octets)
         if self._is_refused:
             self._refused_octets += nbytes
             if self._refused_octets > LINGER_OCTETS:
@@ -104,10 +120,11 @@ class TlsProtocol(asyncio.BufferedProtocol):
             return
         if not self._has_spoken:
             self._has_spoken = True
-            if self._listener.buffer[0] != HANDSHAKE_RECORD:
-                self._refuse(_mistake(bytes(self._listener.buffer[:nbytes])))
+            self._listener.admission.speaks(self)
+            if octets[0] != HANDSHAKE_RECORD:
+                self._refuse(_mistake(bytes(octets)))
                 return
-        self._incoming.write(self._listener.buffer[:nbytes])
+        self._incoming.write(octets)
         if protocol is None:
             protocol = self._shake_hands()
         if protocol is not None:
@@ -124,6 +141,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         self._listener.greeted.discard(self)
+        self._listener.admission.leaves(self, self._descriptor)
         self._cancel_timer()
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
@@ -140,6 +158,36 @@ class TlsProtocol(asyncio.BufferedProtocol):
         """The socket's buffer has drained."""
         if self._protocol is not None:
             self._protocol.resume_writing()
+
+    # The admission's calls
+
+    @property
+    def is_opening(self) -> bool:
+        """See `Newcomer`."""
+        if self._protocol is not None:
+            return self._protocol.is_opening
+        return not self._is_refused and not self._socket.is_closing()
+
+    def hear(self) -> None:
+        """See `Newcomer`."""
+        early, self._early = self._early, None
+        if self._socket.is_closing():
+            return
+        self._cancel_timer()
+        self._timer = self._listener.loop.call_later(HANDSHAKE_S, self._timeout)
+        octets = early or read_now(self._descriptor)
+        if octets:
+            self._receive(memoryview(octets))
+        if not self._socket.is_closing():
+            self._socket.resume_reading()
+
+    def _hold_back(self) -> None:
+        if self._early is None or self._socket.is_closing():
+            return
+        self._socket.pause_reading()
+        if not self._early:
+            self._descriptor = self._socket.get_extra_info("socket").fileno()
+            self._listener.admission.watch(self, self._descriptor)
 
     # TLS
 
@@ -206,7 +254,10 @@ class TlsProtocol(asyncio.BufferedProtocol):
 
     def _timeout(self) -> None:
         self._timer = None
-        if self._is_refused:
+        if self._listener.admission.has_spoken(self):
+            # It waits for us.
+            self._timer = self._listener.loop.call_later(HANDSHAKE_S, self._timeout)
+        elif self._is_refused:
             self._socket.abort()
         else:
             self._is_refused = True

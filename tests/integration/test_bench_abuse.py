@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.abuse.cases import CASES
+from bench.abuse.__main__ import CASES
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -31,6 +31,18 @@ def test_an_unknown_case_is_refused() -> None:
     done = abuse("no_such_case")
     assert done.returncode == 2
     assert "no_such_case" in done.stdout
+
+
+def test_a_small_storm_is_served(tmp_path: Path) -> None:
+    out = tmp_path / "abuse.json"
+    names = ("storm", "storm_tls", "storm_together", "storm_tls_together")
+    done = abuse(*names, "--scale", "0.02", "--out", str(out))
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(out.read_text())["cases"]
+    assert [rows[name]["storm_served"] for name in names] == [200, 200, 200, 40]
+    for row in rows.values():
+        assert (row["storm_unserved"], row["storm_failures"]) == (0, {})
+        assert row["heartbeat_gap_ms"] > 0
 
 
 def test_small_cases_give_figures(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.edge.admission import Admission, Watch
 from vouchmq.server.edge.listener import (
     SocketProtocol,
 )
@@ -42,12 +44,42 @@ class Loop:
         return [timer for timer in self.timers if timer.callback is not None]
 
 
+class Sockets:
+    """A watch that says of sockets by hand that they can be read."""
+
+    def __init__(self) -> None:
+        self.watched: list[int] = []
+        self.readable: list[int] = []
+
+    def add(self, descriptor: int) -> None:
+        self.watched.append(descriptor)
+
+    def ready(self, most: int) -> list[int]:
+        found = [each for each in self.readable if each in self.watched][:most]
+        for each in found:
+            self.watched.remove(each)
+            self.readable.remove(each)
+        return found
+
+
+def admission_of(loop: Loop, watch: Watch | None = None, *, at_once: int) -> Admission:
+    """The admission of a listener on this loop."""
+    return Admission(
+        Sockets() if watch is None else watch,
+        loop.time,
+        loop.call_soon,
+        loop.call_later,
+        at_once=at_once,
+    )
+
+
 class Socket:
     """The transport of a socket whose other side is in the test."""
 
     def __init__(self) -> None:
         self.written = bytearray()
         self.has_eof = self.is_closed = self.is_aborted = self.is_paused = False
+        self.own: object = None
 
     def write(self, data: bytes) -> None:
         assert not self.has_eof
@@ -79,7 +111,12 @@ class Socket:
         assert high > low
 
     def get_extra_info(self, name: str) -> object:
-        return {"peername": ("10.0.0.9", 4000), "sockname": ("10.0.0.1", 5671)}.get(name)
+        facts = {
+            "peername": ("10.0.0.9", 4000),
+            "sockname": ("10.0.0.1", 5671),
+            "socket": self.own,
+        }
+        return facts.get(name)
 
 
 class Echo:
@@ -87,6 +124,7 @@ class Echo:
 
     def __init__(self, edge: SocketProtocol) -> None:
         self.edge = edge
+        self.state = ConnectionState.STARTING
         self.heard = bytearray()
         self.lost_by: list[str] = []
 

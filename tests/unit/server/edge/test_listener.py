@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.unit.server.edge.sockets import Echo, Loop, Socket
+from tests.unit.server.edge.sockets import Echo, Loop, Socket, admission_of
 from vouchmq.server.edge.listener import TURN_ENDS, Listener, SocketProtocol
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Sockets:
             10_000,
             look=lambda: None,
             is_short=lambda: False,
+            admission=admission_of(self.loop, at_once=count),
         )
         self.sockets = [Socket() for _ in range(count)]
         self.edges = [SocketProtocol(self.listener) for _ in range(count)]

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.server.edge.sockets import Echo, Loop, Socket
+from tests.unit.server.edge.sockets import Echo, Loop, Socket, admission_of
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.edge.listener import (
     LAST_WORDS_LIMIT_S,
@@ -38,6 +38,7 @@ class Wire:
         piece_octets: int = 1 << 20,
         descriptors: int = 1000,
         is_needed: bool = False,
+        at_once: int = 1000,
     ) -> None:
         self.piece_octets = piece_octets
         self.loop = Loop()
@@ -49,6 +50,7 @@ class Wire:
             descriptors,
             look=lambda: None,
             is_short=lambda: False,
+            admission=admission_of(self.loop, at_once=at_once),
         )
         settings = Settings(
             tls_port=5671,
@@ -422,3 +424,30 @@ class HeldOutbox:
 
     def release(self) -> None:
         self._told.append("release")
+
+
+def test_a_client_that_is_held_back_shakes_hands_when_it_has_its_turn(certificates: Path) -> None:
+    """TLS-03: the time of the handshake begins with its turn."""
+    wire = Wire(certificates, at_once=0)
+    with pytest.raises(ssl.SSLWantReadError):
+        wire.client.do_handshake()
+    wire.hand_in(wire.said())
+    (timer,) = wire.loop.pending()
+    assert timer.callback is not None
+    timer.callback()
+    assert not wire.socket.is_aborted
+    assert wire.socket.written == b""
+    while wire.loop.soon:
+        wire.loop.soon.pop(0)()
+    assert wire.socket.written.startswith(b"\x16\x03")
+    assert not wire.socket.is_paused
+    assert wire.shake_hands().say(b"hello") == b"hello"
+
+
+def test_a_client_that_is_held_back_and_silent_is_dropped_in_time(certificates: Path) -> None:
+    """TLS-03."""
+    wire = Wire(certificates, at_once=0)
+    (timer,) = wire.loop.pending()
+    assert timer.callback is not None
+    timer.callback()
+    assert wire.socket.is_aborted
