@@ -10,7 +10,7 @@ RESULTS ?= reports
 .DEFAULT_GOAL := help
 # Tests start hundreds of Python processes; without bytecode on disk each compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup serve test test-all unit sim integration fault fmt lint types conformance referee compare bench docs requirements check clean
+.PHONY: help setup serve test test-all unit sim integration fault fmt lint types compile conformance referee compare bench docs requirements check clean
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -65,6 +65,9 @@ lint: .venv/dev.stamp ## format and rules, without changing anything
 
 types: .venv/dev.stamp ## mypy --strict
 	@$(PY) -m mypy
+
+compile: .venv/dev.stamp ## a compiled copy in build/compiled: make -C build/compiled unit
+	@$(PY) -m tools.compile $(ARGS)
 
 conformance: .venv/dev.stamp ## every rule against a broker of ours
 	@$(PY) tools/with_broker.py -- $(PY) -m vouchmq.conformance --url '{url}' \

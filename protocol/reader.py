@@ -19,6 +19,7 @@ from vouchmq.protocol.constants import (
     BASIC_PUBLISH,
 )
 from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
+from vouchmq.protocol.every_channel import EveryChannel
 from vouchmq.protocol.properties import classify
 from vouchmq.protocol.runs import (
     ACK_FRAME_OCTETS,
@@ -94,13 +95,6 @@ class Assembly:
 # A body frame whose rest is still to come: its channel, its size, the content that it belongs to,
 # and where in that its payload begins.
 Body = tuple[int, int, Assembly, int]
-
-
-class EveryChannel(set[int]):
-    """Stands for all channels but 0, which is the connection's own."""
-
-    def __contains__(self, channel: object) -> bool:
-        return channel != 0
 
 
 class Reader:

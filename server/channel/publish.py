@@ -68,9 +68,15 @@ from vouchmq.protocol.text import encode_text
 from vouchmq.server.broker.delays import check_delay, delay_ms
 from vouchmq.server.broker.enqueue import Destination, UnlikeMessages
 from vouchmq.server.broker.exchanges.consistent_hash import PROPERTY_PREFIX
-from vouchmq.server.broker.exchanges.exchange import READS_HEADERS, READS_KEYS, READS_PROPERTIES
+from vouchmq.server.broker.exchanges.exchange import (
+    READS_HEADERS,
+    READS_KEYS,
+    READS_PROPERTIES,
+    Exchange,
+)
+from vouchmq.server.broker.exchanges.routes import RouteWalk
 from vouchmq.server.broker.features.options import TEN_YEARS_MS
-from vouchmq.server.broker.queues.api import REFUSES
+from vouchmq.server.broker.queues.api import REFUSES, Queue
 from vouchmq.server.channel.plans import NewKeysPlan, PlanChannel, StorePlan, plan_of
 from vouchmq.server.channel.route import Route, Way
 
@@ -81,9 +87,6 @@ if TYPE_CHECKING:
     from vouchmq.protocol.reader import Event
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.enqueue import Target
-    from vouchmq.server.broker.exchanges.exchange import Exchange
-    from vouchmq.server.broker.exchanges.routes import RouteWalk
-    from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.confirms import Confirms
     from vouchmq.server.channel.plans import Plan
     from vouchmq.server.channel.tx import HeldPublish, Transaction
@@ -92,7 +95,7 @@ if TYPE_CHECKING:
 # Distinct method frames of one channel: a publisher with ever new routing keys must not grow it.
 ROUTES_KEPT: Final = 4096
 # From this size on a content is written in pieces, before it is stored.
-LARGE_OCTETS: Final = 32 * 1024 * 1024
+LARGE_OCTETS: int = 32 * 1024 * 1024
 NOWHERE: Final[tuple[Queue, ...]] = ()
 EXPIRATION: Final = re.compile(r"[+-]?[0-9]+")
 

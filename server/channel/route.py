@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vouchmq.protocol.fields import Table
 from vouchmq.server.broker.enqueue import Target
+from vouchmq.server.broker.exchanges.exchange import Exchange
 
 if TYPE_CHECKING:
-    from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.counters import ExchangeCounters
-    from vouchmq.server.broker.exchanges.exchange import Exchange
     from vouchmq.server.broker.queues.api import Queue
 
 

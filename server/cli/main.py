@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 from vouchmq.server.errors import StartupError
 from vouchmq.server.settings import settings as s
 from vouchmq.server.settings.validation import choices_of, plain_type
-from vouchmq.server.version import VERSION
+from vouchmq.server.version import VERSION, build_kind
 
 EXIT_FAILED = 1
 EXIT_STARTUP = 2
@@ -85,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="vouchmq", description="VouchMQ, a message broker for AMQP 0-9-1.", allow_abbrev=False
     )
-    parser.add_argument("--version", action="version", version=f"vouchmq {VERSION}")
+    version = f"vouchmq {VERSION} ({build_kind()})"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     serve = commands.add_parser(
         "serve",

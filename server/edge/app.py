@@ -61,7 +61,7 @@ from vouchmq.server.runtime.recovery_log import tell_recovered
 from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
 from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.settings.alarm_limits import require_disk, require_memory
-from vouchmq.server.version import VERSION
+from vouchmq.server.version import VERSION, build_kind
 from vouchmq.store.disk import FileDisk
 from vouchmq.store.errors import ReadFailed, StoreError
 from vouchmq.store.sync.worker import HelperProcess, ThreadWorker, start_worker
@@ -289,8 +289,8 @@ class Server:
         host = self._settings.host[0]
         if self._settings.log_format == "json":
             # Whoever asks for JSON reads it together with the log.
-            event = {"event": "broker.ready", "level": "info", **listening.facts}
-            sys.stdout.write(f"{json.dumps(event)}\n")
+            event = {"event": "broker.ready", "level": "info", "build": build_kind()}
+            sys.stdout.write(f"{json.dumps(event | listening.facts)}\n")
             sys.stdout.flush()
             return
         if listening.tls_port:

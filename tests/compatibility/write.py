@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="directory for archives and manifests")
     parser.add_argument("--variant", choices=VARIANTS, action="append", help="only this one")
     options = parser.parse_args()
-    version = run_command("--version").stdout.split()[-1]
+    version = run_command("--version").stdout.split()[1]
     asked = ["git", "rev-parse", "--short=7", "HEAD"]
     commit = subprocess.run(asked, cwd=PROJECT, capture_output=True, text=True, check=True)
     day = datetime.now(UTC).date().isoformat()

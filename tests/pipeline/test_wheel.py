@@ -118,7 +118,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in (*LINKED, "vouchmq", "tests"):
         unwanted = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT / name, copy / name, symlinks=True, ignore=unwanted)
-    for name in ("pyproject.toml", "README.md", "MANIFEST.in"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "MANIFEST.in"):
         shutil.copy(PROJECT / name, copy)
     return copy
 

@@ -35,7 +35,7 @@ F = TypeVar("F")
 TAKES: Final = -1
 REFUSES: Final = -2
 # Messages that a queue hands out in one turn (LIMIT-23).
-TURN_MESSAGES: Final = 4096
+TURN_MESSAGES: int = 4096
 
 
 def always(lsn: int) -> bool:

@@ -16,7 +16,7 @@ from vouchmq.server.cli import main as program
 from vouchmq.server.errors import StartupError
 from vouchmq.server.settings import alarm_limits
 from vouchmq.server.settings.settings import Settings, flag_name, scalar_fields
-from vouchmq.server.version import VERSION
+from vouchmq.server.version import VERSION, build_kind
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_help_imports_nothing_of_the_broker() -> None:
 def test_the_version_is_told_by_the_module_itself() -> None:
     command = [sys.executable, "-m", "vouchmq", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"vouchmq {VERSION}\n"
+    assert done.stdout == f"vouchmq {VERSION} ({build_kind()})\n"
 
 
 def test_a_watermark_beyond_the_memory_there_is_is_refused() -> None:

@@ -1,0 +1,90 @@
+"""Builds the package, with the modules that every message passes compiled to one extension.
+
+They are compiled from the same source by mypyc when VOUCHMQ_COMPILE=1 is in the environment
+(docs/internals/compiled.md). Otherwise, and without a C compiler, the wheel is pure Python.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.errors import CompileError, LinkError
+
+# Behind setuptools, which brings it: Python itself has none from 3.12 on.
+from distutils.ccompiler import new_compiler  # isort: skip
+from distutils.sysconfig import customize_compiler, get_python_inc  # isort: skip
+
+# The only list of them. Any other module works the same, at the interpreter's speed.
+COMPILED = """
+protocol: contents fields properties property_layout reader runs
+server: version
+server.broker: enqueue
+server.broker.queues: classic consumers ready_list
+server.channel: confirms plans publish route
+server.connection: channel_table outbox
+server.runtime: journal_writer
+store: lsn_spans lsns settled_lsns
+store.journal: block_buffer positions records
+"""
+
+
+def compiled_files() -> list[str]:
+    """The sources of `COMPILED`, in the package."""
+    rows = (line.split(":") for line in COMPILED.split("\n") if line)
+    return [
+        f"vouchmq/{folder.replace('.', '/')}/{name}.py"
+        for folder, names in rows
+        for name in names.split()
+    ]
+
+
+def wanted() -> bool:
+    """Whether somebody has asked for the compiled build."""
+    return os.environ.get("VOUCHMQ_COMPILE", "0") not in {"", "0"}
+
+
+def has_compiler() -> bool:
+    """Whether an extension for this Python can be compiled and linked."""
+    compiler = new_compiler()
+    customize_compiler(compiler)
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text("#include <Python.h>\nint probe(void) { return PY_VERSION_HEX != 0; }\n")
+        try:
+            objects = compiler.compile([str(source)], folder, include_dirs=[get_python_inc()])
+            compiler.link_shared_object(objects, str(Path(folder, "probe.so")))
+        except (CompileError, LinkError, OSError):
+            return False
+    return True
+
+
+def extensions() -> list[Extension]:
+    """What to compile: nothing unless that is asked for and possible."""
+    # Editable installs are pure: what runs there is what is being edited.
+    if not wanted() or not {"bdist_wheel", "build", "build_ext", "install"} & set(sys.argv):
+        return []
+    if not has_compiler():
+        print("vouchmq: pure Python, for there is no working C compiler", file=sys.stderr)
+        return []
+    try:
+        from mypyc.build import mypycify
+    except ImportError:
+        print("vouchmq: pure Python, for mypy, which compiles it, is not there", file=sys.stderr)
+        return []
+
+    return mypycify(
+        ["--config-file=", "--ignore-missing-imports", *compiled_files()],
+        opt_level=os.environ.get("VOUCHMQ_OPT_LEVEL", "3"),
+        debug_level="0",
+        group_name="vouchmq",
+    )
+
+
+if __name__ == "__main__":
+    # What an isolated build fetches; mypy has mypyc, and compiled modules use types of pamqp.
+    setup(
+        ext_modules=extensions(),
+        setup_requires=["mypy>=2.4", "pamqp>=4,<5"] if wanted() else [],
+    )
