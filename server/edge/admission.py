@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Read from the start, though they have not spoken yet.
 HEARD_AT_ONCE: Final = 8
 # Being opened: each of them may send something in the same turn.
-MOST_OPENING: Final = 64
+MOST_OPENING: Final = 32
 # One that takes longer to be opened, being far away, keeps nobody else from it.
 OPENING_S: Final = 0.1
 # A turn spends so much on first words; those of TLS take most.

@@ -102,13 +102,13 @@ def test_connections_one_after_the_other_are_never_held_back() -> None:
 
 
 def test_the_oldest_of_those_that_have_spoken_is_heard_first() -> None:
-    crowd = Crowd(HEARD_AT_ONCE + 50)
-    crowd.speak(*reversed(range(HEARD_AT_ONCE + 10, HEARD_AT_ONCE + 50)))
+    crowd = Crowd(HEARD_AT_ONCE + 30)
+    crowd.speak(*reversed(range(HEARD_AT_ONCE + 10, HEARD_AT_ONCE + 30)))
     crowd.speak(HEARD_AT_ONCE + 5)
     assert crowd.heard == []
     crowd.turn()
     first = HEARD_AT_ONCE + 10
-    assert crowd.heard == [HEARD_AT_ONCE + 5, *range(first, HEARD_AT_ONCE + 50)]
+    assert crowd.heard == [HEARD_AT_ONCE + 5, *range(first, HEARD_AT_ONCE + 30)]
 
 
 def test_a_turn_hears_as_many_as_it_has_time_for() -> None:
