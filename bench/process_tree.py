@@ -55,7 +55,7 @@ def is_alive(pid: int) -> bool:
 
 def cpu_s(root: int) -> float:
     """Sum the CPU time used so far by a process tree, in seconds."""
-    return sum(_process_cpu_s(pid) for pid in members(root))
+    return sum(process_cpu_s(pid) for pid in members(root))
 
 
 def memory(root: int) -> Memory:
@@ -78,7 +78,8 @@ def machine_busy_s() -> float:
     return (user + nice + system + irq + softirq + steal) / TICKS_PER_S
 
 
-def _process_cpu_s(pid: int) -> float:
+def process_cpu_s(pid: int) -> float:
+    """CPU time that one process has used so far, in seconds."""
     fields = _stat(pid)
     if not fields:
         return 0.0
