@@ -24,18 +24,20 @@ COPY vouchmq/*.py vouchmq/
 COPY protocol vouchmq/protocol
 COPY store vouchmq/store
 COPY server vouchmq/server
+COPY deploy/image/vouchmq /usr/local/bin/
+COPY deploy/image/defaults.toml /etc/vouchmq/
+# The directory is of root's group, in which a container runs that is given any user.
 RUN python -m compileall -q vouchmq \
     && groupadd --system --gid 5672 vouchmq \
     && useradd --system --uid 5672 --gid vouchmq --no-create-home --home-dir /var/lib/vouchmq vouchmq \
-    && install -d -o vouchmq -g vouchmq -m 0750 /var/lib/vouchmq
-# Clients of a container never come from loopback, so guest is let in from anywhere, as RabbitMQ's
-# image does: set VOUCHMQ_DEFAULT_USER and VOUCHMQ_DEFAULT_PASS.
-ENV VOUCHMQ_HOST=0.0.0.0 VOUCHMQ_DATA_DIR=/var/lib/vouchmq VOUCHMQ_LOOPBACK_USERS=none
-USER 5672:5672
+    && install -d -o vouchmq -g root -m 0770 /var/lib/vouchmq
+ENV PYTHONPATH=/app PYTHONSAFEPATH=1 VOUCHMQ_DEFAULTS=/etc/vouchmq/defaults.toml
+USER 5672
 VOLUME /var/lib/vouchmq
 # 5671 is for TLS, once VOUCHMQ_TLS_PORT says so.
 EXPOSE 5671 5672
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=10s --retries=3 CMD ["python", "-m", "vouchmq", "ping"]
-ENTRYPOINT ["python", "-m", "vouchmq"]
+# It counts as soon as it has succeeded once; a recovery may take its time.
+HEALTHCHECK --interval=10s --timeout=10s --start-period=30m --retries=3 CMD ["vouchmq", "ping"]
+ENTRYPOINT ["vouchmq"]
 CMD ["serve"]

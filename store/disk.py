@@ -227,15 +227,18 @@ class FileDisk:
             raise DataDirUnreadable(
                 f"cannot use data directory {self.path}: {error.strerror}{remedy(error, self.path)}"
             ) from error
-        mode = os.fstat(self._descriptor).st_mode
+        status = os.fstat(self._descriptor)
+        mode = status.st_mode
         if mode & stat.S_IWOTH:
             os.close(self._descriptor)
             raise DataDirUnreadable(
                 f"data directory {self.path} has mode {stat.S_IMODE(mode):04o}, so anybody can "
                 f"write to it: chmod o-w {self.path}"
             )
-        # Who else may see what is here, or remove it: others, or a group that may write.
-        self.lax_mode = stat.S_IMODE(mode) if mode & (stat.S_IRWXO | stat.S_IWGRP) else 0
+        # Who else may see what is here, or remove it: others, or a group that may write. That of
+        # root is the one in which containers run that are given any user.
+        lax = stat.S_IRWXO | (stat.S_IWGRP if status.st_gid else 0)
+        self.lax_mode = stat.S_IMODE(mode) if mode & lax else 0
         self.directory: Syncable = _Directory(self._descriptor, calls)
 
     def _make_directory(self) -> None:

@@ -205,6 +205,21 @@ def test_a_new_file_is_not_made_behind_a_link(tmp_path: Path) -> None:
 def test_who_else_may_look_is_told(tmp_path: Path, mode: int, lax: int) -> None:
     data = tmp_path / "data"
     data.mkdir()
+    if os.geteuid() == 0:
+        os.chown(data, -1, 1)
+    data.chmod(mode)
+    disk = FileDisk(data)
+    assert disk.lax_mode == lax
+    disk.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a directory to root's group")
+@pytest.mark.parametrize(("mode", "lax"), [(0o770, 0), (0o775, 0o775)])
+def test_the_group_of_root_may_write(tmp_path: Path, mode: int, lax: int) -> None:
+    """Containers run in it that are given any user."""
+    data = tmp_path / "data"
+    data.mkdir()
+    os.chown(data, -1, 0)
     data.chmod(mode)
     disk = FileDisk(data)
     assert disk.lax_mode == lax
