@@ -32,7 +32,7 @@ RUN python -m compileall -q vouchmq \
     && useradd --system --uid 5672 --gid vouchmq --no-create-home --home-dir /var/lib/vouchmq vouchmq \
     && install -d -o vouchmq -g root -m 0770 /var/lib/vouchmq
 ENV PYTHONPATH=/app PYTHONSAFEPATH=1 VOUCHMQ_DEFAULTS=/etc/vouchmq/defaults.toml
-USER 5672
+USER 5672:5672
 VOLUME /var/lib/vouchmq
 # 5671 is for TLS, once VOUCHMQ_TLS_PORT says so.
 EXPOSE 5671 5672

@@ -6,7 +6,13 @@ import re
 from pathlib import Path
 from typing import Final
 
-from vouchmq.server.settings.settings import default_of, environment_name, flag_name, scalar_fields
+from vouchmq.server.settings.settings import (
+    FOREIGN_VARIABLES,
+    default_of,
+    environment_name,
+    flag_name,
+    scalar_fields,
+)
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 DEPLOY: Final = PROJECT / "deploy"
@@ -24,7 +30,7 @@ STOP_TIMES: Final = {
 def unknown_names(text: str) -> set[str]:
     """Variables of the environment and flags of `serve` that no setting has."""
     names = {field.name for field in scalar_fields()}
-    variables = {environment_name(name) for name in names} | {"VOUCHMQ_CONFIG"}
+    variables = {environment_name(name) for name in names} | FOREIGN_VARIABLES
     flags = {flag_name(name) for name in names} | {"--config"}
     named = set(re.findall(r"\bVOUCHMQ_[A-Z_]+[A-Z]\b", text)) - variables
     for line in re.findall(r"vouchmq serve([^`\n]*)", text):

@@ -70,8 +70,14 @@ RABBITMQ_VARIABLES: Final[Mapping[str, str]] = {
 CONFIG_VARIABLE: Final = "VOUCHMQ_CONFIG"
 # Names a file that the one above overrides.
 DEFAULTS_VARIABLE: Final = "VOUCHMQ_DEFAULTS"
-# The last one points the project's own tests at another broker; it must not stop one they start.
-FOREIGN_VARIABLES: Final = frozenset({CONFIG_VARIABLE, DEFAULTS_VARIABLE, "VOUCHMQ_TEST_URL"})
+# The others: how a build is made, and the project's own tests at another broker; they must not stop
+# a broker that is started beside.
+FOREIGN_VARIABLES: Final = frozenset(
+    {
+        *(CONFIG_VARIABLE, DEFAULTS_VARIABLE),
+        *("VOUCHMQ_COMPILE", "VOUCHMQ_OPT_LEVEL", "VOUCHMQ_TEST_URL"),
+    }
+)
 # What Kubernetes tells containers of a service called vouchmq or vouchmq-…, Docker of a link.
 INJECTED_NAME: Final = re.compile(
     r"VOUCHMQ_(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
