@@ -220,8 +220,8 @@ class Connection:
 
     # Octets in
 
-    def receive(self, data: bytes) -> None:
-        """Process octets that the socket has received."""
+    def receive(self, data: bytes, *, is_late: bool = False) -> None:
+        """Process octets that the socket has received; `is_late`: not before a later turn."""
         self._heartbeat.heard_at = self.context.clock()
         self.counters.received_bytes += len(data)
         if self._header is not None:
@@ -229,7 +229,7 @@ class Connection:
         if not data or self.state is ConnectionState.CLOSED:
             return
         is_opening = self._handshake_timer is not None
-        self._inbound.receive_data(data)
+        self._inbound.receive_data(data, is_late=is_late)
         if is_opening and not self.channels:
             return
         # Whatever these octets did to the journal is written in this turn.

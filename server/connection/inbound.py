@@ -78,12 +78,21 @@ class InboundQueue:
         self._late: list[bytes] = []
         self.stops = 0  # the reasons, as bits
 
-    def receive_data(self, data: bytes) -> None:
-        """Do what these octets complete, now or when nothing stands in the way."""
+    def receive_data(self, data: bytes, *, is_late: bool = False) -> None:
+        """Do what these octets complete, now or when nothing stands in the way.
+
+        Args:
+            data: what has come
+            is_late: other sockets have taken the time of this turn
+        """
         if self._flow.idle_since:
             self._flow.woke()
         if self.stops or self._is_walking:
             self._late.append(data)
+            return
+        if is_late:
+            self._late.append(data)
+            self.put_off()
             return
         self._events = self._reader.receive_data(data)
         self._walk()

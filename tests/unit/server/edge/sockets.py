@@ -127,9 +127,11 @@ class Echo:
         self.state = ConnectionState.STARTING
         self.heard = bytearray()
         self.lost_by: list[str] = []
+        self.late = bytearray()
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes, *, is_late: bool = False) -> None:
         self.heard += data
+        self.late += data if is_late else b""
         self.edge.write(data)
 
     def lost(self, reason: str) -> None:

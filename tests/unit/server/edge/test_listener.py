@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.unit.server.edge.sockets import Echo, Loop, Socket, admission_of
-from vouchmq.server.edge.listener import TURN_ENDS, Listener, SocketProtocol
+from vouchmq.server.edge.listener import READS_S, TURN_ENDS, Listener, SocketProtocol
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,6 +23,7 @@ class Sockets:
 
     def __init__(self, count: int) -> None:
         self.loop = Loop()
+        self.now, self.tick_s = 1.0, 0.0
         self.listener = Listener(
             cast("asyncio.AbstractEventLoop", self.loop),
             lambda edge, _: cast("Connection", Echo(edge)),
@@ -31,11 +32,17 @@ class Sockets:
             look=lambda: None,
             is_short=lambda: False,
             admission=admission_of(self.loop, at_once=count),
+            clock=self.clock,
         )
         self.sockets = [Socket() for _ in range(count)]
         self.edges = [SocketProtocol(self.listener) for _ in range(count)]
         for edge, socket in zip(self.edges, self.sockets, strict=True):
             edge.connection_made(cast("asyncio.Transport", socket))
+
+    def clock(self) -> float:
+        """Time passes with each look at it."""
+        self.now += self.tick_s
+        return self.now
 
     def hang_up(self, edge: SocketProtocol, socket: Socket) -> None:
         """The client of one sends no more: as asyncio, close it unless it is to stay."""
@@ -100,3 +107,17 @@ def test_one_that_waits_may_end_otherwise(*, is_read_again: bool) -> None:
     while world.loop.soon:
         assert world.turn() <= 1
     assert world.sockets[-1].is_closed == is_read_again
+
+
+def test_what_many_sockets_bring_is_worked_through_while_there_is_time() -> None:
+    """The others' octets are for later turns; the next turn begins anew."""
+    world = Sockets(30)
+    world.tick_s = READS_S / 8
+    for edge in world.edges:
+        edge.receive(b"x", is_full=False)
+    connections = [cast("Echo", edge.connection) for edge in world.edges]
+    assert [len(each.late) for each in connections] == [0] * 9 + [1] * 21
+    while world.loop.soon:
+        world.turn()
+    world.edges[-1].receive(b"y", is_full=False)
+    assert connections[-1].late == b"x"

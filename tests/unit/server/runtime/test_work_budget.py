@@ -37,6 +37,31 @@ def world() -> World:
     return world
 
 
+class TestBetweenSockets:
+    """Reads of many sockets, of which the last come when the turn's time has gone."""
+
+    def test_what_comes_late_is_done_in_a_later_turn(self, world: World) -> None:
+        late, modest = opened(world), opened(world)
+        late.connection.receive(GET, is_late=True)
+        late.connection.receive(GET * 2)
+        assert late.paused
+        modest.send(GET)
+        world.run_turn()
+        assert said(modest) == ["Basic.GetEmpty"]
+        assert said(late) == []
+        world.run_turns()
+        assert said(late) == ["Basic.GetEmpty"] * 3
+        assert not late.paused
+
+    def test_the_end_of_a_connection_forgets_it(self, world: World) -> None:
+        late = opened(world)
+        late.connection.receive(GET, is_late=True)
+        late.connection.lost("gone")
+        world.run_turns()
+        assert said(late) == []
+        assert world.bugs == []
+
+
 class TestBetweenMethods:
     """A read that holds more than there is time for."""
 
