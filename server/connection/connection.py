@@ -172,6 +172,7 @@ class Connection:
             context.budget,
             context.turn.flow,
             self._backpressure,
+            context.turn.wake,
         )
         self._publisher_block = PublisherBlock(self, self._inbound)
         self._held: list[bytes] = []

@@ -38,6 +38,7 @@ class InboundQueue:
         budget: how long it may go on
         flow: told who has published what is read
         publisher: the connection, for `flow`
+        wake: has a turn run
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class InboundQueue:
         "_publisher",
         "_reader",
         "_take",
+        "_wake",
         "_wire",
         "stops",
     )
@@ -64,7 +66,9 @@ class InboundQueue:
         budget: WorkBudget,
         flow: FlowControl,
         publisher: Publisher,
+        wake: Callable[[], None],
     ) -> None:
+        self._wake = wake
         self._reader = reader
         self._wire = wire
         self._take = take
@@ -127,11 +131,14 @@ class InboundQueue:
         self._wire.resume(reason)
         if self.stops or self._is_walking:
             return
-        self._walk()
+        is_busy = self._walk()
         while self._late and not self.stops:
             late, self._late = self._late, []
             self._events = self._reader.receive_data(b"".join(late))
-            self._walk()
+            is_busy |= self._walk()
+        if is_busy:
+            # Nobody else may have asked for a turn, and what was done to the journal waits for one.
+            self._wake()
 
     @property
     def held_octets(self) -> int:
@@ -146,8 +153,9 @@ class InboundQueue:
         if not self._is_walking:
             self._events = iter(())
 
-    def _walk(self) -> None:
-        """Take events until they are used up or there is a reason to stop."""
+    def _walk(self) -> bool:
+        """Take events until they are used up or there is a reason to stop: whether any came."""
+        is_busy = False
         self._is_walking = True
         budget, flow = self._budget, self._flow
         budget.begin()
@@ -156,19 +164,22 @@ class InboundQueue:
         try:
             kept, self._kept = self._kept, None
             if kept is not None:
+                is_busy = True
                 self._take(kept)
                 if self.stops:
-                    return
+                    return True
             for event in self._events:
+                is_busy = True
                 self._take(event)
                 if self.stops:
-                    return
+                    break
                 if budget.is_over():
                     self.put_off()
-                    return
+                    break
         except AmqpError as error:
             self._gave_up(error)
         finally:
             self._is_walking = False
             if flow.charged:
                 flow.charge(self._publisher)
+        return is_busy

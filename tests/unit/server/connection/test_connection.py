@@ -304,6 +304,19 @@ class TestStalls:
         assert client.names() == ["Queue.DeclareOk"] * 3 + ["Basic.GetOk"]
         assert client.paused == set()
 
+    def test_publishes_behind_it_are_written_although_nobody_else_asks_for_a_turn(
+        self, client: Client
+    ) -> None:
+        client.declare("d", durable=True)
+        client.ask(1, commands.Confirm.Select())
+        client.send(
+            wire.method(1, commands.Queue.Declare(queue="e", durable=True)),
+            wire.publish(1, "d", b"x", wire.persistent()) * 3,
+        )
+        client.world.sync()
+        client.world.sync()
+        assert client.names() == ["Queue.DeclareOk", "Basic.Ack"]
+
     def test_two_durable_declares_wait_one_by_one(self, client: Client) -> None:
         for queue in "ab":
             client.send(wire.method(1, commands.Queue.Declare(queue=queue, durable=True)))
