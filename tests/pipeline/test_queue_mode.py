@@ -234,7 +234,7 @@ class TestKilled:
             theirs = [channel.get(name), channel.get(name)]
             assert all(theirs)
             query.start()
-            assert "2 did not come back" in caplog.text
+            assert "2 were not redelivered" in caplog.text
             assert len(query.sink[0]) == 8
             # The next offset says that two are not done, also when there is nothing else.
             assert query.trigger() == 0
@@ -623,7 +623,7 @@ class TestMessages:
         assert rows[1]["headers"] is None
         assert table in rows[1]["properties_raw"]
         assert query.driver.broken_count == 1
-        assert "1 messages with properties that cannot be read" in caplog.text
+        assert "cannot read the properties of 1 messages" in caplog.text
         query.kill()
         assert world.settles_at(broker.url, queue, 0)
 

@@ -305,7 +305,7 @@ def test_a_schema_of_some_columns_is_a_projection() -> None:
         ([Spelt("bodi", "binary")], "column bodi: unknown; there are queue, body"),
         ([Spelt("body", "string")], "column body: is binary, and not string"),
         ([Spelt("offset", "int")], "column offset: is bigint, and not int"),
-        ([Spelt("body", "binary", nullable=False)], "column body: may be null"),
+        ([Spelt("body", "binary", nullable=False)], "column body: values may be null"),
         ([Spelt("body", "binary")] * 2, "column body: asked for twice"),
     ],
 )

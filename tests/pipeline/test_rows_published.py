@@ -219,7 +219,7 @@ def test_columns_that_can_be_published() -> None:
                 Spelt("headers", "map<string,string>"),
                 Spelt("headers_typed", "map<string,struct<type:string,value:string>>"),
             ],
-            "column headers_typed: says the same as column headers; drop one",
+            "column headers_typed: contains the same as column headers; drop one",
         ),
     ],
 )

@@ -237,7 +237,7 @@ class TestContents:
         with tarfile.open(sdist) as archive:
             names = {member.name.split("/", 1)[1] for member in archive if not member.isdir()}
         beside = {name for name in names if not name.startswith(("vouchmq/", "vouchmq.egg-info/"))}
-        files = {"MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
+        files = {"MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg", "setup.py"}
         assert beside == files
 
 
