@@ -40,7 +40,7 @@ def caught(most: int = MOST_SEEDS) -> BaseException:
 
 
 def test_finds_a_sync_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.SimWorker, "sync", lambda self, target: 0)
+    monkeypatch.setattr(world.SimWorker, "sync_one", lambda self, target: 0)
     caught()
 
 
