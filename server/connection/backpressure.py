@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.server.connection.wire import FLOODED, FLOW
+
 if TYPE_CHECKING:
     from vouchmq.server.connection.port import ConnectionPort
 
-# Reasons to stop reading, beside those of the connection.
-FLOODED: Final = 2
-FLOW: Final = 256
 # A connection is shown as held back for so long after it was.
 SHOWN_S: Final = 5.0
 

@@ -8,11 +8,12 @@ Spec: LIMIT-10 … LIMIT-13, LIMIT-16
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import structlog
 
 from vouchmq.protocol.codec import connection_blocked, connection_unblocked
+from vouchmq.server.connection.wire import BLOCKED
 
 if TYPE_CHECKING:
     from vouchmq.protocol.reader import Event
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from vouchmq.server.connection.port import ConnectionPort
     from vouchmq.server.connection.wire import Timer
 
-# A reason to stop reading, beside those of `connection.py` and `listener.py`.
-BLOCKED: Final = 8
 
 log = structlog.get_logger(__name__)
 

@@ -92,6 +92,7 @@ from vouchmq.server.connection.handshake import LoginFailure, header_mistake, ju
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import InboundQueue
 from vouchmq.server.connection.outbox import Outbox
+from vouchmq.server.connection.wire import STALLED, UNSENT
 from vouchmq.server.ledger.channel_recorder import PublishNumbers
 
 if TYPE_CHECKING:
@@ -112,10 +113,6 @@ log = structlog.get_logger(__name__)
 
 HEADER_OCTETS: Final = 8
 CLOSE_OK_LIMIT_S: Final = 30.0
-# Reasons to stop reading, as bits: a reply waits for the disk; what has been said already is not
-# yet sent.
-STALLED: Final = 1
-UNSENT: Final = 128
 # A kind of event beside those of the reader: the rest of a method that takes long.
 GOES_ON: Final = -1
 # While memory is tight so much less may wait for a client.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.errors import AmqpError
+from vouchmq.server.connection.wire import PUT_OFF
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,11 +21,8 @@ if TYPE_CHECKING:
     from vouchmq.server.runtime.flow import FlowControl, Publisher
     from vouchmq.server.runtime.work_budget import WorkBudget
 
-# No reason of the socket's: nothing is taken any more, what is still read goes nowhere.
+# No reason of the socket's (`wire.py`): nothing is taken any more, what is still read goes nowhere.
 ENDED: Final = 1 << 30
-# A reason to stop reading, beside those of `connection.py`, `blocked.py` and `listener.py`: others
-# have their turn first.
-PUT_OFF: Final = 64
 
 
 class InboundQueue:

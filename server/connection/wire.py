@@ -1,11 +1,29 @@
-"""The socket, as a connection sees it: what a connection may ask of it."""
+"""The socket, as a connection sees it: what a connection may ask of it, and why it is not read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+# Why a socket is not read, as bits, since several reasons may hold at once. All stand here: two of
+# one value would end each other.
+STALLED: Final = 1  # a reply waits for the disk (GEN-08)
+FLOODED: Final = 2  # too much is not yet synced (LIMIT-20)
+OUT_OF_BUDGET: Final = 4  # other sockets are read first (LIMIT-23)
+BLOCKED: Final = 8  # an alarm (LIMIT-10)
+UNREAD: Final = 16  # the client leaves its answers unread
+STOPPING: Final = 32  # the broker stops
+PUT_OFF: Final = 64  # others have their turn first (LIMIT-23)
+UNSENT: Final = 128  # what was said is not yet sent
+FLOW: Final = 256  # consumers of what it publishes have enough (LIMIT-29)
+UNHEARD: Final = 512  # it is new, and others are opened first (LIMIT-23)
+REASONS: Final = (
+    *(STALLED, FLOODED, OUT_OF_BUDGET, BLOCKED, UNREAD),
+    *(STOPPING, PUT_OFF, UNSENT, FLOW, UNHEARD),
+)
 
 
 class Timer(Protocol):

@@ -35,13 +35,14 @@ from vouchmq.server.auth.users import Authenticator, is_loopback
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
+from vouchmq.server.connection.wire import STOPPING
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
 from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps
-from vouchmq.server.edge.listener import STOPPING, Listener, SocketProtocol, shown
+from vouchmq.server.edge.listener import Listener, SocketProtocol, shown
 from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
@@ -291,14 +292,13 @@ class Server:
             # Whoever asks for JSON reads it together with the log.
             event = {"event": "broker.ready", "level": "info", "build": build_kind()}
             sys.stdout.write(f"{json.dumps(event | listening.facts)}\n")
-            sys.stdout.flush()
-            return
-        if listening.tls_port:
-            sys.stdout.write(f"VouchMQ TLS ready on {shown((host, listening.tls_port))}\n")
-        # Last: who waits for this line waits for all.
-        sys.stdout.write(f"VouchMQ ready on {shown((host, listening.port))}\n")
-        if sys.stdout.isatty():
-            sys.stdout.write(first_steps(self._settings, listening.port, started_as()))
+        else:
+            if listening.tls_port:
+                sys.stdout.write(f"VouchMQ TLS ready on {shown((host, listening.tls_port))}\n")
+            # Last: who waits for this line waits for all.
+            sys.stdout.write(f"VouchMQ ready on {shown((host, listening.port))}\n")
+            if sys.stdout.isatty():
+                sys.stdout.write(first_steps(self._settings, listening.port, started_as()))
         sys.stdout.flush()
 
     def _close(self) -> None:

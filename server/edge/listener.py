@@ -23,6 +23,7 @@ import structlog
 
 from vouchmq.protocol.codec import HEARTBEAT
 from vouchmq.protocol.states import OPENING_STATES
+from vouchmq.server.connection.wire import OUT_OF_BUDGET, UNHEARD, UNREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,11 +54,6 @@ TURN_ENDS: Final = 64
 UNREAD_OCTETS: Final = 16 * 1024 * 1024
 # How much comes in or goes out between two looks at memory.
 LOOK_OCTETS: Final = 16 * 1024 * 1024
-# Reasons to stop reading, beside those of the connection.
-OUT_OF_BUDGET: Final = 4
-UNREAD: Final = 16
-STOPPING: Final = 32
-UNHEARD: Final = 256
 
 
 class Ends(Protocol):

@@ -19,8 +19,8 @@ from tests.unit.server.in_memory import (
     name_of,
 )
 from vouchmq.protocol.errors import PreconditionFailed
-from vouchmq.server.connection.blocked import BLOCKED
 from vouchmq.server.connection.handshake import Offer
+from vouchmq.server.connection.wire import BLOCKED
 
 HEARING = (*NOTIFIED, "connection.blocked")
 PLENTY = 1 << 40

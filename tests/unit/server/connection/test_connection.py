@@ -22,9 +22,8 @@ from tests.unit.server.in_memory import (
     name_of,
 )
 from vouchmq.protocol.states import ConnectionState
-from vouchmq.server.connection.backpressure import FLOODED
-from vouchmq.server.connection.connection import STALLED
 from vouchmq.server.connection.handshake import Offer
+from vouchmq.server.connection.wire import FLOODED, REASONS, STALLED
 
 CLOSE = wire.method(0, commands.Connection.Close(200, "", 0, 0))
 CLOSE_OK = wire.method(0, commands.Connection.CloseOk())
@@ -281,6 +280,10 @@ class TestOrder:
         monkeypatch.undo()
         other.method(1, commands.Basic.Qos(0, 1, False))
         assert other.names() == ["Basic.QosOk"]
+
+
+def test_each_reason_not_to_read_is_a_bit_of_its_own() -> None:
+    assert sorted(REASONS) == [1 << at for at in range(len(REASONS))]
 
 
 class TestStalls:

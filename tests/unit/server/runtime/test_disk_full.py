@@ -19,8 +19,7 @@ from tests.unit.server.in_memory import NOTIFIED, Client, closes_channel, confir
 from tests.unit.server.on_disk import DiskWorld
 from tests.unit.store.journals import corrupt, segments_on
 from vouchmq.server.broker.policy.policies import Policy
-from vouchmq.server.connection.blocked import BLOCKED
-from vouchmq.server.connection.connection import STALLED
+from vouchmq.server.connection.wire import BLOCKED, STALLED
 from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
 from vouchmq.store.sync.group_commit import GroupCommit
 

@@ -15,9 +15,8 @@ from tests import wire
 from tests.unit.server.admin.listings import listed
 from tests.unit.server.amqp_client import declare
 from tests.unit.server.in_memory import SETTINGS, Client, World, closes_connection
-from vouchmq.server.connection.backpressure import FLOW, SHOWN_S
-from vouchmq.server.connection.blocked import BLOCKED
-from vouchmq.server.connection.connection import STALLED
+from vouchmq.server.connection.backpressure import SHOWN_S
+from vouchmq.server.connection.wire import BLOCKED, FLOW, STALLED
 from vouchmq.server.runtime.flow import (
     IDLE_S,
     LONGEST_S,

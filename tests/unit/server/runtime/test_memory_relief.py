@@ -11,8 +11,8 @@ from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, SETTINGS, Client, World, closes_connection
 from tests.unit.server.queues import Stage
 from vouchmq.server.broker.queues.settlement import Outcome
-from vouchmq.server.connection.blocked import BLOCKED
 from vouchmq.server.connection.connection import BESIDE_MESSAGE_OCTETS, TIGHT_PART
+from vouchmq.server.connection.wire import BLOCKED
 from vouchmq.server.runtime.context import Limits
 from vouchmq.server.runtime.memory_relief import (
     GRACE_S,
