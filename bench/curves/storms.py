@@ -6,6 +6,8 @@ Messages are of ten bytes, in durable queues and persistent, unless a series say
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from bench import frames
@@ -84,9 +86,7 @@ def purges(stage: Stage, size: int, quick: bool) -> None:
     """Purge a queue of so many messages."""
     del quick
     for kind, table in KINDS.items():
-        with stage.client() as client:
-            client.call(frames.queue_declare(QUEUE, durable=True, arguments=table))
-            store(stage, [QUEUE], size)
+        with filled(stage, table, size) as client:
             with stage.measured(kind, size):
                 client.call(purge(QUEUE))
             assert count_in(client, QUEUE) == 0
@@ -97,11 +97,17 @@ def deletes(stage: Stage, size: int, quick: bool) -> None:
     """Delete a queue of so many messages."""
     del quick
     for kind, table in KINDS.items():
-        with stage.client() as client:
-            client.call(frames.queue_declare(QUEUE, durable=True, arguments=table))
-            store(stage, [QUEUE], size)
-            with stage.measured(kind, size):
-                client.call(frames.queue_delete(QUEUE))
+        with filled(stage, table, size) as client, stage.measured(kind, size):
+            client.call(frames.queue_delete(QUEUE))
+
+
+@contextmanager
+def filled(stage: Stage, table: bytes, size: int) -> Iterator[Client]:
+    """Give a client, and a queue with these arguments that holds so many messages."""
+    with stage.client() as client:
+        client.call(frames.queue_declare(QUEUE, durable=True, arguments=table))
+        store(stage, [QUEUE], size)
+        yield client
 
 
 def dead_letters(stage: Stage, size: int, quick: bool) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from vouchmq.server.broker.counters import ExchangeCounters
+    from vouchmq.server.broker.message import Message
     from vouchmq.server.broker.queues.api import Author, Queue
 
 
@@ -270,13 +271,7 @@ class Enqueuer:
         seqs = range(seq, seq + 2 * count, 2)
         messages = zip(raws, tails, seqs, repeat(self.now_ms()), strict=False)
         size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
-        queues = destination.queues
-        if len(queues) == 1:
-            queues[0].enqueue(messages, size, stored=is_stored)
-        else:
-            copies = list(messages)
-            for queue in queues:
-                queue.enqueue(copies, size, stored=is_stored)
+        enqueue_all(destination.queues, messages, size, stored=is_stored)
         return lsn
 
     def _by_priority(self, target: Target, raws: list[bytes]) -> Iterable[tuple[int, list[bytes]]]:
@@ -321,12 +316,7 @@ class Enqueuer:
             strict=False,
         )
         size = (count, octets + count * MESSAGE_OVERHEAD_OCTETS, largest)
-        if len(queues) == 1:
-            queues[0].enqueue(messages, size, stored=lsn > 0)
-        else:
-            copies = list(messages)
-            for queue in queues:
-                queue.enqueue(copies, size, stored=lsn > 0)
+        enqueue_all(queues, messages, size, stored=lsn > 0)
         return lsn
 
     def _store_for_keepers(
@@ -352,3 +342,19 @@ class Enqueuer:
             copies = zip(raws, repeat(target.tail), seqs, repeat(now_ms), strict=False)
             queue.enqueue(copies, size, stored=queue.keeps_all)
         return first + count - 1
+
+
+def enqueue_all(
+    queues: tuple[Queue, ...],
+    messages: Iterable[Message],
+    size: tuple[int, int, int],
+    *,
+    stored: bool,
+) -> None:
+    """Append a run to each of its queues; `size` as `Queue.enqueue` has it."""
+    if len(queues) == 1:
+        queues[0].enqueue(messages, size, stored=stored)
+        return
+    copies = list(messages)
+    for queue in queues:
+        queue.enqueue(copies, size, stored=stored)
