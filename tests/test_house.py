@@ -145,7 +145,9 @@ ROOMS: Final[dict[str, Room]] = {
         frozenset({"pathlib"}),
     ),
     # It shows everything, the journal too.
-    "vouchmq.server.admin": Room(("vouchmq.server", "vouchmq.protocol", "vouchmq.store")),
+    "vouchmq.server.admin": Room(
+        ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"), frozenset({"msgspec", "structlog"})
+    ),
     "vouchmq.__main__": Room(("vouchmq.server.cli",), world=WORLD),
     "vouchmq.kit": Room(("vouchmq.kit",), frozenset({"aio_pika", "pika", "pytest"}), WORLD),
     # The bulk client takes pamqp for all that is cold.

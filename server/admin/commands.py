@@ -1,140 +1,147 @@
-"""The commands of the control socket: a name, and who does it.
+"""The commands of the control socket: a name, its arguments, and who does it.
 
-    {"verb": "list queues"} ─▶ registry ─▶ a handler, which answers once, or row by row
+    {"command": "delete queue", "vhost": "/", "name": "orders"}
+        ─▶ registry ─▶ checked arguments, a Struct ─▶ a handler, which answers now or later
 
-A room that can do something for an operator registers its commands by name; nobody has to know all
-of them. Listings are answered in slices: one takes `SLICE_S` of a turn at most, then the loop goes
-on, and while the reader does not read, nothing is made for it.
+Who can do something for an operator registers commands by name (verb and noun) with the Struct of
+their arguments; nobody has to know all of them. What is missing, unknown or of the wrong type is
+refused before the handler sees it. A handler that raises an AMQP error or `CommandRefused` has
+answered with it.
 
 Must not know sockets.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from vouchmq.server.admin.views import columns_of
+import structlog
+from msgspec import Struct, ValidationError, convert
+
+from vouchmq.protocol.errors import AmqpError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    from vouchmq.server.admin.views import View, Views
+log = structlog.get_logger(__name__)
 
-# A listing has this much of a turn. A view of a queue and its line of JSON take some 15 us, so
-# that 50,000 queues are some 350 slices.
-SLICE_S: Final = 0.002
-LOOK_EACH: Final = 16
-"""Rows between two looks at the clock."""
+BAD_REQUEST = 400
+INTERNAL_ERROR = 541
+
+
+class Arguments(Struct, frozen=True, forbid_unknown_fields=True):
+    """The arguments of a command; one without any takes these."""
+
+
+class CommandRefused(Exception):  # noqa: N818 - not an error of the broker
+    """A command that the broker does not do.
+
+    Args:
+        text: why, for whoever asked
+        code: as in HTTP and AMQP: 400 a bad request, 404 no such object, 406 a failed precondition…
+    """
+
+    def __init__(self, text: str, code: int = BAD_REQUEST) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
 
 
 class Reply(Protocol):
-    """Where an answer goes. Called: the whole of it, and the end."""
+    """Where an answer goes. Called: the last of it."""
 
     def __call__(self, facts: Mapping[str, object], /) -> None:
-        """Answer with one object, which ends the command."""
+        """Answer with one map that has `ok`, which ends the command."""
 
     @property
     def is_open(self) -> bool:
-        """False when nobody reads any more."""
+        """False when nobody reads any more, or the command has been answered."""
 
     @property
     def is_full(self) -> bool:
         """True while more is on its way to the reader than should be."""
 
-    def send(self, lines: bytes) -> None:
-        """Whole lines that come before the answer."""
+    def send(self, content: Mapping[str, object], /) -> None:
+        """What comes before the last of the answer: `columns`, then `rows`."""
 
-    def when_writable(self, job: Callable[[], None]) -> None:
+    def when_writable(self, job: Callable[[], None], /) -> None:
         """Have this called once it is not full any more; never, when the reader goes."""
 
+    def when_gone(self, job: Callable[[], None], /) -> None:
+        """Have this called if the reader goes before it has the answer."""
 
-Command = Callable[[Reply], None]
+
+T = TypeVar("T", bound=Arguments)
+Command = Callable[[T, Reply], None]
+
+
+def refuse(reply: Reply, text: str, code: int = BAD_REQUEST) -> None:
+    """Answer that a command is not done, and why."""
+    reply({"ok": False, "error": text, "code": code})
 
 
 class ControlCommands:
     """What may be asked over the control socket, by name."""
 
     def __init__(self) -> None:
-        self._commands: dict[str, Command] = {}
+        self._commands: dict[str, Callable[[Mapping[str, object], Reply], None]] = {}
 
-    def register(self, name: str, command: Command) -> None:
-        """Have `command` called with the reply when `name` is asked for.
+    def register(self, name: str, arguments: type[T], command: Command[T]) -> None:
+        """Have `command` called with its arguments and the reply when `name` is asked for.
 
         Raises:
             ValueError: the name is taken
         """
         if name in self._commands:
             raise ValueError(f"the command {name!r} is registered already")
-        self._commands[name] = command
-
-    def find(self, name: str) -> Command | None:
-        """The command of this name."""
-        return self._commands.get(name)
+        self._commands[name] = partial(_call, name, arguments, command)
 
     @property
     def names(self) -> list[str]:
         """The names of all registered commands, sorted."""
         return sorted(self._commands)
 
-
-class ListingCommands:
-    """`list queues` and the like: a line of JSON for each view, then the answer.
-
-    Args:
-        views: what can be listed
-        later: runs something in another turn of the loop
-        clock: monotonic seconds
-    """
-
-    def __init__(
-        self,
-        views: Views,
-        later: Callable[[Callable[[], None]], object],
-        clock: Callable[[], float],
-    ) -> None:
-        self._views = views
-        self._later = later
-        self._clock = clock
-
-    def register(self, commands: ControlCommands) -> None:
-        """Enter a command for each listing."""
-        for name, listing in self._views.listings.items():
-            commands.register(f"list {name}", self._command(listing, columns_of(name)))
-
-    def _command(self, listing: Callable[[], Iterator[View | None]], columns: list[str]) -> Command:
-        def begin(reply: Reply) -> None:
-            self._go_on(listing(), columns, reply, 0)
-
-        return begin
-
-    def _go_on(
-        self, rows: Iterator[View | None], columns: list[str], reply: Reply, count: int
-    ) -> None:
-        """Send rows until this slice is over."""
-        if not reply.is_open:
-            return
-        if reply.is_full:
-            reply.when_writable(lambda: self._go_on(rows, columns, reply, count))
-            return
-        ends_at = self._clock() + SLICE_S
-        lines: list[str] = []
-        is_done = True
-        for at, row in enumerate(rows, 1):
-            # A step without a row is one of those that a row is worked out in.
-            if row is not None:
-                lines.append(json.dumps(asdict(row)))
-            if at % LOOK_EACH == 0 and self._clock() >= ends_at:
-                is_done = False
-                break
-        count += len(lines)
-        if lines:
-            lines.append("")
-            reply.send("\n".join(lines).encode())
-        if is_done:
-            # Without rows nothing else names the columns.
-            reply({"ok": True, "rows": count, "columns": columns})
+    def run(self, request: Mapping[str, object], reply: Reply) -> None:
+        """Do what a request asks for, or answer why not. Never raises."""
+        given = dict(request)
+        name = given.pop("command", None)
+        command = self._commands.get(name) if isinstance(name, str) else None
+        if name is None:
+            refuse(reply, "a request needs a command")
+        elif command is None:
+            reply(
+                {
+                    "ok": False,
+                    "error": f"this broker has no command {name!r}",
+                    "code": 404,
+                    "commands": self.names,
+                }
+            )
         else:
-            self._later(lambda: self._go_on(rows, columns, reply, count))
+            command(given, reply)
+
+
+def _call(
+    name: str,
+    kind: type[T],
+    command: Command[T],
+    given: Mapping[str, object],
+    reply: Reply,
+) -> None:
+    try:
+        arguments = convert(given, kind)
+    except ValidationError as error:
+        refuse(reply, f"{name}: {error}")
+        return
+    try:
+        command(arguments, reply)
+    except CommandRefused as error:
+        refuse(reply, error.text, error.code)
+    except AmqpError as error:
+        refuse(reply, error.reply_text, error.code)
+    except Exception as error:
+        # Whoever asks for too much shall not end a broker.
+        log.exception("control.command_failed", command=name)
+        refuse(reply, f"INTERNAL_ERROR - {type(error).__name__}", INTERNAL_ERROR)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.version import VERSION
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
     from vouchmq.server.runtime.alarms import Alarms
 
 
-@dataclass(frozen=True, slots=True)
-class OverviewView:
+class OverviewView(Struct, frozen=True, array_like=True):
     """The whole broker: what there is, and what has been counted since it started.
 
     Closed channels and connections and deleted queues are in the numbers. `connections_blocked`

@@ -13,17 +13,19 @@ Must not know how views are shown, nor change anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from msgspec import Struct
 
 from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.admin.commands import Arguments
 from vouchmq.server.admin.totals import OverviewView, Source, Totals
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     from vouchmq.store.sync.group_commit import GroupCommit
 
 
-@dataclass(frozen=True, slots=True)
-class VHostView:
+class VHostView(Struct, frozen=True, array_like=True):
     """One virtual host: how many queues and exchanges, and the default queue type."""
 
     name: str
@@ -41,8 +42,7 @@ class VHostView:
     default_queue_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueueView:
+class QueueView(Struct, frozen=True, array_like=True):
     """A queue; `messages` is ready and unacknowledged together.
 
     What comes behind `consumers` has been counted since the broker started, see `counters.py`.
@@ -72,8 +72,7 @@ class QueueView:
     dropped: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeView:
+class ExchangeView(Struct, frozen=True, array_like=True):
     """An exchange, messages that clients published to it, and their copies in queues."""
 
     vhost: str
@@ -88,8 +87,7 @@ class ExchangeView:
     published_out: int
 
 
-@dataclass(frozen=True, slots=True)
-class BindingView:
+class BindingView(Struct, frozen=True, array_like=True):
     """A binding; `destination_type` is `queue` or `exchange`."""
 
     vhost: str
@@ -100,8 +98,7 @@ class BindingView:
     arguments: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionView:
+class ConnectionView(Struct, frozen=True, array_like=True):
     """A connection; empty names until the client has logged in."""
 
     name: str
@@ -118,8 +115,7 @@ class ConnectionView:
     sent_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelView:
+class ChannelView(Struct, frozen=True, array_like=True):
     """A channel; `prefetch` is that of `basic.qos` with global, 0 when there is none."""
 
     connection: str
@@ -143,8 +139,7 @@ class ChannelView:
     rejected: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerView:
+class ConsumerView(Struct, frozen=True, array_like=True):
     """A consumer; `active` is false of one that waits behind a single active consumer."""
 
     vhost: str
@@ -159,8 +154,7 @@ class ConsumerView:
     unacknowledged: int
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmView:
+class AlarmView(Struct, frozen=True, array_like=True):
     """An alarm and what it looks at; of a disk that refuses writes, what it has left."""
 
     name: str
@@ -169,8 +163,7 @@ class AlarmView:
     limit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreView:
+class StoreView(Struct, frozen=True, array_like=True):
     """The journal: its last LSN and the last synced one, its segments, and its syncs so far."""
 
     last_lsn: int
@@ -210,9 +203,28 @@ KINDS: Final[Mapping[str, type[View]]] = {
 }
 
 
+class Selection(Arguments, frozen=True):
+    """What a listing is to be of; None: of all.
+
+    Args:
+        vhost: the virtual host. Not of `overview`, `alarms` and `store`
+        name: of the queue, exchange, virtual host or connection; of bindings their source, of
+            channels their connection, of consumers their queue
+    """
+
+    vhost: str | None = None
+    name: str | None = None
+
+
+Listing = Callable[[Selection], "Iterator[View | None]"]
+
+
+ALL: Final = Selection()
+
+
 def columns_of(listing: str) -> list[str]:
     """The names of a listing's columns, in order."""
-    return [field.name for field in fields(KINDS[listing])]
+    return list(KINDS[listing].__struct_fields__)
 
 
 class Running(Source, Protocol):
@@ -254,7 +266,7 @@ class Views:
         self._connections = connections
         self._journal = journal
         self._commit = commit
-        self.listings: dict[str, Callable[[], Iterator[View | None]]] = {
+        self.listings: dict[str, Listing] = {
             "overview": self.overview,
             "vhosts": self.vhosts,
             "queues": self.queues,
@@ -267,29 +279,31 @@ class Views:
             "store": self.store,
         }
 
-    def overview(self) -> Iterator[OverviewView | None]:
+    def overview(self, wanted: Selection = ALL) -> Iterator[OverviewView | None]:
         """The whole broker, in one view; before it, None for each object that was added up.
 
         What closes meanwhile counts once: who is open, and what those that are not have counted,
         is looked up in one go.
         """
+        del wanted
         totals = Totals(self._source, self._connections)
         for _ in totals.add_up():
             yield None
         yield totals.view()
 
-    def vhosts(self) -> Iterator[VHostView]:
+    def vhosts(self, wanted: Selection = ALL) -> Iterator[VHostView]:
         """A view for each virtual host."""
-        for vhost in list(self._source.broker.vhosts.values()):
+        vhosts = self._source.broker.vhosts
+        for vhost in _named(vhosts, wanted.name if wanted.vhost is None else wanted.vhost):
             yield VHostView(
                 vhost.name, len(vhost.queues), len(vhost.exchanges), vhost.default_queue_type
             )
 
-    def queues(self) -> Iterator[QueueView]:
+    def queues(self, wanted: Selection = ALL) -> Iterator[QueueView]:
         """All queues that clients can see."""
-        for vhost in list(self._source.broker.vhosts.values()):
+        for vhost in _named(self._source.broker.vhosts, wanted.vhost):
             engine = vhost.policy_engine
-            for queue in list(vhost.queues.values()):
+            for queue in _named(vhost.queues, wanted.name):
                 spec = queue.spec
                 if queue.is_deleted:
                     continue
@@ -321,10 +335,10 @@ class Views:
                     dropped=counters.dropped,
                 )
 
-    def exchanges(self) -> Iterator[ExchangeView]:
+    def exchanges(self, wanted: Selection = ALL) -> Iterator[ExchangeView]:
         """All exchanges, the predeclared ones as well."""
-        for vhost in list(self._source.broker.vhosts.values()):
-            for exchange in list(vhost.exchanges.values()):
+        for vhost in _named(self._source.broker.vhosts, wanted.vhost):
+            for exchange in _named(vhost.exchanges, wanted.name):
                 match = vhost.policy_engine.policy_of_exchange(exchange)
                 yield ExchangeView(
                     vhost=vhost.name,
@@ -339,10 +353,13 @@ class Views:
                     published_out=exchange.counters.published_out,
                 )
 
-    def bindings(self) -> Iterator[BindingView]:
+    def bindings(self, wanted: Selection = ALL) -> Iterator[BindingView | None]:
         """All bindings, without those of every queue to the default exchange."""
-        for vhost in list(self._source.broker.vhosts.values()):
+        for vhost in _named(self._source.broker.vhosts, wanted.vhost):
             for binding in list(vhost.bindings):
+                if wanted.name not in {None, binding.source}:
+                    yield None
+                    continue
                 yield BindingView(
                     vhost=vhost.name,
                     source=binding.source,
@@ -352,16 +369,20 @@ class Views:
                     arguments=plain_table(binding.arguments),
                 )
 
-    def connections(self) -> Iterator[ConnectionView]:
+    def connections(self, wanted: Selection = ALL) -> Iterator[ConnectionView | None]:
         """All connections, also those that have not logged in yet."""
         now = self._source.clock()
         for connection in list(self._connections):
             is_open = connection.state == ConnectionState.RUNNING
+            vhost = connection.vhost.name if is_open else ""
+            if wanted.vhost not in {None, vhost} or wanted.name not in {None, connection.label}:
+                yield None
+                continue
             yield ConnectionView(
                 name=connection.label,
                 client_name=connection.client_name if is_open else "",
                 user=connection.user.name if is_open else "",
-                vhost=connection.vhost.name if is_open else "",
+                vhost=vhost,
                 state=connection.shown_state,
                 channels=len(connection.channels),
                 frame_max=connection.frame_max,
@@ -372,10 +393,15 @@ class Views:
                 sent_bytes=connection.counters.sent_bytes,
             )
 
-    def channels(self) -> Iterator[ChannelView]:
+    def channels(self, wanted: Selection = ALL) -> Iterator[ChannelView | None]:
         """A view for each channel of each connection."""
         for connection in list(self._connections):
+            if wanted.name not in {None, connection.label}:
+                yield None
+                continue
             for channel in list(connection.channels.values()):
+                if wanted.vhost not in {None, channel.vhost.name}:
+                    break
                 confirms, counted = channel.confirms, channel.counted
                 yield ChannelView(
                     connection=connection.label,
@@ -399,15 +425,20 @@ class Views:
                     rejected=counted.rejected,
                 )
 
-    def consumers(self) -> Iterator[ConsumerView]:
+    def consumers(self, wanted: Selection = ALL) -> Iterator[ConsumerView | None]:
         """A view for each consumer, by connection and channel."""
         for connection in list(self._connections):
             for channel in list(connection.channels.values()):
                 for consumer in list(channel.consumers.values()):
-                    yield _of_consumer(connection.label, channel.number, consumer)
+                    spec = consumer.queue.spec
+                    if wanted.vhost in {None, spec.vhost} and wanted.name in {None, spec.name}:
+                        yield _of_consumer(connection.label, channel.number, consumer)
+                    else:
+                        yield None
 
-    def alarms(self) -> Iterator[AlarmView]:
+    def alarms(self, wanted: Selection = ALL) -> Iterator[AlarmView]:
         """The alarms, raised or not."""
+        del wanted
         alarms = self._source.alarms
         free = alarms.disk_free_octets
         yield AlarmView(
@@ -416,8 +447,9 @@ class Views:
         yield AlarmView("disk", alarms.is_disk_low, free, alarms.disk_limit_octets)
         yield AlarmView("storage", alarms.is_storage_failing, free, 0)
 
-    def store(self) -> Iterator[StoreView]:
+    def store(self, wanted: Selection = ALL) -> Iterator[StoreView]:
         """The journal, in one view."""
+        del wanted
         counters = self._commit.counters
         yield StoreView(
             last_lsn=self._journal.next_lsn - 1,
@@ -428,6 +460,16 @@ class Views:
             last_sync_ms=counters.last_sync_ms,
             max_sync_ms=counters.max_sync_ms,
         )
+
+
+T = TypeVar("T")
+
+
+def _named(objects: Mapping[str, T], name: str | None) -> Iterable[T]:
+    """The one of this name, if it is there; all of them, when no name is given."""
+    if name is None:
+        return list(objects.values())
+    return (objects[name],) if name in objects else ()
 
 
 def _of_consumer(connection: str, channel: int, consumer: Consumer) -> ConsumerView:

@@ -46,8 +46,7 @@ def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = No
             if out.isatty():
                 _print_table(listing, on_terminal, out)
             elif not heads:
-                # A broker of an older version names no columns.
-                out.write("\t".join(answer.get("columns", [])) + "\n")
+                out.write("\t".join(answer["columns"]) + "\n")
     except NoBrokerError as error:
         sys.stderr.write(f"vouchmq: {error}\n")
         return NO_BROKER

@@ -27,8 +27,6 @@ import aiofiles
 import structlog
 import uvloop
 
-from vouchmq.server.admin.commands import ControlCommands, ListingCommands
-from vouchmq.server.admin.views import Views
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.failed_logins import FailedLogins
 from vouchmq.server.auth.users import Authenticator, is_loopback
@@ -40,6 +38,7 @@ from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge import control
 from vouchmq.server.edge.admission import Admission, EpollWatch
+from vouchmq.server.edge.control_commands import control_commands, control_listener
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps
 from vouchmq.server.edge.listener import Listener, SocketProtocol, shown
@@ -56,7 +55,6 @@ from vouchmq.server.edge.ready_file import ReadyFile
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.errors import StartupError
-from vouchmq.server.ledger.commands import LedgerCommands
 from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
 from vouchmq.server.runtime.recovery_log import tell_recovered
 from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
@@ -71,6 +69,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
+    from vouchmq.server.admin.commands import ControlCommands
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.server.runtime.runtime import BrokerRuntime
     from vouchmq.server.settings.settings import Settings
@@ -235,7 +234,8 @@ class Server:
         if self._tls_context is not None:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
             servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
-        commands = await self._open_control_commands(loop, listening)
+        commands = control_commands(runtime, listening.facts, loop)
+        control_server = await self._control_server(loop, commands)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
@@ -253,8 +253,8 @@ class Server:
         await self._seal()
         loop.remove_reader(runtime.commit.fileno)
         loop.remove_reader(watch.fileno())
-        if commands is not None:
-            commands.close()
+        if control_server is not None:
+            control_server.close()
         self._close()
         if self._disk_watch_thread is not None:
             self._disk_watch_thread.end()
@@ -508,25 +508,14 @@ class Server:
             calls=self._watch,
         )
 
-    async def _open_control_commands(
-        self, loop: asyncio.AbstractEventLoop, listening: Listening
+    async def _control_server(
+        self, loop: asyncio.AbstractEventLoop, commands: ControlCommands
     ) -> asyncio.Server | None:
-        """Let who owns the data directory look and command, if there can be sockets in it."""
-        directory = self._settings.data_dir
-        runtime = self._runtime
-        commands = ControlCommands()
-        commands.register(control.LISTENERS, lambda reply: reply({"ok": True, **listening.facts}))
-        LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
-        views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
-        ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)
-        try:
-            listener = control.listening_socket(directory)
-        except OSError as error:
-            log.warning(
-                "control.unavailable", path=str(directory / control.NAME), reason=str(error)
-            )
+        """Let who owns the data directory look and command."""
+        listener = control_listener(self._settings.data_dir)
+        if listener is None:
             return None
-        return await loop.create_unix_server(lambda: control.Peer(commands), sock=listener)
+        return await loop.create_unix_server(lambda: control.ControlPeer(commands), sock=listener)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the gauges for the alarms, and once more in a while."""

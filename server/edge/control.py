@@ -1,20 +1,19 @@
 """The control socket of a running broker: `DATA_DIR/control.sock`, for its owner alone.
 
-    one line of JSON in: {"verb": "ledger status"}  ─▶  one line out: {"ok": true, …}, then the end
-    {"verb": "list queues"}  ─▶  a line for each row, then that line
-
-Who may open the socket is what the mode of the file says (0600). Must not know what the
-commands do.
+Who may open the socket is what the mode of the file says (0600). `server/admin/frames.py` says what
+goes over it. Must not know what the commands do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from vouchmq.server.admin.commands import refuse
+from vouchmq.server.admin.frames import BadFrame, FrameReader, frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 NAME: Final = "control.sock"
 # The command that tells where the broker listens.
 LISTENERS: Final = "listeners"
-MOST_OCTETS: Final = 65536
-BACKLOG: Final = 16
+BACKLOG: Final = 64
+READ_BYTES: Final = 65536
 # A command that takes inventories may take its time.
 ANSWER_LIMIT_S: Final = 600.0
 
@@ -36,7 +35,7 @@ class NoBrokerError(Exception):
 
 
 @contextmanager
-def _address(directory: Path) -> Iterator[str]:
+def short_address(directory: Path) -> Iterator[str]:
     """A name of the socket that is short enough, however long that of the directory is."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -55,7 +54,7 @@ def listening_socket(directory: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        with _address(directory) as address:
+        with short_address(directory) as address:
             listener.bind(address)
     except OSError:
         listener.close()
@@ -73,45 +72,62 @@ def remove(directory: Path) -> None:
         (directory / NAME).unlink()
 
 
-def ask(directory: Path, verb: str, limit_s: float = ANSWER_LIMIT_S) -> dict[str, Any]:
+def ask(
+    directory: Path, command: str, limit_s: float = ANSWER_LIMIT_S, **arguments: object
+) -> dict[str, Any]:
     """Have the broker that runs on a data directory do something; gives its answer.
 
     Raises:
         NoBrokerError: none runs there, or it does not answer
     """
-    *_, answer = ask_rows(directory, verb, limit_s)
+    *_, answer = ask_rows(directory, command, limit_s, **arguments)
     return answer
 
 
 def ask_rows(
-    directory: Path, verb: str, limit_s: float = ANSWER_LIMIT_S
+    directory: Path, command: str, limit_s: float = ANSWER_LIMIT_S, **arguments: object
 ) -> Iterator[dict[str, Any]]:
     """The same, of a command that answers with rows: they come first, the answer last.
+
+    The answer of a listing has the names of its `columns`.
 
     Raises:
         NoBrokerError: none runs there, or it does not answer to the end
     """
-    asked = json.dumps({"verb": verb}).encode() + b"\n"
-    found: dict[str, Any] = {}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(limit_s)
-            with _address(directory) as address:
+            with short_address(directory) as address:
                 peer.connect(address)
-            peer.sendall(asked)
-            with peer.makefile("rb") as lines:
-                for line in lines:
-                    found = json.loads(line)
-                    yield found
+            peer.sendall(frame({"command": command, **arguments}))
+            yield from _answers(peer)
     except (OSError, ValueError) as error:
-        why = error.strerror or str(error) if isinstance(error, OSError) else "no answer"
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         raise NoBrokerError(f"no broker runs on data directory {directory} ({why})") from error
-    if "ok" not in found:
-        raise NoBrokerError(f"no broker runs on data directory {directory} (no answer)")
 
 
-class Peer(asyncio.Protocol):
-    """Somebody at the control socket.
+def _answers(peer: socket.socket) -> Iterator[dict[str, Any]]:
+    """Rows by their columns, then the answer.
+
+    Raises:
+        ValueError: the broker has gone before the end of its answer, or speaks something else
+    """
+    frames = FrameReader()
+    columns: list[str] = []
+    while data := peer.recv(READ_BYTES):
+        frames.add(data)
+        for content in frames:
+            if "ok" in content:
+                yield {**content, "columns": columns} if columns else content
+                return
+            columns = content.get("columns", columns)
+            for row in content.get("rows", ()):
+                yield dict(zip(columns, row, strict=True))
+    raise ValueError("no answer")
+
+
+class ControlPeer(asyncio.Protocol):
+    """Somebody at the control socket: one request after the other, each answered to its end.
 
     Args:
         commands: what may be asked for
@@ -119,10 +135,11 @@ class Peer(asyncio.Protocol):
 
     def __init__(self, commands: ControlCommands) -> None:
         self._commands = commands
-        self._heard = b""
+        self._frames = FrameReader()
         self._transport: asyncio.Transport | None = None
+        self._reply: ControlReply | None = None
         self.is_full = False
-        self._waiting: Callable[[], None] | None = None
+        self._is_taking = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -131,17 +148,16 @@ class Peer(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        self._heard += data
-        if b"\n" in self._heard:
-            line, self._heard = self._heard.split(b"\n", 1)[0], b""
-            self._obey(line)
-        elif len(self._heard) > MOST_OCTETS:
-            self({"ok": False, "error": "too long"})
+        self._frames.add(data)
+        self._take_next()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         del exc
-        self._transport = self._waiting = None
+        self._transport = None
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.lose()
 
     def pause_writing(self) -> None:
         """See `asyncio.Protocol`."""
@@ -150,39 +166,94 @@ class Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         """See `asyncio.Protocol`."""
         self.is_full = False
+        if self._reply is not None:
+            self._reply.go_on()
+
+    def write(self, content: Mapping[str, object]) -> None:
+        """Send one frame."""
+        if self._transport is not None:
+            self._transport.write(frame(content))
+
+    def end(self) -> None:
+        """The request has its answer."""
+        self._reply = None
+        self._take_next()
+
+    def _take_next(self) -> None:
+        """Do what has been asked for; what is sent while a command runs waits for its end."""
+        # Most answer at once, from within: then it is this loop that goes on.
+        if self._is_taking:
+            return
+        self._is_taking = True
+        while self._transport is not None and self._reply is None and self._frames.has_frame:
+            self._take_one(self._transport)
+        self._is_taking = False
+
+    def _take_one(self, transport: asyncio.Transport) -> None:
+        reply = self._reply = ControlReply(self)
+        try:
+            request = self._frames.next()
+        except BadFrame as error:
+            refuse(reply, str(error))
+            self._transport = None
+            transport.close()
+            return
+        if request is not None:
+            self._commands.run(request, reply)
+
+
+class ControlReply:
+    """The answer to one request; see `server.admin.commands.Reply`.
+
+    Args:
+        peer: who has asked
+    """
+
+    def __init__(self, peer: ControlPeer) -> None:
+        self._peer: ControlPeer | None = peer
+        self._waiting: Callable[[], None] | None = None
+        self._when_gone: list[Callable[[], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        """See `Reply`."""
+        return self._peer is not None
+
+    @property
+    def is_full(self) -> bool:
+        """See `Reply`."""
+        return self._peer is not None and self._peer.is_full
+
+    def send(self, content: Mapping[str, object], /) -> None:
+        """See `Reply`."""
+        if self._peer is not None:
+            self._peer.write(content)
+
+    def when_writable(self, job: Callable[[], None], /) -> None:
+        """See `Reply`."""
+        self._waiting = job
+
+    def when_gone(self, job: Callable[[], None], /) -> None:
+        """See `Reply`."""
+        self._when_gone.append(job)
+
+    def go_on(self) -> None:
+        """The reader has read."""
         job, self._waiting = self._waiting, None
         if job is not None:
             job()
 
-    @property
-    def is_open(self) -> bool:
-        """See `commands.Reply`."""
-        return self._transport is not None
-
-    def send(self, lines: bytes) -> None:
-        """See `commands.Reply`."""
-        if self._transport is not None:
-            self._transport.write(lines)
-
-    def when_writable(self, job: Callable[[], None]) -> None:
-        """See `commands.Reply`."""
-        self._waiting = job
+    def lose(self) -> None:
+        """The reader has gone."""
+        self._peer = self._waiting = None
+        jobs, self._when_gone = self._when_gone, []
+        for job in jobs:
+            job()
 
     def __call__(self, facts: Mapping[str, object], /) -> None:
-        """See `commands.Reply`."""
-        if self._transport is not None:
-            self._transport.write(json.dumps(facts).encode() + b"\n")
-            self._transport.close()
-            self._transport = None
-
-    def _obey(self, line: bytes) -> None:
-        try:
-            request = json.loads(line)
-            command = self._commands.find(request["verb"])
-        except (ValueError, KeyError, TypeError):
-            self({"ok": False, "error": "expected a JSON object with a verb"})
-            return
-        if command is None:
-            self({"ok": False, "error": "no such verb", "verbs": self._commands.names})
-        else:
-            command(self)
+        """See `Reply`."""
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            self._when_gone.clear()
+            peer.write(facts)
+            peer.end()

@@ -12,7 +12,8 @@ from tests.unit.server.admin.listings import Reader, listed, views_of
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
-from vouchmq.server.admin.commands import ControlCommands, ListingCommands
+from vouchmq.server.admin.commands import ControlCommands
+from vouchmq.server.admin.listing import ListingCommands
 from vouchmq.server.broker.policy.policies import Policy
 
 
@@ -163,9 +164,7 @@ class TestSlices:
         registry = ControlCommands()
         ListingCommands(views_of(world), later.append, clock).register(registry)
         reader = Reader()
-        command = registry.find("list queues")
-        assert command is not None
-        command(reader)
+        registry.run({"command": "list queues"}, reader)
         first = len(reader.lines)
         assert 0 < first < 100
         slices = 1
@@ -184,9 +183,7 @@ class TestSlices:
         ListingCommands(views_of(world), later.append, lambda: 0.0).register(registry)
         reader = Reader()
         reader.is_full = True
-        command = registry.find("list exchanges")
-        assert command is not None
-        command(reader)
+        registry.run({"command": "list exchanges"}, reader)
         # Nothing runs until the reader reads.
         assert (reader.lines, later) == ([], [])
         reader.is_full = False
@@ -201,16 +198,5 @@ class TestSlices:
         ListingCommands(views_of(world), later.append, lambda: 0.0).register(registry)
         reader = Reader()
         reader.is_open = False
-        command = registry.find("list vhosts")
-        assert command is not None
-        command(reader)
+        registry.run({"command": "list vhosts"}, reader)
         assert (reader.lines, reader.facts, later) == ([], None, [])
-
-
-def test_a_name_is_registered_once() -> None:
-    registry = ControlCommands()
-    registry.register("a", lambda reply: reply({}))
-    with pytest.raises(ValueError, match="registered already"):
-        registry.register("a", lambda reply: reply({}))
-    assert registry.names == ["a"]
-    assert registry.find("b") is None

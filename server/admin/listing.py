@@ -1,0 +1,82 @@
+"""`list queues` and the like: the views of a listing, in slices.
+
+A slice takes `SLICE_S` of a turn at most, then the loop goes on; and while the reader does not
+read, nothing is made for it.
+
+Must not know sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.server.admin.views import Selection, columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from vouchmq.server.admin.commands import Command, ControlCommands, Reply
+    from vouchmq.server.admin.views import Listing, View, Views
+
+# A listing has this much of a turn.
+SLICE_S: Final = 0.002
+LOOK_EACH: Final = 16
+"""Rows between two looks at the clock."""
+
+
+class ListingCommands:
+    """A command for each listing.
+
+    Args:
+        views: what can be listed
+        later: runs something in another turn of the loop
+        clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        views: Views,
+        later: Callable[[Callable[[], None]], object],
+        clock: Callable[[], float],
+    ) -> None:
+        self._views = views
+        self._later = later
+        self._clock = clock
+
+    def register(self, commands: ControlCommands) -> None:
+        """Enter a command for each listing."""
+        for name, listing in self._views.listings.items():
+            commands.register(f"list {name}", Selection, self._command(listing, columns_of(name)))
+
+    def _command(self, listing: Listing, columns: list[str]) -> Command[Selection]:
+        def begin(wanted: Selection, reply: Reply) -> None:
+            rows = listing(wanted)
+            reply.send({"columns": columns})
+            self._go_on(rows, reply, 0)
+
+        return begin
+
+    def _go_on(self, rows: Iterator[View | None], reply: Reply, count: int) -> None:
+        """Send rows until this slice is over."""
+        if not reply.is_open:
+            return
+        if reply.is_full:
+            reply.when_writable(lambda: self._go_on(rows, reply, count))
+            return
+        ends_at = self._clock() + SLICE_S
+        found: list[View] = []
+        is_done = True
+        for at, row in enumerate(rows, 1):
+            # A step without a row is one of those that a row is worked out in.
+            if row is not None:
+                found.append(row)
+            if at % LOOK_EACH == 0 and self._clock() >= ends_at:
+                is_done = False
+                break
+        count += len(found)
+        if found:
+            reply.send({"rows": found})
+        if is_done:
+            reply({"ok": True, "count": count})
+        else:
+            self._later(lambda: self._go_on(rows, reply, count))

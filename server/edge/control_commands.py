@@ -1,0 +1,59 @@
+"""Everything that a running broker can be asked over its control socket, and the socket itself.
+
+Whoever adds commands (`server/admin`) registers them in `control_commands`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from vouchmq.server.admin.commands import Arguments, ControlCommands
+from vouchmq.server.admin.ledger import LedgerCommands
+from vouchmq.server.admin.listing import ListingCommands
+from vouchmq.server.admin.views import Views
+from vouchmq.server.edge import control
+from vouchmq.server.version import VERSION
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Mapping
+    from pathlib import Path
+    from socket import socket
+
+    from vouchmq.server.admin.commands import Reply
+    from vouchmq.server.runtime.runtime import BrokerRuntime
+
+log = structlog.get_logger(__name__)
+
+
+def control_commands(
+    runtime: BrokerRuntime, listeners: Mapping[str, object], loop: asyncio.AbstractEventLoop
+) -> ControlCommands:
+    """The commands of one broker.
+
+    Args:
+        runtime: what they show and change
+        listeners: where it listens, for whoever asks
+        loop: that of the broker
+    """
+    commands = ControlCommands()
+
+    def tell_listeners(_: Arguments, reply: Reply) -> None:
+        reply({"ok": True, "version": VERSION, **listeners})
+
+    commands.register(control.LISTENERS, Arguments, tell_listeners)
+    LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
+    views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
+    ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)
+    return commands
+
+
+def control_listener(directory: Path) -> socket | None:
+    """The control socket of a data directory; None where there can be no sockets."""
+    try:
+        return control.listening_socket(directory)
+    except OSError as error:
+        log.warning("control.unavailable", path=str(directory / control.NAME), reason=str(error))
+        return None
