@@ -150,4 +150,7 @@ def test_what_the_broker_refuses_is_said(
 ) -> None:
     """A newer command may ask an older broker."""
     assert listing.run(broker.data_dir, "moons", as_json=False) == 1
-    assert capsys.readouterr() == ("", "vouchmq: list moons: this broker has no command 'list moons'\n")
+    assert capsys.readouterr() == (
+        "",
+        "vouchmq: list moons: this broker has no command 'list moons'\n",
+    )
