@@ -147,10 +147,17 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--queue", metavar="NAME", help="only messages in queues with this name")
     dump.add_argument("--vhost", metavar="NAME", help="only queues in this virtual host")
     for verb in (check, dump):
-        verb.add_argument("directory", metavar="DIR", type=_directory, help="the data directory")
+        verb.add_argument(
+            "directory",
+            metavar="DIR",
+            type=_directory,
+            nargs="?",
+            help="the data directory; by default that of the settings",
+        )
         verb.add_argument(
             "--json", action="store_true", help="print JSON; dump prints one line for each message"
         )
+        _add_settings(verb, ["data_dir"])
 
 
 def _directory(text: str) -> Path:
@@ -237,7 +244,7 @@ def _settings(options: argparse.Namespace) -> s.Settings:
     flags = {
         name: ",".join(value) if isinstance(value, list) else value
         for name, value in vars(options).items()
-        if name not in {"command", "verb", "json"}
+        if name not in {"command", "verb", "json", "directory", "queue", "vhost"}
     }
     return s.load(flags, os.environ)
 
@@ -264,12 +271,14 @@ def _ping(options: argparse.Namespace) -> int:
 
 def _store(options: argparse.Namespace) -> int:
     report = import_module("vouchmq.server.cli.store")
+    # A mistake in settings that are not needed does not keep anybody from a directory.
+    directory = options.directory or Path(_settings(options).data_dir)
     code: int
     if options.verb == "check":
-        code = report.check(options.directory, as_json=options.json)
+        code = report.check(directory, as_json=options.json)
     else:
         code = report.dump(
-            options.directory, queue=options.queue, vhost=options.vhost, as_json=options.json
+            directory, queue=options.queue, vhost=options.vhost, as_json=options.json
         )
     return code
 

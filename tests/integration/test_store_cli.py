@@ -72,6 +72,14 @@ def test_check_says_what_is_there(tmp_path: Path) -> None:
     assert [(q["name"], q["count"]) for q in document["queues"]] == [("orders", 3)]
 
 
+@pytest.mark.parametrize("verb", ["check", "dump"])
+def test_the_directory_of_the_settings_is_the_default(verb: str, tmp_path: Path) -> None:
+    filled(tmp_path)
+    done = run(verb, "--data-dir", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == run(verb, str(tmp_path)).stdout
+
+
 def test_dump_shows_messages(tmp_path: Path) -> None:
     filled(tmp_path)
     done = run("dump", str(tmp_path), "--queue", "orders", "--json")
