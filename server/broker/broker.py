@@ -14,6 +14,7 @@ from typing import Generic
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.data_directory import DataDirectory
 from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
+from vouchmq.server.broker.events import EventBus
 from vouchmq.server.broker.exchanges.routes import Later
 from vouchmq.server.broker.features.dedup import KeyWindow
 from vouchmq.server.broker.policy.engine import keep_features
@@ -37,6 +38,7 @@ class Broker(Generic[Q_co]):
         new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
         vhosts: dict[str, VHost[Q_co]] | None = None,
         later: Later | None = None,
+        events: EventBus | None = None,
     ) -> None:
         """Make a broker without vhosts; the arguments are those of `VHost`.
 
@@ -55,6 +57,7 @@ class Broker(Generic[Q_co]):
         self._regulate = regulate
         self._new_window = new_window
         self._later = later
+        self.events = EventBus() if events is None else events
         # 0 stands for "not stored", so ids begin at 1.
         self._free_queue_id = 1
 
@@ -67,6 +70,7 @@ class Broker(Generic[Q_co]):
         if vhost is None:
             vhost = self._add_vhost(name)
             vhost.defined_lsn = self._define(d.encode(d.VHostCreated(name)))
+            self.events.tell("vhost.created", name=name)
         return vhost, vhost.defined_lsn
 
     def definitions(self) -> list[bytes]:
@@ -134,6 +138,7 @@ class Broker(Generic[Q_co]):
             regulate=self._regulate,
             new_window=self._new_window,
             later=self._later,
+            events=self.events,
         )
         return vhost
 

@@ -24,6 +24,7 @@ from vouchmq.protocol.fields import Table, longstr
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.delays import delay_queue_name
+from vouchmq.server.broker.events import EventBus
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
 from vouchmq.server.broker.exchanges.exchange import (
     Exchange,
@@ -92,6 +93,7 @@ class VHost(Generic[Q_co]):
         regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
         new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
         later: Later | None = None,
+        events: EventBus | None = None,
     ) -> None:
         """Make the vhost with its predeclared exchanges, logging nothing.
 
@@ -99,11 +101,12 @@ class VHost(Generic[Q_co]):
         the LSN. `random_name` gives 22 base64url characters that nobody can guess. `regulate`
         gives a queue what it is to have under its policies. `new_window` makes the keys of a
         de-duplicating exchange, given what the journal knows them by. `later` calls what it is
-        given in the next turn.
+        given in the next turn. `events` is told what comes and goes.
 
         Spec: EXCH-02, QUEUE-02, QUEUE-25
         """
         self.name = name
+        self.events = EventBus() if events is None else events
         self.routes = Routes(name, later)
         self.exchanges = self.routes.exchanges
         self.bindings = self.routes.bindings
@@ -203,6 +206,7 @@ class VHost(Generic[Q_co]):
             self.register_keys(name, spec)
             if spec.stored:
                 self._log(d.of_queue(spec))
+        self.events.tell("exchange.created", vhost=self.name, name=name, type=exchange_type)
         log.debug("exchange.declared", vhost=self.name, exchange=name, type=exchange_type)
         return self._log(d.of_exchange(declared)) if durable else 0
 
@@ -312,6 +316,7 @@ class VHost(Generic[Q_co]):
         if not self.routes.add(binding):
             return self.defined_lsn if durable else 0
         self.generation += 1
+        self._tell_binding("binding.created", binding)
         return self._log(d.of_binding(self.name, binding)) if durable else 0
 
     def unbind(
@@ -339,7 +344,18 @@ class VHost(Generic[Q_co]):
         lsn = 0
         if self.is_durable(binding):
             lsn = self._log(d.of_unbound(self.name, binding))
+        self._tell_binding("binding.deleted", binding)
         return max(lsn, self._detached(self.routes.remove([binding])))
+
+    def _tell_binding(self, event: str, binding: Binding) -> None:
+        self.events.tell(
+            event,
+            vhost=self.name,
+            source=binding.source,
+            destination=binding.destination,
+            destination_type=binding.kind,
+            routing_key=binding.routing_key,
+        )
 
     # Queues
 
@@ -423,6 +439,7 @@ class VHost(Generic[Q_co]):
             name, self.name, queue_id, durable, exclusive_owner, auto_delete, arguments
         )
         queue = self.register_queue(spec)
+        self.events.tell("queue.created", vhost=self.name, name=name, durable=durable)
         log.debug("queue.declared", vhost=self.name, queue=name)
         return queue, self._log(d.of_queue(spec)) if spec.stored else 0
 
@@ -537,6 +554,7 @@ class VHost(Generic[Q_co]):
         self.policy_engine.forget_queue(spec.name)
         self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)
         self.generation += 1
+        self.events.tell("queue.deleted", vhost=self.name, name=spec.name)
         log.debug("queue.deleted", vhost=self.name, queue=spec.name)
         lsn = self._log_queue_gone(queue)
         return max(lsn, self._detached(self.routes.detach_queue(spec.name)))
@@ -558,6 +576,7 @@ class VHost(Generic[Q_co]):
         if spec is not None and spec.stored:
             self._log(d.QueueDeleted(self.name, spec.name, spec.queue_id))
             self.defined_lsn = self._drop_queue(spec.queue_id)
+        self.events.tell("exchange.deleted", vhost=self.name, name=exchange.name)
         log.debug("exchange.deleted", vhost=self.name, exchange=exchange.name)
         if not exchange.durable:
             return 0

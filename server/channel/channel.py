@@ -72,6 +72,7 @@ class Channel:
         self.next_tag = 1
         self.counters = ChannelCounters()
         self.context.closed_counters.channels_opened += 1
+        self._tell("channel.created")
         self.unacked = Unacked()
         self.timeouts = Timeouts(
             self.unacked,
@@ -515,6 +516,20 @@ class Channel:
             octets += sum(octets_of(entry.messages) for entry in held)
         return octets
 
+    def _tell(self, event: str, **facts: object) -> None:
+        self.context.events.tell(
+            event,
+            connection=self.connection.wire.name,
+            channel=self.number,
+            user=self.user.name,
+            vhost=self.vhost.name,
+            **facts,
+        )
+
+    def tell_consumer(self, event: str, consumer: Consumer) -> None:
+        """Tell whoever watches the broker that a consumer has come or gone."""
+        self._tell(event, queue=consumer.queue.spec.name, tag=consumer.tag)
+
     # Ends
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
@@ -524,6 +539,7 @@ class Channel:
         waiting for the disk, and this waits behind it.
         """
         self.consumers.pop(consumer.tag, None)
+        self.tell_consumer("consumer.deleted", consumer)
         if consumer.recorder is not None:
             consumer.recorder.introduce("stop")
         if not self.is_closing and self.connection.has_capability("consumer_cancel_notify"):
@@ -536,6 +552,7 @@ class Channel:
         """
         self.is_closing = True
         self.context.closed_counters.channels.add(self.counted)
+        self._tell("channel.closed")
         self.context.forget(self)
         self.context.channel_closed(self.user)
         if self.reply_consumer is not None:
@@ -549,6 +566,7 @@ class Channel:
             self.transaction = None
         for consumer in consumers.values():
             consumer.is_active = False
+            self.tell_consumer("consumer.deleted", consumer)
             if consumer.recorder is not None:
                 consumer.recorder.introduce("stop")
         for entry in outstanding:

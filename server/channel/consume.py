@@ -104,6 +104,7 @@ def consume(channel: Channel, method: commands.Basic.Consume, arguments: Table) 
         exclusive = bool(method.exclusive) and queue.features.type != QUORUM
         queue.add_consumer(consumer, exclusive=exclusive, start=start)
         channel.consumers[tag] = consumer
+        channel.tell_consumer("consumer.created", consumer)
         if channel.recorder is not None:
             channel.recorder.consumes(consumer)
     if not method.nowait:
@@ -168,6 +169,7 @@ def cancel_consumer(channel: Channel, method: commands.Basic.Cancel, _arguments:
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
         consumer.is_active = False
+        channel.tell_consumer("consumer.deleted", consumer)
         if consumer.recorder is not None:
             consumer.recorder.introduce("stop")
         consumer.queue.remove_consumer(consumer)

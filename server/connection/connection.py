@@ -88,6 +88,7 @@ from vouchmq.server.channel.methods import handle
 from vouchmq.server.connection.backpressure import Backpressure
 from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, SETTLES_OR_ENDS, ChannelTable
+from vouchmq.server.connection.events import tell
 from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import InboundQueue
@@ -388,6 +389,7 @@ class Connection:
         elif self.state is ConnectionState.RUNNING:
             self.user, self.vhost = handshake.user, handshake.vhost
             self._cancel_handshake_timer()
+            tell("connection.created", self, self.context.events)
             log.info(
                 "connection.opened",
                 connection=self.wire.name,
@@ -690,6 +692,7 @@ class Connection:
         self.counters = closed  # the last words to a client are counted there at once
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
+            tell("connection.closed", self, self.context.events)
         self._handshake.leave()
 
     def _age_ms(self) -> int:

@@ -5,6 +5,7 @@ Whoever adds commands (`server/admin`) registers them in `control_commands`.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,6 +14,7 @@ from vouchmq.server.admin.commands import Arguments, ControlCommands
 from vouchmq.server.admin.ledger import LedgerCommands
 from vouchmq.server.admin.listing import ListingCommands
 from vouchmq.server.admin.views import Views
+from vouchmq.server.admin.watch import WatchCommand
 from vouchmq.server.edge import control
 from vouchmq.server.version import VERSION
 
@@ -47,6 +49,7 @@ def control_commands(
     LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
     ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)
+    WatchCommand(runtime.events, lambda: time.time_ns() // 1_000_000).register(commands)
     return commands
 
 

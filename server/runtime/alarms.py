@@ -20,6 +20,8 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vouchmq.server.broker.events import EventBus
+
 # Cleared this far on the good side of the threshold, so that it does not flutter.
 MEMORY_CLEARS_AT: Final = 0.95
 # From this share of the watermark on less is kept ready for clients, up to that share again.
@@ -58,7 +60,9 @@ class Alarms:
         memory_limit_octets: int,
         disk_limit_octets: int,
         later: Callable[[Callable[[], None]], None],
+        events: EventBus,
     ) -> None:
+        self._events = events
         self.memory_limit_octets = memory_limit_octets
         self.disk_limit_octets = disk_limit_octets
         self.memory_octets = 0
@@ -133,6 +137,8 @@ class Alarms:
             self._update()
 
     def _tell(self, resource: str, is_raised: bool, **values: int) -> None:
+        event = "alarm.set" if is_raised else "alarm.cleared"
+        self._events.tell(event, resource=resource, **values)
         if is_raised:
             log.warning(
                 "alarm.raised", resource=resource, **values, meaning="publishers are blocked"

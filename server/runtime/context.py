@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.enqueue import Enqueuer
+    from vouchmq.server.broker.events import EventBus
     from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.ledger.active import ActiveLedger, RunningLedger
@@ -126,6 +127,7 @@ class BrokerContext:
         name: of this node, for error texts
         alarms: of memory and disk
         active_ledger: the ledger while it is on
+        events: told who comes and goes
     """
 
     def __init__(
@@ -143,6 +145,7 @@ class BrokerContext:
         name: str,
         alarms: Alarms,
         active_ledger: ActiveLedger,
+        events: EventBus,
     ) -> None:
         self.broker = broker
         self.journal = journal
@@ -156,6 +159,7 @@ class BrokerContext:
         self.timers = feature_context.timers
         self.feature_context = feature_context
         self.active_ledger = active_ledger
+        self.events = events
         self._refused_lsns = range(0)  # what the block was to hold that the disk refused last
         self.watermark = turn.watermark
         self.has_failed = False

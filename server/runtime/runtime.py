@@ -44,6 +44,7 @@ from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
 from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
 from vouchmq.server.broker.enqueue import Enqueuer
+from vouchmq.server.broker.events import EventBus
 from vouchmq.server.broker.features.feature import FeatureContext
 from vouchmq.server.broker.features.options import X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
@@ -268,7 +269,8 @@ class BrokerRuntime:
         # The turn, and what messages pass.
         flow = FlowControl(host.clock, host.call_later, settings.publisher_flow_messages)
         self.turn = turn = Turn(host.call_soon, host.report, host.clock, flow, recovered_lsn)
-        self.alarms = new_alarms(settings, host, turn)
+        self.events = EventBus()
+        self.alarms = new_alarms(settings, host, turn, self.events)
         self.timers = Timers(host.now_ms, host.call_later or never)
         self.scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
         pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock)
@@ -359,6 +361,7 @@ class BrokerRuntime:
             new_window=factory.new_window,
             vhosts=vhosts,
             later=self.turn.later,
+            events=self.events,
         )
 
     def _new_context(
@@ -377,6 +380,7 @@ class BrokerRuntime:
             name=settings.node,
             alarms=self.alarms,
             active_ledger=active_ledger,
+            events=self.events,
         )
 
     def _new_journal_writer(
@@ -459,12 +463,13 @@ class BrokerRuntime:
         self.scratch.close()
 
 
-def new_alarms(settings: Settings, host: Host, turn: Turn) -> Alarms:
+def new_alarms(settings: Settings, host: Host, turn: Turn, events: EventBus) -> Alarms:
     """Alarms with the thresholds of the settings."""
     return Alarms(
         parse_amount(settings.vm_memory_high_watermark).of(host.memory_octets),
         parse_amount(settings.disk_free_limit).of(host.memory_octets),
         turn.later,
+        events,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.sim_disk import SimDisk
+from vouchmq.server.broker.events import EventBus
 from vouchmq.server.runtime.alarms import Alarms
 from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
 from vouchmq.store.compaction.compactor import Compactor
@@ -44,7 +45,7 @@ class Load:
         self.now = 0.0
         self.count = 0
         self._jobs: list[tuple[float, Callable[[], None]]] = []
-        alarms = Alarms(0, 0, lambda job: job())
+        alarms = Alarms(0, 0, lambda job: job(), EventBus())
         alarms.read(0, ROOM)
         self.compaction_scheduler = CompactionScheduler(
             Compactor(self.journal, self._segment_corrupt, self._clock),

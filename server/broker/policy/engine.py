@@ -23,6 +23,7 @@ from vouchmq.server.broker.queues.spec import QueueLike
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from vouchmq.server.broker.events import EventBus
     from vouchmq.server.broker.exchanges.exchange import Exchange
 
 Q = TypeVar("Q", bound=QueueLike)
@@ -38,6 +39,7 @@ class GovernedVHost(Protocol[Q_co]):
     generation: int
     defined_lsn: int
     exchanges: dict[str, Exchange]
+    events: EventBus
 
     @property
     def queues(self) -> Mapping[str, Q_co]:
@@ -102,6 +104,7 @@ class PolicyEngine(Generic[Q]):
         self.enforce()
         # First, so that after a restart no exchange delays that has not where to.
         self._make_delay_queues()
+        self._vhost.events.tell("policy.set", vhost=self._vhost.name, name=policy.name)
         log.info("policy.set", vhost=self._vhost.name, policy=policy.name)
         lsn = self._define(d.of_policy(self._vhost.name, policy))
         return max(lsn, self._end_delay_queues())
@@ -114,6 +117,7 @@ class PolicyEngine(Generic[Q]):
         if not self.policies.remove(name, is_operator=is_operator):
             return None
         self.enforce()
+        self._vhost.events.tell("policy.cleared", vhost=self._vhost.name, name=name)
         log.info("policy.cleared", vhost=self._vhost.name, policy=name)
         lsn = self._define(d.PolicyCleared(self._vhost.name, name, is_operator))
         return max(lsn, self._end_delay_queues())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from vouchmq.server.broker.events import EventBus
 from vouchmq.server.runtime.alarms import RELEASED_PER_TURN, Alarms
 
 PLENTY = 1 << 40
@@ -35,7 +36,7 @@ def later() -> list[Callable[[], None]]:
 @pytest.fixture
 def alarms(later: list[Callable[[], None]]) -> Alarms:
     """Memory alarm above 1000, disk alarm below 100."""
-    return Alarms(1000, 100, later.append)
+    return Alarms(1000, 100, later.append, EventBus())
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_disk_with_hysteresis(alarms: Alarms, readings: list[int], is_raised: bo
 
 def test_a_limit_of_nothing(later: list[Callable[[], None]]) -> None:
     """No free space asked for is no alarm; no memory allowed is one for ever."""
-    alarms = Alarms(0, 0, later.append)
+    alarms = Alarms(0, 0, later.append, EventBus())
     alarms.read(1, 0)
     assert (alarms.is_memory_low, alarms.is_disk_low) == (True, False)
     alarms.read(0, 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from vouchmq.server.broker.events import EventBus
 from vouchmq.server.runtime.alarms import Alarms
 from vouchmq.server.runtime.compaction_scheduler import (
     BUSY_PAUSE_S,
@@ -39,7 +40,7 @@ class Stage:
         self.limits: list[float] = []
         self.pauses: list[float] = []
         self._next: Callable[[], None] | None = None
-        self.alarms = Alarms(0, 0, lambda job: job())
+        self.alarms = Alarms(0, 0, lambda job: job(), EventBus())
         self.alarms.read(0, 10 * SEGMENT_OCTETS)
         self.compaction_scheduler = CompactionScheduler(
             self,

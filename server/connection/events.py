@@ -1,0 +1,44 @@
+"""What is told of a connection that comes or goes, see `server/broker/events.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from vouchmq.server.auth.users import User
+    from vouchmq.server.broker.events import EventBus
+
+
+class Named(Protocol):
+    """Whatever has a name."""
+
+    name: str
+
+
+class Subject(Protocol):
+    """A connection that has logged in."""
+
+    user: User
+
+    @property
+    def label(self) -> str:
+        """Its name, from the addresses of both ends."""
+
+    @property
+    def client_name(self) -> str:
+        """What the client calls it."""
+
+    @property
+    def vhost(self) -> Named:
+        """Its virtual host."""
+
+
+def tell(event: str, connection: Subject, events: EventBus) -> None:
+    """Tell an event of a connection."""
+    events.tell(
+        event,
+        name=connection.label,
+        user=connection.user.name,
+        vhost=connection.vhost.name,
+        client_name=connection.client_name,
+    )
