@@ -148,10 +148,21 @@ ROOMS: Final[dict[str, Room]] = {
     "vouchmq.server.admin": Room(
         ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"), frozenset({"msgspec", "structlog"})
     ),
+    # What can be made to fail for tests: a disk says ENOSPC there.
+    "vouchmq.server.faults": Room(
+        ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"),
+        STATE_MACHINES | {"msgspec"},
+        frozenset({"os"}),
+    ),
     "vouchmq.__main__": Room(("vouchmq.server.cli",), world=WORLD),
     "vouchmq.kit": Room(("vouchmq.kit",), frozenset({"aio_pika", "pika", "pytest"}), WORLD),
     # The bulk client takes pamqp for all that is cold.
     "vouchmq.kit.bulk": Room(("vouchmq.kit", "vouchmq.protocol"), frozenset({"pamqp"}), WORLD),
+    # It starts the broker as a process, and asks it over its control socket.
+    "vouchmq.testing": Room(
+        ("vouchmq.testing", "vouchmq.server.edge.control"), frozenset({"pytest"}), WORLD
+    ),
+    "vouchmq.testing.launch": Room(("vouchmq.server.cli",), world=WORLD),
     "vouchmq.spark": Room(
         ("vouchmq.spark", "vouchmq.kit", "vouchmq.protocol"),
         frozenset(
@@ -476,6 +487,7 @@ def test_the_rule_of_imports_bites() -> None:
         ],
         "bench.run": ["vouchmq.server.edge.app", "vouchmq.protocol.codec"],
         "bench.micro.codec": ["vouchmq.server.edge.app"],
+        "vouchmq.testing.broker": ["vouchmq.server.edge.app", "vouchmq.store.disk", "pika"],
         "vouchmq.kit": [
             "vouchmq.server.edge.app",
             "vouchmq.protocol.codec",
@@ -737,7 +749,7 @@ def test_packages_are_folders_and_nothing_else() -> None:
     assert offenders(does_something_in_its_package, sources(*OURS)) == []
 
 
-GATHERED: Final = ("vouchmq/kit", "vouchmq/kit/bulk", "vouchmq/spark")
+GATHERED: Final = ("vouchmq/kit", "vouchmq/kit/bulk", "vouchmq/spark", "vouchmq/testing")
 # Some names are gathered only when they are asked for: `if TYPE_CHECKING: … else: …`.
 GATHERING: Final = (ast.Expr, ast.ImportFrom, ast.Assign, ast.If)
 

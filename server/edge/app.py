@@ -55,6 +55,9 @@ from vouchmq.server.edge.ready_file import ReadyFile
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.errors import StartupError
+from vouchmq.server.faults.commands import FaultCommands
+from vouchmq.server.faults.faults import Faults
+from vouchmq.server.faults.sync_worker import Unsynced
 from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
 from vouchmq.server.runtime.recovery_log import tell_recovered
 from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
@@ -63,7 +66,7 @@ from vouchmq.server.settings.alarm_limits import require_disk, require_memory
 from vouchmq.server.version import VERSION, build_kind
 from vouchmq.store.disk import FileDisk
 from vouchmq.store.errors import ReadFailed, StoreError
-from vouchmq.store.sync.worker import HelperProcess, ThreadWorker, start_worker
+from vouchmq.store.sync.worker import HelperProcess, start_worker
 
 if TYPE_CHECKING:
     import socket
@@ -73,7 +76,6 @@ if TYPE_CHECKING:
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.server.runtime.runtime import BrokerRuntime
     from vouchmq.server.settings.settings import Settings
-    from vouchmq.store.disk import Syncable
     from vouchmq.store.sync.worker import SyncWorker
 
 log = structlog.get_logger(__name__)
@@ -109,6 +111,8 @@ def run(settings: Settings) -> int:
     worker: SyncWorker = start_worker() if settings.durability_fsync else Unsynced()
     if not settings.durability_fsync:
         log.warning("durability.fsync_off", meaning="a confirm does not survive a power cut")
+    if settings.test_commands:
+        log.warning("test_commands.on", meaning="tests can make this broker fail")
     left = MOST_STARTS
     try:
         while True:
@@ -128,26 +132,13 @@ class DamagedSegmentError(StartupError):
     """A segment that was believed unread is not what was written; the next start reads it."""
 
 
-class Unsynced(ThreadWorker):
-    """Says "synced" without syncing, for tests and benchmarks (DURABLE-11)."""
-
-    def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
-        """Submit a sync of no file: `durability_fsync` is off."""
-        del targets
-        super().submit(sequence, ())
-
-    def sync(self, targets: Sequence[Syncable]) -> tuple[int, int]:
-        """Sync no file."""
-        del targets
-        return 0, 0
-
-
 class Server:
     """One running broker process."""
 
     def __init__(self, settings: Settings, worker: SyncWorker) -> None:
         self._settings = settings
         self._worker = worker
+        self._faults: Faults | None = None
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit_code = 0
@@ -272,9 +263,12 @@ class Server:
             StartupError: the data directory is as sealed as it was, and the start does not count
         """
         settings = self._settings
+        if settings.test_commands:
+            self._faults = Faults(self._worker, loop.call_soon, loop.call_later, time.monotonic)
         with ExitStack() as undone:
             with self._refusals():
-                disk = FileDisk(settings.data_dir, self._watch or nullcontext())
+                new_disk = FileDisk if self._faults is None else self._faults.open_disk
+                disk = new_disk(settings.data_dir, self._watch or nullcontext())
                 undone.callback(disk.close)
                 # First of all: of two brokers on one directory the second one hears of that.
                 disk.lock()
@@ -470,7 +464,7 @@ class Server:
             with self._refusals():
                 self._ledger_files.open(makes=settings.ledger_enabled)
                 host = Host(
-                    call_soon=loop.call_soon,
+                    call_soon=(self._faults or loop).call_soon,
                     call_later=loop.call_later,
                     clock=time.monotonic,
                     wall_ms=lambda: time.time_ns() // 1_000_000,
@@ -481,7 +475,7 @@ class Server:
                 return start_broker(
                     settings,
                     disk,
-                    self._worker,
+                    self._worker if self._faults is None else self._faults.worker,
                     host,
                     progress=progress,
                     ledger_files=self._ledger_files,
@@ -512,6 +506,8 @@ class Server:
         self, loop: asyncio.AbstractEventLoop, commands: ControlCommands
     ) -> asyncio.Server | None:
         """Let who owns the data directory look and command."""
+        if self._faults is not None:
+            FaultCommands(self._faults, self._runtime, self._auth).register(commands)
         listener = control_listener(self._settings.data_dir)
         if listener is None:
             return None

@@ -20,7 +20,6 @@ import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import (
@@ -55,6 +54,7 @@ from vouchmq.server.settings.validation import (
     kind_of,
     option,
     plain_type,
+    shown_in_file,
 )
 
 if TYPE_CHECKING:
@@ -471,6 +471,9 @@ class Settings:
     durability_fsync: bool = option(
         True, "Off makes confirms meaningless; for tests and benchmarks only (DURABLE-11)."
     )
+    test_commands: bool = option(
+        False, "Let control commands make the broker fail; for tests only (see the testing guide)."
+    )
     shutdown_timeout_s: Annotated[float, Meta(ge=0, le=600)] = option(
         4.0, "Longest time that the broker waits for clients to close when it stops."
     )
@@ -655,7 +658,7 @@ def _take(
         chosen[name] = _value(type_of(name), value, strict=strict)
     except InvalidValueError as error:
         is_shown = Settings.__dataclass_fields__[name].repr
-        faults.add(source, but_is(str(error), _shown(value) if is_shown else kind_of(value)))
+        faults.add(source, but_is(str(error), shown_in_file(value) if is_shown else kind_of(value)))
         # Whoever overrides it need not hear of it twice.
         chosen[name] = default_of(name)
 
@@ -683,17 +686,3 @@ def _switch(word: str) -> bool:
     if found is None:
         raise InvalidValueError("expected on or off")
     return found
-
-
-def _shown(value: object) -> str:
-    """A value as it would stand in the file."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{', '.join(map(_shown, value))}]"
-    if isinstance(value, dict):
-        inside = ", ".join(f"{key} = {_shown(each)}" for key, each in value.items())
-        return f"{{{inside}}}"
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return repr(value) if isinstance(value, str) else str(value)

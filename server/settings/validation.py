@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
@@ -237,6 +238,20 @@ def kind_of(value: object) -> str:
     # What is left of TOML.
     rest = "a number" if isinstance(value, int | float) else "a date or time"
     return words.get(type(value), rest)
+
+
+def shown_in_file(value: object) -> str:
+    """A value as it would stand in the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown_in_file, value))}]"
+    if isinstance(value, dict):
+        inside = ", ".join(f"{key} = {shown_in_file(each)}" for key, each in value.items())
+        return f"{{{inside}}}"
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def check_name(name: str) -> str:

@@ -21,6 +21,7 @@ from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.ready_list import ReadyList
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 from vouchmq.server.cli.main import main
+from vouchmq.server.faults.sync_worker import Unsynced
 from vouchmq.store.journal.journal import Journal, SyncTicket
 from vouchmq.store.sync.group_commit import GroupCommit
 
@@ -38,7 +39,7 @@ def helper_only() -> None:
 
 def no_sync() -> None:
     """Syncs are reported, not made."""
-    vouchmq.server.edge.app.start_worker = vouchmq.server.edge.app.Unsynced  # type: ignore[attr-defined]
+    vouchmq.server.edge.app.start_worker = Unsynced  # type: ignore[attr-defined]
 
 
 def confirm_before_sync() -> None:

@@ -1,0 +1,298 @@
+"""The commands with which tests make a broker fail, and wait for it (`test_commands`).
+
+They go over the control socket like all others; `vouchmq.testing` sends them. A fault lasts until
+it is taken back, or until `test heal`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from vouchmq.server.admin.commands import Arguments, CommandRefused
+from vouchmq.server.admin.views import QueueView, Selection, Views
+from vouchmq.server.auth.users import grant_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vouchmq.server.admin.commands import ControlCommands, Reply
+    from vouchmq.server.auth.users import Authenticator
+    from vouchmq.server.broker.queues.api import Queue
+    from vouchmq.server.broker.vhost import VHost
+    from vouchmq.server.connection.connection import Connection
+    from vouchmq.server.faults.faults import Faults
+    from vouchmq.server.runtime.runtime import BrokerRuntime
+
+NOT_FOUND: Final = 404
+TIMED_OUT: Final = 408
+COUNTS: Final = tuple(
+    name for name, kind in QueueView.__annotations__.items() if kind in ("int", int)
+)
+"""What of a queue can be waited for."""
+
+
+class DiskState(Arguments, frozen=True):
+    """`full`: writes fail; `low`: none fails, but hardly anything is said to be free; `ok`."""
+
+    state: Literal["full", "low", "ok"]
+
+
+class QueueName(Arguments, frozen=True):
+    """A queue."""
+
+    vhost: str
+    name: str
+
+
+class RefusePublishes(Arguments, frozen=True):
+    """A queue that is to refuse the next `count` publishes; None: all."""
+
+    vhost: str
+    name: str
+    count: int | None = None
+
+
+class CreateVHost(Arguments, frozen=True):
+    """A virtual host to make, and who may do everything in it."""
+
+    name: str
+    user: str
+
+
+class VHostName(Arguments, frozen=True):
+    """A virtual host, and how long its connections may take to go."""
+
+    name: str
+    timeout_s: float = 10.0
+
+
+class CutConnections(Arguments, frozen=True):
+    """Connections of a virtual host, or all; or the one of this name."""
+
+    vhost: str | None = None
+    name: str | None = None
+    timeout_s: float = 10.0
+
+
+class AwaitQueue(Arguments, frozen=True):
+    """Numbers of a queue, as `list queues` has them, to be waited for."""
+
+    vhost: str
+    name: str
+    counts: dict[str, int]
+    at_least: bool = False
+    timeout_s: float = 10.0
+
+
+class AwaitConnections(Arguments, frozen=True):
+    """How many open connections a virtual host is to have; `blocked`: how many of them by an alarm.
+
+    Not both may be None.
+    """
+
+    vhost: str
+    count: int | None = None
+    blocked: int | None = None
+    timeout_s: float = 10.0
+
+
+class FaultCommands:
+    """Does what tests ask for.
+
+    Args:
+        faults: what can fail
+        runtime: the running broker
+        auth: its users
+    """
+
+    def __init__(self, faults: Faults, runtime: BrokerRuntime, auth: Authenticator) -> None:
+        self._faults = faults
+        self._runtime = runtime
+        self._auth = auth
+        self._views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
+
+    def register(self, commands: ControlCommands) -> None:
+        """Register all of them."""
+        commands.register("test set disk", DiskState, self._set_disk)
+        commands.register("test hold confirms", Arguments, self._hold_confirms)
+        commands.register("test release confirms", Arguments, self._release_confirms)
+        commands.register("test refuse publishes", RefusePublishes, self._refuse_publishes)
+        commands.register("test accept publishes", QueueName, self._accept_publishes)
+        commands.register("test cut connections", CutConnections, self._cut_connections)
+        commands.register("test await queue", AwaitQueue, self._await_queue)
+        commands.register("test await connections", AwaitConnections, self._await_connections)
+        commands.register("test create vhost", CreateVHost, self._create_vhost)
+        commands.register("test empty vhost", VHostName, self._empty_vhost)
+        commands.register("test heal", Arguments, self._heal)
+
+    # Faults
+
+    def _set_disk(self, wanted: DiskState, reply: Reply) -> None:
+        self._faults.set_disk(
+            is_full=wanted.state == "full", free_bytes=0 if wanted.state == "low" else None
+        )
+        if wanted.state == "low" and not self._runtime.context.alarms.disk_limit_octets:
+            raise CommandRefused("without disk_free_limit no disk is low")
+        self._measure()
+        reply({"ok": True})
+
+    def _hold_confirms(self, _: Arguments, reply: Reply) -> None:
+        self._faults.worker.pause()
+        reply({"ok": True})
+
+    def _release_confirms(self, _: Arguments, reply: Reply) -> None:
+        self._faults.worker.resume()
+        reply({"ok": True})
+
+    def _refuse_publishes(self, wanted: RefusePublishes, reply: Reply) -> None:
+        if wanted.count is not None and wanted.count < 1:
+            raise CommandRefused(f"count must be at least 1, not {wanted.count}")
+        vhost, queue = self._queue(wanted.vhost, wanted.name)
+        self._faults.refusals.start(vhost, queue, wanted.count)
+        reply({"ok": True})
+
+    def _accept_publishes(self, wanted: QueueName, reply: Reply) -> None:
+        vhost = self._runtime.broker.vhosts.get(wanted.vhost)
+        queue = vhost.queues.get(wanted.name) if vhost is not None else None
+        # One that has been deleted refuses nothing any more.
+        if queue is not None:
+            self._faults.refusals.stop(queue)
+        reply({"ok": True})
+
+    def _heal(self, _: Arguments, reply: Reply) -> None:
+        self._faults.heal()
+        self._measure()
+        reply({"ok": True})
+
+    def _measure(self) -> None:
+        """Look at the disk now, and not within the next second."""
+        self._runtime.periodic_check.check(self._runtime.context.alarms.memory_octets)
+
+    def _cut_connections(self, wanted: CutConnections, reply: Reply) -> None:
+        cut = self._cut(wanted.vhost, wanted.name)
+        self._await(
+            reply, lambda: self._are_gone(cut), lambda: {"count": len(cut)}, wanted.timeout_s
+        )
+
+    def _cut(self, vhost: str | None, name: str | None = None) -> list[Connection]:
+        cut = [
+            connection
+            for connection in list(self._runtime.connections)
+            if vhost in {None, _vhost_name(connection)} and name in {None, connection.label}
+        ]
+        for connection in cut:
+            connection.wire.abort()
+        return cut
+
+    def _are_gone(self, cut: list[Connection]) -> bool:
+        return not any(each in self._runtime.connections for each in cut)
+
+    # Virtual hosts
+
+    def _create_vhost(self, wanted: CreateVHost, reply: Reply) -> None:
+        if self._auth.find(wanted.user) is None:
+            raise CommandRefused(f"no user {wanted.user!r}", NOT_FOUND)
+        self._runtime.broker.create_vhost(wanted.name)
+        self._auth.permit(wanted.user, wanted.name, grant_of(".*", ".*", ".*"))
+        reply({"ok": True})
+
+    def _empty_vhost(self, wanted: VHostName, reply: Reply) -> None:
+        vhost = self._runtime.broker.vhosts.get(wanted.name)
+        if vhost is None:
+            raise CommandRefused(f"no virtual host {wanted.name!r}", NOT_FOUND)
+        cut = self._cut(wanted.name)
+
+        def facts() -> dict[str, Any]:
+            for queue in list(vhost.queues.values()):
+                vhost.end_queue(queue)
+            for exchange in list(vhost.exchanges.values()):
+                if not exchange.is_predeclared and exchange.name in vhost.exchanges:
+                    vhost.delete_exchange(exchange.name)
+            return {"count": len(cut)}
+
+        self._await(reply, lambda: self._are_gone(cut), facts, wanted.timeout_s)
+
+    # Waiting
+
+    def _await_queue(self, wanted: AwaitQueue, reply: Reply) -> None:
+        unknown = sorted(set(wanted.counts) - set(COUNTS))
+        if unknown or not wanted.counts:
+            raise CommandRefused(
+                f"a queue has no count {unknown[0]!r}; it has {', '.join(COUNTS)}"
+                if unknown
+                else "counts must not be empty"
+            )
+        chosen = Selection(vhost=wanted.vhost, name=wanted.name)
+
+        def view() -> QueueView | None:
+            return next(iter(self._views.queues(chosen)), None)
+
+        def is_so() -> bool:
+            queue = view()
+            if queue is None:
+                return False
+            counts = [(getattr(queue, name), count) for name, count in wanted.counts.items()]
+            if wanted.at_least:
+                return all(count >= least for count, least in counts)
+            return all(count == exactly for count, exactly in counts)
+
+        def facts() -> dict[str, Any]:
+            queue = view()
+            if queue is None:
+                return {"queue": None}
+            return {"queue": {name: getattr(queue, name) for name in QueueView.__annotations__}}
+
+        self._await(reply, is_so, facts, wanted.timeout_s)
+
+    def _await_connections(self, wanted: AwaitConnections, reply: Reply) -> None:
+        if wanted.count is None and wanted.blocked is None:
+            raise CommandRefused("count or blocked is needed")
+
+        def facts() -> dict[str, Any]:
+            rows = [
+                row
+                for row in self._views.connections(Selection(vhost=wanted.vhost))
+                if row is not None
+            ]
+            return {"count": len(rows), "blocked": sum(row.blocked for row in rows)}
+
+        def is_so() -> bool:
+            found = facts()
+            return all(
+                expected in {None, found[name]}
+                for name, expected in (("count", wanted.count), ("blocked", wanted.blocked))
+            )
+
+        self._await(reply, is_so, facts, wanted.timeout_s)
+
+    def _await(
+        self,
+        reply: Reply,
+        is_so: Callable[[], bool],
+        facts: Callable[[], dict[str, Any]],
+        timeout_s: float,
+    ) -> None:
+        def tell(has_come: bool) -> None:
+            if has_come:
+                reply({"ok": True, **facts()})
+            else:
+                text = f"not within {timeout_s:g} s"
+                reply({"ok": False, "error": text, "code": TIMED_OUT, **facts()})
+
+        wait = self._faults.waits.begin(is_so, tell, timeout_s)
+        reply.when_gone(lambda: self._faults.waits.forget(wait))
+
+    def _queue(self, vhost_name: str, name: str) -> tuple[VHost[Queue], Queue]:
+        vhost = self._runtime.broker.vhosts.get(vhost_name)
+        if vhost is None:
+            raise CommandRefused(f"no virtual host {vhost_name!r}", NOT_FOUND)
+        queue = vhost.queues.get(name)
+        if queue is None:
+            raise CommandRefused(f"no queue {name!r} in virtual host {vhost_name!r}", NOT_FOUND)
+        return vhost, queue
+
+
+def _vhost_name(connection: Connection) -> str | None:
+    """The virtual host of a connection; None until it has logged in."""
+    vhost = getattr(connection, "vhost", None)
+    return None if vhost is None else vhost.name

@@ -1,0 +1,73 @@
+"""Everything that can be made to fail in one broker, put together.
+
+`server/edge/app.py` makes one `Faults` if `test_commands` is on, builds the broker with its disk,
+worker and `call_soon`, and registers `FaultCommands`. A broker without that setting is built with
+none of it, and pays nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vouchmq.server.faults.disk import FaultyDisk
+from vouchmq.server.faults.refusals import Refusals
+from vouchmq.server.faults.sync_worker import PausableWorker
+from vouchmq.server.faults.waits import Waits
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from vouchmq.server.faults.waits import Timer
+    from vouchmq.store.disk import Calls
+    from vouchmq.store.sync.worker import SyncWorker
+
+
+class Faults:
+    """The faults of one broker.
+
+    Args:
+        worker: does its syncs
+        call_soon: runs a callable in the next turn of the loop
+        call_later: runs a callable after so many seconds
+        clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        worker: SyncWorker,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        clock: Callable[[], float],
+    ) -> None:
+        self._call_soon = call_soon
+        self.worker = PausableWorker(worker)
+        self.waits = Waits(call_later, clock)
+        self.refusals = Refusals()
+        self.disk: FaultyDisk | None = None
+
+    def open_disk(self, directory: str | os.PathLike[str], calls: Calls) -> FaultyDisk:
+        """The data directory; see `FileDisk`."""
+        self.disk = FaultyDisk(directory, calls)
+        return self.disk
+
+    def call_soon(self, job: Callable[[], None]) -> None:
+        """Run a turn, then look whether somebody has waited for what it did."""
+
+        def run() -> None:
+            job()
+            self.waits.look()
+
+        self._call_soon(run)
+
+    def set_disk(self, *, is_full: bool, free_bytes: int | None) -> None:
+        """What the data directory's file system does and says from now on."""
+        if self.disk is not None:
+            self.disk.is_full = is_full
+            self.disk.claimed_free_bytes = free_bytes
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        self.set_disk(is_full=False, free_bytes=None)
+        self.refusals.stop_all()
+        self.worker.resume()

@@ -1,0 +1,83 @@
+"""Waiting for something to become true in a broker: asked after each turn, and once in a while.
+
+Whatever clients cause ends in a turn, so nobody who waits has to ask again and again. What comes
+about without one, by a timer say, is found at the next look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOOK_S: Final = 0.02
+
+
+class Timer(Protocol):
+    """What `call_later` gives."""
+
+    def cancel(self) -> None:
+        """Never call it."""
+
+
+class Waits:
+    """Everything that is waited for.
+
+    Args:
+        call_later: runs a callable after so many seconds
+        clock: monotonic seconds
+    """
+
+    def __init__(
+        self,
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        clock: Callable[[], float],
+    ) -> None:
+        self._call_later = call_later
+        self._clock = clock
+        self._waits: dict[Wait, None] = {}
+        self._timer: Timer | None = None
+
+    def begin(
+        self, is_so: Callable[[], bool], tell: Callable[[bool], None], limit_s: float
+    ) -> Wait:
+        """Call `tell` as soon as `is_so`, or with False when `limit_s` is over."""
+        wait = Wait(is_so, tell, self._clock() + limit_s)
+        self._waits[wait] = None
+        self.look()
+        return wait
+
+    def forget(self, wait: Wait) -> None:
+        """Nobody waits for it any more."""
+        self._waits.pop(wait, None)
+
+    def look(self) -> None:
+        """Tell those whose wait is over."""
+        if not self._waits:
+            return
+        now = self._clock()
+        for wait in list(self._waits):
+            is_so = wait.is_so()
+            if is_so or now >= wait.ends_at:
+                del self._waits[wait]
+                wait.tell(is_so)
+        if self._waits and self._timer is None:
+            self._timer = self._call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self.look()
+
+
+class Wait:
+    """One thing that is waited for; see `Waits.begin`."""
+
+    __slots__ = ("ends_at", "is_so", "tell")
+
+    def __init__(
+        self, is_so: Callable[[], bool], tell: Callable[[bool], None], ends_at: float
+    ) -> None:
+        self.is_so = is_so
+        self.tell = tell
+        self.ends_at = ends_at

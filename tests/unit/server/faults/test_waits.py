@@ -1,0 +1,78 @@
+"""What somebody waits for is found after a turn, at a later look, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from vouchmq.server.faults.waits import LOOK_S, Waits
+
+
+class Clock:
+    """A clock that is set, and what is to be called at which time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+
+    def call_later(self, delay_s: float, job: Callable[[], None]) -> Clock:
+        self.timers.append((self.now + delay_s, job))
+        return self
+
+    def cancel(self) -> None:
+        raise AssertionError("nothing is taken back")
+
+    def go_to(self, time: float) -> None:
+        """Go on to a time, and call what is due until then."""
+        while self.timers and min(self.timers, key=lambda each: each[0])[0] <= time:
+            self.timers.sort(key=lambda each: each[0])
+            self.now, job = self.timers.pop(0)
+            job()
+        self.now = time
+
+
+def test_what_is_so_already_is_told_at_once() -> None:
+    clock, told = Clock(), list[bool]()
+    Waits(clock.call_later, lambda: clock.now).begin(lambda: True, told.append, 5.0)
+    assert told == [True]
+    assert clock.timers == []
+
+
+def test_what_comes_true_in_a_turn_is_told_after_it() -> None:
+    clock, told, state = Clock(), list[bool](), {"count": 0}
+    waits = Waits(clock.call_later, lambda: clock.now)
+    waits.begin(lambda: state["count"] == 2, told.append, 5.0)
+    for count in (1, 2, 3):
+        state["count"] = count
+        waits.look()
+    assert told == [True]
+
+
+def test_what_comes_true_without_a_turn_is_found_at_the_next_look() -> None:
+    clock, told, state = Clock(), list[bool](), {"count": 0}
+    waits = Waits(clock.call_later, lambda: clock.now)
+    waits.begin(lambda: state["count"] == 1, told.append, 5.0)
+    clock.go_to(101.0)
+    assert told == []
+    state["count"] = 1
+    clock.go_to(101.0 + LOOK_S)
+    assert told == [True]
+    clock.go_to(200.0)
+    assert clock.timers == []
+
+
+def test_a_limit_ends_a_wait() -> None:
+    clock, told = Clock(), list[bool]()
+    waits = Waits(clock.call_later, lambda: clock.now)
+    waits.begin(lambda: False, told.append, 5.0)
+    clock.go_to(104.9)
+    assert told == []
+    clock.go_to(105.1)
+    assert told == [False]
+
+
+def test_a_wait_that_is_forgotten_is_never_told() -> None:
+    clock, told = Clock(), list[bool]()
+    waits = Waits(clock.call_later, lambda: clock.now)
+    waits.forget(waits.begin(lambda: False, told.append, 5.0))
+    clock.go_to(200.0)
+    assert told == []
