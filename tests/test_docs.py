@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+import click
 
 from tools.site import navigation, prepared
 from tools.write_configuration import written
@@ -25,6 +25,7 @@ from vouchmq.server.broker.features.options import (
     smallest,
     smallest_limit,
 )
+from vouchmq.server.cli.main import program
 from vouchmq.server.settings.settings import (
     FOREIGN_VARIABLES,
     environment_name,
@@ -265,9 +266,15 @@ def test_pages_for_users_name_no_rule_by_its_id() -> None:
 
 def commands(*words: str) -> list[str]:
     """What `vouchmq --help` lists, and below a command its verbs."""
-    command = [sys.executable, "-m", "vouchmq", *words, "--help"]
-    shown = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    return re.findall(r"^ {4}([a-z]+)(?= |$)", shown, re.MULTILINE)
+    context = click.Context(program)
+    for word in words:
+        group = context.command
+        assert isinstance(group, click.Group)
+        found = group.get_command(context, word)
+        assert found is not None
+        context = click.Context(found)
+    assert isinstance(context.command, click.Group)
+    return context.command.list_commands(context)
 
 
 def test_every_command_is_documented() -> None:

@@ -201,6 +201,11 @@ ROOMS: Final[dict[str, Room]] = {
         )
         for edge in EDGES
     },
+    "vouchmq.server.cli": Room(
+        ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"),
+        frozenset({"click", "msgspec", "rich"}),
+        WORLD,
+    ),
 }
 # Every folder but the tests has rooms.
 LAYERED: Final = tuple(folder for folder in OURS if folder != "tests")

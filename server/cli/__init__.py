@@ -1,5 +1,5 @@
 """The command line: `vouchmq serve`, `ping`, `store`, `ledger`, `definitions`, and more.
 
-May import the server and `store/`; a command imports what it needs when it is run. Start with
-`main.py`.
+`main.py` is the table of commands, `commands/` says what each takes; the other modules do the work
+and are imported when a command runs. May import the server and `store/`. Start with `main.py`.
 """

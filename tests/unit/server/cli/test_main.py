@@ -6,13 +6,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from vouchmq.server.cli import main as program
+from vouchmq.server.cli.commands import handover
 from vouchmq.server.errors import StartupError
 from vouchmq.server.settings import alarm_limits
 from vouchmq.server.settings.settings import Settings, flag_name, scalar_fields
@@ -142,10 +145,10 @@ def test_a_mistake_in_the_arguments_of_conformance_is_one_line(
 def test_conformance_that_is_not_installed_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(program, "find_spec", lambda _: None)
+    monkeypatch.setattr(handover, "find_spec", lambda _: None)
     assert program.main(["conformance"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("vouchmq: conformance needs jinja2, pika, aio_pika: ")
+    assert said.startswith("vouchmq: conformance needs jinja2, pika and aio_pika: ")
     assert said.count("\n") == 1
 
 
@@ -158,9 +161,7 @@ def test_no_command_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
 def test_unknown_words_and_abbreviations_are_mistakes(
     arguments: list[str], started: list[Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        program.main(arguments)
-    assert caught.value.code == 2
+    assert program.main(arguments) == 2
     assert started == []
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -170,9 +171,7 @@ def test_unknown_words_and_abbreviations_are_mistakes(
 
 
 def test_every_setting_has_a_flag_that_help_explains(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        program.main(["serve", "--help"])
-    assert caught.value.code == 0
+    assert program.main(["serve", "--help"]) == 0
     shown = capsys.readouterr().out
     words = shown.split()
     for field in scalar_fields():
@@ -185,9 +184,9 @@ def test_every_setting_has_a_flag_that_help_explains(capsys: pytest.CaptureFixtu
 def test_help_imports_nothing_of_the_broker() -> None:
     code = (
         "import sys; from vouchmq.server.cli.main import main\n"
-        "try: main(['serve', '--help'])\n"
-        "except SystemExit: pass\n"
-        "print(sorted({'uvloop', 'structlog', 'asyncio', 'pamqp', 'regex'} & set(sys.modules)))"
+        "main(['serve', '--help'])\n"
+        "names = {'uvloop', 'structlog', 'asyncio', 'pamqp', 'regex', 'rich'}\n"
+        "print(sorted(names & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -220,12 +219,11 @@ def test_a_disk_limit_beyond_the_file_system_is_refused() -> None:
 def test_an_empty_directory_name_is_not_the_current_directory(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        program.main(["store", verb, ""])
-    assert caught.value.code == 2
+    assert program.main(["store", verb, ""]) == 2
     assert capsys.readouterr() == (
         "",
-        f"vouchmq: argument DIR: expected a path, not ''; see vouchmq store {verb} --help\n",
+        f"vouchmq: invalid value for '[DIR]': expected a path, not ''; see vouchmq store {verb} "
+        "--help\n",
     )
 
 
@@ -237,3 +235,68 @@ def test_a_directory_that_cannot_be_read_is_named_once(
     assert program.main([*command, str(missing)]) == 2
     why = f"vouchmq: cannot read data directory {missing}: No such file or directory\n"
     assert capsys.readouterr() == ("", why)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["lst"], "no such command 'lst' (did you mean list?); see vouchmq --help"),
+        (["list"], "missing command; see vouchmq list --help"),
+        (["list", "cats"], "no such command 'cats'; see vouchmq list --help"),
+        (["serve", "--data-dir"], "option '--data-dir' requires an argument; see vouchmq --help"),
+        (
+            ["store", "check", "--jsn", "d"],
+            "no such option '--jsn' (did you mean --json?); see vouchmq store check --help",
+        ),
+        (
+            ["ledger", "on", "off"],
+            "got unexpected extra argument (off); see vouchmq ledger on --help",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_where_to_read_on(arguments: list[str], line: str) -> None:
+    done = CliRunner().invoke(program.program, arguments)
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"vouchmq: {line}\n")
+
+
+def test_the_commands_are_listed_without_importing_them() -> None:
+    code = (
+        "import sys; from vouchmq.server.cli.main import main; main(['--help'])\n"
+        "print(sorted(name for name in sys.modules if name.startswith('vouchmq.server.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == str(
+        [
+            f"vouchmq.server.{each}"
+            for each in ("cli", "cli.main", "cli.program", "errors", "version")
+        ]
+    )
+
+
+def commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """All commands of a group, those below it as well."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None, name
+        yield (*path, name), found
+        if isinstance(found, click.Group):
+            yield from commands(found, (*path, name))
+
+
+def test_every_command_can_be_imported_and_explains_itself() -> None:
+    for path, command in commands(program.program):
+        if not isinstance(command, handover.Handover):
+            assert command.get_short_help_str(200), path
+            done = CliRunner().invoke(program.program, [*path, "--help"])
+            assert done.exit_code == 0, (path, done.stderr)
+            assert done.stdout.startswith(f"Usage: vouchmq {' '.join(path)} ")
+
+
+def test_a_list_is_given_in_one_flag_or_in_several(started: list[Settings]) -> None:
+    assert program.main(["serve", "--host", "::1,127.0.0.2"]) == 0
+    assert program.main(["serve", "--host", "::1", "--host", "127.0.0.2", "--port=1"]) == 0
+    assert [settings.host for settings in started] == [("::1", "127.0.0.2")] * 2
+    assert started[1].port == 1

@@ -1,0 +1,44 @@
+"""`vouchmq ledger on`, `off`, `status`, `inventory` and `rotate`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from vouchmq.server.cli.options import settings_options
+from vouchmq.server.cli.program import Group
+
+if TYPE_CHECKING:
+    from vouchmq.server.settings.settings import Settings
+
+VERBS: Final = {
+    "on": "Start recording events.",
+    "off": "Stop, after inventories of all queues; print the newest file.",
+    "status": "Show whether it is on, and how many lines it has dropped.",
+    "inventory": "Take inventories of all queues; print the file in which they end.",
+    "rotate": "Close the current file so that it can be read, and print its path.",
+}
+
+
+@click.group(cls=Group)
+def ledger() -> None:
+    """Control the ledger of a running broker."""
+
+
+def _add(verb: str, text: str) -> None:
+    @ledger.command(
+        verb,
+        short_help=text,
+        help=f"{text}\n\nThe command goes to the broker that uses a data directory. Exit 0 if it "
+        "succeeds, 1 with the reason if the broker refuses, 2 if no broker uses it.",
+    )
+    @settings_options("data_dir")
+    def run(settings: Settings) -> int:
+        code: int = import_module("vouchmq.server.cli.ledger").run(settings.data_dir, verb)
+        return code
+
+
+for _verb, _text in VERBS.items():
+    _add(_verb, _text)

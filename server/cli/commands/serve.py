@@ -1,0 +1,46 @@
+"""`vouchmq serve` and `ping`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+import click
+
+from vouchmq.server.cli.options import given_on_command_line, settings_options
+from vouchmq.server.cli.program import complain
+from vouchmq.server.settings import settings as s
+
+EXIT_NO_ANSWER: Final = 1
+
+
+@click.command(
+    epilog="You can also set each of these in the configuration file or in the environment: "
+    f"{s.flag_name('data_dir')} is {s.environment_name('data_dir')}."
+)
+@settings_options(*(field.name for field in s.scalar_fields()))
+def serve(settings: s.Settings) -> int:
+    """Run the broker until SIGTERM or SIGINT."""
+    # Not before the settings are known: a mistake in them is told without waiting for this.
+    code: int = import_module("vouchmq.server.edge.app").run(settings)
+    return code
+
+
+@click.command()
+@settings_options("host", "port", "data_dir")
+def ping(settings: s.Settings) -> int:
+    """Ask the broker that uses a data directory, wherever it listens; the one at the host and port
+    of the settings if no broker uses it, or if you give --host or --port.
+
+    Exit 0 if the broker answers, 1 with the reason if it does not.
+    """
+    check = import_module("vouchmq.server.cli.ping")
+    address = (settings.host[0], settings.port)
+    if not given_on_command_line("host", "port"):
+        address = check.listeners(Path(settings.data_dir)) or address
+    problem: str = check.ping(*address)
+    if problem:
+        complain(problem)
+        return EXIT_NO_ANSWER
+    return 0

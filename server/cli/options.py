@@ -1,0 +1,124 @@
+"""Options that several commands have: those of settings, and where the broker is.
+
+The settings of `server/settings/settings.py` are the flags; click hands their texts on, and `load`
+judges them together with the file and the environment. Must not know what a command does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vouchmq.server.settings import settings as s
+from vouchmq.server.settings.validation import choices_of, plain_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RULE_ID: Final = re.compile(r" \([A-Z]+-\d\d\)")
+CONFIG: Final = "config"
+
+
+def settings_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the flags of these settings; it is called with `settings`."""
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @settings_options_as_needed(*names)
+        @wraps(command)
+        def run(load_settings: Callable[[], s.Settings], **given: Any) -> int:
+            return command(settings=load_settings(), **given)
+
+        return run
+
+    return decorate
+
+
+def settings_options_as_needed(
+    *names: str,
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """The same; it is called with `load_settings`, which refuses what is wrong when it is called.
+
+    A mistake in settings does not keep anybody from a command that can do without them.
+    """
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @wraps(command)
+        def run(**given: Any) -> int:
+            flags = {name: given.pop(name) for name in (CONFIG, *names)}
+            return command(load_settings=partial(load, flags), **given)
+
+        with_flags: Callable[..., int] = run
+        # The last one that is added comes first.
+        for name in reversed(names):
+            with_flags = _setting_option(name)(with_flags)
+        return click.option("--config", metavar="FILE", help="TOML file with settings.")(with_flags)
+
+    return decorate
+
+
+def load(flags: dict[str, Any]) -> s.Settings:
+    """The settings of this run; flags that are not on the command line are None or empty.
+
+    Raises:
+        SettingsError: unknown names and values that do not fit
+    """
+    texts = {
+        name: ",".join(value) if isinstance(value, tuple) else value
+        for name, value in flags.items()
+        if value is not None and value != ()
+    }
+    return s.load(texts, os.environ)
+
+
+def given_on_command_line(*names: str) -> bool:
+    """Whether the command that runs has been given one of these flags."""
+    context = click.get_current_context()
+    return any(context.params[name] not in {None, ()} for name in names)
+
+
+def json_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the flag `--json`; it is called with `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def _setting_option(name: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    return click.option(
+        s.flag_name(name),
+        name,
+        metavar=_metavar(name),
+        help=_help(name),
+        # A list may be given in one flag, or in several.
+        multiple=s.is_list(s.type_of(name)),
+    )
+
+
+def _metavar(name: str) -> str:
+    kind = plain_type(s.type_of(name))
+    if kind is bool:
+        return "on|off"
+    if (choices := choices_of(kind)) and not s.is_list(kind):
+        return "|".join(choices)
+    return "N" if kind in {int, float} else "TEXT"
+
+
+def _help(name: str) -> str:
+    # The ids of rules are for the reference, which has the same texts.
+    meaning = RULE_ID.sub("", s.doc_of(name))
+    return f"{meaning} Default: {s.show(s.default_of(name)) or 'empty'}"
+
+
+class Directory(click.ParamType[Path]):
+    """A path that is not empty: one of an unset variable would be the current directory."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """See click."""
+        if not str(value):
+            self.fail("expected a path, not ''", param, ctx)
+        return Path(value)
