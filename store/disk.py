@@ -18,6 +18,8 @@ from typing import Final, Protocol
 from vouchmq.store.errors import DataDirLocked, DataDirUnreadable
 
 LOCK_NAME: Final = "lock"
+# In a backup, and in a directory to which one is being restored: no broker may write there.
+BACKUP_NAME: Final = "backup.json"
 # What it holds: a process id and blanks.
 _LOCK_BYTES: Final = 24
 # Linux takes at most 1024 buffers in one call (UIO_MAXIOV).
@@ -259,10 +261,15 @@ class FileDisk:
 
         Raises:
             DataDirLocked: another process has it.
-            DataDirUnreadable: the lock file cannot be written.
+            DataDirUnreadable: the lock file cannot be written, or the directory is a backup.
         """
         if self._lock_descriptor is not None:
             return
+        if BACKUP_NAME in self.listdir():
+            raise DataDirUnreadable(
+                f"{self.path} is a backup, or a restore that was not finished: "
+                "`vouchmq store restore BACKUP DIR` makes a data directory of a backup"
+            )
         try:
             descriptor = self._open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
         except OSError as error:

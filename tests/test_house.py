@@ -82,7 +82,7 @@ WORLD: Final = frozenset(
 # The edges of `server/`: they may touch the world, and hold no decision of AMQP.
 EDGES: Final = frozenset(
     {
-        *("edge", "cli", "ledger.files"),
+        *("edge", "cli", "ledger.files", "backup"),
     }
 )
 ASYNC_ALLOWED: Final = frozenset({"vouchmq.server.edge.listener", "vouchmq.server.edge.app"})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from vouchmq.server.admin.backup import BackupCommands
 from vouchmq.server.admin.commands import Arguments, ControlCommands
 from vouchmq.server.admin.ledger import LedgerCommands
 from vouchmq.server.admin.listing import ListingCommands
@@ -50,6 +51,15 @@ def control_commands(
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
     ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)
     WatchCommand(runtime.events, lambda: time.time_ns() // 1_000_000).register(commands)
+    BackupCommands(
+        runtime.journal,
+        runtime.broker.data_directory,
+        runtime.alarms,
+        request_sync=runtime.commit.request,
+        later=runtime.context.budget.put_off,
+        call_later=loop.call_later,
+        clock=loop.time,
+    ).register(commands)
     return commands
 
 

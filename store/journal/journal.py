@@ -590,8 +590,12 @@ class Journal:
         """
         if self.wants_sync or not self._chain.is_synced:
             return False
+        return self._end_mark.seal(self.end())
+
+    def end(self) -> EndMark:
+        """What a seal says if nothing is written any more: of the journal, or of a copy of it."""
         segment = self._chain.active
-        mark = EndMark(
+        return EndMark(
             segment.generation,
             segment.first_number,
             segment.last_number,
@@ -599,7 +603,6 @@ class Journal:
             self.written_lsn + 1,
             is_sealed=True,
         )
-        return self._end_mark.seal(mark)
 
     def announce(self) -> None:
         """Write an empty block, which says what every header says.

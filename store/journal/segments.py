@@ -42,6 +42,15 @@ class LsnSet(Protocol):
         """Return those of `count` LSNs from `first` on that are not in it, in order."""
 
 
+class SegmentExtent(NamedTuple):
+    """What of a segment's file has been written: `size_bytes`, up to block `last_number`."""
+
+    generation: int
+    salt: int
+    size_bytes: int
+    last_number: int
+
+
 class SyncScope(NamedTuple):
     """What one sync covers: blocks up to `number`."""
 
@@ -78,6 +87,8 @@ class SegmentChain:
         # Its own messages are being moved in the order of their LSNs: those before one that was
         # moved are moved or gone, and need no range of LSNs of their own any more.
         self.emptying: Segment | None = None
+        # While somebody copies files, none is removed or used again.
+        self.is_held = False
         self._segments = state.segments
         self._generation = state.generation
         self._segment_map: SegmentMap[Segment] = SegmentMap()
@@ -116,6 +127,22 @@ class SegmentChain:
         if active.file is None:
             return ""
         return self.disk.missing([segment.name for segment in self._segments], active.file)
+
+    def extents(self) -> list[SegmentExtent]:
+        """What is in the files of which the blocks up to now speak, oldest first.
+
+        Segments that were left out are among them: the block that says so may not be synced.
+        """
+        every = [*self._segments, *(segment for segment, _ in self._retired)]
+        return sorted(
+            SegmentExtent(each.generation, each.salt, each.offset, each.last_number)
+            for each in every
+        )
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether files wait to be removed."""
+        return bool(self._retired)
 
     @property
     def oldest(self) -> Segment:
@@ -508,6 +535,8 @@ class SegmentChain:
 
     def _remove_retired(self) -> None:
         """Remove files of which a synced block says that they are gone."""
+        if self.is_held:
+            return
         while self._retired and self._retired[0][1] <= self.synced_number:
             segment, _ = self._retired.pop(0)
             if segment.has_summary:

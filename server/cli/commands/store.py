@@ -1,14 +1,20 @@
-"""`vouchmq store check` and `dump`."""
+"""`vouchmq store check`, `dump`, `backup` and `restore`."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vouchmq.server.cli.options import Directory, json_option, settings_options_as_needed
+from vouchmq.server.cli.options import (
+    Directory,
+    json_option,
+    settings_options,
+    settings_options_as_needed,
+)
 from vouchmq.server.cli.program import Group
+from vouchmq.server.settings.sizes import parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def store() -> None:
-    """Inspect a data directory."""
+    """Inspect, back up and restore a data directory."""
 
 
 @store.command(short_help="Summarize a data directory and verify its checksums.")
@@ -61,4 +67,53 @@ def dump(
     code: int = import_module("vouchmq.server.cli.store").dump(
         directory or load_settings().data_dir, queue=queue, vhost=vhost, as_json=as_json
     )
+    return code
+
+
+class Rate(click.ParamType[int]):
+    """Bytes in a second."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """See click."""
+        if isinstance(value, int):
+            return value
+        try:
+            amount = parse_amount(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if amount.share is not None or not amount.octets:
+            self.fail(f"expected a size such as 50MiB, not {value!r}", param, ctx)
+        return amount.octets
+
+
+@store.command(short_help="Copy the data directory of a running broker.")
+@click.argument("target", metavar="TARGET", type=Directory())
+@click.option("--rate", metavar="SIZE", type=Rate(), default=0, help="Copy no more in a second.")
+@click.option("--no-check", is_flag=True, help="Do not read and verify the backup afterwards.")
+@json_option
+@settings_options("data_dir")
+def backup(target: Path, rate: int, no_check: bool, as_json: bool, settings: Settings) -> int:
+    """Copy the data directory of a running broker to a new directory below TARGET.
+
+    It shares unchanged files with the newest backup there.
+
+    Exit 0 on success, 1 if it fails or the copy is damaged, 2 if no broker uses the directory.
+    """
+    code: int = import_module("vouchmq.server.cli.backup").run_backup(
+        settings.data_dir, target, bytes_s=rate, is_checked=not no_check, as_json=as_json
+    )
+    return code
+
+
+@store.command(short_help="Make a data directory of a backup.")
+@click.argument("backup", metavar="BACKUP", type=Directory())
+@click.argument("directory", metavar="DIR", type=Directory())
+def restore(backup: Path, directory: Path) -> int:
+    """Copy a backup to DIR, which must be empty or missing, and verify it.
+
+    Exit 0 on success, 1 if it fails or the backup is damaged.
+    """
+    code: int = import_module("vouchmq.server.cli.backup").run_restore(backup, directory)
     return code
