@@ -180,6 +180,12 @@ ROOMS: Final[dict[str, Room]] = {
     "examples.spark": Room(
         ("vouchmq.kit", "vouchmq.spark"), frozenset({"pyarrow", "pyspark"}), WORLD
     ),
+    # Suites to copy from, for who tests with a broker.
+    "examples.testing": Room(
+        ("examples.testing", "vouchmq.testing"),
+        frozenset({"aio_pika", "celery", "faststream", "pamqp", "pika", "pydantic", "pytest"}),
+        WORLD,
+    ),
     "bench": Room(
         ("bench",), frozenset({"aio_pika", "pamqp", "pika", "psutil", "rich", "uvloop"}), WORLD
     ),

@@ -113,6 +113,7 @@ class VHost:
         Raises:
             WaitTimeout: it has not within the time
         """
+        __tracebackhide__ = True  # pytest shows the line of the test instead
         answer = self._broker.try_command(
             "test await connections",
             vhost=self.name,
@@ -183,6 +184,7 @@ class Queue:
             WaitTimeout: it has not within the time; with what it has
             BrokerError: there is no such count
         """
+        __tracebackhide__ = True  # pytest shows the line of the test instead
         answer = self._broker.try_command(
             "test await queue",
             vhost=self.vhost,
