@@ -46,6 +46,8 @@ def keys_table(kind: type[UserAccount] | type[VHostAccount]) -> str:
     rows = ["| key | default |", "|---|---|"]
     for field in structs.fields(kind):
         shown = "required" if field.required else s.show(field.default) or "empty"
+        if field.default is None:
+            shown = "as it is"
         rows.append(f"| `{field.name}` | {shown} |")
     return "\n".join(rows)
 

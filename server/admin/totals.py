@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Totals:
         self._bytes = replace(closed.connections)
         self._opened = (closed.connections_opened, closed.channels_opened)
         vhosts = source.broker.vhosts.values()
-        self._queue_totals = QueueCounters()
+        self._queue_totals = replace(source.broker.deleted_counters)
         for vhost in vhosts:
             self._queue_totals.add(vhost.deleted_counters)
         self._queues = [queue for vhost in vhosts for queue in vhost.every_queue()]

@@ -9,7 +9,6 @@ Spec: CONN-40, CONN-42, CONN-43, VHOST-04, AUTH-06
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
 from vouchmq.protocol.errors import NotAllowed
@@ -22,14 +21,10 @@ class ConnectionLimits:
 
     Args:
         connection_max: connections of the whole broker
-        vhost_limits: name of a virtual host → its connections; missing: no limit
     """
 
-    def __init__(
-        self, connection_max: int = UNLIMITED, vhost_limits: Mapping[str, int] | None = None
-    ) -> None:
+    def __init__(self, connection_max: int = UNLIMITED) -> None:
         self._connection_max = connection_max
-        self._vhost_limits = dict(vhost_limits or {})
         self._by_vhost: Counter[str] = Counter()
         self._by_user: Counter[str] = Counter()
 
@@ -37,10 +32,6 @@ class ConnectionLimits:
     def connection_count(self) -> int:
         """Connections that have entered and not left."""
         return self._by_vhost.total()
-
-    def limit_vhost(self, vhost: str, limit: int) -> None:
-        """So many connections from now on; those that are open stay (VHOST-04)."""
-        self._vhost_limits[vhost] = limit
 
     def check_node(self) -> None:
         """Pass while the broker takes another connection.
@@ -52,13 +43,12 @@ class ConnectionLimits:
             limit = self._connection_max
             raise NotAllowed(f"connection refused: node connection limit ({limit}) is reached")
 
-    def check_vhost(self, vhost: str, user: str) -> None:
+    def check_vhost(self, vhost: str, user: str, limit: int) -> None:
         """Pass while the virtual host takes another connection.
 
         Raises:
             NotAllowed: 530, it does not (CONN-42).
         """
-        limit = self._vhost_limits.get(vhost, UNLIMITED)
         if 0 <= limit <= self._by_vhost[vhost]:
             raise NotAllowed(
                 f"access to vhost '{vhost}' refused for user '{user}': "

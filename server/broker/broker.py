@@ -1,8 +1,8 @@
-"""The registry of virtual hosts, and everything durable in them as one list of records.
+"""The registry of virtual hosts, and everything durable in and beside them as one list of records.
 
-Must not know users, connections, or how the journal keeps the records.
+Must not know what a user may do, connections, or how the journal keeps the records.
 
-Spec: VHOST-01, DURABLE-01
+Spec: VHOST-01, VHOST-05, DURABLE-01
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic
 
 from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.accounts import Accounts
+from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.data_directory import DataDirectory
 from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
 from vouchmq.server.broker.events import EventBus
@@ -49,6 +51,8 @@ class Broker(Generic[Q_co]):
         """
         self.vhosts: dict[str, VHost[Q_co]] = {} if vhosts is None else vhosts
         self.data_directory = DataDirectory()
+        self.accounts = Accounts(define)
+        self.deleted_counters = QueueCounters()  # of virtual hosts that are gone
         self._new_queue = new_queue
         self._define = define
         self._drop_queue = drop_queue
@@ -68,9 +72,45 @@ class Broker(Generic[Q_co]):
         """
         vhost = self.vhosts.get(name)
         if vhost is None:
-            vhost = self._add_vhost(name)
-            vhost.defined_lsn = self._define(d.encode(d.VHostCreated(name)))
-            self.events.tell("vhost.created", name=name)
+            return self.put_vhost(d.VHostSet(name))
+        return vhost, vhost.defined_lsn
+
+    def put_vhost(self, settings: d.VHostSet) -> tuple[VHost[Q_co], int]:
+        """The vhost with these settings, made when there is none, and the LSN of the record.
+
+        Spec: VHOST-02, VHOST-03, VHOST-04
+        """
+        vhost = self.vhosts.get(settings.vhost)
+        if vhost is None or vhost.settings() != settings:
+            if vhost is None:
+                vhost = self._add_vhost(settings.vhost)
+                self.events.tell("vhost.created", name=settings.vhost)
+            vhost.adopt(settings)
+            vhost.defined_lsn = self._define(d.encode(settings))
+        return vhost, vhost.defined_lsn
+
+    def delete_vhost(self, name: str) -> tuple[VHost[Q_co], int] | None:
+        """Take a vhost out: nobody finds it any more; None when there is none.
+
+        What is in it goes with `VHost.dismantle`, once nobody is connected to it. The one record
+        says that all of it is gone.
+
+        Returns:
+            the vhost, and the LSN of its record
+
+        Spec: VHOST-05
+        """
+        vhost = self.vhosts.pop(name, None)
+        if vhost is None:
+            return None
+        vhost.is_deleted = True
+        vhost.generation += 1
+        # Queues that go later are counted there, too.
+        self.deleted_counters.add(vhost.deleted_counters)
+        vhost.deleted_counters = self.deleted_counters
+        self.accounts.forget_vhost(name)
+        self.events.tell("vhost.deleted", name=name)
+        self.accounts.defined_lsn = vhost.defined_lsn = self._define(d.encode(d.VHostDeleted(name)))
         return vhost, vhost.defined_lsn
 
     def definitions(self) -> list[bytes]:
@@ -80,6 +120,7 @@ class Broker(Generic[Q_co]):
         """
         records = [d.encode(d.QueueIdsReserved(self._free_queue_id))]
         records += self.data_directory.records()
+        records += self.accounts.records()
         for vhost in self.vhosts.values():
             records += definitions_of(vhost)
         return records
@@ -96,10 +137,15 @@ class Broker(Generic[Q_co]):
                 self._reserve_queue_ids(definition.next_queue_id)
             elif isinstance(definition, d.DataDirectoryStarted):
                 self.data_directory.restore(definition)
-            elif isinstance(definition, d.VHostCreated):
-                self._known_vhost(definition.vhost)
+            elif isinstance(definition, d.VHostSet):
+                self._known_vhost(definition.vhost).adopt(definition)
+            elif isinstance(definition, d.VHostDeleted):
+                self.vhosts.pop(definition.vhost, None)
+                self.accounts.forget_vhost(definition.vhost)
+            elif isinstance(definition, d.AccountDefinition):
+                self.accounts.apply(definition)
             else:
-                # None is ever deleted: where damage took the record of one, it exists all the same.
+                # Where damage took the record of a vhost, it exists all the same.
                 vhost = self._known_vhost(definition.vhost)
                 if isinstance(definition, d.QueueDeclared | d.QueueDeleted):
                     self._reserve_queue_ids(next_id_after(definition))

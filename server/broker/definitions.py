@@ -3,7 +3,8 @@
 A record is one JSON document with a version, so that an operator can read it in a hex dump and a
 later version can tell it from its own. Argument tables are kept as their octets: types decide
 about equivalence (QUEUE-23) and must not be lost on the way.
-Must not know the journal, nor what a definition does; `vhost.py` and `broker.py` apply them.
+Must not know the journal, nor what a definition does; `vhost.py`, `accounts.py` and `broker.py`
+apply them.
 
 Spec: DURABLE-01, DURABLE-02
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from vouchmq.protocol.errors import FrameError
@@ -26,6 +27,7 @@ from vouchmq.server.broker.policy.policies import Policy
 from vouchmq.server.broker.queues.spec import QueueSpec
 
 FORMAT_VERSION: Final = 1
+UNLIMITED: Final = -1
 
 
 class BadDefinition(ValueError):  # noqa: N818 - it is the record that is bad
@@ -51,8 +53,41 @@ class DataDirectoryStarted:
 
 
 @dataclass(slots=True, frozen=True)
-class VHostCreated:
-    """A virtual host, with its predeclared exchanges."""
+class VHostSet:
+    """A virtual host was created or changed; negative limits are none (VHOST-03, VHOST-04)."""
+
+    vhost: str
+    description: str = ""
+    tags: list[str] = field(default_factory=list)
+    default_queue_type: str = ""
+    is_protected: bool = False
+    max_connections: int = UNLIMITED
+    max_queues: int = UNLIMITED
+    max_exchanges: int = UNLIMITED
+
+    def limited(
+        self,
+        *,
+        max_connections: int | None = None,
+        max_queues: int | None = None,
+        max_exchanges: int | None = None,
+    ) -> VHostSet:
+        """The same with other limits; None: as it is."""
+
+        def limit(new: int | None, old: int) -> int:
+            return old if new is None else max(UNLIMITED, new)
+
+        return replace(
+            self,
+            max_connections=limit(max_connections, self.max_connections),
+            max_queues=limit(max_queues, self.max_queues),
+            max_exchanges=limit(max_exchanges, self.max_exchanges),
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class VHostDeleted:
+    """A virtual host is gone, and everything in it and about it."""
 
     vhost: str
 
@@ -144,6 +179,116 @@ class PolicyCleared:
     is_operator: bool
 
 
+@dataclass(slots=True, frozen=True)
+class AccountsKept:
+    """Users are kept from now on: the default user has been made, or is not wanted (AUTH-01)."""
+
+
+@dataclass(slots=True, frozen=True)
+class UserSet:
+    """A user was created or changed; an empty hash is no password (AUTH-02, AUTH-06)."""
+
+    user: str
+    password_hash: str = field(repr=False)
+    hashing_algorithm: str
+    tags: list[str]
+    max_connections: int = UNLIMITED
+    max_channels: int = UNLIMITED
+
+
+@dataclass(slots=True, frozen=True)
+class UserDeleted:
+    """A user is gone, with all permissions."""
+
+    user: str
+
+
+@dataclass(slots=True, frozen=True)
+class PermissionSet:
+    """What a user may do in a virtual host (PERM-01)."""
+
+    user: str
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(slots=True, frozen=True)
+class PermissionCleared:
+    """A user may not enter a virtual host any more."""
+
+    user: str
+    vhost: str
+
+
+@dataclass(slots=True, frozen=True)
+class TopicPermissionSet:
+    """Which keys of a topic exchange a user may publish with and bind with (PERM-10)."""
+
+    user: str
+    vhost: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(slots=True, frozen=True)
+class TopicPermissionCleared:
+    """A user may use any key of an exchange again."""
+
+    user: str
+    vhost: str
+    exchange: str
+
+
+@dataclass(slots=True, frozen=True)
+class ParameterSet:
+    """A parameter of a virtual host, which is kept for whoever asks (HTTP-27)."""
+
+    vhost: str
+    component: str
+    name: str
+    value: object
+
+
+@dataclass(slots=True, frozen=True)
+class ParameterCleared:
+    """A parameter of a virtual host is gone."""
+
+    vhost: str
+    component: str
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
+class GlobalParameterSet:
+    """A parameter of the whole broker (HTTP-27)."""
+
+    name: str
+    value: object
+
+
+@dataclass(slots=True, frozen=True)
+class GlobalParameterCleared:
+    """A parameter of the whole broker is gone."""
+
+    name: str
+
+
+AccountDefinition = (
+    AccountsKept
+    | UserSet
+    | UserDeleted
+    | PermissionSet
+    | PermissionCleared
+    | TopicPermissionSet
+    | TopicPermissionCleared
+    | ParameterSet
+    | ParameterCleared
+    | GlobalParameterSet
+    | GlobalParameterCleared
+)
 VHostDefinition = (
     ExchangeDeclared
     | ExchangeDeleted
@@ -154,13 +299,21 @@ VHostDefinition = (
     | PolicySet
     | PolicyCleared
 )
-Definition = QueueIdsReserved | DataDirectoryStarted | VHostCreated | VHostDefinition
+Definition = (
+    QueueIdsReserved
+    | DataDirectoryStarted
+    | VHostSet
+    | VHostDeleted
+    | VHostDefinition
+    | AccountDefinition
+)
 
 # Names of operations and of fields are the format; renaming one needs a new version.
 _KINDS: Final[dict[str, type[Definition]]] = {
     "queue-ids": QueueIdsReserved,
     "data-directory": DataDirectoryStarted,
-    "vhost": VHostCreated,
+    "vhost": VHostSet,
+    "vhost-delete": VHostDeleted,
     "exchange": ExchangeDeclared,
     "exchange-delete": ExchangeDeleted,
     "queue": QueueDeclared,
@@ -169,6 +322,17 @@ _KINDS: Final[dict[str, type[Definition]]] = {
     "unbind": Unbound,
     "policy": PolicySet,
     "policy-clear": PolicyCleared,
+    "accounts": AccountsKept,
+    "user": UserSet,
+    "user-delete": UserDeleted,
+    "permission": PermissionSet,
+    "permission-clear": PermissionCleared,
+    "topic-permission": TopicPermissionSet,
+    "topic-permission-clear": TopicPermissionCleared,
+    "parameter": ParameterSet,
+    "parameter-clear": ParameterCleared,
+    "global-parameter": GlobalParameterSet,
+    "global-parameter-clear": GlobalParameterCleared,
 }
 _OPERATIONS: Final = {kind: operation for operation, kind in _KINDS.items()}
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def definitions_of(vhost: VHost[QueueLike]) -> list[bytes]:
     """The records from which `apply_definition` makes everything durable here again."""
-    records: list[d.Definition] = [d.VHostCreated(vhost.name)]
+    records: list[d.Definition] = [vhost.settings()]
     # Before those that they apply to: no features are built twice.
     records += (d.of_policy(vhost.name, each) for each in vhost.policy_engine.policies)
     records += (

@@ -74,8 +74,9 @@ class VHost(Generic[Q_co]):
 
     `generation` grows with every change that may alter a route or a verdict that does not hang on
     permissions; whoever caches routes compares it. `defined_lsn` is the highest LSN logged here.
-    The limits are None while there is no limit; 0 allows none. `default_queue_type` is "" for
-    classic.
+    The limits are None while there is no limit; 0 allows none; that of connections is negative
+    then. `default_queue_type` is "" for classic. Once it `is_deleted` it logs nothing any more:
+    its own record says that everything in it is gone.
 
     Spec: EXCH-14, QUEUE-09, VHOST-03, VHOST-04
     """
@@ -118,7 +119,12 @@ class VHost(Generic[Q_co]):
         self.defined_lsn = 0
         self.exchange_limit: int | None = None
         self.queue_limit: int | None = None
+        self.connection_limit = d.UNLIMITED
         self.default_queue_type = ""
+        self.description = ""
+        self.tags: list[str] = []
+        self.is_protected = False
+        self.is_deleted = False
         self._new_queue = new_queue
         self._define = define
         self._drop_queue = drop_queue
@@ -137,6 +143,39 @@ class VHost(Generic[Q_co]):
     def topology(self) -> tuple[int, int]:
         """The same as long as a message's way may be interrupted and gone on with."""
         return self.generation, self.routes.removals
+
+    def settings(self) -> d.VHostSet:
+        """What makes it again as it is, without anything in it (VHOST-03, VHOST-04)."""
+        queues, exchanges = self.queue_limit, self.exchange_limit
+        return d.VHostSet(
+            self.name,
+            self.description,
+            self.tags,
+            self.default_queue_type,
+            self.is_protected,
+            self.connection_limit,
+            d.UNLIMITED if queues is None else queues,
+            d.UNLIMITED if exchanges is None else exchanges,
+        )
+
+    def adopt(self, settings: d.VHostSet) -> None:
+        """Have these settings from now on, logging nothing."""
+        self.description, self.tags = settings.description, settings.tags
+        self.default_queue_type = settings.default_queue_type
+        self.is_protected = settings.is_protected
+        self.connection_limit = max(d.UNLIMITED, settings.max_connections)
+        self.queue_limit = settings.max_queues if settings.max_queues >= 0 else None
+        self.exchange_limit = settings.max_exchanges if settings.max_exchanges >= 0 else None
+
+    def dismantle(self) -> Iterator[None]:
+        """Let everything in a deleted vhost go, a queue or an exchange at each step (VHOST-05)."""
+        for queue in list(self.queues.values()):
+            self.end_queue(queue)
+            yield
+        for exchange in list(self.exchanges.values()):
+            if self.exchanges.get(exchange.name) is exchange:
+                self._unregister_exchange(exchange)
+                yield
 
     def every_queue(self) -> Iterator[Q_co]:
         """All queues, those of delaying exchanges included."""
@@ -605,5 +644,7 @@ class VHost(Generic[Q_co]):
         return self.exchanges[binding.destination].durable
 
     def _log(self, definition: d.Definition) -> int:
+        if self.is_deleted:
+            return self.defined_lsn
         self.defined_lsn = self._define(d.encode(definition))
         return self.defined_lsn

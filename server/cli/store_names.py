@@ -47,9 +47,11 @@ class Names:
 
     def add(self, definition: Definition) -> None:
         """Apply one definition; the same twice is as good as once."""
-        if isinstance(definition, d.VHostCreated):
+        if isinstance(definition, d.VHostSet):
             if definition.vhost not in self.vhosts:
                 self.vhosts.append(definition.vhost)
+        elif isinstance(definition, d.VHostDeleted):
+            self._forget_vhost(definition.vhost)
         elif isinstance(definition, d.ExchangeDeclared):
             self.exchanges[definition.vhost, definition.name] = definition.type
         elif isinstance(definition, d.ExchangeDeleted):
@@ -66,6 +68,12 @@ class Names:
             self.bindings.add(_key(definition))
         elif isinstance(definition, d.Unbound):
             self.bindings.discard(_key(definition))
+
+    def _forget_vhost(self, name: str) -> None:
+        self.vhosts = [each for each in self.vhosts if each != name]
+        self.exchanges = {key: kind for key, kind in self.exchanges.items() if key[0] != name}
+        self.queues = {key: place for key, place in self.queues.items() if place[0] != name}
+        self.bindings = {each for each in self.bindings if each[0] != name}
 
     def _unbind(self, vhost: str, kind: str, name: str) -> None:
         self.bindings = {

@@ -44,7 +44,6 @@ from vouchmq.protocol.codec import (
     connection_close_ok,
     decode_method,
     method_ids,
-    update_secret_ok,
 )
 from vouchmq.protocol.constants import (
     BASIC_ACK,
@@ -93,7 +92,7 @@ from vouchmq.server.connection.handshake import LoginFailure, header_mistake, ju
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import InboundQueue
 from vouchmq.server.connection.outbox import Outbox
-from vouchmq.server.connection.wire import STALLED, UNSENT
+from vouchmq.server.connection.wire import CHECKED, STALLED, UNSENT
 from vouchmq.server.ledger.channel_recorder import PublishNumbers
 
 if TYPE_CHECKING:
@@ -112,10 +111,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-HEADER_OCTETS: Final = 8
-CLOSE_OK_LIMIT_S: Final = 30.0
 # A kind of event beside those of the reader: the rest of a method that takes long.
 GOES_ON: Final = -1
+HEADER_OCTETS: Final = 8
 # While memory is tight so much less may wait for a client.
 TIGHT_PART: Final = 16
 LEAST_UNSENT_OCTETS: Final = 4096
@@ -307,7 +305,7 @@ class Connection:
             if channel is not None:
                 channel.refuse_too_large(event[3])  # type: ignore[misc, arg-type]
         elif kind == GOES_ON:
-            if self._open_channel(number) is not None:
+            if not number or self._open_channel(number) is not None:
                 event[2]()  # type: ignore[misc, operator]
         else:
             raise InternalError(f"unknown event {kind}")
@@ -370,18 +368,13 @@ class Connection:
         elif ids == CONNECTION_CLOSE_OK:
             self._end(is_orderly=True)
         elif ids == CONNECTION_UPDATE_SECRET:
-            self._handshake.update_secret(command)
-            self.outbox.send(update_secret_ok())
+            self._answer(self._handshake.update_secret(command, self._checked))
         else:
             self._handshake_method(command)
 
     def _handshake_method(self, command: Command) -> None:
         handshake = self._handshake
-        answer = handshake.handle(command)
-        if answer:
-            # No turn is waited for: it rests on nothing that the journal is still to write.
-            self._write(answer)
-        self.state = handshake.state
+        self._answer(handshake.handle(command, self._checked))
         if command.ids == CONNECTION_TUNE_OK:
             self.frame_max = handshake.frame_max
             self._reader.set_frame_max(self.frame_max)
@@ -397,6 +390,20 @@ class Connection:
                 vhost=self.vhost.name,
                 client_name=handshake.connection_name,
             )
+
+    def _answer(self, answer: bytes | None) -> None:
+        """What the handshake says now; None: once a password has been checked."""
+        if answer is None:
+            self._inbound.pause(CHECKED)
+        elif answer:
+            # No turn is waited for: it rests on nothing that the journal is still to write.
+            self._write(answer)
+        self.state = self._handshake.state
+
+    def _checked(self, result: Callable[[], bytes]) -> None:
+        if self in self._connections:
+            self._take(cast("Event", (GOES_ON, 0, lambda: self._answer(result()))))
+            self._inbound.resume(CHECKED)
 
     # Waiting for the disk
 
@@ -589,7 +596,7 @@ class Connection:
         self._clean_up()
         self._reader.discard_all()
         self.state = next_connection_state(self.state, ConnectionEvent.SERVER_CLOSED)
-        limit = self._close_limit(error)
+        limit = self._handshake.close_limit_s(error, self.context.limits.auth_failure_delay_s)
         if not isinstance(error, LoginFailure) or error.notify:
             ids = error.ids if error.ids is not None else self._ids
             self.outbox.send(connection_close(error, ids))
@@ -600,12 +607,6 @@ class Connection:
         # Whatever kept the connection from being read: close-ok lies behind it.
         self._publisher_block.open()
         self._inbound.resume(STALLED)
-
-    def _close_limit(self, error: AmqpError) -> float:
-        if isinstance(error, LoginFailure):
-            return self.context.limits.auth_failure_delay_s
-        interval = self._handshake.heartbeat_s
-        return min(CLOSE_OK_LIMIT_S, interval) if interval else CLOSE_OK_LIMIT_S
 
     def shut_down(self, reason: str) -> None:
         """Close by force (CONN-56)."""

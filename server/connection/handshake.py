@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -28,8 +28,9 @@ from vouchmq.protocol.codec import (
     connection_secure,
     connection_start,
     connection_tune,
+    update_secret_ok,
 )
-from vouchmq.protocol.errors import HardError, NotAllowed
+from vouchmq.protocol.errors import AmqpError, HardError, NotAllowed
 from vouchmq.protocol.fields import Field, Table, as_table, as_text, boolean, longstr
 from vouchmq.protocol.states import (
     ConnectionEvent,
@@ -38,8 +39,9 @@ from vouchmq.protocol.states import (
     next_connection_state,
 )
 from vouchmq.protocol.text import encode_text
+from vouchmq.server.auth.authenticator import Authenticator, LoginError, Outcome
 from vouchmq.server.auth.connection_limits import ConnectionLimits
-from vouchmq.server.auth.users import Authenticator, LoginError, User
+from vouchmq.server.auth.users import User
 from vouchmq.server.connection.sasl import (
     MECHANISMS,
     Challenge,
@@ -57,7 +59,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# Gets what gives the answer, or raises what the client shall be told, once that is known.
+Later = Callable[[Callable[[], bytes]], None]
+
 HEADER_SIZE: Final = 8
+CLOSE_OK_LIMIT_S: Final = 30.0
 # What peers of another protocol say first (CONN-05).
 _MISTAKES: Final[tuple[tuple[bytes, str], ...]] = (
     (b"GET ", "HTTP request on the AMQP port"),
@@ -238,6 +244,7 @@ class Handshake:
         self._mechanisms = mechanisms
         self._step: Mechanism
         self._has_entered = False
+        self._has_left = False
 
     def start(self) -> bytes:
         """The first frame.
@@ -246,8 +253,11 @@ class Handshake:
         """
         return _start_frame(self._offer, " ".join(self._mechanisms))
 
-    def handle(self, command: Command) -> bytes:
+    def handle(self, command: Command, later: Later) -> bytes | None:
         """Take the client's next method; returns the answer, b"" when there is none to tune-ok.
+
+        None when the answer hangs on a check that takes long: then `later` gets it, and until
+        then no further method may come.
 
         Raises:
             ChannelError: 504, out of turn (CONN-35).
@@ -258,10 +268,10 @@ class Handshake:
         # The second half is for methods that have their turn, but not here: close, update-secret.
         if not is_expected(self.state, command.ids) or handler is None:
             raise ValueError(f"{command.method.name} is no matter of the handshake")
-        return handler(self, command)
+        return handler(self, command, later)
 
-    def update_secret(self, command: Command) -> None:
-        """Check the new secret of the user who is logged in.
+    def update_secret(self, command: Command, later: Later) -> bytes | None:
+        """Check the new secret of the user who is logged in; the answer, or None as of `handle`.
 
         Raises:
             NotAllowed: 530, it is not theirs.
@@ -269,21 +279,38 @@ class Handshake:
         Spec: CONN-70, CONN-71
         """
         if not self._offer.update_secret_verify:
-            return
+            return update_secret_ok()
         secret: str = _attribute(command.method, "new_secret")
         try:
-            self.user = self._log_in(self.user.name, secret)
+            user = self._log_in(
+                Credentials(self.user.name, secret),
+                lambda outcome: later(partial(self._secret_updated, outcome)),
+            )
         except LoginError as error:
-            log.warning("update_secret.rejected", connection=self._peer, reason=str(error))
-            raise NotAllowed("New secret was refused by one of the backends") from error
+            return self._secret_updated(error)
+        return self._secret_updated(user) if user is not None else None
+
+    def _secret_updated(self, outcome: Outcome) -> bytes:
+        if isinstance(outcome, LoginError):
+            log.warning("update_secret.rejected", connection=self._peer, reason=str(outcome))
+            raise NotAllowed("New secret was refused by one of the backends") from outcome
+        self.user = outcome
+        return update_secret_ok()
+
+    def close_limit_s(self, error: AmqpError, failure_delay_s: float) -> float:
+        """How long a connection that is closed with this error is kept (CONN-23, CONN-54)."""
+        if isinstance(error, LoginFailure):
+            return failure_delay_s
+        return min(CLOSE_OK_LIMIT_S, self.heartbeat_s) if self.heartbeat_s else CLOSE_OK_LIMIT_S
 
     def leave(self) -> None:
         """The connection has ended: it no longer counts. May be called more than once."""
+        self._has_left = True
         if self._has_entered:
             self._has_entered = False
             self._connection_limits.leave(self.vhost.name, self.user.name)
 
-    def _start_ok(self, command: Command) -> bytes:
+    def _start_ok(self, command: Command, later: Later) -> bytes | None:
         self.client_properties = command.arguments
         self.capabilities = _capabilities(command.arguments)
         self.connection_name = as_text(command.arguments.get("connection_name")) or ""
@@ -295,9 +322,9 @@ class Handshake:
                 UnknownMechanism(f"unknown authentication mechanism '{self.mechanism}'")
             )
         self._step = make_mechanism()
-        return self._authenticate(command)
+        return self._authenticate(command, later)
 
-    def _authenticate(self, command: Command) -> bytes:
+    def _authenticate(self, command: Command, later: Later) -> bytes | None:
         """One response: of start-ok, or of secure-ok after a challenge (CONN-20)."""
         try:
             result = self._step(encode_text(_attribute(command.method, "response")))
@@ -308,33 +335,50 @@ class Handshake:
             self._advance(ConnectionEvent.CHALLENGED)
             return connection_secure(result.octets)
         try:
-            self.user = self._user_of(result)
+            user = self._user_of(result, later)
         except LoginError as error:
-            if error.is_told:
-                log.warning("login.refused", connection=self._peer, reason=str(error))
+            return self._logged_in(error)
+        return self._logged_in(user) if user is not None else None
+
+    def _logged_in(self, outcome: Outcome) -> bytes:
+        """What a login came to: tune.
+
+        Raises:
+            LoginRefused: 403, nothing
+        """
+        if isinstance(outcome, LoginError):
+            if outcome.is_told:
+                log.warning("login.refused", connection=self._peer, reason=str(outcome))
             text = (
                 f"Login was refused using authentication mechanism {self.mechanism}. "
                 "For details see the broker logfile."
             )
-            raise self._told(LoginRefused(text, c.NO_IDS)) from error
+            raise self._told(LoginRefused(text, c.NO_IDS)) from outcome
+        self.user = outcome
         self._advance(ConnectionEvent.AUTHENTICATED)
         offer = self._offer
         return connection_tune(offer.channel_max, offer.frame_max, offer.heartbeat_s)
 
-    def _user_of(self, result: Credentials | Proven) -> User:
+    def _user_of(self, result: Credentials | Proven, later: Later) -> User | None:
         if isinstance(result, Proven):
             return self._auth.admit(result.name, is_loopback=self._is_loopback)
-        return self._log_in(result.name, result.password)
+        return self._log_in(result, lambda outcome: later(partial(self._logged_in, outcome)))
 
-    def _log_in(self, name: str, password: str) -> User:
+    def _log_in(self, claim: Credentials, done: Callable[[Outcome], None]) -> User | None:
         return self._auth.log_in(
-            name, password, is_loopback=self._is_loopback, address=self._address
+            claim.name,
+            claim.password,
+            is_loopback=self._is_loopback,
+            address=self._address,
+            done=done,
+            is_wanted=lambda: not self._has_left,
         )
 
     def _told(self, failure: LoginFailure) -> LoginFailure:
         return failure.telling(FAILURE_CLOSE in self.capabilities)
 
-    def _tune_ok(self, command: Command) -> bytes:
+    def _tune_ok(self, command: Command, later: Later) -> bytes:
+        del later
         method, offer = command.method, self._offer
         self.channel_max = _negotiated(
             "channel_max", 1, offer.channel_max, _number(method, "channel_max")
@@ -347,15 +391,16 @@ class Handshake:
         self._advance(ConnectionEvent.TUNED)
         return b""
 
-    def _open(self, command: Command) -> bytes:
+    def _open(self, command: Command, later: Later) -> bytes:
         """Checks in the order of CONN-40…44; no virtual host is ever down here (CONN-45)."""
+        del later
         name: str = _attribute(command.method, "virtual_host")
         user = self.user
         self._connection_limits.check_node()
         vhost = self._find_vhost(name)
         if vhost is None:
             raise NotAllowed(f"vhost {name} not found")
-        self._connection_limits.check_vhost(name, user.name)
+        self._connection_limits.check_vhost(name, user.name, vhost.connection_limit)
         self._connection_limits.check_user(user.name, user.max_connections)
         if not user.may_enter(name):
             raise NotAllowed(f"access to vhost '{name}' refused for user '{user.name}'")
@@ -416,7 +461,7 @@ def _number(method: base.Frame, name: str) -> int:
     return number
 
 
-_HANDLERS: Final[Mapping[c.Ids, Callable[[Handshake, Command], bytes]]] = {
+_HANDLERS: Final[Mapping[c.Ids, Callable[[Handshake, Command, Later], bytes | None]]] = {
     c.CONNECTION_START_OK: Handshake._start_ok,
     c.CONNECTION_SECURE_OK: Handshake._authenticate,
     c.CONNECTION_TUNE_OK: Handshake._tune_ok,

@@ -20,9 +20,10 @@ PUT_OFF: Final = 64  # others have their turn first (LIMIT-23)
 UNSENT: Final = 128  # what was said is not yet sent
 FLOW: Final = 256  # consumers of what it publishes have enough (LIMIT-29)
 UNHEARD: Final = 512  # it is new, and others are opened first (LIMIT-23)
+CHECKED: Final = 1024  # its password takes long to check
 REASONS: Final = (
     *(STALLED, FLOODED, OUT_OF_BUDGET, BLOCKED, UNREAD),
-    *(STOPPING, PUT_OFF, UNSENT, FLOW, UNHEARD),
+    *(STOPPING, PUT_OFF, UNSENT, FLOW, UNHEARD, CHECKED),
 )
 
 

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Ty
 from msgspec import Struct
 
 from vouchmq.protocol.fields import longstr
+from vouchmq.server.broker.definitions import UNLIMITED
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.broker.policy.policies import ALL, Policy
 from vouchmq.server.definitions.arguments import Arguments, Object
 from vouchmq.server.errors import StartupError
-from vouchmq.server.settings.accounts import QUEUE_TYPES, UNLIMITED, UserAccount
+from vouchmq.server.settings.accounts import QUEUE_TYPES, UserAccount
 from vouchmq.server.settings.validation import (
     Check,
     Faults,
@@ -127,8 +128,9 @@ class UserKeys(Entry, frozen=True, kw_only=True):
     password: str = ""
     password_hash: str = ""
     hashing_algorithm: str = "rabbit_password_hashing_sha256"
-    tags: Annotated[Any, Check(_tags_of)] = ()
-    limits: Object = {}
+    # What is not given stays as it is.
+    tags: Annotated[Any, Check(_tags_of)] = None
+    limits: Object = None
 
 
 class Patterns(NamedTuple):
@@ -384,7 +386,10 @@ class Reader:
         keys = self.read(UserKeys, row, where)
         if keys is None:
             return
-        limits = self.limits(keys.limits, f"{where}.limits", USER_LIMITS)
+        limits: Mapping[str, int | None] = {}
+        if keys.limits is not None:
+            found = self.limits(keys.limits, f"{where}.limits", USER_LIMITS)
+            limits = dict.fromkeys(USER_LIMITS, UNLIMITED) | found
         account = UserAccount(
             name=keys.name,
             password=keys.password,
@@ -392,8 +397,8 @@ class Reader:
             hashing_algorithm=keys.hashing_algorithm,
             tags=keys.tags,
             vhosts=(),
-            max_connections=limits.get("max-connections", UNLIMITED),
-            max_channels=limits.get("max-channels", UNLIMITED),
+            max_connections=limits.get("max-connections"),
+            max_channels=limits.get("max-channels"),
         )
         self.content.users.append(UserEntry(where=where, account=account))
 

@@ -4,8 +4,8 @@
 
 The dry run knows every exchange and queue that there is, and refuses what the broker would refuse,
 so nothing is left half done. What is in the file is made or changed, and nothing is deleted but
-policies that an earlier reading of a file has brought and that it does not hold any more. Users
-are known until the end of the process; the file is read at each start. Must not know files.
+policies that an earlier reading of a file has brought and that it does not hold any more. All of
+it is kept in the data directory. Must not know files.
 
 Spec: HTTP-41, HTTP-42, HTTP-43, POLICY-04, AUTH-07
 """
@@ -13,11 +13,14 @@ Spec: HTTP-41, HTTP-42, HTTP-43, POLICY-04, AUTH-07
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from vouchmq.protocol.errors import AmqpError
+from vouchmq.server.auth.authenticator import check_account
+from vouchmq.server.auth.passwords import SCRYPT
 from vouchmq.server.auth.users import User, grant_of
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.counters import QueueCounters
@@ -31,8 +34,7 @@ from vouchmq.server.settings.validation import Faults
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vouchmq.server.auth.connection_limits import ConnectionLimits
-    from vouchmq.server.auth.users import Authenticator
+    from vouchmq.server.auth.authenticator import Authenticator
     from vouchmq.server.broker.policy.policies import Policy
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
@@ -95,7 +97,7 @@ def dry_run_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
     sources = {(binding.vhost, binding.source) for binding in content.bindings}
     for vhost in broker.vhosts.values():
         copy, _ = dry_run.create_vhost(vhost.name)
-        copy.queue_limit, copy.exchange_limit = vhost.queue_limit, vhost.exchange_limit
+        copy.adopt(vhost.settings())
         for each in vhost.exchanges.values():
             if (vhost.name, each.name) not in sources:
                 copy.exchanges[each.name] = each
@@ -114,16 +116,12 @@ class Importer:
 
     Args:
         broker: whose virtual hosts
-        auth: whose users
-        connection_limits: keeps the limits of connections
+        authenticator: whose users
     """
 
-    def __init__(
-        self, broker: Broker[Queue], auth: Authenticator, connection_limits: ConnectionLimits
-    ) -> None:
+    def __init__(self, broker: Broker[Queue], authenticator: Authenticator) -> None:
         self._broker = broker
-        self._auth = auth
-        self._connection_limits = connection_limits
+        self._authenticator = authenticator
 
     def leave_out(self, content: Content) -> Iterator[None]:
         """Take what is there already out of the content, step by step (LIMIT-23).
@@ -157,18 +155,20 @@ class Importer:
         validate(content, dry_run_of(self._broker, content), faults)
         faults.refuse(DefinitionsError)
         for user in content.users:
-            self._auth.put(user.account)
+            self._authenticator.put(user.account)
         _make_vhosts(self._broker, content)
         for limits in content.limits:
-            self._limit(limits)
+            _limit(self._broker, limits)
         _set_policies(self._broker, content)
         _declare(self._broker, content, faults)
         # None, as the dry run had none.
         faults.refuse(DefinitionsError)
         for entry in content.permissions:
-            self._auth.permit(entry.user, entry.vhost, grant_of(*entry.patterns))
+            self._authenticator.permit(entry.user, entry.vhost, *entry.patterns)
         for each in content.topics:
-            self._auth.permit_topics(each.user, each.vhost, each.exchange, each.write, each.read)
+            self._authenticator.permit_topics(
+                each.user, each.vhost, each.exchange, each.write, each.read
+            )
         for vhost in self._broker.vhosts.values():
             # Routes are remembered together with the verdict on who may use them (AUTH-07).
             vhost.generation += 1
@@ -179,12 +179,15 @@ class Importer:
         names = {user.account.name for user in content.users}
         for user in content.users:
             try:
-                self._auth.check(user.account)
+                check_account(user.account)
+                if user.account.password and user.account.hashing_algorithm == SCRYPT:
+                    # It would keep everybody waiting.
+                    raise ValueError(f"{SCRYPT} takes a password_hash, not a password")
             except ValueError as error:
                 faults.add(user.where, str(error))
         grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
         for entry in grants:
-            if entry.user not in names and self._auth.find(entry.user) is None:
+            if entry.user not in names and self._authenticator.find(entry.user) is None:
                 faults.add(f"{entry.where}.user", f"no user {entry.user!r}")
             try:
                 if isinstance(entry, TopicEntry):
@@ -193,11 +196,6 @@ class Importer:
                     grant_of(*entry.patterns)
             except ValueError as error:
                 faults.add(entry.where, str(error))
-
-    def _limit(self, entry: LimitsEntry) -> None:
-        _limit_queues(self._broker, entry)
-        if "max-connections" in entry.limits:
-            self._connection_limits.limit_vhost(entry.vhost, entry.limits["max-connections"])
 
 
 def _has_exchange(vhost: VHost[QueueLike] | None, entry: ExchangeEntry) -> bool:
@@ -225,14 +223,9 @@ def _has_binding(vhost: VHost[QueueLike] | None, entry: BindingEntry) -> bool:
     return vhost.bindings.find(sought.identity) is not None
 
 
-def _limit_queues(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
-    vhost = broker.vhosts[entry.vhost]
-    most = entry.limits.get("max-queues")
-    if most is not None:
-        vhost.queue_limit = most if most >= 0 else None
-    most = entry.limits.get("max-exchanges")
-    if most is not None:
-        vhost.exchange_limit = most if most >= 0 else None
+def _limit(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
+    limits = {name.replace("-", "_"): value for name, value in entry.limits.items()}
+    broker.put_vhost(broker.vhosts[entry.vhost].settings().limited(**limits))
 
 
 def validate(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> None:
@@ -243,7 +236,7 @@ def validate(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> No
         _vhost_of(dry_run, permission.where, permission.vhost, faults)
     for limits in content.limits:
         if _vhost_of(dry_run, limits.where, limits.vhost, faults) is not None:
-            _limit_queues(dry_run, limits)
+            _limit(dry_run, limits)
     for each in content.policies:
         _vhost_of(dry_run, each.where, each.vhost, faults)
         try:
@@ -257,7 +250,8 @@ def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
     for entry in content.vhosts:
         vhost, _ = broker.create_vhost(entry.name)
         if entry.default_queue_type is not None:
-            vhost.default_queue_type = entry.default_queue_type
+            settings = replace(vhost.settings(), default_queue_type=entry.default_queue_type)
+            broker.put_vhost(settings)
 
 
 def _set_policies(broker: Broker[QueueLike], content: Content) -> None:

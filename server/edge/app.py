@@ -27,9 +27,7 @@ import aiofiles
 import structlog
 import uvloop
 
-from vouchmq.server.auth.connection_limits import ConnectionLimits
-from vouchmq.server.auth.failed_logins import FailedLogins
-from vouchmq.server.auth.users import Authenticator, is_loopback
+from vouchmq.server.auth.authenticator import check_accounts, is_loopback
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
@@ -46,6 +44,7 @@ from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
 from vouchmq.server.edge.process import (
+    HashPool,
     raise_descriptor_limit,
     settle_collector,
     tune_process,
@@ -143,14 +142,6 @@ class Server:
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit_code = 0
         self._stop_asked_at = 0.0
-        self._auth = Authenticator(
-            settings.all_users(),
-            settings.loopback_users,
-            secrets.token_bytes,
-            FailedLogins(
-                settings.auth_failures_max, settings.auth_failures_window_s, time.monotonic
-            ),
-        )
         self._offer = Offer(
             node=settings.node,
             product=settings.compat_product,
@@ -170,14 +161,11 @@ class Server:
                 if is_off
             ),
         )
-        self._connection_limits = ConnectionLimits(
-            settings.connection_max,
-            {account.name: account.max_connections for account in settings.all_vhosts()},
-        )
         allowed: frozenset[str] = frozenset(settings.auth_mechanisms)
         self._mechanisms = {name: one for name, one in MECHANISMS.items() if name in allowed}
         self._allows_external = EXTERNAL in allowed
         # Before anything is opened: a fault in these files shall cost no recovery.
+        check_accounts(settings.all_users())
         self._tls_context = server_context(settings) if settings.tls_port else None
         self._tls: TlsListener | None = None
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file else None
@@ -185,6 +173,7 @@ class Server:
         require_memory(settings, self._memory.total_octets)
         # Cold work on files of the ledger, one after the other.
         self._io_pool = ThreadPoolExecutor(1, "ledger")
+        self._hash_pool = HashPool()
         # Threads that sync in our place make calls of their own: then nobody can tell whose one is.
         self._watch = DiskWatch() if isinstance(worker, HelperProcess) else None
         self._ledger_files = self._new_ledger_files()
@@ -302,6 +291,7 @@ class Server:
             self._runtime.close,
             self._io_pool.shutdown,
             self._ledger_files.close,
+            self._hash_pool.close,
         )
         for step in steps:
             try:
@@ -323,7 +313,7 @@ class Server:
             drain(reading(Path(path).read_text(encoding="utf-8"), content))
         return content
 
-    def _apply_at_start(self, content: Content) -> None:
+    def _apply_at_start(self, runtime: BrokerRuntime, content: Content) -> None:
         """Have what the definitions file holds before anybody can connect (HTTP-43).
 
         Raises:
@@ -337,8 +327,8 @@ class Server:
         log.info("definitions.loaded", path=path)
         # Who brings users has no need of one that everybody knows.
         default = self._settings.default_user
-        if users and default not in users and not self._settings.users:
-            self._auth.remove(default)
+        if users and default not in users and runtime.has_new_default_user:
+            runtime.authenticator.delete(default)
 
     def _load_again(self) -> None:
         """SIGHUP: read certificates, and apply the definitions file, as they are now."""
@@ -446,9 +436,9 @@ class Server:
         def restored(runtime: BrokerRuntime) -> None:
             progress.close()
             tell_recovered(runtime.report, time.monotonic() - began)
-            self._importer = Importer(runtime.broker, self._auth, self._connection_limits)
+            self._importer = Importer(runtime.broker, runtime.authenticator)
             if content is not None:
-                self._apply_at_start(content)
+                self._apply_at_start(runtime, content)
             # Before the start counts: another process may have bound them as well meanwhile. Nobody
             # is accepted yet.
             listening.listen()
@@ -471,6 +461,7 @@ class Server:
                     random_token=lambda: secrets.token_urlsafe(TOKEN_OCTETS),
                     fatal=self._fatal,
                     memory_octets=self._memory.total_octets,
+                    elsewhere=partial(self._hash_pool.compute, loop),
                 )
                 return start_broker(
                     settings,
@@ -507,7 +498,7 @@ class Server:
     ) -> asyncio.Server | None:
         """Let who owns the data directory look and command."""
         if self._faults is not None:
-            FaultCommands(self._faults, self._runtime, self._auth).register(commands)
+            FaultCommands(self._faults, self._runtime).register(commands)
         listener = control_listener(self._settings.data_dir)
         if listener is None:
             return None
@@ -549,9 +540,9 @@ class Server:
     def _new_connection(self, edge: SocketProtocol, peer: str) -> Connection:
         handshake = Handshake(
             self._offer,
-            self._auth,
+            self._runtime.authenticator,
             self._runtime.broker.vhosts.get,
-            self._connection_limits,
+            self._runtime.connection_limits,
             peer=edge.name,
             is_loopback=is_loopback(peer),
             address=peer,

@@ -1,14 +1,21 @@
-"""What the broker asks of the system for its process: memory, time slices, descriptors."""
+"""What the broker asks of the system for its process: memory, time, descriptors, a thread."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import resource
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from vouchmq.store.sync.sched_slice import ask_for_slice
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 # mallopt's names for: give nothing back below this, ask for more at once, no mmap below this.
 M_TRIM_THRESHOLD: Final = -1
@@ -71,3 +78,32 @@ def collect_all() -> None:
 def _freeze_survivors(phase: str, _: object) -> None:
     if phase == "stop":
         gc.freeze()
+
+
+class HashPool:
+    """The thread in which hashes of passwords are computed that take long.
+
+    hashlib lets other threads run meanwhile, so the loop goes on, on a second core if there is
+    one. The thread is made when the first such password is given, long after the sync helper was
+    forked.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "passwords")
+
+    def compute(
+        self, loop: asyncio.AbstractEventLoop, job: Callable[[], T], done: Callable[[T], None]
+    ) -> None:
+        """Call `job` in the thread, then `done` with its result in the loop; see `Elsewhere`."""
+
+        def tell(future: Future[T]) -> None:
+            # At the end of the process nobody waits any more.
+            with suppress(RuntimeError):
+                if not future.cancelled():
+                    loop.call_soon_threadsafe(done, future.result())
+
+        self._pool.submit(job).add_done_callback(tell)
+
+    def close(self) -> None:
+        """Compute nothing any more; what is being computed ends by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from vouchmq.server.admin.commands import Arguments, CommandRefused
 from vouchmq.server.admin.views import QueueView, Selection, Views
-from vouchmq.server.auth.users import grant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from vouchmq.server.admin.commands import ControlCommands, Reply
-    from vouchmq.server.auth.users import Authenticator
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.connection.connection import Connection
@@ -102,13 +100,11 @@ class FaultCommands:
     Args:
         faults: what can fail
         runtime: the running broker
-        auth: its users
     """
 
-    def __init__(self, faults: Faults, runtime: BrokerRuntime, auth: Authenticator) -> None:
+    def __init__(self, faults: Faults, runtime: BrokerRuntime) -> None:
         self._faults = faults
         self._runtime = runtime
-        self._auth = auth
         self._views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
 
     def register(self, commands: ControlCommands) -> None:
@@ -190,10 +186,11 @@ class FaultCommands:
     # Virtual hosts
 
     def _create_vhost(self, wanted: CreateVHost, reply: Reply) -> None:
-        if self._auth.find(wanted.user) is None:
+        authenticator = self._runtime.authenticator
+        if authenticator.find(wanted.user) is None:
             raise CommandRefused(f"no user {wanted.user!r}", NOT_FOUND)
         self._runtime.broker.create_vhost(wanted.name)
-        self._auth.permit(wanted.user, wanted.name, grant_of(".*", ".*", ".*"))
+        authenticator.permit(wanted.user, wanted.name, ".*", ".*", ".*")
         reply({"ok": True})
 
     def _empty_vhost(self, wanted: VHostName, reply: Reply) -> None:

@@ -14,11 +14,13 @@ What holds:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from vouchmq.server.broker.broker import keeper_of
+from vouchmq.server.broker.definitions import VHostSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,7 +69,7 @@ class BrokerState:
 
         Args:
             recovered: definitions, queues and notes
-            accounts: virtual hosts that must exist, and their limits
+            accounts: virtual hosts that must exist, and what is to be so with them
         """
         broker = self._broker
         broker.restore(recovered.definitions)
@@ -80,10 +82,7 @@ class BrokerState:
         for scope_id, window in windows.items():
             window.restore(recovered.notes.get(scope_id, {}))
         for account in accounts:
-            vhost, _ = broker.create_vhost(account.name)
-            vhost.queue_limit = account.max_queues if account.max_queues >= 0 else None
-            vhost.exchange_limit = account.max_exchanges if account.max_exchanges >= 0 else None
-            vhost.default_queue_type = account.default_queue_type
+            _seed_vhost(broker, account)
         self._journal.ask(self)
 
     def record_start(self, recovered_lsn: int, random_token: Callable[[], str]) -> None:
@@ -125,3 +124,18 @@ class BrokerState:
     def position_of(self, queue_id: int, lsn: int) -> int | None:
         """The offset of a message in a stream."""
         return self._queue_factory.position_of(queue_id, lsn)
+
+
+def _seed_vhost(broker: Broker[Queue], account: VHostAccount) -> None:
+    """Have what the configuration says of a virtual host; the rest stays as it is."""
+    vhost = broker.vhosts.get(account.name)
+    before = vhost.settings() if vhost is not None else VHostSet(account.name)
+    queue_type: str | None = account.default_queue_type
+    if queue_type is None:
+        queue_type = before.default_queue_type
+    after = before.limited(
+        max_connections=account.max_connections,
+        max_queues=account.max_queues,
+        max_exchanges=account.max_exchanges,
+    )
+    broker.put_vhost(replace(after, default_queue_type=queue_type))

@@ -5,7 +5,8 @@ simulator call it with others, and all run the same wiring. A start has these ph
 
     open_journal         recovery: what was found, and a journal that can be written
     BrokerRuntime        builds every part, with that journal; nothing is read or written
-    BrokerState.restore  definitions, messages, notes; then the ledger
+    BrokerState.restore  definitions, messages, notes
+    seed_users           users of the configuration, or the default one; then the ledger
     restored             whoever starts the broker does the rest, and may refuse the start
     record_start         the start counts (DURABLE-27); then `Turn.start`
 
@@ -34,12 +35,18 @@ more objects that only share a fact, who is connected and which ledger is on.
 
 from __future__ import annotations
 
+import base64
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from vouchmq.server.auth.authenticator import Authenticator
+from vouchmq.server.auth.connection_limits import ConnectionLimits
+from vouchmq.server.auth.failed_logins import FailedLogins
+from vouchmq.server.auth.slow_checks import SlowChecks
+from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
 from vouchmq.server.broker.dead_letter.publisher import DeadLetterPublisher
@@ -75,6 +82,7 @@ from vouchmq.store.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vouchmq.server.auth.slow_checks import Elsewhere
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.connection.connection import Connection
@@ -87,6 +95,7 @@ if TYPE_CHECKING:
 
 # What shares of memory are shares of, where nobody says.
 SOME_OCTETS: Final = 1 << 40
+TOKEN_BYTES: Final = 16
 # What messages in queues may take of the watermark, whatever is set (LIMIT-21).
 QUEUES_SHARE: Final = 0.4
 
@@ -113,7 +122,8 @@ class Host:
     so many seconds; without it compaction runs in every turn. `report` is told of exceptions in
     turns, so that one queue's bug stops no other. `fatal` is called once, with a line
     for the log, when the store can no longer keep its word. `memory_octets` is how much memory
-    there is, for limits that are shares of it.
+    there is, for limits that are shares of it. `elsewhere` computes what takes long; without it
+    that is computed at once.
     """
 
     call_soon: Callable[[Callable[[], None]], object]
@@ -123,11 +133,17 @@ class Host:
     fatal: Callable[[str], None]
     call_later: Callable[[float, Callable[[], None]], object] | None = None
     memory_octets: int = SOME_OCTETS
+    elsewhere: Elsewhere | None = None
     report: Callable[[BaseException], None] = report_bug
 
     def now_ms(self) -> int:
         """The clock in milliseconds, rounded down."""
         return int(self.clock() * 1000)
+
+    def random_bytes(self, count: int) -> bytes:
+        """So many random bytes, 16 of each token."""
+        tokens = (self.random_token() for _ in range(-(-count // TOKEN_BYTES)))
+        return b"".join(base64.urlsafe_b64decode(f"{each}==") for each in tokens)[:count]
 
 
 def limits_of(settings: Settings) -> Limits:
@@ -220,6 +236,7 @@ def start_broker(
     with suppress(OSError):
         runtime.scratch.sweep()
     runtime.state.restore(recovered, settings.all_vhosts())
+    seed_users(runtime, settings)
     _settle_start(runtime, settings, restored)
     runtime.state.record_start(recovered_lsn, host.random_token)
     runtime.turn.start(runtime.journal_writer)
@@ -296,6 +313,9 @@ class BrokerRuntime:
         factory = self._new_queue_factory(settings, services, journal_clock, active_ledger)
         self.broker = self._new_broker(settings, host, factory, vhosts)
         self.state = BrokerState(self.broker, factory, self.write_rejection, journal)
+        self.authenticator = new_authenticator(settings, host, self.broker)
+        self.connection_limits = ConnectionLimits(settings.connection_max)
+        self.has_new_default_user = False
         self.context = self._new_context(settings, host, active_ledger)
         self.memory_relief = MemoryRelief(self.alarms, lambda: list(self.connections), host.clock)
         self.ledger = self._new_ledger(settings, host, ledger_files)
@@ -461,6 +481,29 @@ class BrokerRuntime:
             self.ledger.close()
         self.journal_writer.close()
         self.scratch.close()
+
+
+def new_authenticator(settings: Settings, host: Host, broker: Broker[Queue]) -> Authenticator:
+    """Who may log in, by the records of the broker."""
+    failures = FailedLogins(settings.auth_failures_max, settings.auth_failures_window_s, host.clock)
+    return Authenticator(
+        broker.accounts,
+        settings.loopback_users,
+        host.random_bytes,
+        failures,
+        checks=SlowChecks(host.elsewhere) if host.elsewhere is not None else None,
+        algorithm=settings.password_hashing_algorithm,
+    )
+
+
+def seed_users(runtime: BrokerRuntime, settings: Settings) -> None:
+    """Have the users of the configuration; where none was ever kept, the default one (AUTH-01)."""
+    accounts = runtime.broker.accounts
+    runtime.has_new_default_user = not accounts.is_kept and not settings.users
+    for account in settings.all_users():
+        if settings.users or runtime.has_new_default_user:
+            runtime.authenticator.seed(account)
+    accounts.change(d.AccountsKept())
 
 
 def new_alarms(settings: Settings, host: Host, turn: Turn, events: EventBus) -> Alarms:

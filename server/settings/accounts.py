@@ -16,24 +16,29 @@ from msgspec.structs import replace
 
 from vouchmq.server.settings.validation import Faults, Name, read_record, unknown_keys
 
-UNLIMITED: Final = -1
 T = TypeVar("T", bound=Struct)
+HashingAlgorithm = Literal[
+    "rabbit_password_hashing_scrypt",
+    "rabbit_password_hashing_sha512",
+    "rabbit_password_hashing_sha256",
+]
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
 
 class VHostAccount(Struct, frozen=True):
     """A virtual host and its limits; negative: no limit, 0: none allowed.
 
-    `default_queue_type`: of queues that are declared without one; empty: classic.
+    `default_queue_type`: of queues that are declared without one; empty: classic. What is not
+    given stays as it is in the data directory.
 
     Spec: VHOST-03, VHOST-04
     """
 
     name: Name
-    max_connections: int = UNLIMITED
-    max_queues: int = UNLIMITED
-    max_exchanges: int = UNLIMITED
-    default_queue_type: Literal["", "classic", "quorum", "stream"] = ""
+    max_connections: int | None = None
+    max_queues: int | None = None
+    max_exchanges: int | None = None
+    default_queue_type: Literal["", "classic", "quorum", "stream"] | None = None
 
 
 class TopicAccount(Struct, frozen=True):
@@ -54,7 +59,8 @@ class UserAccount(Struct, frozen=True):
     """A user: how to prove it, and what it may do in each of its virtual hosts.
 
     Exactly one of `password` and `password_hash` counts: a hash, if there is one. The three
-    patterns are searched in names of queues and exchanges (PERM-01). Limits as in `VHostAccount`.
+    patterns are searched in names of queues and exchanges (PERM-01). Limits as in `VHostAccount`;
+    they and the tags stay as they are when they are not given.
 
     Spec: AUTH-02, AUTH-05, AUTH-06
     """
@@ -63,18 +69,23 @@ class UserAccount(Struct, frozen=True):
     password: str = ""
     password_hash: str = ""
     hashing_algorithm: str = "rabbit_password_hashing_sha256"
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] | None = None
     vhosts: tuple[str, ...] = ("/",)
     configure: str = ".*"
     write: str = ".*"
     read: str = ".*"
-    max_connections: int = UNLIMITED
-    max_channels: int = UNLIMITED
+    max_connections: int | None = None
+    max_channels: int | None = None
     topic_permissions: tuple[TopicAccount, ...] = ()
 
     def __repr__(self) -> str:
         """Without secrets: a traceback or a log line may show it."""
         return f"UserAccount({self.name!r})"
+
+
+def default_account(name: str, password: str, vhost: str) -> UserAccount:
+    """The user of a first start (AUTH-01)."""
+    return UserAccount(name=name, password=password, tags=("administrator",), vhosts=(vhost,))
 
 
 def read_users(rows: object, where: str, faults: Faults) -> tuple[UserAccount, ...]:

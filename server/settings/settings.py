@@ -37,8 +37,10 @@ from msgspec import Meta
 from vouchmq.server.errors import SettingsError
 from vouchmq.server.ledger.text import file_name_part
 from vouchmq.server.settings.accounts import (
+    HashingAlgorithm,
     UserAccount,
     VHostAccount,
+    default_account,
     read_users,
     read_vhosts,
     require_known_vhosts,
@@ -252,11 +254,11 @@ class Settings:
         "auto", "`human`, `json`, or `auto`: human on a terminal, otherwise JSON."
     )
     default_user: Name = option(
-        "guest", "The only user as long as the file has no `[[users]]` (AUTH-01)."
+        "guest", "User that the first start makes if there are no others (AUTH-01)."
     )
     default_pass: str = option(
         "guest",
-        "Password of `default_user`. With an empty one that user cannot log in.",
+        "Password of `default_user` when it is made. With an empty one that user cannot log in.",
         is_secret=True,
     )
     default_vhost: Name = option("/", "Virtual host that always exists.")
@@ -264,6 +266,11 @@ class Settings:
         ("guest",),
         "Users who may log in only from the broker's own machine; `none` lifts the restriction "
         "(AUTH-08).",
+    )
+    password_hashing_algorithm: HashingAlgorithm = option(
+        "rabbit_password_hashing_scrypt",
+        "Hash of passwords that are set while the broker runs. Definitions with the default, which "
+        "is memory-hard, are not for RabbitMQ (AUTH-02).",
     )
     handshake_timeout_s: Annotated[float, Meta(ge=0.1, le=3600)] = option(
         10.0, "Longest time from accept to connection.open-ok (CONN-06)."
@@ -478,7 +485,7 @@ class Settings:
         4.0, "Longest time that the broker waits for clients to close when it stops."
     )
     users: tuple[UserAccount, ...] = field(
-        default=(), metadata={"doc": "`[[users]]` of the file; they replace `default_user`."}
+        default=(), metadata={"doc": "`[[users]]` of the file, in place of `default_user`."}
     )
     vhosts: tuple[VHostAccount, ...] = field(
         default=(), metadata={"doc": "`[[vhosts]]` of the file, beside `default_vhost`."}
@@ -491,19 +498,12 @@ class Settings:
         return (VHostAccount(self.default_vhost), *self.vhosts)
 
     def all_users(self) -> tuple[UserAccount, ...]:
-        """The users there are: those of the file, or else the default one.
+        """The users that a first start makes: those of the file, or else the default one.
 
         Spec: AUTH-01
         """
-        if self.users:
-            return self.users
-        account = UserAccount(
-            name=self.default_user,
-            password=self.default_pass,
-            tags=("administrator",),
-            vhosts=(self.default_vhost,),
-        )
-        return (account,)
+        default = default_account(self.default_user, self.default_pass, self.default_vhost)
+        return self.users or (default,)
 
 
 TABLES: Final = frozenset({"users", "vhosts"})

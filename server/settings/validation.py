@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -87,9 +89,16 @@ class Key(NamedTuple):
 def keys_of(kind: type[msgspec.Struct]) -> tuple[Key, ...]:
     """The keys of a record, in order."""
     return tuple(
-        Key(each.name, each.encode_name, *_split(each.type), each.required)
+        Key(each.name, each.encode_name, *_split(_given(each.type)), each.required)
         for each in msgspec.structs.fields(kind)
     )
+
+
+def _given(kind: Any) -> Any:
+    """What a value may be where None stands for one that is not given."""
+    if get_origin(kind) not in {Union, UnionType}:
+        return kind
+    return reduce(or_, (each for each in get_args(kind) if each is not NoneType))
 
 
 def converted(kind: Any, value: object, *, strict: bool = True) -> Any:

@@ -41,7 +41,6 @@ from tests.simulation.world import (
     WorldDisk,
     ignore,
 )
-from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.broker.dead_letter.dead_letters import is_at_least_once
 from vouchmq.server.broker.delays import DelayQueue
 from vouchmq.server.broker.features.expiry import Expiry
@@ -157,7 +156,6 @@ class FeatureWorld(World):
         self._watch_dead_letters()
         self._watch_journal()
         self.disk.watcher = self._look
-        self.connection_limits = ConnectionLimits()
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()

@@ -21,8 +21,6 @@ from tests.simulation.clients import Client
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MConsumer, Model
 from tests.simulation.sim_disk import SimDisk
-from vouchmq.server.auth.connection_limits import ConnectionLimits
-from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
 from vouchmq.server.runtime.flow import LOOK_S, FlowControl
@@ -50,7 +48,6 @@ SETTINGS = tuple(
     for read in (0, 1 << 28)
 )
 OFFER = Offer(node="sim", product="VouchMQ", version="0", platform="simulation")
-AUTH = Authenticator(SETTINGS[0].all_users(), ("guest",), lambda size: bytes(size))
 ROOM_STEPS = 20000
 WALL_MS = 1_700_000_000_000  # when simulated time begins
 
@@ -292,7 +289,6 @@ class World:
         self._watch_journal()
         self._watch_serving()
         self.disk.watcher = self._look
-        self.connection_limits = ConnectionLimits()
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
@@ -386,9 +382,9 @@ class World:
         wire = self.clients[client] = FakeWire(self, client)
         handshake = Handshake(
             OFFER,
-            AUTH,
+            self.runtime.authenticator,
             self.runtime.broker.vhosts.get,
-            self.connection_limits,
+            self.runtime.connection_limits,
             peer=wire.name,
             is_loopback=True,
         )

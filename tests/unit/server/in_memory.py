@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
@@ -13,8 +13,6 @@ from pamqp import base, commands
 from tests import wire
 from tests.simulation.sim_disk import SimDisk
 from vouchmq.protocol.fields import Field, Table, boolean, encode_table
-from vouchmq.server.auth.connection_limits import ConnectionLimits
-from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
 from vouchmq.server.runtime.runtime import Host, report_bug, start_broker
@@ -118,6 +116,7 @@ class World:
         now: float = 1000.0,
         rings: bool = True,
     ) -> None:
+        settings = replace(settings, users=settings.users or ACCOUNTS)
         self.settings = settings
         self.disk = SimDisk() if disk is None else disk
         self.now = now
@@ -157,8 +156,8 @@ class World:
         self.connections = self.runtime.connections
         self.vhost, _ = self.broker.create_vhost("/")
         self.offer = offer or Offer("n@h", "VouchMQ", "1", "test", channel_max=10, heartbeat_s=0)
-        self.auth = Authenticator(ACCOUNTS, (), bytes)
-        self.connection_limits = ConnectionLimits()
+        self.auth = self.runtime.authenticator
+        self.connection_limits = self.runtime.connection_limits
         self.sync()
 
     def _clock(self) -> float:

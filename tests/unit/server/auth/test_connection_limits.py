@@ -12,29 +12,29 @@ def test_without_limits_everybody_is_welcome() -> None:
     connection_limits = ConnectionLimits()
     for _ in range(100):
         connection_limits.check_node()
-        connection_limits.check_vhost("/", "guest")
+        connection_limits.check_vhost("/", "guest", -1)
         connection_limits.check_user("guest", -1)
         connection_limits.enter("/", "guest")
     assert connection_limits.connection_count == 100
 
 
 def test_zero_allows_none() -> None:
-    connection_limits = ConnectionLimits(0, {"/": 0})
+    connection_limits = ConnectionLimits(0)
     with pytest.raises(NotAllowed):
         connection_limits.check_node()
     with pytest.raises(NotAllowed):
-        connection_limits.check_vhost("/", "guest")
+        connection_limits.check_vhost("/", "guest", 0)
     with pytest.raises(NotAllowed):
         connection_limits.check_user("guest", 0)
 
 
 def test_places_are_counted_apart() -> None:
-    connection_limits = ConnectionLimits(vhost_limits={"a": 1})
+    connection_limits = ConnectionLimits()
     connection_limits.enter("a", "x")
-    connection_limits.check_vhost("b", "x")
+    connection_limits.check_vhost("b", "x", 1)
     connection_limits.check_user("y", 1)
     with pytest.raises(NotAllowed):
-        connection_limits.check_vhost("a", "y")
+        connection_limits.check_vhost("a", "y", 1)
     with pytest.raises(NotAllowed):
         connection_limits.check_user("x", 1)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.server.auth.accounts import authenticator_of
 from vouchmq.server.auth import failed_logins
+from vouchmq.server.auth.authenticator import LoginError, UncheckedLogin
 from vouchmq.server.auth.failed_logins import FailedLogins, network_of
-from vouchmq.server.auth.users import Authenticator, LoginError, UncheckedLogin
 from vouchmq.server.settings.accounts import UserAccount
 
 HERE, THERE = "10.0.0.1", "10.0.0.2"
@@ -19,7 +20,7 @@ class World:
         self.now = 1000.0
         accounts = [UserAccount("shop", password="right"), UserAccount("bank", password="right")]
         self.failures = FailedLogins(most, 60, lambda: self.now)
-        self.auth = Authenticator(accounts, (), lambda count: bytes(count), self.failures)
+        self.auth = authenticator_of(accounts, failures=self.failures)
 
     def log_in(self, name: str, password: str, address: str = HERE) -> str:
         """ "in", "wrong", or "unchecked"."""

@@ -1,152 +1,22 @@
-"""Users: hashes that RabbitMQ's definitions carry, who gets in, and what a name's answer is."""
+"""What a name's answer is: permissions, topic permissions, tags."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-from collections.abc import Callable
-
 import pytest
 
+from tests.unit.server.auth.accounts import authenticator_of
 from vouchmq.protocol.errors import AccessRefused
 from vouchmq.server.auth import users
-from vouchmq.server.auth.users import CONSTRUCTORS, Authenticator, LoginError, User
-from vouchmq.server.errors import SettingsError
-from vouchmq.server.settings.accounts import TopicAccount, UserAccount
-
-SALT = bytes.fromhex("908DC60A")
-SHA256 = "rabbit_password_hashing_sha256"
-# AUTH-03.
-KNOWN_HASH = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
-
-
-def salted(count: int) -> bytes:
-    """A salt that is no secret."""
-    return SALT[:count]
-
-
-def authenticator(*accounts: UserAccount, loopback_users: tuple[str, ...] = ()) -> Authenticator:
-    """One that knows these accounts."""
-    return Authenticator(accounts, loopback_users, salted)
+from vouchmq.server.auth.users import User
+from vouchmq.server.settings.accounts import UserAccount
 
 
 def user(**values: str | tuple[str, ...]) -> User:
     """A user by the patterns of its account."""
     account = UserAccount("shop", password="x", **values)  # type: ignore[arg-type]
-    found = authenticator(account).find("shop")
+    found = authenticator_of([account]).find("shop")
     assert found is not None
     return found
-
-
-def stored(password: str, digest: str) -> str:
-    """A hash as RabbitMQ stores it, made without our code."""
-    octets = hashlib.new(digest, SALT + password.encode(), usedforsecurity=False).digest()
-    return base64.b64encode(SALT + octets).decode()
-
-
-def test_the_hash_of_the_specification_is_made() -> None:
-    hashed = users.hash_password("test12", SALT, SHA256)
-    assert base64.b64encode(hashed.salt + hashed.value).decode() == KNOWN_HASH
-
-
-def test_the_hash_of_the_specification_lets_its_password_in() -> None:
-    known = authenticator(UserAccount("shop", password_hash=KNOWN_HASH))
-    assert known.log_in("shop", "test12", is_loopback=False).name == "shop"
-    with pytest.raises(LoginError, match="wrong password"):
-        known.log_in("shop", "test13", is_loopback=False)
-
-
-@pytest.mark.parametrize("digest", ["sha256", "sha512", "md5"])
-def test_hashes_of_every_algorithm_verify(digest: str) -> None:
-    account = UserAccount(
-        "shop",
-        password_hash=stored("päss", digest),
-        hashing_algorithm=f"rabbit_password_hashing_{digest}",
-    )
-    known = authenticator(account)
-    assert known.log_in("shop", "päss", is_loopback=False).name == "shop"
-    with pytest.raises(LoginError):
-        known.log_in("shop", "pass", is_loopback=False)
-
-
-@pytest.mark.parametrize("algorithm", [SHA256, "rabbit_password_hashing_sha512"])
-def test_a_password_that_is_no_utf8_can_be_used(algorithm: str) -> None:
-    account = UserAccount("shop", password="\udcff", hashing_algorithm=algorithm)
-    known = authenticator(account)
-    assert known.log_in("shop", "\udcff", is_loopback=False).name == "shop"
-
-
-@pytest.mark.parametrize(
-    ("account", "reason"),
-    [
-        (UserAccount("a", password_hash="%%%"), "password_hash is not base64"),
-        (UserAccount("a", password_hash="AAAA"), f"password_hash is not one of {SHA256}"),
-        (UserAccount("a", password_hash=stored("x", "md5")), "password_hash is not one of"),
-        (UserAccount("a", password="x", hashing_algorithm="rot13"), "unknown hashing_algorithm"),
-        (UserAccount("a", password_hash="AA", hashing_algorithm="rot13"), "unknown hashing_alg"),
-        (
-            UserAccount("a", password="x", hashing_algorithm="rabbit_password_hashing_md5"),
-            "md5 is for existing hashes only",
-        ),
-        (UserAccount("a", password="x", read="("), r"'\(' is not a regular expression"),
-    ],
-)
-def test_an_account_that_cannot_work_stops_the_start(account: UserAccount, reason: str) -> None:
-    with pytest.raises(SettingsError, match=f"users: 'a': .*{reason}"):
-        authenticator(account)
-
-
-@pytest.mark.parametrize(
-    ("name", "password", "reason"),
-    [
-        ("nobody", "secret", "no user 'nobody'"),
-        ("shop", "wrong", "wrong password for user 'shop'"),
-        ("shop", "", "wrong password for user 'shop'"),
-        ("passwordless", "", "user 'passwordless' has no password"),
-        ("passwordless", "anything", "user 'passwordless' has no password"),
-        # The hash of an empty password, correctly given: never (CONN-21).
-        ("empty", "", "wrong password for user 'empty'"),
-        ("guest", "guest", "user 'guest' may log in only from the broker's machine"),
-        ("guest", "wrong", "wrong password for user 'guest'"),
-    ],
-)
-def test_a_denied_login_says_why(name: str, password: str, reason: str) -> None:
-    known = authenticator(
-        UserAccount("shop", password="secret"),
-        UserAccount("passwordless"),
-        UserAccount("empty", password_hash=stored("", "sha256")),
-        UserAccount("guest", password="guest"),
-        loopback_users=("guest",),
-    )
-    with pytest.raises(LoginError, match=reason):
-        known.log_in(name, password, is_loopback=False)
-
-
-def test_a_loopback_user_gets_in_from_this_machine() -> None:
-    known = authenticator(UserAccount("guest", password="guest"), loopback_users=("guest",))
-    assert known.log_in("guest", "guest", is_loopback=True).name == "guest"
-
-
-@pytest.mark.parametrize("name", ["shop", "nobody", "passwordless"])
-def test_every_login_costs_one_hash_and_one_constant_time_comparison(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = authenticator(UserAccount("shop", password="secret"), UserAccount("passwordless"))
-    calls: list[str] = []
-
-    def counted(name: str, function: Callable[..., object]) -> Callable[..., object]:
-        def call(*args: object, **kwargs: object) -> object:
-            calls.append(name)
-            return function(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setitem(CONSTRUCTORS, "sha256", counted("hash", hashlib.sha256))
-    monkeypatch.setattr(hmac, "compare_digest", counted("compare", hmac.compare_digest))
-    with pytest.raises(LoginError):
-        known.log_in(name, "wrong", is_loopback=True)
-    assert calls == ["hash", "compare"]
 
 
 def test_patterns_are_searched_and_not_anchored() -> None:
@@ -275,37 +145,6 @@ def test_names_in_topic_patterns_are_taken_literally() -> None:
             user.require_topic("write", key, "t", "v+")
 
 
-def test_topic_permissions_of_an_account_are_in_force() -> None:
-    """PERM-10."""
-    topic = TopicAccount(exchange="t", write=r"^{username}\.")
-    found = authenticator(UserAccount("u", topic_permissions=(topic,))).find("u")
-    assert found is not None
-    assert found.may_topic("write", "u.x", "t", "/")
-    assert not found.may_topic("write", "x", "t", "/")
-    assert found.may_topic("read", "x", "t", "/")
-    assert found.may_topic("write", "x", "another", "/")
-
-
-def test_a_topic_pattern_of_an_account_that_is_none_is_one_line() -> None:
-    account = UserAccount("u", topic_permissions=(TopicAccount(exchange="t", read="("),))
-    with pytest.raises(SettingsError, match=r"users: 'u': '\(' is not a regular expression"):
-        authenticator(account)
-
-
-def test_whom_a_certificate_proves_needs_no_password() -> None:
-    """CONN-18, TLS-20, AUTH-08."""
-    known = authenticator(UserAccount("u"), UserAccount("here"), loopback_users=("here",))
-    assert known.admit("u", is_loopback=False).name == "u"
-    assert known.admit("here", is_loopback=True).name == "here"
-    for name, reason in (
-        ("", "the certificate has no name"),
-        ("nobody", "no user 'nobody'"),
-        ("here", "only from the broker's machine"),
-    ):
-        with pytest.raises(LoginError, match=reason):
-            known.admit(name, is_loopback=False)
-
-
 def test_a_topic_pattern_that_is_none_changes_nothing() -> None:
     user = users.User("u")
     with pytest.raises(ValueError, match="not a regular expression"):
@@ -337,21 +176,3 @@ def test_only_the_tag_impersonator_speaks_for_others() -> None:
     assert user(tags=("impersonator", "own")).is_impersonator
     assert not user(tags=("administrator",)).is_impersonator
     assert user(tags=("impersonator", "own")).tags == {"impersonator", "own"}
-
-
-@pytest.mark.parametrize(
-    ("host", "verdict"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("::ffff:127.0.0.1", True),
-        ("", True),
-        ("10.0.0.1", False),
-        ("::ffff:10.0.0.1", False),
-        ("fe80::1%eth0", False),
-        ("localhost.example", False),
-    ],
-)
-def test_loopback_addresses(host: str, verdict: bool) -> None:
-    assert users.is_loopback(host) is verdict

@@ -124,10 +124,85 @@ def test_replay_over_a_snapshot_that_holds_it_already_ends_the_same() -> None:
         assert again.definitions() == broker.definitions()
 
 
+def test_a_vhost_that_is_set_again_is_changed() -> None:
+    journal = JournalStandIn()
+    broker = new_broker(journal)
+    vhost, first = broker.put_vhost(d.VHostSet("v", "old", ["a"], max_queues=1))
+    assert broker.put_vhost(vhost.settings()) == (vhost, first)
+    settings = d.VHostSet("v", "new", [], "stream", True, 2, -1, 0)
+    assert broker.put_vhost(settings) == (vhost, journal.lsn)
+    again = restored(journal.records).vhosts["v"]
+    for each in (vhost, again):
+        assert each.settings() == settings
+        assert (each.connection_limit, each.queue_limit, each.exchange_limit) == (2, None, 0)
+    assert restored(broker.definitions()).vhosts["v"].settings() == settings
+
+
+class TestDeletedVHost:
+    """VHOST-05: one record says that all of it is gone."""
+
+    def setup_method(self) -> None:
+        self.journal = JournalStandIn()
+        self.broker = new_broker(self.journal)
+        self.vhost = self.broker.create_vhost("v")[0]
+        self.queue = queue(self.vhost, "q", durable=True)
+        exchange(self.vhost, "x", durable=True, auto_delete=True)
+        self.vhost.bind("x", "queue", "q", "k", {}, ME)
+
+    def delete(self) -> int:
+        found = self.broker.delete_vhost("v")
+        assert found is not None
+        assert found[0] is self.vhost
+        return found[1]
+
+    def test_it_is_gone_after_a_replay(self) -> None:
+        lsn = self.delete()
+        assert lsn == self.journal.lsn
+        assert "v" not in self.broker.vhosts
+        assert restored(self.journal.records).vhosts == {}
+        assert restored(self.broker.definitions()).vhosts == {}
+        assert self.broker.delete_vhost("v") is None
+
+    def test_what_goes_later_is_dropped_and_written_nowhere(self) -> None:
+        """Or its record would take what somebody has declared in a new one of that name."""
+        self.delete()
+        records = list(self.journal.records)
+        again = self.broker.create_vhost("v")[0]
+        other = queue(again, "q", durable=True)
+        assert other.spec.queue_id != self.queue.spec.queue_id
+        assert len(list(self.vhost.dismantle())) > 1
+        assert (self.vhost.queues, self.vhost.exchanges) == ({}, {})
+        assert self.journal.dropped == [self.queue.spec.queue_id]
+        assert len(self.journal.records) == len(records) + 2
+        found = restored(self.journal.records).vhosts["v"]
+        assert found.queues["q"].spec == other.spec
+        assert "x" not in found.exchanges
+
+    def test_what_is_declared_in_it_meanwhile_is_written_nowhere(self) -> None:
+        self.delete()
+        queue(self.vhost, "late", durable=True)
+        assert restored(self.journal.records).vhosts == {}
+
+    def test_what_was_counted_stays_counted(self) -> None:
+        self.queue.counters.published = 5
+        self.vhost.deleted_counters.published = 2
+        self.delete()
+        for _ in self.vhost.dismantle():
+            pass
+        assert self.broker.deleted_counters.published == 7
+
+    def test_a_replay_over_a_snapshot_ends_the_same(self) -> None:
+        self.delete()
+        queue(self.broker.create_vhost("v")[0], "new", durable=True)
+        for first in range(len(self.journal.records)):
+            again = restored(self.broker.definitions() + self.journal.records[first:])
+            assert again.definitions() == self.broker.definitions()
+
+
 def test_a_vhost_whose_record_was_damaged_exists_all_the_same() -> None:
     again = restored([d.encode(d.QueueDeclared("theirs", "q", 1, False, {}))])
     assert list(again.vhosts["theirs"].queues) == ["q"]
-    assert d.encode(d.VHostCreated("theirs")) in again.definitions()
+    assert d.encode(d.VHostSet("theirs")) in again.definitions()
 
 
 def test_a_queue_of_many_levels_is_entered_once() -> None:

@@ -26,7 +26,20 @@ TABLE: Table = {
     "definition",
     [
         d.QueueIdsReserved(7),
-        d.VHostCreated("/"),
+        d.VHostSet("/"),
+        d.VHostSet("v", "for tests", ["a", "b"], "quorum", True, 1, 2, 0),
+        d.VHostDeleted("v"),
+        d.AccountsKept(),
+        d.UserSet("u", "AAAA", "rabbit_password_hashing_sha256", ["administrator"], 5, 0),
+        d.UserDeleted("\udcff"),
+        d.PermissionSet("u", "/", "^$", "", ".*"),
+        d.PermissionCleared("u", "/"),
+        d.TopicPermissionSet("u", "/", "amq.topic", "^a", "^{username}"),
+        d.TopicPermissionCleared("u", "/", ""),
+        d.ParameterSet("/", "component", "name", {"a": [1, None, {"b": 0.5}]}),
+        d.ParameterCleared("/", "component", "name"),
+        d.GlobalParameterSet("name", "text"),
+        d.GlobalParameterCleared("name"),
         d.ExchangeDeclared("v", "x", "topic", True, False, TABLE),
         d.ExchangeDeleted("v", "x"),
         d.QueueDeclared("v", "caf\u00e9 \udcff\n", 3, False, TABLE),
@@ -65,8 +78,19 @@ def test_what_no_broker_wrote_is_refused(record: bytes) -> None:
         d.decode(record)
 
 
+def test_a_vhost_of_an_older_record_has_no_settings() -> None:
+    assert d.decode(b'{"v":1,"op":"vhost","vhost":"/"}') == d.VHostSet("/")
+
+
+def test_limits_that_are_not_given_stay() -> None:
+    limited = d.VHostSet("/", max_connections=1, max_queues=2, max_exchanges=3)
+    assert limited.limited() == limited
+    again = limited.limited(max_connections=-9, max_queues=0)
+    assert (again.max_connections, again.max_queues, again.max_exchanges) == (-1, 0, 3)
+
+
 def test_record_of_another_version_is_refused_by_its_number() -> None:
-    document = json.loads(d.encode(d.VHostCreated("/"))) | {"v": 2}
+    document = json.loads(d.encode(d.VHostSet("/"))) | {"v": 2}
     with pytest.raises(d.BadDefinition, match="version 2"):
         d.decode(json.dumps(document).encode())
 

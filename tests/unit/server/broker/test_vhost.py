@@ -654,7 +654,7 @@ def test_durable_changes_give_the_lsn_to_wait_for() -> None:
     assert journal.dropped == [one.spec.queue_id]
     assert vhost.delete_exchange("x") == journal.lsn
     assert logged(journal) == [
-        "VHostCreated",
+        "VHostSet",
         "ExchangeDeclared",
         "QueueDeclared",
         "Bound",

@@ -8,6 +8,7 @@ import pytest
 from pamqp import commands
 from pamqp import frame as pamqp_frame
 
+from tests.unit.server.auth.accounts import authenticator_of
 from vouchmq.protocol import codec
 from vouchmq.protocol import constants as c
 from vouchmq.protocol.codec import Command
@@ -25,7 +26,6 @@ from vouchmq.protocol.fields import (
 )
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.auth.connection_limits import ConnectionLimits
-from vouchmq.server.auth.users import Authenticator
 from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.vhost import VHost
 from vouchmq.server.connection import sasl
@@ -86,18 +86,31 @@ def make(
     connection_limits: ConnectionLimits | None = None,
     is_loopback: bool = True,
     mechanisms: Mapping[str, Callable[[], sasl.Mechanism]] = sasl.MECHANISMS,
+    vhosts: dict[str, VHost[ClassicQueue]] | None = None,
 ) -> Handshake:
     """A handshake whose guest may enter `/` and whose shop may enter `shop`."""
-    vhosts = {name: make_vhost(name) for name in ("/", "shop")}
+    vhosts = vhosts or {name: make_vhost(name) for name in ("/", "shop")}
     return Handshake(
         offer,
-        Authenticator(ACCOUNTS, ("guest",), lambda count: bytes(count)),
+        authenticator_of(ACCOUNTS, ("guest",)),
         vhosts.get,
         connection_limits or ConnectionLimits(),
         peer="127.0.0.1:1 -> 127.0.0.1:5672",
         is_loopback=is_loopback,
         mechanisms=mechanisms,
     )
+
+
+def never(result: Callable[[], bytes]) -> None:
+    """Nothing takes long here."""
+    raise AssertionError(result)
+
+
+def take(handshake: Handshake, method: Command) -> bytes:
+    """The answer to a method, which is known at once."""
+    answer = handshake.handle(method, never)
+    assert answer is not None
+    return answer
 
 
 def command(ids: c.Ids, arguments: bytes) -> Command:
@@ -137,18 +150,18 @@ def update_secret(secret: str) -> Command:
 
 
 def authenticated(handshake: Handshake, response: bytes = PLAIN_GUEST) -> Handshake:
-    handshake.handle(start_ok(response))
+    take(handshake, start_ok(response))
     return handshake
 
 
 def tuned(handshake: Handshake, response: bytes = PLAIN_GUEST) -> Handshake:
-    authenticated(handshake, response).handle(tune_ok())
+    take(authenticated(handshake, response), tune_ok())
     return handshake
 
 
 def refused(handshake: Handshake, taken: Command) -> AmqpError:
     with pytest.raises(AmqpError) as caught:
-        handshake.handle(taken)
+        take(handshake, taken)
     return caught.value
 
 
@@ -226,7 +239,7 @@ def test_product_and_version_may_be_others() -> None:
 
 def test_plain_leads_to_tune_with_the_offered_values() -> None:
     handshake = make(Offer("n", "p", "v", "p", channel_max=7, frame_max=8192, heartbeat_s=9))
-    _, _, method = pamqp_frame.unmarshal(handshake.handle(start_ok()))
+    _, _, method = pamqp_frame.unmarshal(take(handshake, start_ok()))
     assert isinstance(method, commands.Connection.Tune)
     assert (method.channel_max, method.frame_max, method.heartbeat) == (7, 8192, 9)
     assert handshake.state is ConnectionState.TUNING
@@ -241,7 +254,7 @@ def test_amqplain_works_as_well_and_ignores_other_keys() -> None:
         "PASSWORD": longstr("guest"),
     }
     handshake = make()
-    handshake.handle(start_ok(encode_table(table)[4:], "AMQPLAIN"))
+    take(handshake, start_ok(encode_table(table)[4:], "AMQPLAIN"))
     assert handshake.user.name == "guest"
     assert handshake.mechanism == "AMQPLAIN"
 
@@ -254,7 +267,7 @@ def test_client_properties_are_kept() -> None:
     }
     properties: Table = {"capabilities": Field("F", can), "connection_name": longstr("billing")}
     handshake = make()
-    handshake.handle(start_ok(properties=properties))
+    take(handshake, start_ok(properties=properties))
     assert handshake.client_properties == properties
     assert handshake.capabilities == {"connection.blocked"}
     assert handshake.connection_name == "billing"
@@ -267,7 +280,7 @@ def test_client_properties_are_kept() -> None:
 )
 def test_properties_that_say_nothing_count_as_empty(properties: Table) -> None:
     handshake = make()
-    handshake.handle(start_ok(properties=properties))
+    take(handshake, start_ok(properties=properties))
     assert handshake.capabilities == frozenset()
     assert handshake.connection_name == ""
 
@@ -357,19 +370,19 @@ class Riddle:
 
 def test_a_mechanism_may_ask_back() -> None:
     handshake = make(mechanisms={"RIDDLE": Riddle})
-    answer = handshake.handle(start_ok(b"guest", "RIDDLE"))
+    answer = take(handshake, start_ok(b"guest", "RIDDLE"))
     _, _, method = pamqp_frame.unmarshal(answer)
     assert isinstance(method, commands.Connection.Secure)
     assert method.challenge == "and the password?"
     assert handshake.state is ConnectionState.SECURING
-    _, _, method = pamqp_frame.unmarshal(handshake.handle(secure_ok(b"guest")))
+    _, _, method = pamqp_frame.unmarshal(take(handshake, secure_ok(b"guest")))
     assert isinstance(method, commands.Connection.Tune)
     assert handshake.user.name == "guest"
 
 
 def test_a_wrong_answer_to_a_challenge_is_a_refused_login() -> None:
     handshake = make(mechanisms={"RIDDLE": Riddle})
-    handshake.handle(start_ok(b"guest", "RIDDLE", NOTIFIABLE))
+    take(handshake, start_ok(b"guest", "RIDDLE", NOTIFIABLE))
     error = refused(handshake, secure_ok(b"wrong"))
     assert isinstance(error, LoginRefused)
     assert error.notify
@@ -395,7 +408,7 @@ def test_external_is_offered_first_and_with_a_certificate_only() -> None:
 def test_external_takes_the_user_of_the_certificate_whatever_is_sent(response: bytes) -> None:
     """CONN-18."""
     handshake = certified("shop")
-    handshake.handle(start_ok(response, "EXTERNAL"))
+    take(handshake, start_ok(response, "EXTERNAL"))
     assert handshake.user.name == "shop"
     assert handshake.mechanism == "EXTERNAL"
 
@@ -434,7 +447,7 @@ def test_lower_values_are_taken_and_any_heartbeat(
     values: tuple[int, int, int], expected: tuple[int, int, int]
 ) -> None:
     handshake = authenticated(make())
-    assert handshake.handle(tune_ok(*values)) == b""
+    assert take(handshake, tune_ok(*values)) == b""
     assert (handshake.channel_max, handshake.frame_max, handshake.heartbeat_s) == expected
     assert handshake.state is ConnectionState.OPENING
 
@@ -465,10 +478,10 @@ def test_values_beyond_the_offer_are_refused(values: tuple[int, int], text: str)
 def test_no_limit_is_taken_where_none_was_offered() -> None:
     offer = Offer("n", "p", "v", "p", channel_max=0, frame_max=0)
     handshake = authenticated(make(offer))
-    handshake.handle(tune_ok(0, 0))
+    take(handshake, tune_ok(0, 0))
     assert (handshake.channel_max, handshake.frame_max) == (0, 0)
     lower = authenticated(make(offer))
-    lower.handle(tune_ok(5, 4096))
+    take(lower, tune_ok(5, 4096))
     assert (lower.channel_max, lower.frame_max) == (5, 4096)
     assert isinstance(refused(authenticated(make(offer)), tune_ok(0, 100)), NotAllowed)
 
@@ -479,7 +492,7 @@ def test_no_limit_is_taken_where_none_was_offered() -> None:
 def test_open_enters_the_vhost() -> None:
     connection_limits = ConnectionLimits()
     handshake = tuned(make(connection_limits=connection_limits))
-    _, _, method = pamqp_frame.unmarshal(handshake.handle(open_vhost()))
+    _, _, method = pamqp_frame.unmarshal(take(handshake, open_vhost()))
     assert isinstance(method, commands.Connection.OpenOk)
     assert handshake.state is ConnectionState.RUNNING
     assert handshake.vhost.name == "/"
@@ -515,24 +528,28 @@ def test_the_limit_of_the_node() -> None:
 
 
 def test_the_limit_of_the_vhost() -> None:
-    connection_limits = ConnectionLimits(vhost_limits={"shop": 1})
+    connection_limits = ConnectionLimits()
     connection_limits.enter("shop", "other")
+
+    def limited() -> Handshake:
+        shop = make_vhost("shop")
+        shop.connection_limit = 1
+        return make(connection_limits=connection_limits, vhosts={"shop": shop})
+
     # Guest may not enter shop at all: the limit is looked at first (CONN-42 before CONN-44).
-    error = refused(tuned(make(connection_limits=connection_limits)), open_vhost("shop"))
+    error = refused(tuned(limited()), open_vhost("shop"))
     assert error.reply_text == (
         "NOT_ALLOWED - access to vhost 'shop' refused for user 'guest': "
         "connection limit (1) is reached"
     )
     connection_limits.leave("shop", "other")
-    assert tuned(make(connection_limits=connection_limits), b"\x00shop\x00s").handle(
-        open_vhost("shop")
-    )
+    assert take(tuned(limited(), b"\x00shop\x00s"), open_vhost("shop"))
 
 
 def test_the_limit_of_the_user() -> None:
     connection_limits = ConnectionLimits(2)
     first = tuned(make(connection_limits=connection_limits), b"\x00shop\x00s")
-    first.handle(open_vhost("shop"))
+    take(first, open_vhost("shop"))
     second = tuned(make(connection_limits=connection_limits), b"\x00shop\x00s")
     # Shop may not enter / at all: the limit is looked at first (CONN-43 before CONN-44).
     assert refused(second, open_vhost("/")).reply_text == (
@@ -540,7 +557,7 @@ def test_the_limit_of_the_user() -> None:
     )
     assert connection_limits.connection_count == 1
     first.leave()
-    assert second.handle(open_vhost("shop"))
+    assert take(second, open_vhost("shop"))
 
 
 # --- out of turn ---
@@ -566,16 +583,16 @@ def test_a_method_out_of_turn(prepare: Callable[[], Handshake], taken: Command, 
 
 def test_what_is_no_matter_of_the_handshake_is_a_bug_of_the_caller() -> None:
     handshake = tuned(make())
-    handshake.handle(open_vhost())
+    take(handshake, open_vhost())
     with pytest.raises(ValueError, match="no matter of the handshake"):
-        handshake.handle(update_secret("guest"))
+        take(handshake, update_secret("guest"))
 
 
 # --- update-secret ---
 
 
 def opened(handshake: Handshake) -> Handshake:
-    tuned(handshake).handle(open_vhost())
+    take(tuned(handshake), open_vhost())
     return handshake
 
 
@@ -584,13 +601,13 @@ CHECKING = Offer("n", "p", "v", "p", update_secret_verify=True)
 
 def test_the_right_secret_is_accepted() -> None:
     handshake = opened(make(CHECKING))
-    handshake.update_secret(update_secret("guest"))
+    handshake.update_secret(update_secret("guest"), never)
     assert handshake.user.name == "guest"
 
 
 def test_a_wrong_secret_is_refused() -> None:
     with pytest.raises(NotAllowed) as caught:
-        opened(make(CHECKING)).update_secret(update_secret("wrong"))
+        opened(make(CHECKING)).update_secret(update_secret("wrong"), never)
     assert caught.value.reply_text == (
         "NOT_ALLOWED - New secret was refused by one of the backends"
     )
@@ -598,5 +615,5 @@ def test_a_wrong_secret_is_refused() -> None:
 
 def test_any_secret_is_accepted_where_none_is_checked() -> None:
     handshake = opened(make())
-    handshake.update_secret(update_secret("wrong"))
+    handshake.update_secret(update_secret("wrong"), never)
     assert handshake.user.name == "guest"

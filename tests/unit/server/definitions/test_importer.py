@@ -10,12 +10,13 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.amqp_client import declare, publish
+from tests.unit.server.auth.accounts import logged_in
 from tests.unit.server.broker.policy.laid_down import lay_down
 from tests.unit.server.definitions.entries import BINDING, POLICY, QUEUE
 from tests.unit.server.in_memory import World, closes_channel
 from vouchmq.protocol.errors import AccessRefused, NotAllowed
 from vouchmq.protocol.fields import Field
-from vouchmq.server.auth.users import LoginError
+from vouchmq.server.auth.authenticator import LoginError
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.queues.spec import QueueLike
 from vouchmq.server.definitions.export import exported
@@ -33,7 +34,7 @@ def world() -> World:
 
 def load(world: World, **document: Any) -> None:
     """Apply a file to it."""
-    importer = Importer(world.broker, world.auth, world.connection_limits)
+    importer = Importer(world.broker, world.auth)
     importer.apply(read_content(json.dumps(document)))
     world.sync()
 
@@ -214,7 +215,7 @@ def test_what_rabbitmq_exports_and_passes_over_itself_is_skipped(world: World) -
             }
         )
     )
-    Importer(world.broker, world.auth, world.connection_limits).apply(content)
+    Importer(world.broker, world.auth).apply(content)
     assert list(world.vhost.queues) == ["q"]
     assert [each.source for each in world.vhost.bindings] == ["amq.topic"]
     assert content.skipped == [
@@ -278,7 +279,7 @@ class TestUsers:
         row = {"name": "u", "password": "secret", "tags": ["impersonator"]}
         permission = {"user": "u", "vhost": "/", "configure": "", "write": "^w", "read": ".*"}
         load(world, users=[row], permissions=[permission])
-        user = world.auth.log_in("u", "secret", is_loopback=False)
+        user = logged_in(world.auth, "u", "secret")
         assert user.is_impersonator
         assert user.may("write", "well", "/")
         assert not user.may("write", "ill", "/")
@@ -288,7 +289,7 @@ class TestUsers:
         load(world, users=[{"name": "guest", "password": "other"}])
         with pytest.raises(LoginError):
             world.auth.log_in("guest", "guest", is_loopback=True)
-        assert world.auth.log_in("guest", "other", is_loopback=True).may_enter("/")
+        assert logged_in(world.auth, "guest", "other", is_loopback=True).may_enter("/")
 
     def test_permissions_change_for_those_who_are_logged_in(self, world: World) -> None:
         client = world.connect()
@@ -348,10 +349,10 @@ class TestUsers:
         limits = {"component": "vhost-limits", "vhost": "/", "value": {"max-connections": 0}}
         load(world, parameters=[limits])
         with pytest.raises(NotAllowed):
-            world.connection_limits.check_vhost("/", "guest")
+            world.connection_limits.check_vhost("/", "guest", world.vhost.connection_limit)
 
     def test_removed_default_user(self, world: World) -> None:
-        world.auth.remove("guest")
+        world.auth.delete("guest")
         with pytest.raises(LoginError):
             world.auth.log_in("guest", "guest", is_loopback=True)
 
@@ -429,7 +430,7 @@ class TestUnchanged:
     def left(self, world: World, **document: Any) -> Content:
         """What is left of a file to apply."""
         content = read_content(json.dumps(document))
-        steps = list(Importer(world.broker, world.auth, world.connection_limits).leave_out(content))
+        steps = list(Importer(world.broker, world.auth).leave_out(content))
         assert len(steps) == sum(map(len, document.values()))
         return content
 
@@ -459,7 +460,7 @@ class TestUnchanged:
         changed["queues"].append(QUEUE | {"name": "new"})
         changed["bindings"].append(changed["bindings"][0] | {"destination": "new"})
         content = self.left(world, **changed)
-        importer = Importer(world.broker, world.auth, world.connection_limits)
+        importer = Importer(world.broker, world.auth)
         importer.apply(content)
         assert "new" in world.vhost.queues
         x = world.vhost.exchanges["x"]
@@ -473,7 +474,7 @@ class TestUnchanged:
         changed["bindings"].append(changed["bindings"][0] | {"destination": "nowhere"})
         content = self.left(world, **changed)
         with pytest.raises(DefinitionsError, match=r"bindings\[51\]"):
-            Importer(world.broker, world.auth, world.connection_limits).apply(content)
+            Importer(world.broker, world.auth).apply(content)
         assert not list(world.vhost.exchanges["x"].router.match(["more"], {}))
 
     def test_the_rehearsal_copies_no_queue(self, world: World) -> None:

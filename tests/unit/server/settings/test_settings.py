@@ -333,9 +333,9 @@ def test_users_and_vhosts_come_from_tables(tmp_path: Path) -> None:
     (user,) = settings.all_users()
     assert (user.name, user.password, user.tags) == ("shop", "secret", ("impersonator",))
     assert (user.vhosts, user.configure, user.write) == (("/", "shop"), r"^shop\.", ".*")
-    assert (user.max_connections, user.max_channels) == (3, -1)
+    assert (user.max_connections, user.max_channels) == (3, None)
     assert [(each.name, each.max_queues) for each in settings.all_vhosts()] == [
-        ("/", -1),
+        ("/", None),
         ("shop", 10),
     ]
 
@@ -401,7 +401,7 @@ def test_a_vhost_has_a_default_queue_type(tmp_path: Path) -> None:
     """VHOST-03."""
     text = '[[vhosts]]\nname = "v"\ndefault_queue_type = "{}"\n'
     settings = load(write(tmp_path, text.format("quorum")), {})
-    assert [each.default_queue_type for each in settings.all_vhosts()] == ["", "quorum"]
+    assert [each.default_queue_type for each in settings.all_vhosts()] == [None, "quorum"]
     with pytest.raises(SettingsError, match=r"vhosts\[0\]\.default_queue_type: expected one of "):
         load(write(tmp_path, text.format("ring")), {})
 
