@@ -59,6 +59,15 @@ async def main(url: str) -> None:
 
 asyncio.run(main(sys.argv[1]))
 """
+SUITE: Final = """
+from vouchmq.kit.bulk import BulkConnection
+
+def test_fixtures(vouchmq_broker, vouchmq_vhost):
+    with BulkConnection.open(vouchmq_vhost.url) as connection, connection.channel() as channel:
+        channel.declare("wheel.suite", durable=True)
+    vouchmq_broker.restart()
+    vouchmq_vhost.queue("wheel.suite").wait(messages=0)
+"""
 SPARK_PROGRAM: Final = """
 import sys, tempfile
 import vouchmq.spark
@@ -271,6 +280,11 @@ class TestInstalled:
     def test_the_kit(self, python: Path, project: Path, url: str) -> None:
         said = _must_run([python, "-c", CHECK_OWN + KIT_PROGRAM, url], project)
         assert said == "took two teas\n"
+
+    def test_the_fixtures_of_pytest(self, python: Path, project: Path) -> None:
+        (project / "test_wheel_suite.py").write_text(CHECK_OWN + SUITE)
+        suite = ("-m", "pytest", "-p", "no:cacheprovider", "test_wheel_suite.py")
+        assert "1 passed" in _must_run([python, *suite], project)
 
     def test_the_conformance_suite(
         self, python: Path, project: Path, url: str, tmp_path: Path

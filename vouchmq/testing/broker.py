@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import tempfile
 import weakref
@@ -66,6 +67,8 @@ class Broker:
         self._remove: Callable[[], object] | None = None
         self._process: BrokerProcess | None = None
         self._vhosts: dict[str, VHost] = {}
+        # Dropped while it did not run.
+        self._left: set[str] = set()
         self.user = str(self._chosen.get("default_user", "guest"))
         self.password = str(self._chosen.get("default_pass", "guest"))
 
@@ -116,13 +119,15 @@ class Broker:
         process.start(timeout_s)
         for vhost in list(self._vhosts.values()):
             self._make_vhost(vhost.name)
+        for name in list(self._left):
+            self._empty_vhost(name)
 
     def _new_process(self) -> BrokerProcess:
         directory = self._directory
         if directory is None:
             directory = Path(tempfile.mkdtemp(prefix="vouchmq-"))
             # Also without `close`, if the process of the tests ends in order.
-            self._remove = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
+            self._remove = weakref.finalize(self, _remove_directory, directory, os.getpid())
         directory.mkdir(parents=True, exist_ok=True)
         settings = {**DEFAULTS, "durability_fsync": self._fsync, **self._chosen}
         return BrokerProcess(directory / "data", directory / LOG_NAME, settings)
@@ -229,8 +234,15 @@ class Broker:
 
     def drop_vhost(self, name: str) -> None:
         """Cut the connections of a virtual host and remove what is in it."""
-        if self._vhosts.pop(name, None) is not None and self.is_running:
-            self.command("test empty vhost", name=name)
+        if self._vhosts.pop(name, None) is None:
+            return
+        self._left.add(name)
+        if self.is_running:
+            self._empty_vhost(name)
+
+    def _empty_vhost(self, name: str) -> None:
+        self.command("test empty vhost", name=name)
+        self._left.discard(name)
 
     # Faults
 
@@ -341,6 +353,12 @@ class Broker:
             except ValueError:
                 events.append({"event": line})
         return events
+
+
+def _remove_directory(directory: Path, owner_pid: int) -> None:
+    """Remove it, unless this is a process that was forked from the one that made it."""
+    if os.getpid() == owner_pid:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _require_ok(answer: Mapping[str, Any]) -> None:
