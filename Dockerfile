@@ -24,6 +24,7 @@ COPY vouchmq/*.py vouchmq/
 COPY protocol vouchmq/protocol
 COPY store vouchmq/store
 COPY server vouchmq/server
+COPY vouchmq/management vouchmq/management
 COPY deploy/image/vouchmq deploy/image/rabbitmq-diagnostics /usr/local/bin/
 COPY deploy/image/defaults.toml /etc/vouchmq/
 # The directory is of root's group, in which a container runs that is given any user.
@@ -35,7 +36,7 @@ ENV PYTHONPATH=/app PYTHONSAFEPATH=1 VOUCHMQ_DEFAULTS=/etc/vouchmq/defaults.toml
 USER 5672:5672
 VOLUME /var/lib/vouchmq
 # 5671 is for TLS, once VOUCHMQ_TLS_PORT says so.
-EXPOSE 5671 5672
+EXPOSE 5671 5672 15672 15692
 STOPSIGNAL SIGTERM
 # It counts as soon as it has succeeded once; a recovery may take its time.
 HEALTHCHECK --interval=10s --timeout=10s --start-period=30m --retries=3 CMD ["vouchmq", "ping"]

@@ -154,6 +154,18 @@ ROOMS: Final[dict[str, Room]] = {
         STATE_MACHINES | {"msgspec"},
         frozenset({"os"}),
     ),
+    # A process of its own, which knows a broker by what goes over the control socket.
+    "vouchmq.management": Room(
+        (
+            *("vouchmq.management", "vouchmq.server.admin.frames", "vouchmq.server.edge.control"),
+            *("vouchmq.server.edge.listening", "vouchmq.server.edge.logging"),
+            "vouchmq.server.version",
+        ),
+        frozenset(
+            {"msgspec", "prometheus_client", "regex", "starlette", "structlog", "uvicorn", "uvloop"}
+        ),
+        WORLD,
+    ),
     "vouchmq.__main__": Room(("vouchmq.server.cli",), world=WORLD),
     "vouchmq.kit": Room(("vouchmq.kit",), frozenset({"aio_pika", "pika", "pytest"}), WORLD),
     # The bulk client takes pamqp for all that is cold.

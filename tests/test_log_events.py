@@ -10,6 +10,7 @@ from typing import Final
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 PAGE: Final = PROJECT / "docs" / "operate" / "log-events.md"
+LOGGING: Final = ("server", "store", "protocol", "vouchmq/management")
 RENAMED: Final = "## Renamed events"
 LEVELS: Final = {
     **{name: name for name in ("debug", "info", "warning", "error", "critical")},
@@ -76,9 +77,7 @@ def logged() -> tuple[dict[str, Event], list[str]]:
     """The events of the product, and the places that hide the name of one."""
     events: dict[str, Event] = {}
     hidden: list[str] = []
-    for path in sorted(
-        path for name in ("server", "store", "protocol") for path in (PROJECT / name).rglob("*.py")
-    ):
+    for path in sorted(path for name in LOGGING for path in (PROJECT / name).rglob("*.py")):
         found, unreadable = events_in(path.read_text(encoding="utf-8"))
         hidden += [f"{path.relative_to(PROJECT)}:{line}" for line in unreadable]
         for name, event in found.items():
@@ -114,14 +113,17 @@ def differences(events: dict[str, Event], page: str) -> list[str]:
 
 
 def told_otherwise() -> dict[str, Event]:
-    """Events that no logger writes: a line of standard output, and those of the image's command."""
+    """Events that no logger writes: lines of standard output, and those of the image's command."""
     app = (PROJECT / "server/edge/app.py").read_text(encoding="utf-8")
     assert '"event": "broker.ready"' in app
     command = (PROJECT / "deploy/image/vouchmq").read_text(encoding="utf-8")
     told = re.findall(r"^ +warn ([a-z_.]+) ([a-z]+) ", command, re.MULTILINE)
     assert told
+    process = (PROJECT / "vouchmq/management/process.py").read_text(encoding="utf-8")
+    assert '"event": "management.ready"' in process
     return {
         "broker.ready": Event({"info"}, is_open=True),
+        "management.ready": Event({"info"}, is_open=True),
         **{name: Event({"warning"}, {field}) for name, field in told},
     }
 

@@ -24,6 +24,7 @@ ENTRIES: Final = {
     "serve": Entry(f"{COMMANDS}.serve:serve", "Run the broker."),
     "ping": Entry(f"{COMMANDS}.serve:ping", "Check that a broker answers."),
     "list": Entry(f"{COMMANDS}.listing:listing", "List what a running broker has."),
+    "manage": Entry(f"{COMMANDS}.manage:manage", "Serve the HTTP API of a running broker."),
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),
     "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export definitions."),
     "ledger": Entry(f"{COMMANDS}.ledger:ledger", "Control the ledger of a running broker."),

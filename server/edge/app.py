@@ -51,6 +51,7 @@ from vouchmq.server.edge.process import (
 )
 from vouchmq.server.edge.progress import RecoveryProgress
 from vouchmq.server.edge.ready_file import ReadyFile
+from vouchmq.server.edge.subprocesses.management import start_management
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.errors import StartupError
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
-    from vouchmq.server.admin.commands import ControlCommands
+    from vouchmq.server.edge.subprocesses.management import ManagementProcess
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.server.runtime.runtime import BrokerRuntime
     from vouchmq.server.settings.settings import Settings
@@ -180,6 +181,7 @@ class Server:
         self._gave_back_at = 0.0
         self._disk_watch_thread: DiskWatchThread | None = None
         self._runtime: BrokerRuntime
+        self._management: ManagementProcess
         self._importer: Importer
 
     async def serve(self) -> int:
@@ -214,13 +216,13 @@ class Server:
         if self._tls_context is not None:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
             servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
-        commands = control_commands(runtime, listening.facts, loop)
-        control_server = await self._control_server(loop, commands)
+        control_server = await self._control_server(loop, listening)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         self._begin_watch(loop, listener)
         settle_collector()
+        self._management = start_management(self._settings, loop)
         for server in servers:
             await server.start_serving()
         problem = self._ready_file.show() if self._ready_file is not None else None
@@ -287,6 +289,7 @@ class Server:
     def _close(self) -> None:
         """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
         steps: tuple[Callable[[], object], ...] = (
+            self._management.stop,
             lambda: self._remove(control.remove, self._settings.data_dir),
             self._runtime.close,
             self._io_pool.shutdown,
@@ -494,14 +497,15 @@ class Server:
         )
 
     async def _control_server(
-        self, loop: asyncio.AbstractEventLoop, commands: ControlCommands
+        self, loop: asyncio.AbstractEventLoop, listening: Listening
     ) -> asyncio.Server | None:
         """Let who owns the data directory look and command."""
-        if self._faults is not None:
-            FaultCommands(self._faults, self._runtime).register(commands)
         listener = control_listener(self._settings.data_dir)
         if listener is None:
             return None
+        commands = control_commands(self._runtime, listening.facts, loop)
+        if self._faults is not None:
+            FaultCommands(self._faults, self._runtime).register(commands)
         return await loop.create_unix_server(lambda: control.ControlPeer(commands), sock=listener)
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -14,6 +14,7 @@ from vouchmq.server.admin.backup import BackupCommands
 from vouchmq.server.admin.commands import Arguments, ControlCommands
 from vouchmq.server.admin.ledger import LedgerCommands
 from vouchmq.server.admin.listing import ListingCommands
+from vouchmq.server.admin.login import LoginCommands
 from vouchmq.server.admin.views import Views
 from vouchmq.server.admin.watch import WatchCommand
 from vouchmq.server.edge import control
@@ -47,6 +48,7 @@ def control_commands(
         reply({"ok": True, "version": VERSION, **listeners})
 
     commands.register(control.LISTENERS, Arguments, tell_listeners)
+    LoginCommands(runtime.authenticator, runtime.broker.vhosts).register(commands)
     LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
     ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)

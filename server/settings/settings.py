@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -35,7 +34,6 @@ from typing import (
 from msgspec import Meta
 
 from vouchmq.server.errors import SettingsError
-from vouchmq.server.ledger.text import file_name_part
 from vouchmq.server.settings.accounts import (
     HashingAlgorithm,
     UserAccount,
@@ -45,9 +43,20 @@ from vouchmq.server.settings.accounts import (
     read_vhosts,
     require_known_vhosts,
 )
-from vouchmq.server.settings.sizes import EXPECTED, Amount, amount_text, parse_amount
+from vouchmq.server.settings.kinds import (
+    AMOUNTS,
+    Count,
+    DiskLimit,
+    FrameMax,
+    Hosts,
+    LedgerBroker,
+    Mechanisms,
+    NodeName,
+    Uint16,
+    Watermark,
+)
+from vouchmq.server.settings.sizes import EXPECTED, amount_text
 from vouchmq.server.settings.validation import (
-    Check,
     Faults,
     InvalidValueError,
     Name,
@@ -93,98 +102,8 @@ SWITCH_WORDS: Final[Mapping[str, bool]] = {
     **dict.fromkeys(("true", "on", "yes", "1"), True),
     **dict.fromkeys(("false", "off", "no", "0"), False),
 }
-# A file name has room for more, and for the rest of it.
-LEDGER_BROKER_OCTETS: Final = 100
 MIB: Final = 1024 * 1024
-# Of memory or disk; less was meant to be something else.
-LEAST_OCTETS: Final = 1_000_000
-# Of memory, for a limit of the disk.
-MOST_SHARE: Final = 1000.0
 DATA_DIR: Final = Path("vouchmq-data")
-
-
-def check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """At least one address, and none that is empty."""
-    if not hosts or not all(hosts):
-        raise InvalidValueError("expected an address; 0.0.0.0 or :: means all interfaces")
-    return hosts
-
-
-def check_frame_max(size: int) -> int:
-    """AMQP has a least size."""
-    if 0 < size < 4096:
-        raise InvalidValueError("expected 0 or at least 4096")
-    return size
-
-
-def check_ledger_broker(name: str) -> str:
-    """It is the first part of file names."""
-    if name and (name != file_name_part(name) or len(name) > LEDGER_BROKER_OCTETS):
-        raise InvalidValueError(
-            f"expected at most {LEDGER_BROKER_OCTETS} of the characters A-Z a-z 0-9 _ . @ -, not "
-            f"beginning with . or -, and not {name!r}"
-        )
-    return name
-
-
-def check_watermark(text: str) -> str:
-    """Amounts that mean no alarm, or always one, were meant to be another."""
-    amount = _amount(text)
-    if amount.share is not None and not 0 < amount.share <= 1:
-        raise InvalidValueError("expected a share of memory above 0.0 and at most 1.0")
-    if amount.share is None:
-        _require_much(amount.octets, text)
-    return text
-
-
-def check_disk_limit(text: str) -> str:
-    """The same of the disk, where 0 is no limit, and a share of RAM may be larger than 1.
-
-    How large the file system is, is known when the data directory is open: `alarm_limits.py`.
-    """
-    amount = _amount(text)
-    if amount.share is not None and amount.share > MOST_SHARE:
-        raise InvalidValueError(f"expected a share of memory of at most {MOST_SHARE}")
-    if amount.share is None and amount.octets:
-        _require_much(amount.octets, text)
-    return text
-
-
-def check_node(name: str) -> str:
-    """It stands in lines of the log and in the server properties."""
-    if not name:
-        raise InvalidValueError("must not be empty")
-    if any(unicodedata.category(character) == "Cc" for character in name):
-        raise InvalidValueError(f"must not have control characters: {name!r}")
-    return name
-
-
-def _amount(text: str) -> Amount:
-    try:
-        return parse_amount(text)
-    except ValueError as error:
-        raise InvalidValueError(str(error)) from None
-
-
-def _require_much(octets: int, text: str) -> None:
-    if octets < LEAST_OCTETS:
-        raise InvalidValueError(
-            f"{text} is {octets} bytes, but the minimum is 1MB; a share has a decimal point, such "
-            "as 0.6 or 1.0"
-        )
-
-
-Count = Annotated[int, Meta(ge=0)]
-Uint16 = Annotated[int, Meta(ge=0, le=65535)]
-Hosts = Annotated[tuple[str, ...], Check(check_hosts)]
-Mechanisms = Annotated[tuple[Literal["PLAIN", "AMQPLAIN", "EXTERNAL"], ...], Meta(min_length=1)]
-FrameMax = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF), Check(check_frame_max)]
-LedgerBroker = Annotated[str, Check(check_ledger_broker)]
-Watermark = Annotated[str, Check(check_watermark)]
-DiskLimit = Annotated[str, Check(check_disk_limit)]
-NodeName = Annotated[str, Check(check_node)]
-# In the file they may be numbers, too.
-AMOUNTS: Final = (Watermark, DiskLimit)
 
 
 @dataclass(slots=True, frozen=True)
@@ -201,6 +120,22 @@ class Settings:
     )
     tls_port: Uint16 = option(
         0, "TCP port for AMQP over TLS, usually 5671; 0 disables TLS (TLS-01)."
+    )
+    management: bool = option(
+        False,
+        "Run the HTTP API and the Prometheus endpoint in a process beside the broker.",
+    )
+    management_host: Hosts = option(
+        ("127.0.0.1", "::1"),
+        "Addresses on which the HTTP API and the Prometheus endpoint listen; see `host`.",
+    )
+    management_port: Uint16 = option(
+        15672, "TCP port of the HTTP API. 0 lets the operating system choose."
+    )
+    prometheus_port: Uint16 = option(
+        15692,
+        "TCP port of the Prometheus endpoint, which needs no login. 0 lets the operating system "
+        "choose (METRIC-01).",
     )
     tls_cert_file: str = option(
         "", "The broker's certificate in PEM, followed by the intermediate certificates."

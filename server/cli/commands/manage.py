@@ -1,0 +1,42 @@
+"""`vouchmq manage`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from vouchmq.server.cli.options import Directory, settings_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from vouchmq.server.settings.settings import Settings
+
+
+@click.command()
+@click.option("--broker", metavar="DIR", type=Directory(), help="The same as --data-dir.")
+@settings_options(
+    *("data_dir", "management_host", "management_port", "prometheus_port"),
+    *("log_level", "log_format"),
+)
+def manage(broker: Path | None, settings: Settings) -> int:
+    """Serve the HTTP API and the Prometheus endpoint of the broker that uses a data directory,
+    until SIGTERM or SIGINT.
+
+    `serve --management on` does the same beside the broker.
+
+    Exit 0 if it was stopped, 1 if a port cannot be used.
+    """
+    code: int = import_module("vouchmq.management.process").run_command(
+        {
+            "data_dir": str(broker or settings.data_dir),
+            "hosts": settings.management_host,
+            "management_port": settings.management_port,
+            "prometheus_port": settings.prometheus_port,
+            "log_level": settings.log_level,
+            "log_format": settings.log_format,
+        }
+    )
+    return code

@@ -1,0 +1,243 @@
+"""The HTTP API as an ASGI application: path to route, login, answer.
+
+    request ─▶ route (404) ─▶ method (405) ─▶ login at the broker (401) ─▶ tag (401) ─▶ its handler
+
+Names in a path are percent-encoded, `/` too: the path is cut before it is decoded. Nobody is
+remembered: each request carries its login, and the broker checks it.
+
+Spec: HTTP-01, HTTP-02, HTTP-03
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, unquote
+
+import structlog
+from msgspec import json
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Mount
+
+from vouchmq.management.api.call import Answer, Call, Visitor
+from vouchmq.management.api.errors import (
+    INTERNAL,
+    NOT_ALLOWED,
+    NOT_AUTHORISED,
+    TOO_LARGE,
+    UNAVAILABLE,
+    ApiError,
+    bad_request,
+    not_found,
+)
+from vouchmq.management.api.openapi import described
+from vouchmq.management.api.rates import Rates
+from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
+from vouchmq.management.resources.table import ROUTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+    from vouchmq.management.api.call import Route
+
+log = structlog.get_logger(__name__)
+
+REALM: Final = 'Basic realm="VouchMQ"'
+# As RabbitMQ's http_max_body; definitions of ten thousand queues take 3 MB.
+MOST_BODY_BYTES: Final = 20_000_000
+# Headers of all answers: nothing here is a page, and nothing is to be kept.
+HEADERS: Final = {
+    "cache-control": "no-cache",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "vary": "accept-encoding, authorization, origin",
+    "x-content-type-options": "nosniff",
+}
+JSON: Final = "application/json"
+# What the broker's control commands call a bad login, and what they may call an error of theirs.
+LOGIN_REFUSED: Final = 401
+CODES: Final = {404: 404, 401: 401, 403: 401}
+DESCRIPTION: Final = "openapi.json"
+
+
+class Api:
+    """Answers requests below `/api`.
+
+    Args:
+        broker: to ask
+        routes: what there is
+    """
+
+    def __init__(self, broker: Broker, routes: Sequence[Route] = ROUTES) -> None:
+        self._broker = broker
+        self._rates = Rates(time.monotonic)
+        self._routes: dict[int, list[Route]] = {}
+        for route in routes:
+            self._routes.setdefault(len(route.parts), []).append(route)
+        self._description = json.encode(described(routes))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        request = Request(scope, receive)
+        try:
+            response = await self._answered(request)
+        except ApiError as error:
+            response = _refusal(error)
+        except BrokerUnavailable as error:
+            response = _refusal(ApiError(UNAVAILABLE, "service_unavailable", str(error)))
+        except CommandRefused as error:
+            response = _refusal(error_of(error))
+        except ClientDisconnect:
+            return
+        except Exception:
+            log.exception("internal_error", where="management", path=request.url.path)
+            response = _refusal(
+                ApiError(INTERNAL, "internal_error", "an error in the management process")
+            )
+        if request.method == "HEAD":
+            response.body = b""
+        await response(scope, receive, send)
+
+    async def _answered(self, request: Request) -> Response:
+        parts = _parts(request.scope)
+        if parts == (DESCRIPTION,):
+            return _response(200, self._description, {})
+        found = self._find(parts)
+        if found is None:
+            raise not_found()
+        route, names = found
+        allowed = _allowed(route)
+        method = "GET" if request.method == "HEAD" else request.method
+        if method == "OPTIONS":
+            return _response(200, b"", {"allow": allowed})
+        handler = route.methods.get(method)
+        if handler is None:
+            return _response(NOT_ALLOWED, b"", {"allow": allowed})
+        visitor = await self._log_in(request)
+        call = Call(
+            broker=self._broker,
+            rates=self._rates,
+            visitor=visitor,
+            names=names,
+            query=dict(parse_qsl(request.url.query, keep_blank_values=True)),
+            body=await _body(request) if method not in {"GET", "DELETE"} else b"",
+            method=method,
+            headers=request.headers,
+        )
+        call.require(route.tags)
+        return _rendered(await handler(call))
+
+    def _find(self, parts: Sequence[str]) -> tuple[Route, dict[str, str]] | None:
+        """The route of a path, and what stands where it has names."""
+        for route in self._routes.get(len(parts), ()):
+            names: dict[str, str] = {}
+            for wanted, part in zip(route.parts, parts, strict=True):
+                if wanted.startswith("{"):
+                    names[wanted[1:-1]] = part
+                elif wanted != part:
+                    break
+            else:
+                return route, names
+        return None
+
+    async def _log_in(self, request: Request) -> Visitor:
+        """Who asks.
+
+        Raises:
+            ApiError: 401
+        """
+        user, password = _credentials(request.headers.get("authorization", ""))
+        peer = request.client.host if request.client is not None else ""
+        try:
+            found = await self._broker.ask(
+                "authenticate", user=user, password=password, address=peer
+            )
+        except CommandRefused as error:
+            if error.code != LOGIN_REFUSED:
+                raise
+            raise ApiError(NOT_AUTHORISED, "not_authorized", "Login failed") from None
+        return Visitor(user, tuple(found["tags"]), frozenset(found["vhosts"]))
+
+
+def api_app(broker: Broker) -> Starlette:
+    """The application for the port of the HTTP API."""
+    return Starlette(routes=[Mount("/api", app=Api(broker))])
+
+
+def error_of(error: CommandRefused) -> ApiError:
+    """What a command that was refused is over HTTP."""
+    status = CODES.get(error.code)
+    if status == 404:
+        return not_found()
+    if status == 401:
+        return ApiError(NOT_AUTHORISED, "not_authorised", error.text)
+    return bad_request(error.text)
+
+
+def _credentials(header: str) -> tuple[str, str]:
+    """User and password of Basic authentication.
+
+    Raises:
+        ApiError: 401, there are none
+    """
+    kind, _, encoded = header.partition(" ")
+    if kind.lower() == "basic":
+        try:
+            text = base64.b64decode(encoded.strip(), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            raise ApiError(NOT_AUTHORISED, "not_authorized", "Login failed") from None
+        user, colon, password = text.partition(":")
+        if colon:
+            return user, password
+        raise ApiError(NOT_AUTHORISED, "not_authorized", "Login failed")
+    raise ApiError(NOT_AUTHORISED, "", "", {"www-authenticate": REALM})
+
+
+def _parts(scope: Scope) -> tuple[str, ...]:
+    """The parts of the path behind `/api/`, decoded one by one."""
+    raw = scope.get("raw_path") or scope["path"].encode()
+    _, _, rest = raw.decode("ascii", "replace").lstrip("/").partition("/")
+    rest = rest.removesuffix("/")
+    return tuple(map(partial(unquote, errors="replace"), rest.split("/"))) if rest else ()
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ApiError: 413, it is too large
+    """
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > MOST_BODY_BYTES:
+            raise ApiError(TOO_LARGE, "payload_too_large", f"the limit is {MOST_BODY_BYTES} bytes")
+    return bytes(found)
+
+
+def _allowed(route: Route) -> str:
+    head = ("HEAD",) if "GET" in route.methods else ()
+    return ", ".join([*head, *route.methods, "OPTIONS"])
+
+
+def _rendered(found: object) -> Response:
+    """An answer as bytes."""
+    if isinstance(found, Answer):
+        content = b"" if found.content is None else json.encode(found.content)
+        return _response(found.status, content, found.headers)
+    return _response(200, json.encode(found), {})
+
+
+def _refusal(error: ApiError) -> Response:
+    content = json.encode({"error": error.error, "reason": error.reason}) if error.error else b""
+    return _response(error.status, content, error.headers)
+
+
+def _response(status: int, content: bytes, headers: dict[str, str]) -> Response:
+    return Response(content, status, {**HEADERS, **headers}, JSON if content else None)

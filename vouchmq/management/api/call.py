@@ -1,0 +1,176 @@
+"""One request, as those see it who answer it: who asks, for what, and where the broker is.
+
+Spec: HTTP-01, HTTP-04
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from msgspec import DecodeError, Struct, ValidationError, field, json
+
+from vouchmq.management.api.errors import bad_request, not_found, refused
+
+if TYPE_CHECKING:
+    from vouchmq.management.api.rates import Rates
+    from vouchmq.management.broker import Broker
+
+ADMINISTRATOR: Final = "administrator"
+MONITORING: Final = "monitoring"
+POLICYMAKER: Final = "policymaker"
+MANAGEMENT: Final = "management"
+# Tags that give some access, and those that count for more than their own.
+ANY_TAG: Final = frozenset({ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT})
+MONITORS: Final = frozenset({ADMINISTRATOR, MONITORING})
+POLICYMAKERS: Final = frozenset({ADMINISTRATOR, POLICYMAKER})
+ADMINISTRATORS: Final = frozenset({ADMINISTRATOR})
+
+WRONG_TAG: Final = {
+    ANY_TAG: "Not management user",
+    MONITORS: "Not monitor user",
+    POLICYMAKERS: "Not policymaker",
+    ADMINISTRATORS: "Not administrator user",
+}
+NO_ACCESS: Final = "User not authorised to access virtual host"
+
+T = TypeVar("T")
+
+
+class Visitor(Struct, frozen=True):
+    """Who sends a request, as the broker knows the user.
+
+    Args:
+        user: name
+        tags: of the user
+        vhosts: virtual hosts that the user may enter
+    """
+
+    user: str
+    tags: tuple[str, ...] = ()
+    vhosts: frozenset[str] = frozenset()
+
+    def has(self, tags: frozenset[str]) -> bool:
+        """Whether one of these is among the user's tags."""
+        return not tags.isdisjoint(self.tags)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether what belongs to others is shown, too."""
+        return self.has(MONITORS)
+
+
+class Call(Struct):
+    """A request with a right login.
+
+    Args:
+        broker: to ask
+        rates: what counters were some seconds ago
+        visitor: who asks
+        names: what stands in the path, by the names of the route
+        query: parameters behind the path
+        body: as received
+        method: of HTTP
+        headers: of the request, names in lower case
+    """
+
+    broker: Broker
+    rates: Rates
+    visitor: Visitor
+    names: Mapping[str, str]
+    query: Mapping[str, str]
+    body: bytes = b""
+    method: str = "GET"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def require(self, tags: frozenset[str]) -> None:
+        """Pass when the user has one of these tags.
+
+        Raises:
+            ApiError: 401
+        """
+        if not self.visitor.has(tags):
+            raise refused(WRONG_TAG[tags])
+
+    def seen_vhosts(self, known: Mapping[str, T]) -> dict[str, T]:
+        """Those virtual hosts that the user may see."""
+        if self.visitor.sees_all:
+            return dict(known)
+        return {name: each for name, each in known.items() if name in self.visitor.vhosts}
+
+    def may_see(self, vhost: str) -> bool:
+        """Whether what is in a virtual host is shown."""
+        return self.visitor.sees_all or vhost in self.visitor.vhosts
+
+    async def vhost(self) -> str | None:
+        """The virtual host of the path, None for all.
+
+        Raises:
+            ApiError: 404, there is none of that name; 401, the user may not look at it
+        """
+        name = self.names.get("vhost")
+        if name is None:
+            return None
+        if not await self.broker.rows("vhosts", vhost=name):
+            raise not_found()
+        if not self.may_see(name):
+            raise refused(NO_ACCESS)
+        return name
+
+    def content(self, kind: type[T]) -> T:
+        """The body, as what it should be; an empty one is an object without keys.
+
+        Raises:
+            ApiError: 400
+        """
+        try:
+            return json.decode(self.body or b"{}", type=kind)
+        except ValidationError as error:
+            raise bad_request(str(error)) from None
+        except DecodeError:
+            raise bad_request("not_json") from None
+
+
+class Answer(Struct, frozen=True):
+    """An answer that is more than 200 with an object of JSON.
+
+    Args:
+        status: of HTTP
+        content: object of JSON; None: no body
+        headers: beside the usual ones
+    """
+
+    status: int = 200
+    content: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+CREATED: Final = Answer(201)
+NO_CONTENT: Final = Answer(204)
+
+Handler = Callable[[Call], Awaitable[object]]
+
+
+class Route(Struct, frozen=True):
+    """A path of the API.
+
+    Args:
+        path: `{name}` stands for one part of it
+        methods: who answers which method of HTTP
+        summary: what is there, in a few words
+        tags: one of which the user must have
+        is_list: takes the parameters of lists
+        bodies: what methods expect in the body
+    """
+
+    path: str
+    methods: Mapping[str, Handler]
+    summary: str
+    tags: frozenset[str] = ANY_TAG
+    is_list: bool = False
+    bodies: Mapping[str, type[Any]] = {}
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the path."""
+        return tuple(self.path.strip("/").split("/"))

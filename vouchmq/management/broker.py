@@ -1,0 +1,169 @@
+"""The broker, as the management process knows it: a few connections to its control socket.
+
+    ask, rows ─▶ a connection that is free ─▶ a frame ─▶ control socket ─▶ frames of the answer
+
+A connection carries one request at a time; a few of them are kept, so that one long listing keeps
+no others waiting. A broker that has gone is asked again by the next request, on a new connection.
+Nothing is remembered here.
+
+Must not know HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vouchmq.server.admin.frames import FrameReader, frame
+from vouchmq.server.edge.control import short_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+READ_BYTES: Final = 262144
+CONNECTIONS: Final = 4
+CONNECT_LIMIT_S: Final = 5.0
+# A broker that recovers from a stalled disk may take its time.
+ANSWER_LIMIT_S: Final = 60.0
+
+Row = dict[str, Any]
+
+
+class BrokerUnavailable(Exception):  # noqa: N818 - the broker is what is missing
+    """Nobody answers on the control socket."""
+
+
+class CommandRefused(Exception):  # noqa: N818 - not an error of this process
+    """The broker does not do what it was asked for.
+
+    Args:
+        text: why, as AMQP's reply text where there is one
+        code: as in HTTP and AMQP
+        facts: everything that it answered
+    """
+
+    def __init__(self, text: str, code: int, facts: Row) -> None:
+        super().__init__(text)
+        self.text = text
+        self.code = code
+        self.facts = facts
+
+
+class Broker:
+    """Asks one broker.
+
+    Args:
+        directory: its data directory
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._free: list[_Connection] = []
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+
+    async def ask(self, command: str, **arguments: object) -> Row:
+        """Have a command done; gives the last frame of its answer.
+
+        Raises:
+            CommandRefused: the broker does not do it
+            BrokerUnavailable: it does not answer
+        """
+        _, answer = await self._request(command, arguments)
+        return answer
+
+    async def rows(self, listing: str, **selection: object) -> list[Row]:
+        """The rows of a listing, by the names of its columns.
+
+        Raises:
+            CommandRefused: the broker has no such listing
+            BrokerUnavailable: it does not answer
+        """
+        rows, _ = await self._request(f"list {listing}", selection)
+        return rows
+
+    async def _request(self, command: str, arguments: dict[str, object]) -> tuple[list[Row], Row]:
+        request = frame({"command": command, **arguments})
+        async with self._turns:
+            connection = await self._connection()
+            rows: list[Row] = []
+            columns: list[str] = []
+            try:
+                async with asyncio.timeout(ANSWER_LIMIT_S):
+                    async for content in connection.answer(request):
+                        columns = content.get("columns", columns)
+                        rows += [
+                            dict(zip(columns, row, strict=True)) for row in content.get("rows", ())
+                        ]
+            except (OSError, EOFError, ValueError, TimeoutError) as error:
+                connection.close()
+                raise BrokerUnavailable(_reason(error)) from error
+            except BaseException:
+                # What comes of the answer now would be taken for that of another request.
+                connection.close()
+                raise
+            self._free.append(connection)
+        if not content["ok"]:
+            raise CommandRefused(content["error"], content.get("code", 400), content)
+        return rows, content
+
+    async def _connection(self) -> _Connection:
+        while self._free:
+            connection = self._free.pop()
+            if connection.is_open:
+                return connection
+            connection.close()
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                with short_address(self._directory) as address:
+                    return _Connection(*await asyncio.open_unix_connection(address))
+        except (OSError, TimeoutError) as error:
+            raise BrokerUnavailable(_reason(error)) from error
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._free:
+            self._free.pop().close()
+
+
+class _Connection:
+    """One connection; what has been read of an answer goes with it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames = FrameReader()
+
+    @property
+    def is_open(self) -> bool:
+        """False once the broker is known to have closed it."""
+        return not self._reader.at_eof() and not self._writer.is_closing()
+
+    async def answer(self, request: bytes) -> AsyncIterator[Row]:
+        """Send a request; gives the frames of its answer, to the last one.
+
+        Raises:
+            OSError, EOFError: the broker has gone
+            ValueError: it sends what is no frame
+        """
+        self._writer.write(request)
+        await self._writer.drain()
+        while data := await self._reader.read(READ_BYTES):
+            self._frames.add(data)
+            for content in self._frames:
+                yield content
+                if "ok" in content:
+                    return
+        raise EOFError("no answer")
+
+    def close(self) -> None:
+        """Close it."""
+        self._writer.close()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "the broker did not answer in time"
+    if isinstance(error, OSError):
+        return f"no broker answers ({error.strerror or error})"
+    return "the broker has closed the connection"

@@ -1,0 +1,79 @@
+"""The Prometheus endpoint as an ASGI application, for a port of its own and without a login.
+
+    scrape ─▶ listings of the broker, sliced there ─▶ families ─▶ text, in a thread
+
+Each scrape asks the broker anew. Spec: METRIC-01, METRIC-09
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
+from vouchmq.management.metrics.node import node_families
+from vouchmq.management.metrics.totals import total_families
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterable, Sequence
+
+    from prometheus_client.core import Metric
+    from starlette.requests import Request
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+UNAVAILABLE: Final = 503
+
+
+def metrics_app(broker: Broker) -> Starlette:
+    """The application for the port of Prometheus."""
+
+    async def aggregated(request: Request) -> Response:
+        del request
+        return await _scraped(_aggregated(broker))
+
+    return Starlette(routes=[Route("/metrics", aggregated)])
+
+
+async def _aggregated(broker: Broker) -> list[Metric]:
+    """What is in /metrics."""
+    [overview] = await broker.rows("overview")
+    [store] = await broker.rows("store")
+    alarms = await broker.rows("alarms")
+    return [*node_families(overview, alarms, store), *total_families(overview)]
+
+
+async def _scraped(asked: Awaitable[Iterable[Metric]]) -> Response:
+    try:
+        families = list(await asked)
+    except (BrokerUnavailable, CommandRefused) as error:
+        return PlainTextResponse(f"{error}\n", UNAVAILABLE)
+    # Text of ten thousand queues takes a second.
+    text = await asyncio.to_thread(_text_of, families)
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+def _text_of(families: Sequence[Metric]) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    """Families that are known already."""
+
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def describe(self) -> list[Metric]:
+        """Nothing: they are of one scrape."""
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        return self._families

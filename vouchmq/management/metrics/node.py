@@ -1,0 +1,81 @@
+"""Metrics of the node: alarms, limits, the journal, and which broker this is.
+
+Spec: METRIC-02, METRIC-03, METRIC-04, METRIC-08
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from vouchmq.server.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from prometheus_client.core import Metric
+
+ALARMS: Final = {
+    "memory": (
+        "rabbitmq_alarms_memory_used_watermark",
+        "is 1 if the memory alarm is raised",
+    ),
+    "disk": (
+        "rabbitmq_alarms_free_disk_space_watermark",
+        "is 1 if the disk alarm is raised",
+    ),
+    "storage": ("vouchmq_alarms_storage", "is 1 while the disk refuses writes"),
+}
+MEASURED: Final = {
+    "memory": (
+        ("rabbitmq_process_resident_memory_bytes", "Memory used in bytes"),
+        ("rabbitmq_resident_memory_limit_bytes", "Memory high watermark in bytes"),
+    ),
+    "disk": (
+        ("rabbitmq_disk_space_available_bytes", "Disk space available in bytes"),
+        ("rabbitmq_disk_space_available_limit_bytes", "Free disk space low watermark in bytes"),
+    ),
+}
+
+
+def node_families(
+    overview: Mapping[str, Any], alarms: Sequence[Mapping[str, Any]], store: Mapping[str, Any]
+) -> Iterator[Metric]:
+    """The metrics of the node.
+
+    Args:
+        overview: the row of that listing
+        alarms: the rows of that listing
+        store: the row of that listing
+    """
+    yield _info("rabbitmq_build_info", {"rabbitmq_version": VERSION, "product_name": "VouchMQ"})
+    yield _info("vouchmq_build_info", {"version": VERSION})
+    node = overview["node"]
+    yield _info("rabbitmq_identity_info", {"rabbitmq_node": node, "rabbitmq_cluster": node})
+    for alarm in alarms:
+        name, text = ALARMS[alarm["name"]]
+        yield GaugeMetricFamily(name, text, value=int(alarm["raised"]))
+        pairs = MEASURED.get(alarm["name"], ())
+        numbers = (alarm["measured_bytes"], alarm["limit_bytes"])
+        for (metric, what), number in zip(pairs, numbers, strict=False):
+            yield GaugeMetricFamily(metric, what, value=number)
+    yield CounterMetricFamily("rabbitmq_io_sync_ops", "Syncs of the journal", store["syncs"])
+    yield CounterMetricFamily(
+        "vouchmq_journal_synced_bytes", "Bytes of the journal synced", store["synced_bytes"]
+    )
+    yield GaugeMetricFamily(
+        "vouchmq_journal_segments", "Segments of the journal", store["segments"]
+    )
+    yield GaugeMetricFamily(
+        "vouchmq_journal_unsynced_messages",
+        "LSNs assigned but not yet synced",
+        value=store["last_lsn"] - store["watermark_lsn"],
+    )
+
+
+def _info(name: str, labels: Mapping[str, str]) -> Metric:
+    """A gauge whose value is 1 and whose labels say something."""
+    family = GaugeMetricFamily(name, "which broker this is", labels=list(labels))
+    family.add_metric(list(labels.values()), 1)
+    return family
