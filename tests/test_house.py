@@ -146,7 +146,7 @@ ROOMS: Final[dict[str, Room]] = {
     ),
     # It shows everything, the journal too.
     "vouchmq.server.admin": Room(
-        ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"), frozenset({"msgspec", "structlog"})
+        ("vouchmq.server", "vouchmq.protocol", "vouchmq.store"), STATE_MACHINES | {"msgspec"}
     ),
     # What can be made to fail for tests: a disk says ENOSPC there.
     "vouchmq.server.faults": Room(

@@ -4,7 +4,7 @@ A channel runs to completion: every method, every run of publishes or acks is on
 Errors are raised and never answered here; the connection turns them into a close, once. What each
 method does is in `methods.py`; publishing is in `publish.py`. What the channel owns knows it only
 as a narrow protocol, if at all: `DeliveryChannel` to consumers, `PublishingChannel` to publishing.
-The channel itself knows its connection as `ConnectionPort`.
+The channel itself knows its connection as `ChannelHost`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.tx import HeldSettlement, Transaction
     from vouchmq.server.channel.unacked import UnackedBatch
     from vouchmq.server.connection.outbox import Outbox
-    from vouchmq.server.connection.port import ConnectionPort
+    from vouchmq.server.connection.port import ChannelHost
     from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
     from vouchmq.server.runtime.context import BrokerContext
 
@@ -55,7 +55,7 @@ class Channel:
         number: 1 … 65535
     """
 
-    def __init__(self, connection: ConnectionPort, number: int) -> None:
+    def __init__(self, connection: ChannelHost, number: int) -> None:
         self.connection = connection
         self.context: BrokerContext = connection.context
         self.number: int = number

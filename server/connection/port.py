@@ -1,4 +1,4 @@
-"""A connection, as its channels and its other parts see it."""
+"""A connection, as its channels see it, and as its other parts do."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ if TYPE_CHECKING:
     from vouchmq.server.runtime.context import BrokerContext
 
 
-class ConnectionPort(Protocol):
-    """What a part of a connection may ask of it.
+class ChannelWire(Protocol):
+    """A socket, as far as a channel is concerned."""
 
-    `user` and `vhost` are there from connection.open-ok on; `frame_max` 0 is no limit.
+    name: str
+
+    @property
+    def is_swamped(self) -> bool:
+        """True while the client leaves more unread than it may."""
+
+
+class ChannelHost(Protocol):
+    """What a channel may ask of its connection.
+
+    `frame_max` 0 is no limit.
     """
 
     context: BrokerContext
-    wire: Wire
     outbox: Outbox
     user: User
     vhost: VHost[Queue]
@@ -35,16 +44,8 @@ class ConnectionPort(Protocol):
     publish_numbers: PublishNumbers
 
     @property
-    def client_name(self) -> str:
-        """What the client calls this connection; "" if it does not say (CONN-14)."""
-
-    @property
-    def has_consumers(self) -> bool:
-        """True when any of its channels consumes from a queue."""
-
-    @property
-    def has_unfinished(self) -> bool:
-        """True while a content has begun to come in, and not ended."""
+    def wire(self) -> ChannelWire:
+        """Where what is sent goes."""
 
     def has_capability(self, name: str) -> bool:
         """What the client said it can do (CONN-14)."""
@@ -65,9 +66,6 @@ class ConnectionPort(Protocol):
     def go_on_later(self, number: int, job: Callable[[], None]) -> None:
         """Do the rest of a method in a later turn, unless its channel is closed by then."""
 
-    def limit_unsent(self, *, is_tight: bool) -> None:
-        """What may wait for the client: less while memory is tight."""
-
     # Ends
 
     def fail_channel(self, number: int, error: SoftError) -> None:
@@ -75,3 +73,27 @@ class ConnectionPort(Protocol):
 
     def storage_refused(self, first_lsn: int) -> None:
         """Nothing from this LSN on was stored: say so to whoever hoped for it (CONF-12, TX-09)."""
+
+
+class ConnectionPort(ChannelHost, Protocol):
+    """What a part of a connection may ask of it.
+
+    `user` and `vhost` are there from connection.open-ok on.
+    """
+
+    wire: Wire
+
+    @property
+    def client_name(self) -> str:
+        """What the client calls this connection; "" if it does not say (CONN-14)."""
+
+    @property
+    def has_consumers(self) -> bool:
+        """True when any of its channels consumes from a queue."""
+
+    @property
+    def has_unfinished(self) -> bool:
+        """True while a content has begun to come in, and not ended."""
+
+    def limit_unsent(self, *, is_tight: bool) -> None:
+        """What may wait for the client: less while memory is tight."""

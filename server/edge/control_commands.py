@@ -15,6 +15,10 @@ from vouchmq.server.admin.commands import Arguments, ControlCommands
 from vouchmq.server.admin.ledger import LedgerCommands
 from vouchmq.server.admin.listing import ListingCommands
 from vouchmq.server.admin.login import LoginCommands
+from vouchmq.server.admin.objects.connections import ConnectionCommands
+from vouchmq.server.admin.objects.exchanges import ExchangeCommands
+from vouchmq.server.admin.objects.operator import Operator
+from vouchmq.server.admin.objects.queues import QueueCommands
 from vouchmq.server.admin.views import Views
 from vouchmq.server.admin.watch import WatchCommand
 from vouchmq.server.edge import control
@@ -62,7 +66,18 @@ def control_commands(
         call_later=loop.call_later,
         clock=loop.time,
     ).register(commands)
+    register_object_commands(commands, runtime)
     return commands
+
+
+def register_object_commands(commands: ControlCommands, runtime: BrokerRuntime) -> None:
+    """Enter the commands that act on what is in virtual hosts, and on connections."""
+    operator = Operator(
+        runtime.context, runtime.all_connections.commands, runtime.authenticator.find
+    )
+    ExchangeCommands(operator).register(commands)
+    QueueCommands(operator).register(commands)
+    ConnectionCommands(operator, runtime.connections).register(commands)
 
 
 def control_listener(directory: Path) -> socket | None:

@@ -38,7 +38,7 @@ from __future__ import annotations
 import base64
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -59,12 +59,13 @@ from vouchmq.server.broker.paging.pager import Pager
 from vouchmq.server.broker.timers import Timers
 from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.active import ActiveLedger
+from vouchmq.server.ledger.inventory import LedgerConnection
 from vouchmq.server.ledger.ledger import Ledger, LedgerConfig
 from vouchmq.server.ledger.text import file_name_part
 from vouchmq.server.runtime.alarms import Alarms
 from vouchmq.server.runtime.broker_state import BrokerState
 from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
-from vouchmq.server.runtime.context import BrokerContext, Limits
+from vouchmq.server.runtime.context import BrokerContext, Limits, StorageClient
 from vouchmq.server.runtime.disk_full import WriteRejection, free_octets
 from vouchmq.server.runtime.flow import FlowControl
 from vouchmq.server.runtime.journal_writer import JournalWriter
@@ -80,7 +81,7 @@ from vouchmq.store.recovery.recover import open_journal
 from vouchmq.store.scratch import Scratch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from vouchmq.server.auth.slow_checks import Elsewhere
     from vouchmq.server.broker.queues.api import Queue
@@ -260,6 +261,34 @@ def _settle_start(
         raise
 
 
+class CommandConnection(LedgerConnection, StorageClient, Protocol):
+    """The connection of an operator's command, which is none of a client."""
+
+
+class AllConnections:
+    """The connections of clients and of operators' commands, for those who tell all of them.
+
+    Args:
+        clients: their connections
+
+    `commands` are those of commands.
+    """
+
+    def __init__(self, clients: Mapping[Connection, None]) -> None:
+        self._clients = clients
+        self.commands: dict[CommandConnection, None] = {}
+
+    def __iter__(self) -> Iterator[Connection | CommandConnection]:
+        yield from self._clients
+        yield from self.commands
+
+    def __len__(self) -> int:
+        return len(self._clients) + len(self.commands)
+
+    def __contains__(self, connection: object) -> bool:
+        return connection in self._clients or connection in self.commands
+
+
 class BrokerRuntime:
     """The parts of one broker. Made by `start_broker` only; the arguments are those of it.
 
@@ -281,6 +310,7 @@ class BrokerRuntime:
     ) -> None:
         self.journal, self.report = journal, report
         self.connections: dict[Connection, None] = {}
+        self.all_connections = AllConnections(self.connections)
         active_ledger = ActiveLedger()
         vhosts: dict[str, VHost[Queue]] = {}
         # The turn, and what messages pass.
@@ -392,7 +422,7 @@ class BrokerRuntime:
             self.journal,
             self.turn,
             limits_of(settings),
-            connections=self.connections,
+            connections=self.all_connections,
             enqueuer=self.enqueuer,
             feature_context=self.feature_context,
             clock=host.clock,
@@ -447,7 +477,7 @@ class BrokerRuntime:
             ledger_config_of(settings),
             files,
             self.context,
-            self.connections,
+            self.all_connections,
             lambda: since_us + int(host.clock() * 1_000_000),
             self.dead_letter_publisher.kept_of,
         )

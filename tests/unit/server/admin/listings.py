@@ -24,6 +24,9 @@ class Reader:
         self.waiting: Callable[[], None] | None = None
         self.gone: list[Callable[[], None]] = []
 
+    def has_answer(self) -> bool:
+        return self.facts is not None
+
     def when_writable(self, job: Callable[[], None]) -> None:
         self.waiting = job
 

@@ -1,0 +1,43 @@
+"""Commands of operators over the real control socket."""
+
+from __future__ import annotations
+
+import pika
+import pytest
+
+from tests.integration.broker_process import BrokerProcess
+from vouchmq.server.edge import control
+
+
+def test_what_is_declared_and_answered_outlives_a_kill(broker: BrokerProcess) -> None:
+    directory = broker.data_dir
+    asked = control.ask(directory, "put queue", name="q", arguments={"x-max-length": 5})
+    assert asked["ok"], asked
+    assert control.ask(directory, "put exchange", name="x", type="topic")["created"]
+    assert control.ask(directory, "put binding", source="x", destination="q", routing_key="a.*")[
+        "ok"
+    ]
+    broker.kill9()
+    broker.start()
+    [queue] = broker.listed("queues")
+    assert (queue["name"], queue["arguments"]) == ("q", {"x-max-length": 5})
+    [binding] = broker.listed("bindings")
+    assert (binding["source"], binding["routing_key"]) == ("x", "a.*")
+    assert control.ask(directory, "delete queue", name="q")["messages"] == 0
+    assert control.ask(directory, "delete queue", name="q")["code"] == 404
+    refused = control.ask(directory, "delete exchange", name="x", user="nobody", origin="192.0.2.7")
+    assert refused["code"] == 403
+
+
+def test_a_client_learns_why_its_connection_was_closed(broker: BrokerProcess) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    [row] = broker.listed("connections")
+    name = str(row["name"])
+    asked = control.ask(broker.data_dir, "close connection", name=name, reason="maintenance")
+    assert asked == {"ok": True}
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+        connection.process_data_events(time_limit=30)
+    assert (closed.value.reply_code, closed.value.reply_text) == (
+        320,
+        "CONNECTION_FORCED - maintenance",
+    )
