@@ -6,10 +6,15 @@ it is taken back, or until `test heal`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from msgspec import Meta
 
 from vouchmq.server.admin.commands import Arguments, CommandRefused
 from vouchmq.server.admin.views import QueueView, Selection, Views
+from vouchmq.server.broker.queues.classic import ClassicQueue
+from vouchmq.server.faults.peek import COLUMNS, ready_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +32,10 @@ COUNTS: Final = tuple(
     name for name, kind in QueueView.__annotations__.items() if kind in ("int", int)
 )
 """What of a queue can be waited for."""
+MOST_MESSAGES: Final = 10_000
+"""Of an answer."""
+MESSAGES_EACH: Final = 100
+"""Of a frame."""
 
 
 class DiskState(Arguments, frozen=True):
@@ -48,6 +57,14 @@ class RefusePublishes(Arguments, frozen=True):
     vhost: str
     name: str
     count: int | None = None
+
+
+class PeekQueue(Arguments, frozen=True):
+    """A queue whose first `count` ready messages are asked for."""
+
+    vhost: str
+    name: str
+    count: Annotated[int, Meta(ge=1, le=MOST_MESSAGES)] = MOST_MESSAGES
 
 
 class CreateVHost(Arguments, frozen=True):
@@ -117,6 +134,7 @@ class FaultCommands:
         commands.register("test cut connections", CutConnections, self._cut_connections)
         commands.register("test await queue", AwaitQueue, self._await_queue)
         commands.register("test await connections", AwaitConnections, self._await_connections)
+        commands.register("test peek queue", PeekQueue, self._peek_queue)
         commands.register("test create vhost", CreateVHost, self._create_vhost)
         commands.register("test empty vhost", VHostName, self._empty_vhost)
         commands.register("test heal", Arguments, self._heal)
@@ -182,6 +200,16 @@ class FaultCommands:
 
     def _are_gone(self, cut: list[Connection]) -> bool:
         return not any(each in self._runtime.connections for each in cut)
+
+    def _peek_queue(self, wanted: PeekQueue, reply: Reply) -> None:
+        _, queue = self._queue(wanted.vhost, wanted.name)
+        if not isinstance(queue, ClassicQueue):
+            raise CommandRefused("a stream has no ready messages: consume it from an offset")
+        rows = islice(ready_messages(queue), wanted.count)
+        reply.send({"columns": COLUMNS})
+        while some := list(islice(rows, MESSAGES_EACH)):
+            reply.send({"rows": some})
+        reply({"ok": True})
 
     # Virtual hosts
 

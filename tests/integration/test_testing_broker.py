@@ -207,6 +207,72 @@ def test_a_queue_with_a_length_limit_refuses_by_itself_again(vhost: VHost, clien
         client.channel.basic_publish("", "short", b"one too many")
 
 
+def test_messages_are_seen_and_stay(
+    test_broker: Broker, vhost: VHost, client: Client, connect: Connect
+) -> None:
+    queue = vhost.queue("orders")
+    assert queue.peek() == []
+    properties = pika.BasicProperties(
+        delivery_mode=2, message_id="m1", timestamp=17, headers={"n": 1, "deep": {"x": [True]}}
+    )
+    large = bytes(range(256)) * 4096
+    client.channel.basic_publish("", "orders", b'{"item": "book"}', properties)
+    client.publish(large)
+    client.publish(b"")
+    first, second, third = queue.peek()
+    assert first.json() == {"item": "book"}
+    assert (first.text, first.exchange, first.routing_key) == ('{"item": "book"}', "", "orders")
+    assert first.properties == {"delivery_mode": 2, "message_id": "m1", "timestamp": 17}
+    assert first.headers == {"n": 1, "deep": {"x": [True]}}
+    assert (second.body, third.body) == (large, b"")
+    assert [each.redelivered for each in (first, second, third)] == [False] * 3
+    # It has been read, and nothing has changed.
+    method, _, body = client.channel.basic_get("orders")
+    assert (method.redelivered, body) == (False, first.body)
+    assert [each.body for each in queue.peek()] == [large, b""]
+    client.channel.basic_nack(method.delivery_tag)
+    assert [(each.redelivered, each.body) for each in queue.peek(1)] == [(True, first.body)]
+    # From the disk, too.
+    test_broker.restart()
+    assert [each.body for each in queue.peek()] == [first.body, large, b""]
+    with pytest.raises(BrokerError, match="no queue 'none'"):
+        vhost.queue("none").peek()
+    with pytest.raises(BrokerError, match="peek queue: Expected `int` <= 10000"):
+        queue.peek(10_001)
+    client = connect(vhost)
+    client.channel.queue_declare("stream", durable=True, arguments={"x-queue-type": "stream"})
+    with pytest.raises(BrokerError, match="a stream has no ready messages"):
+        vhost.queue("stream").peek()
+
+
+def test_messages_are_seen_in_the_order_of_delivery(vhost: VHost, client: Client) -> None:
+    client.channel.queue_declare("ranked", durable=True, arguments={"x-max-priority": 3})
+    for priority in (1, 3, 2, 3):
+        ranked = pika.BasicProperties(priority=priority)
+        client.channel.basic_publish("", "ranked", b"%d" % priority, ranked)
+    queue = vhost.queue("ranked")
+    assert [each.body for each in queue.peek()] == [b"3", b"3", b"2", b"1"]
+    assert [each.body for each in queue.peek(2)] == [b"3", b"3"]
+
+
+def test_what_is_published_can_be_captured(vhost: VHost, client: Client) -> None:
+    client.channel.exchange_declare("events", "topic")
+    with vhost.capture("events", "order.#") as captured:
+        for key in ("order.placed", "mail.sent", "order.paid"):
+            client.channel.basic_publish("events", key, key.encode())
+        captured.wait(messages=2)
+        placed, paid = captured.peek()
+        assert (placed.exchange, placed.routing_key) == ("events", "order.placed")
+        assert paid.text == "order.paid"
+    assert [row["name"] for row in vhost.listing("queues")] == ["orders"]
+    with (
+        pytest.raises(BrokerError, match="no exchange 'none'"),
+        vhost.capture("none"),
+    ):
+        pass
+    assert [row["name"] for row in vhost.listing("queues")] == ["orders"]
+
+
 def blocked_reasons(connection: pika.BlockingConnection) -> list[str]:
     """What the client hears of alarms from now on."""
     heard: list[str] = []
@@ -305,6 +371,11 @@ async def test_the_same_with_coroutines() -> None:
             queue = await channel.declare_queue("orders", durable=True)
             await channel.default_exchange.publish(aio_pika.Message(b"1"), queue.name)
             assert (await vhost.queue("orders").wait(messages=1))["messages_ready"] == 1
+            assert [each.body for each in await vhost.queue("orders").peek()] == [b"1"]
+            async with vhost.capture("amq.fanout") as captured:
+                fanout = await channel.get_exchange("amq.fanout")
+                await fanout.publish(aio_pika.Message(b"all"), "")
+                assert [each.body for each in await captured.peek()] == [b"all"]
             async with vhost.queue("orders").refused_publishes():
                 with pytest.raises(aio_pika.exceptions.DeliveryError):
                     await channel.default_exchange.publish(aio_pika.Message(b"2"), queue.name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vouchmq.testing.broker import AsyncBroker, Broker
     from vouchmq.testing.errors import BrokerError, BrokerNotRunning, WaitTimeout
-    from vouchmq.testing.vhost import AsyncQueue, AsyncVHost, Queue, VHost
+    from vouchmq.testing.vhost import AsyncQueue, AsyncVHost, Message, Queue, VHost
 else:
     from vouchmq.testing.names import __getattr__ as __getattr__
 
@@ -27,6 +27,7 @@ __all__ = [
     "Broker",
     "BrokerError",
     "BrokerNotRunning",
+    "Message",
     "Queue",
     "VHost",
     "WaitTimeout",

@@ -30,6 +30,8 @@ STOP_LIMIT_S: Final = 30.0
 ANSWER_S: Final = 30.0
 DEFAULTS: Final[Mapping[str, object]] = {
     "test_commands": True,
+    # A process more, which tests of AMQP do not need.
+    "management": False,
     "log_format": "json",
     # Little of the disk of whoever runs tests, and soon filled.
     "segment_size_bytes": 4 * 1024 * 1024,
@@ -313,10 +315,17 @@ class Broker:
             vhost: only of this virtual host
             name: only of this name, as in the listing
         """
+        return self.rows(f"list {what}", vhost=vhost, name=name)
+
+    def rows(self, command: str, **arguments: object) -> list[dict[str, Any]]:
+        """Give the broker a control command that answers with rows.
+
+        Raises:
+            BrokerError: it refuses
+            BrokerNotRunning: it has gone
+        """
         try:
-            *rows, answer = ask_rows(
-                self.data_dir, f"list {what}", ANSWER_S, vhost=vhost, name=name
-            )
+            *rows, answer = ask_rows(self.data_dir, command, ANSWER_S, **arguments)
         except NoBrokerError as error:
             raise BrokerNotRunning(str(error)) from None
         _require_ok(answer)

@@ -10,6 +10,7 @@ MODULES: Final = {
     "Broker": "broker",
     "BrokerError": "errors",
     "BrokerNotRunning": "errors",
+    "Message": "vhost",
     "Queue": "vhost",
     "VHost": "vhost",
     "WaitTimeout": "errors",

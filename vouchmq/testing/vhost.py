@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from vouchmq.testing.errors import BrokerError, BrokerNotRunning, WaitTimeout
@@ -15,11 +17,42 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 WAIT_LIMIT_S: Final = 10.0
+PEEKED: Final = 1000
 
 
 def new_name(prefix: str) -> str:
     """A name for a virtual host that nobody has."""
     return f"{prefix}-{uuid.uuid4().hex[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as it lies in a queue.
+
+    Args:
+        body: its body
+        exchange: where it was published; empty: the default exchange
+        routing_key: with what key
+        properties: those that it has, by AMQP's names: `message_id`, `delivery_mode`…
+        headers: its headers
+        redelivered: whether it has been delivered before
+    """
+
+    body: bytes
+    exchange: str
+    routing_key: str
+    properties: Mapping[str, Any]
+    headers: Mapping[str, Any]
+    redelivered: bool
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8."""
+        return self.body.decode()
+
+    def json(self) -> Any:
+        """The body, read as JSON."""
+        return json.loads(self.body)
 
 
 class BrokerPort(Protocol):
@@ -32,6 +65,9 @@ class BrokerPort(Protocol):
         self, what: str, *, vhost: str | None = None, name: str | None = None
     ) -> list[dict[str, Any]]:
         """The rows of a listing."""
+
+    def rows(self, command: str, **arguments: object) -> list[dict[str, Any]]:
+        """Give the broker a control command that answers with rows."""
 
     def command(self, command: str, **arguments: object) -> dict[str, Any]:
         """Give the broker a control command; returns its answer."""
@@ -90,6 +126,47 @@ class VHost:
     def listing(self, what: str, *, name: str | None = None) -> list[dict[str, Any]]:
         """The rows of `vouchmq list` that are of this virtual host; see `Broker.listing`."""
         return self._broker.listing(what, vhost=self.name, name=name)
+
+    @contextmanager
+    def capture(
+        self,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, object] | None = None,
+    ) -> Iterator[Queue]:
+        """While inside, a queue of its own gets what is published to an exchange.
+
+            with vhost.capture("events", "order.#") as captured:
+                place_order(vhost.url)
+                captured.wait(messages=1)
+                assert captured.peek()[0].json() == {"item": "book"}
+
+        Args:
+            exchange: which must exist; to the default exchange nothing can be bound
+            routing_key: of the binding: for a topic exchange a pattern, ignored by fanout and
+                headers exchanges
+            arguments: of the binding, for a headers exchange
+
+        Raises:
+            BrokerError: there is no such exchange
+        """
+        captured = self.queue(new_name("captured"))
+        named = {"vhost": self.name, "name": captured.name}
+        self._broker.command("put queue", **named, durable=True)
+        try:
+            self._broker.command(
+                "put binding",
+                vhost=self.name,
+                source=exchange,
+                destination=captured.name,
+                destination_type="queue",
+                routing_key=routing_key,
+                arguments=dict(arguments or {}),
+            )
+            yield captured
+        finally:
+            with suppress(BrokerNotRunning):
+                self._broker.command("delete queue", **named)
 
     def cut_connections(self) -> int:
         """Break its connections, as a network does: no client is told. Returns how many.
@@ -162,6 +239,18 @@ class Queue:
         if not rows:
             raise BrokerError(f"no queue {self.name!r} in virtual host {self.vhost!r}")
         return rows[0]
+
+    def peek(self, count: int = PEEKED) -> list[Message]:
+        """Its first ready messages, in the order of delivery, which stay where they are.
+
+        Args:
+            count: at most so many
+
+        Raises:
+            BrokerError: it does not exist, or is a stream
+        """
+        rows = self._broker.rows("test peek queue", vhost=self.vhost, name=self.name, count=count)
+        return [Message(**row) for row in rows]
 
     def wait(
         self, *, at_least: bool = False, timeout_s: float = WAIT_LIMIT_S, **counts: int
@@ -285,6 +374,17 @@ class AsyncVHost:
         """See `VHost`."""
         return await asyncio.to_thread(self.blocking.listing, what, name=name)
 
+    @asynccontextmanager
+    async def capture(
+        self,
+        exchange: str,
+        routing_key: str = "",
+        arguments: Mapping[str, object] | None = None,
+    ) -> AsyncIterator[AsyncQueue]:
+        """See `VHost`."""
+        async with in_thread(self.blocking.capture(exchange, routing_key, arguments)) as captured:
+            yield captured.aio
+
     async def cut_connections(self) -> int:
         """See `VHost`."""
         return await asyncio.to_thread(self.blocking.cut_connections)
@@ -323,6 +423,10 @@ class AsyncQueue:
     async def info(self) -> dict[str, Any]:
         """See `Queue`."""
         return await asyncio.to_thread(self.blocking.info)
+
+    async def peek(self, count: int = PEEKED) -> list[Message]:
+        """See `Queue`."""
+        return await asyncio.to_thread(self.blocking.peek, count)
 
     async def wait(
         self, *, at_least: bool = False, timeout_s: float = WAIT_LIMIT_S, **counts: int
