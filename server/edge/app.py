@@ -44,7 +44,10 @@ from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
 from vouchmq.server.edge.process import (
+    IS_READY,
+    IS_STOPPING,
     HashPool,
+    notify,
     raise_descriptor_limit,
     settle_collector,
     tune_process,
@@ -285,6 +288,7 @@ class Server:
             if sys.stdout.isatty():
                 sys.stdout.write(first_steps(self._settings, listening.port, started_as()))
         sys.stdout.flush()
+        notify(IS_READY)
 
     def _close(self) -> None:
         """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
@@ -584,6 +588,7 @@ class Server:
         """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
         runtime = self._runtime
         self._remove_ready_file()
+        notify(IS_STOPPING)
         timeout_s = self._settings.shutdown_timeout_s
         deadline = time.monotonic() + timeout_s
         # Nothing new is read, so that what has been published can be synced and confirmed.

@@ -1,10 +1,15 @@
-"""What the broker asks of the system for its process: memory, time, descriptors, a thread."""
+"""What the broker asks of the system for its process: memory, time, descriptors, a thread.
+
+And what it tells the system's service manager of it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import resource
+import socket
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -13,7 +18,7 @@ from vouchmq.store.sync.sched_slice import ask_for_slice
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = TypeVar("T")
 
@@ -30,6 +35,10 @@ SLICE_NS: Final = 300_000
 # The collector looks when there are so many more objects than at its last look: about 2 ms.
 YOUNG_OBJECTS: Final = 20_000
 MOST_DESCRIPTORS: Final = 1_000_000
+# Of systemd's `Type=notify`.
+NOTIFY_VARIABLE: Final = "NOTIFY_SOCKET"
+IS_READY: Final = "READY=1"
+IS_STOPPING: Final = "STOPPING=1"
 
 
 def raise_descriptor_limit() -> int:
@@ -107,3 +116,14 @@ class HashPool:
     def close(self) -> None:
         """Compute nothing any more; what is being computed ends by itself."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def notify(state: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Tell the service manager, if there is one that listens, how far the process is."""
+    address = environment.get(NOTIFY_VARIABLE, "")
+    # An @ stands for the zero of Linux' abstract names.
+    if not address.startswith(("/", "@")):
+        return
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as peer:
+        peer.connect(f"\0{address[1:]}" if address[0] == "@" else address)
+        peer.send(state.encode())

@@ -6,12 +6,8 @@ first run makes from `requirements/nameko.txt`.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,49 +17,21 @@ import pika
 import pika.exceptions
 import pytest
 
+from tests.environments import environment
 from tests.integration.broker_process import PROJECT, clean_environment
 from tests.integration.frameworks.worker_process import WorkerProcess
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-CACHE: Final = PROJECT / ".cache" / "nameko"
-REQUIREMENTS: Final = PROJECT / "requirements" / "nameko.txt"
 SERVICES: Final = PROJECT / "tests" / "integration" / "frameworks"
-INSTALL_LIMIT_S: Final = 120
 LIMIT_S: Final = 60
 
 
 @pytest.fixture(scope="session")
 def nameko_python() -> Path:
     """The interpreter of an environment that has Nameko; skips where it cannot be installed."""
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    # Another process of this run may need it at the same moment.
-    with (CACHE.parent / "nameko.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return installed_nameko()
-
-
-def installed_nameko() -> Path:
-    python = CACHE / "bin" / "python"
-    stamp = CACHE / "installed"
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
-    if stamp.exists() and stamp.read_text() == wanted and python.exists():
-        return python
-    shutil.rmtree(CACHE, ignore_errors=True)
-    (CACHE.parent / ".gitignore").write_text("*\n")
-    install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
-    for command in (
-        [sys.executable, "-m", "venv", str(CACHE)],
-        [str(python), *install, "--require-hashes", "-r", str(REQUIREMENTS)],
-    ):
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False
-        )
-        if done.returncode != 0:
-            pytest.skip(f"Nameko cannot be installed here: {(done.stdout + done.stderr)[-300:]}")
-    stamp.write_text(wanted)
-    return python
+    return environment("nameko")
 
 
 class Nameko:
