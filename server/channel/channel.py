@@ -369,7 +369,7 @@ class Channel:
         if outcome is Outcome.ACKED:
             self.counters.acked += count
             entry.queue.counters.acked += count
-        elif outcome is not Outcome.RECOVERED:
+        elif outcome not in {Outcome.RECOVERED, Outcome.LOOKED_AT}:
             self.counters.rejected += count
             entry.queue.counters.rejected += count
 

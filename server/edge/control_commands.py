@@ -17,8 +17,10 @@ from vouchmq.server.admin.listing import ListingCommands
 from vouchmq.server.admin.login import LoginCommands
 from vouchmq.server.admin.objects.connections import ConnectionCommands
 from vouchmq.server.admin.objects.exchanges import ExchangeCommands
+from vouchmq.server.admin.objects.messages import MessageCommands
 from vouchmq.server.admin.objects.operator import Operator
 from vouchmq.server.admin.objects.queues import QueueCommands
+from vouchmq.server.admin.objects.waiting import WaitCommands
 from vouchmq.server.admin.views import Views
 from vouchmq.server.admin.watch import WatchCommand
 from vouchmq.server.edge import control
@@ -77,6 +79,8 @@ def register_object_commands(commands: ControlCommands, runtime: BrokerRuntime) 
     )
     ExchangeCommands(operator).register(commands)
     QueueCommands(operator).register(commands)
+    MessageCommands(operator).register(commands)
+    WaitCommands(operator).register(commands)
     ConnectionCommands(operator, runtime.connections).register(commands)
 
 

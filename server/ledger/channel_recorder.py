@@ -39,6 +39,7 @@ RETURNED: Final = {
     Outcome.REJECTED: "reject",
     Outcome.RECOVERED: "recover",
     Outcome.TIMED_OUT: "timeout",
+    Outcome.LOOKED_AT: "look",
     Outcome.LOST: "channel",
 }
 

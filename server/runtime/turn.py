@@ -115,6 +115,7 @@ class Turn:
         "delivers",
         "flow",
         "ledger",
+        "observers",
         "watermark",
     )
 
@@ -142,6 +143,7 @@ class Turn:
         self._outboxes: list[Outbox] = []
         self.ledger: Flushed | None = None  # while it is on
         self.watermark = watermark
+        self.observers: dict[Callable[[], None], None] = {}  # called when a turn is over
         self.count = 0  # of turns so far
 
     def start(self, writer: Writer) -> None:
@@ -252,6 +254,9 @@ class Turn:
                 self._writer.sync()
         if flow.waiting:
             flow.rests()
+        if self.observers:
+            for observer in list(self.observers):
+                self._guard(observer)
 
     def _run(self) -> None:
         """Everything before the sockets."""

@@ -41,3 +41,19 @@ def test_a_client_learns_why_its_connection_was_closed(broker: BrokerProcess) ->
         320,
         "CONNECTION_FORCED - maintenance",
     )
+
+
+def test_what_was_published_is_there_after_a_kill(broker: BrokerProcess) -> None:
+    directory = broker.data_dir
+    assert control.ask(directory, "put queue", name="q")["ok"]
+    sent = {"delivery_mode": 2, "headers": {"n": 1}}
+    asked = control.ask(directory, "publish", routing_key="q", body=b"kept", properties=sent)
+    assert asked == {"ok": True, "routed": True}
+    broker.kill9()
+    broker.start()
+    asked = control.ask(directory, "wait queue", name="q", ready=1)
+    assert asked == {"ok": True, "ready": 1, "unacknowledged": 0, "consumers": 0}
+    row, answer = control.ask_rows(directory, "get", name="q", ackmode="ack_requeue_false")
+    assert (row["body"], row["properties"]) == (b"kept", sent)
+    assert answer["count"] == 1
+    assert control.ask(directory, "get", name="q") == {"ok": True, "count": 0}

@@ -152,9 +152,17 @@ class OperatorConnection:
         self.context.turn.wake()
 
     def call(self, method: base.Frame, arguments: Table | None = None) -> None:
-        """Have a method done on the channel."""
+        """Have a method done on the channel; what is wrong with it is answered."""
+        self.do(partial(self.handle, method, arguments))
+
+    def handle(self, method: base.Frame, arguments: Table | None = None) -> None:
+        """The same within a slice.
+
+        Raises:
+            AmqpError: the rule it breaks
+        """
         ids = divmod(method.index, 0x10000)
-        self.do(partial(handle, self.channel, Command(method, ids, arguments or {})))
+        handle(self.channel, Command(method, ids, arguments or {}))
 
     def answer(self, **facts: object) -> None:
         """Answer the command, which ends it."""

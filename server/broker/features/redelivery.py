@@ -188,7 +188,7 @@ class Redelivery(Feature):
 
     def on_requeue(self, messages: list[Message], outcome: Outcome) -> list[Message]:
         """Count some returns; gives those that are ready at once."""
-        counted = outcome in FAILURES or not self._only_failures
+        counted = outcome in FAILURES or not (self._only_failures or outcome is Outcome.LOOKED_AT)
         ready: list[Message] = []
         dead: list[Message] = []
         for message in messages:

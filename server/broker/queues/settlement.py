@@ -15,6 +15,7 @@ class Outcome(Enum):
     RECOVERED = "recovered"
     LOST = "lost"  # its channel or connection has ended
     TIMED_OUT = "timed out"
+    LOOKED_AT = "looked at"  # got by an operator who lets it be (HTTP-20)
 
     @property
     def is_requeue(self) -> bool:
