@@ -1,76 +1,119 @@
 """`vouchmq list queues|connections|…`: what a running broker has, as a table or as lines of JSON.
 
-On a terminal the table is drawn; elsewhere its columns are separated by tabs.
-
-An edge: it prints. Exit codes: 0 done, 1 the broker refuses, 2 no broker runs there.
+On a terminal the table is drawn; elsewhere its columns are separated by tabs, and rows go out as
+they come, for there may be very many. Must not know what is listed.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.tables import print_table
-from vouchmq.server.edge.control import NoBrokerError, ask_rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Sequence
 
-DONE: Final = 0
-REFUSED: Final = 1
-NO_BROKER: Final = 2
+    from vouchmq.server.cli.client import Broker, Listing
+
+EXIT_MISTAKE = 2
 
 
-def run(directory: Path, listing: str, *, as_json: bool, out: TextIO | None = None) -> int:
-    """Print one listing; returns the exit code."""
+class Shown(NamedTuple):
+    """What of a listing is shown, and how.
+
+    Args:
+        columns: in this order; none: all
+        sort: by this column
+        reverse: the last first
+        as_json: an object for each row
+    """
+
+    columns: tuple[str, ...] = ()
+    sort: str = ""
+    reverse: bool = False
+    as_json: bool = False
+
+
+def show(
+    broker: Broker, what: str, shown: Shown, selected: dict[str, str], out: TextIO | None = None
+) -> int:
+    """Print one listing; returns the exit code.
+
+    Args:
+        broker: is asked
+        what: the listing
+        shown: how
+        selected: arguments of the listing, `vhost` or `name`
+        out: where to
+
+    Raises:
+        CommandFailed: the broker refuses, or a column is unknown
+    """
     out = sys.stdout if out is None else out
-    answer: dict[str, Any] = {"error": "no answer"}
-    on_terminal: list[dict[str, Any]] = []
-    heads: list[str] = []
-    try:
-        for row in ask_rows(directory, f"list {listing}"):
-            if "ok" in row:
-                answer = row
-            elif as_json:
-                out.write(json.dumps(row) + "\n")
-            elif out.isatty():
-                on_terminal.append(row)
-            else:
-                # Rows go out as they come: there may be very many.
-                if not heads:
-                    heads = list(row)
-                    out.write("\t".join(heads) + "\n")
-                out.write("\t".join(_shown(row[head]) for head in heads) + "\n")
-        if answer.get("ok") and not as_json:
-            if out.isatty():
-                _print_table(listing, on_terminal, out)
-            elif not heads:
-                out.write("\t".join(answer["columns"]) + "\n")
-    except NoBrokerError as error:
-        sys.stderr.write(f"vouchmq: {error}\n")
-        return NO_BROKER
-    except BrokenPipeError:
-        # Whoever reads has seen enough.
-        sys.stderr.close()
-        return DONE
-    if not answer.get("ok"):
-        sys.stderr.write(f"vouchmq: list {listing}: {answer.get('error', 'refused')}\n")
-        return REFUSED
-    return DONE
+    listing = broker.rows(f"list {what}", **selected)
+    rows = _wanted(listing, shown)
+    if shown.as_json:
+        for row in rows:
+            out.write(json.dumps(row) + "\n")
+    elif out.isatty():
+        _print_table(what, list(rows), out)
+    else:
+        heads: Sequence[str] = ()
+        for row in rows:
+            if not heads:
+                heads = list(row)
+                out.write("\t".join(heads) + "\n")
+            out.write("\t".join(cell(row[head]) for head in heads) + "\n")
+        if not heads:
+            out.write("\t".join(shown.columns or listing.columns) + "\n")
+    return 0
 
 
-def _print_table(listing: str, rows: list[dict[str, Any]], out: TextIO) -> None:
+def _wanted(listing: Listing, shown: Shown) -> Iterator[dict[str, Any]]:
+    """The rows with the columns that are wanted, in order."""
+    rows: Iterable[dict[str, Any]] = listing
+    if shown.sort:
+        every = list(listing)
+        _require(listing.columns, (shown.sort,))
+        rows = sorted(every, key=lambda row: order(row[shown.sort]), reverse=shown.reverse)
+    are_known = not shown.columns
+    for row in rows:
+        if not are_known:
+            _require(listing.columns, shown.columns)
+            are_known = True
+        yield {name: row[name] for name in shown.columns} if shown.columns else row
+    _require(listing.columns, shown.columns)
+
+
+def _require(columns: Sequence[str], names: Sequence[str]) -> None:
+    for name in names:
+        if name not in columns:
+            raise CommandFailed(
+                f"no column {name!r}; there are {', '.join(columns)}", exit_code=EXIT_MISTAKE
+            )
+
+
+def order(value: object) -> tuple[bool, Any]:
+    """By what values of a column are sorted: numbers as such, all else as text."""
+    if isinstance(value, int | float):
+        return False, value
+    return True, cell(value)
+
+
+def _print_table(what: str, rows: list[dict[str, Any]], out: TextIO) -> None:
     if not rows:
-        out.write(f"no {listing}\n")
+        out.write(f"no {what}\n")
         return
     heads = list(rows[0])
     numbers = frozenset(at for at, head in enumerate(heads) if type(rows[0][head]) in {int, float})
-    cells = [[_shown(row[head]) for head in heads] for row in rows]
-    print_table(listing, heads, cells, out, numbers=numbers)
+    cells = [[cell(row[head]) for head in heads] for row in rows]
+    print_table(what, heads, cells, out, numbers=numbers)
 
 
-def _shown(value: object) -> str:
+def cell(value: object) -> str:
     """One cell: no tabs, line ends or escape sequences of clients' names."""
     if isinstance(value, bool):
         return ("false", "true")[value]

@@ -23,9 +23,11 @@ COMMANDS: Final = "vouchmq.server.cli.commands"
 ENTRIES: Final = {
     "serve": Entry(f"{COMMANDS}.serve:serve", "Run the broker."),
     "ping": Entry(f"{COMMANDS}.serve:ping", "Check that a broker answers."),
+    "status": Entry(f"{COMMANDS}.overview:status", "Show one page about a running broker."),
     "list": Entry(f"{COMMANDS}.listing:listing", "List what a running broker has."),
     "manage": Entry(f"{COMMANDS}.manage:manage", "Serve the HTTP API of a running broker."),
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),
+    "show": Entry(f"{COMMANDS}.listing:show", "Show one object with what belongs to it."),
     "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export definitions."),
     "ledger": Entry(f"{COMMANDS}.ledger:ledger", "Control the ledger of a running broker."),
     "conformance": Entry(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from functools import partial, wraps
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -59,6 +60,25 @@ def settings_options_as_needed(
         return click.option("--config", metavar="FILE", help="TOML file with settings.")(with_flags)
 
     return decorate
+
+
+def broker_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options that say which broker is meant; it is called with `broker`."""
+
+    @settings_options("data_dir")
+    @wraps(command)
+    def run(settings: s.Settings, **given: Any) -> int:
+        local = import_module("vouchmq.server.cli.client").LocalBroker
+        return command(broker=local(settings.data_dir), **given)
+
+    return run
+
+
+def vhost_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the option `--vhost`, which is `/` if it is not given."""
+    return click.option(
+        "--vhost", metavar="NAME", default="/", help="The virtual host. Default: /"
+    )(command)
 
 
 def load(flags: dict[str, Any]) -> s.Settings:

@@ -24,6 +24,20 @@ EXIT_INTERRUPTED: Final = 130
 NAME: Final = "vouchmq"
 
 
+class CommandFailed(Exception):  # noqa: N818 - not an error of this program
+    """A command that could not be done.
+
+    Args:
+        text: why, in one line
+        exit_code: of the program
+    """
+
+    def __init__(self, text: str, exit_code: int = 1) -> None:
+        super().__init__(text)
+        self.text = text
+        self.exit_code = exit_code
+
+
 class Entry(NamedTuple):
     """A command that is not imported yet.
 
@@ -116,6 +130,9 @@ class Program(Group):
         except click.ClickException as error:
             complain(_line(error))
             return EXIT_MISTAKE
+        except CommandFailed as error:
+            complain(error.text)
+            return error.exit_code
         except StartupError as error:
             for line in error.args:
                 complain(line)

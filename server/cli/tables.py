@@ -9,11 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TextIO
 
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,6 +53,12 @@ def _draw(
     numbers: frozenset[int],
 ) -> bool:
     """Whether the table fits, and is drawn."""
+    # Most tables are not drawn, and importing rich takes longer than asking a broker.
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(title=Text(title), title_justify="left")
     for at, head in enumerate(heads):
         table.add_column(Text(head), justify="right" if at in numbers else "left")

@@ -507,7 +507,7 @@ class Server:
         listener = control_listener(self._settings.data_dir)
         if listener is None:
             return None
-        commands = control_commands(self._runtime, listening.facts, loop)
+        commands = control_commands(self._runtime, listening.facts, loop, self._settings)
         if self._faults is not None:
             FaultCommands(self._faults, self._runtime).register(commands)
         return await loop.create_unix_server(lambda: control.ControlPeer(commands), sock=listener)

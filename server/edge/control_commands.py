@@ -5,6 +5,8 @@ Whoever adds commands (`server/admin`) registers them in `control_commands`.
 
 from __future__ import annotations
 
+import os
+import platform
 import time
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,11 @@ from vouchmq.server.admin.objects.messages import MessageCommands
 from vouchmq.server.admin.objects.operator import Operator
 from vouchmq.server.admin.objects.queues import QueueCommands
 from vouchmq.server.admin.objects.waiting import WaitCommands
+from vouchmq.server.admin.status import StatusCommand
 from vouchmq.server.admin.views import Views
 from vouchmq.server.admin.watch import WatchCommand
 from vouchmq.server.edge import control
-from vouchmq.server.version import VERSION
+from vouchmq.server.version import VERSION, build_kind
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,12 +37,16 @@ if TYPE_CHECKING:
 
     from vouchmq.server.admin.commands import Reply
     from vouchmq.server.runtime.runtime import BrokerRuntime
+    from vouchmq.server.settings.settings import Settings
 
 log = structlog.get_logger(__name__)
 
 
 def control_commands(
-    runtime: BrokerRuntime, listeners: Mapping[str, object], loop: asyncio.AbstractEventLoop
+    runtime: BrokerRuntime,
+    listeners: Mapping[str, object],
+    loop: asyncio.AbstractEventLoop,
+    settings: Settings,
 ) -> ControlCommands:
     """The commands of one broker.
 
@@ -47,6 +54,7 @@ def control_commands(
         runtime: what they show and change
         listeners: where it listens, for whoever asks
         loop: that of the broker
+        settings: with which it was started
     """
     commands = ControlCommands()
 
@@ -55,6 +63,16 @@ def control_commands(
 
     commands.register(control.LISTENERS, Arguments, tell_listeners)
     LoginCommands(runtime.authenticator, runtime.broker.vhosts).register(commands)
+    facts = {
+        "node": settings.node,
+        "version": VERSION,
+        "build": build_kind(),
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "data_directory": str(settings.data_dir.absolute()),
+        "listeners": listeners,
+    }
+    StatusCommand(facts, settings, loop.time).register(commands)
     LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
     ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)

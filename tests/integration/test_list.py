@@ -10,7 +10,8 @@ import pytest
 
 from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.server.admin.views import columns_of
-from vouchmq.server.cli import listing
+from vouchmq.server.cli.client import LocalBroker, Refused
+from vouchmq.server.cli.listing import Shown, show
 
 COUNTED = (
     *("published", "confirmed", "nacked", "returned", "unroutable"),
@@ -149,8 +150,7 @@ def test_what_the_broker_refuses_is_said(
     broker: BrokerProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A newer command may ask an older broker."""
-    assert listing.run(broker.data_dir, "moons", as_json=False) == 1
-    assert capsys.readouterr() == (
-        "",
-        "vouchmq: list moons: this broker has no command 'list moons'\n",
-    )
+    with pytest.raises(Refused, match="list moons: this broker has no command 'list moons'") as e:
+        show(LocalBroker(broker.data_dir), "moons", Shown(), {})
+    assert (e.value.exit_code, e.value.code) == (1, 404)
+    assert capsys.readouterr() == ("", "")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from vouchmq.server.cli.options import settings_options
+from vouchmq.server.cli.options import broker_options, json_option
 from vouchmq.server.cli.program import Group
 
 if TYPE_CHECKING:
-    from vouchmq.server.settings.settings import Settings
+    from vouchmq.server.cli.client import Broker
 
 VERBS: Final = {
     "on": "Start recording events.",
@@ -34,9 +34,11 @@ def _add(verb: str, text: str) -> None:
         help=f"{text}\n\nThe command goes to the broker that uses a data directory. Exit 0 if it "
         "succeeds, 1 with the reason if the broker refuses, 2 if no broker uses it.",
     )
-    @settings_options("data_dir")
-    def run(settings: Settings) -> int:
-        code: int = import_module("vouchmq.server.cli.ledger").run(settings.data_dir, verb)
+    @json_option
+    @broker_options
+    def run(broker: Broker, as_json: bool) -> int:
+        ledger_command = import_module("vouchmq.server.cli.ledger").run
+        code: int = ledger_command(broker, verb, as_json=as_json)
         return code
 
 

@@ -1,52 +1,42 @@
-"""`vouchmq ledger`: what it prints, and its exit codes."""
+"""`vouchmq ledger`: what it prints, and what ends it."""
 
 from __future__ import annotations
 
 import io
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.unit.server.cli.brokers import AnsweringBroker
 from vouchmq.server.cli import ledger
-from vouchmq.server.edge.control import NoBrokerError
+from vouchmq.server.cli.client import Refused
 
-ANSWERS: dict[str, dict[str, Any]] = {
-    "ledger status": {"ok": True, "on": True, "lines": 7},
-    "ledger on": {"ok": True},
-    "ledger inventory": {"ok": True, "path": "/there"},
-    "ledger rotate": {"ok": False, "error": "is off"},
-}
-
-
-@pytest.fixture(autouse=True)
-def broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is asked about the directory `d`, and none on any other."""
-
-    def ask(directory: Path, line: str) -> dict[str, Any]:
-        if directory != Path("d"):
-            raise NoBrokerError(f"no broker runs on {directory}")
-        return dict(ANSWERS[line])
-
-    monkeypatch.setattr(ledger, "ask", ask)
+BROKER = AnsweringBroker(
+    {
+        "ledger status": {"on": True, "lines": 7},
+        "ledger on": {},
+        "ledger inventory": {"path": "/there"},
+    }
+)
 
 
 @pytest.mark.parametrize(
-    ("directory", "verb", "code", "out", "error"),
+    ("verb", "out", "as_json"),
     [
-        ("d", "status", 0, "on        yes\nlines     7\n", ""),
-        ("d", "on", 0, "", ""),
-        ("d", "inventory", 0, "/there\n", ""),
-        ("d", "rotate", 1, "", "vouchmq: ledger rotate: is off\n"),
-        ("e", "on", 2, "", "vouchmq: no broker runs on e\n"),
+        ("status", "on        yes\nlines     7\n", '{"on": true, "lines": 7}\n'),
+        ("on", "", "{}\n"),
+        ("inventory", "/there\n", '{"path": "/there"}\n'),
     ],
 )
-def test_verbs(
-    capsys: pytest.CaptureFixture[str], directory: str, verb: str, code: int, out: str, error: str
-) -> None:
-    assert ledger.run(Path(directory), verb) == code
-    assert capsys.readouterr() == (out, error)
+def test_verbs(capsys: pytest.CaptureFixture[str], verb: str, out: str, as_json: str) -> None:
+    assert ledger.run(BROKER, verb, as_json=False) == 0
+    assert capsys.readouterr() == (out, "")
     elsewhere = io.StringIO()
-    ledger.run(Path(directory), verb, elsewhere)
-    assert elsewhere.getvalue() == out
+    ledger.run(BROKER, verb, as_json=True, out=elsewhere)
+    assert elsewhere.getvalue() == as_json
     assert capsys.readouterr().out == ""
+
+
+def test_what_the_broker_refuses_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Refused, match="ledger rotate: no answer to this"):
+        ledger.run(BROKER, "rotate", as_json=False)
+    assert capsys.readouterr() == ("", "")

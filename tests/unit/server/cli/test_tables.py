@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.unit.server.cli.brokers import AnsweringBroker
 from tests.unit.server.cli.terminals import Terminal
-from vouchmq.server.cli import listing
+from vouchmq.server.cli.listing import Shown, show
+from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.tables import MOST_DRAWN_ROWS, print_table
 
 HEADS = ("queue", "messages", "")
@@ -55,41 +55,60 @@ def test_a_table_that_takes_long_to_draw_is_plain(wide: Terminal) -> None:
     assert shown.count("\n") == MOST_DRAWN_ROWS + 3
 
 
-def answers(_: Path, verb: str) -> Iterator[dict[str, object]]:
-    assert verb == "list queues"
-    yield {"name": "a", "durable": True, "messages": 1, "arguments": {"x": 1}}
-    yield {"name": "b\t", "durable": False, "messages": 20, "arguments": {}}
-    yield {"ok": True, "rows": 2}
+LISTED: list[dict[str, object]] = [
+    {"name": "a", "durable": True, "messages": 1, "arguments": {"x": 1}},
+    {"name": "b\t", "durable": False, "messages": 20, "arguments": {}},
+    {"name": "c", "durable": False, "messages": 3, "arguments": {}},
+]
+BROKER = AnsweringBroker(listings={"list queues": LISTED}, columns=list(LISTED[0]))
 
 
-def test_a_listing_is_drawn_on_a_terminal_and_has_tabs_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, wide: Terminal
-) -> None:
-    monkeypatch.setattr(listing, "ask_rows", answers)
-    assert listing.run(Path(), "queues", as_json=False, out=wide) == 0
-    assert '│ a    │ true    │        1 │ {"x": 1}  │' in wide.getvalue()
-    out = io.StringIO()
-    assert listing.run(Path(), "queues", as_json=False, out=out) == 0
-    assert out.getvalue().splitlines() == [
+def listed(out: io.StringIO, *shown: object, what: str = "queues") -> str:
+    assert show(BROKER, what, Shown(*shown), {}, out) == 0  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_a_listing_is_drawn_on_a_terminal_and_has_tabs_elsewhere(wide: Terminal) -> None:
+    assert '│ a    │ true    │        1 │ {"x": 1}  │' in listed(wide)
+    assert listed(io.StringIO()).splitlines() == [
         "name\tdurable\tmessages\targuments",
         'a\ttrue\t1\t{"x": 1}',
         "b\\t\tfalse\t20\t{}",
+        "c\tfalse\t3\t{}",
     ]
     for target in (io.StringIO(), Terminal()):
-        assert listing.run(Path(), "queues", as_json=True, out=target) == 0
-        assert [json.loads(line)["name"] for line in target.getvalue().splitlines()] == ["a", "b\t"]
+        lines = listed(target, (), "", False, True).splitlines()
+        assert [json.loads(line) for line in lines] == LISTED
 
 
-def test_a_listing_of_nothing_says_so_on_a_terminal_and_names_its_columns_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answer = {"ok": True, "rows": 0, "columns": ["vhost", "source"]}
-    monkeypatch.setattr(listing, "ask_rows", lambda *_: iter([answer]))
+def test_columns_are_chosen_and_rows_sorted() -> None:
+    text = listed(io.StringIO(), ("messages", "name"), "messages")
+    assert text == "messages\tname\n1\ta\n3\tc\n20\tb\\t\n"
+    text = listed(io.StringIO(), ("name",), "name", True)
+    assert text == "name\nc\nb\\t\na\n"
+
+
+@pytest.mark.parametrize(
+    "shown", [Shown(("name", "nam")), Shown((), "nam"), Shown(("nam",), "name")]
+)
+@pytest.mark.parametrize("rows", [LISTED, []])
+def test_a_column_that_is_not_there_is_refused(shown: Shown, rows: list[dict[str, object]]) -> None:
+    broker = AnsweringBroker(listings={"list queues": rows}, columns=list(LISTED[0]))
+    out = io.StringIO()
+    line = "no column 'nam'; there are name, durable, messages, arguments"
+    with pytest.raises(CommandFailed, match=line) as caught:
+        show(broker, "queues", shown, {}, out)
+    assert (caught.value.exit_code, out.getvalue()) == (2, "")
+
+
+def test_a_listing_of_nothing_says_so_on_a_terminal_and_names_its_columns_elsewhere() -> None:
+    broker = AnsweringBroker(listings={"list bindings": []}, columns=["vhost", "source"])
     for target, as_json, text in (
         (Terminal(), False, "no bindings\n"),
         (Terminal(), True, ""),
         (io.StringIO(), False, "vhost\tsource\n"),
         (io.StringIO(), True, ""),
     ):
-        assert listing.run(Path(), "bindings", as_json=as_json, out=target) == 0
+        assert show(broker, "bindings", Shown(as_json=as_json), {"vhost": "v"}, target) == 0
         assert target.getvalue() == text
+    assert broker.asked[0] == ("list bindings", {"vhost": "v"})
