@@ -24,6 +24,7 @@ ENTRIES: Final = {
     "serve": Entry(f"{COMMANDS}.serve:serve", "Run the broker."),
     "ping": Entry(f"{COMMANDS}.serve:ping", "Check that a broker answers."),
     "status": Entry(f"{COMMANDS}.overview:status", "Show one page about a running broker."),
+    "top": Entry(f"{COMMANDS}.overview:top", "Show rates as they change."),
     "list": Entry(f"{COMMANDS}.listing:listing", "List what a running broker has."),
     "manage": Entry(f"{COMMANDS}.manage:manage", "Serve the HTTP API of a running broker."),
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),

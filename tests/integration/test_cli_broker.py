@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
+from tests.waiting import LIMIT_S
 from vouchmq.server.cli.main import program
 
 
@@ -117,3 +124,58 @@ def test_a_listing_of_one_virtual_host_with_some_columns_sorted(
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     for name in ("few", "many", "some"):
         channel.queue_delete(name)
+
+
+def test_top_prints_once_and_needs_a_terminal_otherwise(
+    broker: BrokerProcess, channel: BlockingChannel
+) -> None:
+    channel.queue_declare("busy")
+    document = as_json(broker, "top", "--once", "--interval", "0.1", "--sort", "queue")
+    assert "busy" in [row["queue"] for row in document["queues"]]
+    text = done(broker, "top", "--once", "--interval", "0.1", "--show", "connections")
+    assert "guest" in text
+    channel.queue_delete("busy")
+    for words, line in (
+        ((), "top needs a terminal; elsewhere use --once; see vouchmq top --help"),
+        (("--json",), "--json needs --once; see vouchmq top --help"),
+    ):
+        result = run(broker, "top", *words)
+        assert (result.exit_code, result.stderr) == (2, f"vouchmq: {line}\n")
+    result = run(broker, "top", "--once", "--sort", "in")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "no column 'in'; there are vhost, queue, ready, unacked" in result.stderr
+
+
+def test_top_is_drawn_on_a_terminal_until_q(
+    broker: BrokerProcess, channel: BlockingChannel
+) -> None:
+    channel.queue_declare("drawn")
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 160))
+    command = [sys.executable, "-m", "vouchmq", "top", "--data-dir", str(broker.data_dir)]
+    process = subprocess.Popen(
+        command,
+        cwd=PROJECT,
+        env=clean_environment({"TERM": "xterm"}),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    try:
+        for key, text in ((b"", b"drawn"), (b"t", b"guest")):
+            os.write(master, key)
+            shown = b""
+            while text not in shown:
+                shown += os.read(master, 65536)
+        os.write(master, b"q")
+        # The terminal is gone with the process.
+        with suppress(OSError):
+            while os.read(master, 65536):
+                pass
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+    channel.queue_delete("drawn")

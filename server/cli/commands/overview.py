@@ -1,7 +1,9 @@
-"""`vouchmq status`."""
+"""`vouchmq status` and `top`."""
 
 from __future__ import annotations
 
+import sys
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -23,4 +25,45 @@ def status(broker: Broker, as_json: bool) -> int:
     Exit 0 on success, 2 if no broker uses the data directory.
     """
     code: int = import_module("vouchmq.server.cli.status").run(broker, as_json=as_json)
+    return code
+
+
+@click.command()
+@click.option(
+    "--show",
+    type=click.Choice(["queues", "connections"]),
+    default="queues",
+    help="What the rows are. Default: queues",
+)
+@click.option("--sort", metavar="COLUMN", default="", help="Sort by this column, as it is headed.")
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0.1, 3600),
+    default=2.0,
+    help="Time between two looks. Default: 2",
+)
+@click.option("--once", is_flag=True, help="Print the rates of one interval, and end.")
+@json_option
+@broker_options
+def top(broker: Broker, show: str, sort: str, interval_s: float, once: bool, as_json: bool) -> int:
+    """Show rates of queues or connections on a terminal as they change, the busiest first.
+
+    In a pipe or a script use --once. Exit 0 on success, 2 if no broker uses the data directory.
+    """
+    module = import_module("vouchmq.server.cli.top")
+    view = module.VIEWS[show]
+    if sort and sort not in view.heads:
+        raise click.BadOptionUsage("sort", f"no column {sort!r}; there are {', '.join(view.heads)}")
+    table = module.Top(broker, time.monotonic, view, sort)
+    code: int
+    if once:
+        code = module.print_once(table, time.sleep, interval_s, sys.stdout, as_json=as_json)
+        return code
+    if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError(
+            "--json needs --once" if as_json else "top needs a terminal; elsewhere use --once"
+        )
+    code = import_module("vouchmq.server.cli.top_screen").run(table, interval_s)
     return code
