@@ -1,5 +1,6 @@
 """The command line: `vouchmq serve`, `ping`, `store`, `ledger`, `definitions`, and more.
 
-`main.py` is the table of commands, `commands/` says what each takes; the other modules do the work
-and are imported when a command runs. May import the server and `store/`. Start with `main.py`.
+`main.py` is the table of commands, `commands/` says what each takes; `running/` and `data_dir/` do
+the work and are imported when a command runs. May import the server and `store/`. Start with
+`main.py`.
 """

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.server.admin.views import columns_of
 from vouchmq.server.cli.client import LocalBroker, Refused
-from vouchmq.server.cli.listing import Shown, show
+from vouchmq.server.cli.running.listing import Shown, show
 
 COUNTED = (
     *("published", "confirmed", "nacked", "returned", "unroutable"),

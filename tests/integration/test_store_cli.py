@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
 from tests.integration.moving import blocking
-from vouchmq.server.cli.store import check, dump
+from vouchmq.server.cli.data_dir.store import check, dump
 from vouchmq.store.disk import FileDisk
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.recovery.recover import open_journal

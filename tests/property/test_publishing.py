@@ -19,7 +19,7 @@ from tests.unit.server.in_memory import World, delivery, name_of
 from vouchmq.protocol.runs import SIZE
 from vouchmq.server.broker.definitions import decode
 from vouchmq.server.broker.features.dedup import Key
-from vouchmq.server.cli.store_names import Names
+from vouchmq.server.cli.data_dir.store_names import Names
 
 STEPS = 40
 EXCHANGES = ("v", "w", "x", "y")

@@ -27,5 +27,5 @@ def export(settings: Settings) -> int:
 
     Nothing is changed; the broker may be running. The exit codes are those of store check.
     """
-    code: int = import_module("vouchmq.server.cli.definitions").export(settings.data_dir)
+    code: int = import_module("vouchmq.server.cli.data_dir.definitions").export(settings.data_dir)
     return code

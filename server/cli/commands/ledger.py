@@ -37,7 +37,7 @@ def _add(verb: str, text: str) -> None:
     @json_option
     @broker_options
     def run(broker: Broker, as_json: bool) -> int:
-        ledger_command = import_module("vouchmq.server.cli.ledger").run
+        ledger_command = import_module("vouchmq.server.cli.running.ledger").run
         code: int = ledger_command(broker, verb, as_json=as_json)
         return code
 

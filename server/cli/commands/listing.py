@@ -86,7 +86,7 @@ def _add(name: str, text: str) -> None:
     ) -> int:
         if reverse and not sort:
             raise click.UsageError("--reverse needs --sort")
-        module = import_module("vouchmq.server.cli.listing")
+        module = import_module("vouchmq.server.cli.running.listing")
         selected = {} if vhost is None else {"vhost": vhost}
         shown = module.Shown(columns, sort, reverse, as_json)
         code: int = module.show(broker, name, shown, selected)
@@ -120,7 +120,7 @@ def _add_object(kind: str, is_of_vhost: bool) -> None:
     @json_option
     @broker_options
     def run(broker: Broker, name: str, as_json: bool, vhost: str | None = None) -> int:
-        module = import_module("vouchmq.server.cli.objects")
+        module = import_module("vouchmq.server.cli.running.objects")
         code: int = module.show(broker, kind, name, vhost, as_json=as_json)
         return code
 

@@ -24,7 +24,7 @@ def status(broker: Broker, as_json: bool) -> int:
 
     Exit 0 on success, 2 if no broker uses the data directory.
     """
-    code: int = import_module("vouchmq.server.cli.status").run(broker, as_json=as_json)
+    code: int = import_module("vouchmq.server.cli.running.status").run(broker, as_json=as_json)
     return code
 
 
@@ -52,7 +52,7 @@ def top(broker: Broker, show: str, sort: str, interval_s: float, once: bool, as_
 
     In a pipe or a script use --once. Exit 0 on success, 2 if no broker uses the data directory.
     """
-    module = import_module("vouchmq.server.cli.top")
+    module = import_module("vouchmq.server.cli.running.top")
     view = module.VIEWS[show]
     if sort and sort not in view.heads:
         raise click.BadOptionUsage("sort", f"no column {sort!r}; there are {', '.join(view.heads)}")
@@ -65,5 +65,5 @@ def top(broker: Broker, show: str, sort: str, interval_s: float, once: bool, as_
         raise click.UsageError(
             "--json needs --once" if as_json else "top needs a terminal; elsewhere use --once"
         )
-    code = import_module("vouchmq.server.cli.top_screen").run(table, interval_s)
+    code = import_module("vouchmq.server.cli.running.top_screen").run(table, interval_s)
     return code

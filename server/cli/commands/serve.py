@@ -35,7 +35,7 @@ def ping(settings: s.Settings) -> int:
 
     Exit 0 if the broker answers, 1 with the reason if it does not.
     """
-    check = import_module("vouchmq.server.cli.ping")
+    check = import_module("vouchmq.server.cli.running.ping")
     address = (settings.host[0], settings.port)
     if not given_on_command_line("host", "port"):
         address = check.listeners(Path(settings.data_dir)) or address

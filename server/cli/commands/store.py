@@ -39,7 +39,7 @@ def check(directory: Path | None, as_json: bool, load_settings: Callable[[], Set
 
     Exit 0 if it is intact, 1 if it is damaged, 2 if it cannot be read.
     """
-    code: int = import_module("vouchmq.server.cli.store").check(
+    code: int = import_module("vouchmq.server.cli.data_dir.store").check(
         directory or load_settings().data_dir, as_json=as_json
     )
     return code
@@ -64,7 +64,7 @@ def dump(
 
     With --json each is an object on a line of its own. The exit codes are those of check.
     """
-    code: int = import_module("vouchmq.server.cli.store").dump(
+    code: int = import_module("vouchmq.server.cli.data_dir.store").dump(
         directory or load_settings().data_dir, queue=queue, vhost=vhost, as_json=as_json
     )
     return code
@@ -101,7 +101,7 @@ def backup(target: Path, rate: int, no_check: bool, as_json: bool, settings: Set
 
     Exit 0 on success, 1 if it fails or the copy is damaged, 2 if no broker uses the directory.
     """
-    code: int = import_module("vouchmq.server.cli.backup").run_backup(
+    code: int = import_module("vouchmq.server.cli.data_dir.backup").run_backup(
         settings.data_dir, target, bytes_s=rate, is_checked=not no_check, as_json=as_json
     )
     return code
@@ -115,5 +115,5 @@ def restore(backup: Path, directory: Path) -> int:
 
     Exit 0 on success, 1 if it fails or the backup is damaged.
     """
-    code: int = import_module("vouchmq.server.cli.backup").run_restore(backup, directory)
+    code: int = import_module("vouchmq.server.cli.data_dir.backup").run_restore(backup, directory)
     return code

@@ -7,8 +7,8 @@ import io
 import pytest
 
 from tests.unit.server.cli.brokers import AnsweringBroker
-from vouchmq.server.cli import ledger
 from vouchmq.server.cli.client import Refused
+from vouchmq.server.cli.running import ledger
 
 BROKER = AnsweringBroker(
     {

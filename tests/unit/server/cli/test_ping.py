@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import LIMIT_S
 from vouchmq.server.cli import main as program
-from vouchmq.server.cli.ping import HEADER, WILDCARDS, ping
+from vouchmq.server.cli.running.ping import HEADER, WILDCARDS, ping
 
 START = b"\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\xce"
 

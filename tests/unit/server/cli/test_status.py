@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.server.cli.brokers import AnsweringBroker
 from vouchmq.server.admin.totals import OverviewView
-from vouchmq.server.cli import status
+from vouchmq.server.cli.running import status
 from vouchmq.server.cli.units import amount, count, duration, plural
 
 STATUS: dict[str, Any] = {

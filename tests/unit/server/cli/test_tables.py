@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.server.cli.brokers import AnsweringBroker
 from tests.unit.server.cli.terminals import Terminal
-from vouchmq.server.cli.listing import Shown, show
 from vouchmq.server.cli.program import CommandFailed
+from vouchmq.server.cli.running.listing import Shown, show
 from vouchmq.server.cli.tables import MOST_DRAWN_ROWS, print_table
 
 HEADS = ("queue", "messages", "")

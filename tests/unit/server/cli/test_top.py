@@ -15,8 +15,8 @@ from rich.console import Console
 from tests.unit.server.cli.brokers import AnsweringBroker
 from vouchmq.server.admin.totals import OverviewView
 from vouchmq.server.admin.views import ConnectionView, QueueView
-from vouchmq.server.cli import top as t
-from vouchmq.server.cli import top_screen
+from vouchmq.server.cli.running import top as t
+from vouchmq.server.cli.running import top_screen
 
 Row = dict[str, Any]
 

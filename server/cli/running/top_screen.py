@@ -19,12 +19,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from vouchmq.server.cli.top import cells, head_lines, numbers
+from vouchmq.server.cli.running.top import cells, head_lines, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vouchmq.server.cli.top import Frame, Top
+    from vouchmq.server.cli.running.top import Frame, Top
 
 KEYS: Final = "q quit   t queues/connections   s next sort column   r reverse"
 # What of the screen is not rows: heads, lines around the table, keys.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from heapq import nlargest, nsmallest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
-from vouchmq.server.cli.listing import cell, order
+from vouchmq.server.cli.running.listing import cell, order
 from vouchmq.server.cli.tables import print_table
 from vouchmq.server.cli.units import amount, count
 

@@ -12,7 +12,13 @@ import sys
 from typing import TYPE_CHECKING, TextIO
 
 from vouchmq.server.broker.definitions import BadDefinition
-from vouchmq.server.cli.store import EXIT_CLEAN, EXIT_DAMAGED, EXIT_UNREADABLE, complain, look
+from vouchmq.server.cli.data_dir.store import (
+    EXIT_CLEAN,
+    EXIT_DAMAGED,
+    EXIT_UNREADABLE,
+    complain,
+    look,
+)
 from vouchmq.server.definitions.export import exported
 from vouchmq.server.definitions.importer import empty_dry_run
 from vouchmq.store.errors import StoreError

@@ -11,7 +11,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from vouchmq.server.cli.listing import cell
+from vouchmq.server.cli.running.listing import cell
 from vouchmq.server.cli.units import amount, duration, plural
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
-from vouchmq.server.cli.listing import cell
 from vouchmq.server.cli.program import CommandFailed
+from vouchmq.server.cli.running.listing import cell
 from vouchmq.server.cli.tables import print_table
 
 if TYPE_CHECKING:

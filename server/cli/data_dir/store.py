@@ -20,7 +20,7 @@ from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import Field, decode_shortstr, render
 from vouchmq.protocol.properties import Properties
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.cli.store_names import Names, clean
+from vouchmq.server.cli.data_dir.store_names import Names, clean
 from vouchmq.server.cli.tables import print_table
 from vouchmq.store.disk import ReadOnlyDisk
 from vouchmq.store.errors import DataDirUnreadable, StoreError
