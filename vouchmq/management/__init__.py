@@ -1,6 +1,7 @@
-"""The management process: the HTTP API and the Prometheus endpoint, beside a running broker.
+"""The management process: page, HTTP API and Prometheus endpoint, beside a running broker.
 
-    browser, rabbitmqadmin, Prometheus ─▶ uvicorn ─▶ api/, metrics/ ─▶ broker.py ─▶ control socket
+    browser ─▶ web/ ─▶ api/        ─▶ broker.py ─▶ control socket
+    rabbitmqadmin ─▶ api/, Prometheus ─▶ metrics/
 
 It renders what the broker lists, and decides nothing: whether a login is right and what a command
 does is the broker's. It may be killed at any time.

@@ -25,6 +25,7 @@ from vouchmq.management.api.app import api_app
 from vouchmq.management.broker import Broker
 from vouchmq.management.metrics.app import metrics_app
 from vouchmq.management.options import Options
+from vouchmq.management.web.app import WebApp
 from vouchmq.server.edge.listening import ListenError, open_sockets
 from vouchmq.server.edge.logging import configure_logs
 
@@ -76,7 +77,7 @@ async def _serve(options: Options) -> int:
     broker = Broker(Path(options.data_dir))
     servers: list[tuple[_Server, list[socket.socket]]] = []
     wanted = (
-        (options.management_port, api_app(broker)),
+        (options.management_port, WebApp(api_app(broker))),
         (options.prometheus_port, metrics_app(broker)),
     )
     for port, app in wanted:

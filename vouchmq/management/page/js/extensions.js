@@ -1,0 +1,30 @@
+// The routes that RabbitMQ does not have. Where the API does not describe one, its controls are
+// greyed out.
+
+import { has, whyNot } from "./access.js";
+import { get, path, post, put } from "./api.js";
+
+const QUEUE = "/queues/{vhost}/{name}";
+
+export const PEEK = ["GET", `${QUEUE}/messages`];
+export const MOVE = ["POST", `${QUEUE}/move`];
+export const PAUSE = ["PUT", `${QUEUE}/pause`];
+export const LEDGER = ["GET", "/ledger"];
+
+export const can = (route) => has(...route);
+export const reason = (route) => whyNot(...route);
+
+/** Messages of a queue, without consuming them. */
+export function peek(vhost, name, query, signal) {
+  return get(`${path("queues", vhost, name)}/messages`, query, signal);
+}
+
+/** Move messages to another queue. */
+export function move(vhost, name, body) {
+  return post(`${path("queues", vhost, name)}/move`, body);
+}
+
+/** Pause or resume a queue. */
+export function pause(vhost, name, isPaused) {
+  return put(`${path("queues", vhost, name)}/${isPaused ? "pause" : "resume"}`);
+}

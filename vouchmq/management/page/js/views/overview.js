@@ -1,0 +1,111 @@
+// The broker at a glance: totals and rates, alarms, resources, the journal, listeners.
+
+import * as access from "../access.js";
+import { get } from "../api.js";
+import { chart, meter, sparkline } from "../charts.js";
+import { h } from "../dom.js";
+import { at, bytes, count, duration, rate } from "../format.js";
+import { SAMPLES, lengths, rates } from "../history.js";
+import { facts, panel, tag } from "../table.js";
+import { firstSteps } from "./first-steps.js";
+
+const RATES = [
+  ["publish", "published", "publish"], ["confirm", "confirmed", "confirm"], ["deliver_get", "delivered", "deliver"],
+  ["ack", "acknowledged", "ack"], ["redeliver", "redelivered", "redeliver"], ["return_unroutable", "returned", "return"],
+  ["dead_letter", "dead-lettered", "dead"],
+];
+
+export async function load(_, signal) {
+  const [overview, nodes] = await Promise.all([
+    get("overview", SAMPLES, signal),
+    access.mayMonitor() ? get("nodes", {}, signal) : [],
+  ]);
+  return { overview, nodes };
+}
+
+export function render({ data: { overview, nodes }, user }) {
+  const totals = overview.queue_totals ?? {};
+  const objects = overview.object_totals ?? {};
+  const stats = overview.message_stats ?? {};
+  const shownRates = RATES.filter(([name], index) => index < 4 || stats[name] !== undefined);
+  return [
+    h("div", { class: "title" }, h("h1", {}, "Overview"),
+      h("span", { class: "muted" }, `${overview.product_name ?? "VouchMQ"} ${overview.product_version ?? ""}`)),
+    h("div", { class: "stats" },
+      stat("Ready", totals.messages_ready, "#/queues?sort=messages_ready&desc=1", lengths("overview", overview, "queue_totals.messages_ready"), "ready"),
+      stat("Unacknowledged", totals.messages_unacknowledged, "#/consumers", lengths("overview", overview, "queue_totals.messages_unacknowledged"), "unacked"),
+      stat("Publish", at(stats, "publish_details.rate") ?? 0, undefined, rates("overview", overview, "message_stats.publish"), "publish", rate),
+      stat("Deliver", at(stats, "deliver_get_details.rate") ?? 0, undefined, rates("overview", overview, "message_stats.deliver_get"), "deliver", rate),
+      stat("Queues", objects.queues, "#/queues"), stat("Exchanges", objects.exchanges, "#/exchanges"),
+      stat("Connections", objects.connections, "#/connections"), stat("Channels", objects.channels, "#/channels"),
+      stat("Consumers", objects.consumers, "#/consumers")),
+    objects.queues === 0 && firstSteps(overview, user),
+    h("div", { class: "columns" },
+      panel(null, chart("queued", "Queued messages", [
+        { label: "ready", tone: "ready", points: lengths("overview", overview, "queue_totals.messages_ready") },
+        { label: "unacknowledged", tone: "unacked", points: lengths("overview", overview, "queue_totals.messages_unacknowledged") },
+      ])),
+      panel(null, chart("rates", "Message rates", shownRates.map(([name, label, tone]) => ({ label, tone, points: rates("overview", overview, `message_stats.${name}`) })), rate))),
+    nodes.map((node) => nodePanels(node)),
+    h("div", { class: "columns" }, churn(overview), listeners(overview)),
+  ];
+}
+
+function stat(label, value, link, points, tone, show = count) {
+  const inside = [h("span", { class: "stat-label" }, label), h("span", { class: "stat-value" }, show(value)), points && sparkline(points, tone, `${label} lately`)];
+  return link ? h("a", { class: "stat", href: link, key: label }, inside) : h("div", { class: "stat", key: label }, inside);
+}
+
+function nodePanels(node) {
+  return h("div", { class: "columns", key: node.name },
+    panel("Resources", h("table", { class: "resources" }, h("tbody", {},
+      resource("Memory", node.mem_used, node.mem_limit, node.mem_alarm, bytes, "of", "limit"),
+      diskRow(node),
+      resource("File descriptors", node.fd_used, node.fd_total, node.fd_used > 0.9 * node.fd_total, count, "of", ""),
+      resource("Sockets", node.sockets_used, node.sockets_total, node.sockets_used > 0.9 * node.sockets_total, count, "of", "")))),
+    panel("Journal and node", facts([
+      ["Syncs", syncText(node)],
+      ["Mean sync", duration(node.io_sync_avg_time)],
+      ["Written", `${bytes(node.io_write_bytes)}, ${bytes(at(node, "io_write_bytes_details.rate") ?? 0)}/s`],
+      ["Read", `${bytes(node.io_read_bytes)}, ${bytes(at(node, "io_read_bytes_details.rate") ?? 0)}/s`],
+      node.journal_segments !== undefined && ["Segments", count(node.journal_segments)],
+      ["Data directory", h("code", {}, node.db_dir ?? "–")],
+      ["Node", h("span", {}, node.name, " ", node.running === false ? tag("not running", "bad") : "")],
+      ["Up for", duration(node.uptime)],
+      ["Process", `pid ${node.os_pid ?? "–"}, ${node.processors ?? "–"} processors`],
+    ])));
+}
+
+function syncText(node) {
+  return `${count(node.io_sync_count)}, ${rate(at(node, "io_sync_count_details.rate") ?? 0)}`;
+}
+
+function resource(label, used, limit, isBad, show, word, noun) {
+  return h("tr", { key: label }, h("th", { scope: "row" }, label),
+    h("td", { class: "wide" }, meter(used, limit, label, isBad ? "bad" : "")),
+    h("td", { class: "num" }, `${show(used)} ${word} ${show(limit)} ${noun}`.trim(), isBad && [" ", tag("alarm", "bad")]));
+}
+
+function diskRow(node) {
+  const isBad = node.disk_free_alarm;
+  return h("tr", { key: "disk" }, h("th", { scope: "row" }, "Free disk"),
+    h("td", { class: "wide" }, meter(node.disk_free_limit, node.disk_free, "Part of the free disk that is reserved", isBad ? "bad" : "")),
+    h("td", { class: "num" }, `${bytes(node.disk_free)}, at least ${bytes(node.disk_free_limit)}`, isBad && [" ", tag("alarm", "bad")]));
+}
+
+function churn(overview) {
+  const rows = [["Connections", "connection_created", "connection_closed"], ["Channels", "channel_created", "channel_closed"], ["Queues", "queue_created", "queue_deleted"]];
+  const churned = overview.churn_rates ?? {};
+  return panel("Opened and closed", h("div", { class: "table-wrap" }, h("table", {},
+    h("thead", {}, h("tr", {}, ["", "opened", "", "closed", ""].map((text, index) => h(index ? "th" : "td", { class: index ? "num" : undefined, scope: index ? "col" : undefined }, text || (index === 2 || index === 4 ? "rate" : ""))))),
+    h("tbody", {}, rows.map(([label, opened, closed]) => h("tr", {}, h("th", { scope: "row" }, label),
+      [opened, closed].map((name) => [h("td", { class: "num" }, count(churned[name])), h("td", { class: "num muted" }, rate(at(churned, `${name}_details.rate`) ?? 0))])))))));
+}
+
+function listeners(overview) {
+  const rows = overview.listeners ?? [];
+  return panel("Listeners", h("div", { class: "table-wrap" }, h("table", {},
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Protocol"), h("th", { scope: "col" }, "Address"), h("th", { scope: "col", class: "num" }, "Port"))),
+    h("tbody", {}, rows.map((each) => h("tr", {}, h("th", { scope: "row" }, each.protocol), h("td", {}, h("code", {}, each.ip_address)), h("td", { class: "num" }, String(each.port))))))));
+}
+
