@@ -59,19 +59,8 @@ TELLING_PARAMETERS: Final = frozenset(
 )
 # Words of an entry that ask for nothing, or for what is the case anyway.
 TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
-# Components of parameters that only plugins of RabbitMQ know what to do with.
-OF_PLUGINS: Final = ("shovel", "federation-", "mqtt", "replication-", "hash-ring-")
-# What the definitions of one virtual host have, and the whole broker's beside it has not.
-OF_VHOST: Final = frozenset(
-    {"parameters", "operator_policies", "policies", "exchanges", "queues", "bindings"}
-)
 
 E = TypeVar("E", bound="Entry")
-
-
-def is_of_plugin(component: str) -> bool:
-    """Whether parameters of a component would do nothing here (HTTP-27)."""
-    return component.startswith(OF_PLUGINS)
 
 
 class DefinitionsError(StartupError):
@@ -110,13 +99,10 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class VHostEntry(Entry, frozen=True, kw_only=True):
-    """A virtual host; what the file says nothing of is None."""
+    """A virtual host; `default_queue_type` is None when the file says nothing of it."""
 
     name: Name
     default_queue_type: QueueType = None
-    description: str | None = None
-    tags: Annotated[Any, Check(_tags_of)] = None
-    protected_from_deletion: bool | None = None
     # RabbitMQ writes it in both places.
     metadata: Object = {}
     limits: Object = {}
@@ -225,19 +211,10 @@ class LimitsKeys(ParameterKeys, frozen=True, kw_only=True):
     value: Object = {}
 
 
-class ParameterEntry(ParameterKeys, frozen=True, kw_only=True):
-    """A parameter that is kept for whoever asks."""
+class GlobalParameterKeys(Entry, frozen=True, kw_only=True):
+    """The keys of a global parameter that matter."""
 
-    vhost: Name
-    name: Name
-    value: Any
-
-
-class GlobalParameterEntry(Entry, frozen=True, kw_only=True):
-    """The same of the whole broker."""
-
-    name: Name
-    value: Any = None
+    name: str
 
 
 class ExchangeEntry(Entry, frozen=True, kw_only=True):
@@ -284,8 +261,6 @@ class Content:
     permissions: list[PermissionEntry] = field(default_factory=list)
     topics: list[TopicEntry] = field(default_factory=list)
     limits: list[LimitsEntry] = field(default_factory=list)
-    parameters: list[ParameterEntry] = field(default_factory=list)
-    global_parameters: list[GlobalParameterEntry] = field(default_factory=list)
     policies: list[PolicyEntry] = field(default_factory=list)
     exchanges: list[ExchangeEntry] = field(default_factory=list)
     queues: list[QueueEntry] = field(default_factory=list)
@@ -305,46 +280,13 @@ def read_content(text: str) -> Content:
     return content
 
 
-def reading(text: str, content: Content, vhost: str | None = None) -> Iterator[None]:
+def reading(text: str, content: Content) -> Iterator[None]:
     """Read the entries into `content` step by step, see `read_content` (LIMIT-23).
-
-    With the name of a virtual host all of them are in that one, whatever they say (HTTP-29).
 
     Raises:
         DefinitionsError: as there
     """
     repeated: list[Repeated] = []
-    document = _parsed(text, repeated)
-    reader = Reader(content, vhost)
-    if repeated:
-        for place in _places_of(repeated, document):
-            reader.faults.add(place, "given twice")
-        # Which of the values was meant is not known, so the rest cannot be judged.
-        reader.faults.refuse(DefinitionsError)
-    for key in document.keys() - READERS.keys() - TELLING:
-        # An empty list of what this broker has not got is nothing to skip.
-        if document[key]:
-            content.skipped.append(key)
-    for key, read in READERS.items():
-        rows = document.get(key, [])
-        if vhost is not None and key not in OF_VHOST:
-            content.skipped += [key] * bool(rows)
-            continue
-        if not isinstance(rows, list):
-            reader.faults.add(key, f"expected a list, not {kind_of(rows)}")
-            continue
-        for number, row in enumerate(rows):
-            where = f"{key}[{number}]"
-            if isinstance(row, dict):
-                read(reader, row, where)
-            else:
-                reader.faults.add(where, f"expected an object, not {kind_of(row)}")
-            yield
-    reader.faults.refuse(DefinitionsError)
-    content.skipped.sort()
-
-
-def _parsed(text: str, repeated: list[Repeated]) -> dict[str, object]:
     try:
         document = json.loads(
             text,
@@ -357,7 +299,30 @@ def _parsed(text: str, repeated: list[Repeated]) -> dict[str, object]:
         raise DefinitionsError(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise DefinitionsError(f"expected an object, not {kind_of(document)}")
-    return document
+    reader = Reader(content)
+    if repeated:
+        for place in _places_of(repeated, document):
+            reader.faults.add(place, "given twice")
+        # Which of the values was meant is not known, so the rest cannot be judged.
+        reader.faults.refuse(DefinitionsError)
+    for key in document.keys() - READERS.keys() - TELLING:
+        # An empty list of what this broker has not got is nothing to skip.
+        if document[key]:
+            content.skipped.append(key)
+    for key, read in READERS.items():
+        rows = document.get(key, [])
+        if not isinstance(rows, list):
+            reader.faults.add(key, f"expected a list, not {kind_of(rows)}")
+            continue
+        for number, row in enumerate(rows):
+            where = f"{key}[{number}]"
+            if isinstance(row, dict):
+                read(reader, row, where)
+            else:
+                reader.faults.add(where, f"expected an object, not {kind_of(row)}")
+            yield
+    reader.faults.refuse(DefinitionsError)
+    content.skipped.sort()
 
 
 class Repeated(NamedTuple):
@@ -405,14 +370,12 @@ Row = dict[str, object]
 class Reader:
     """Puts the objects of a file into the content, and notes what is wrong with them."""
 
-    def __init__(self, content: Content, vhost: str | None = None) -> None:
+    def __init__(self, content: Content) -> None:
         self.content = content
         self.faults = Faults()
-        self._in_vhost: Row = {} if vhost is None else {"vhost": vhost}
 
     def read(self, kind: type[E], row: Row, where: str) -> E | None:
         """An entry of the object; what it says that nobody knows is listed."""
-        row = row | self._in_vhost
         for word in unknown_keys(kind, row):
             if row[word] and word not in TELLING_WORDS:
                 self.content.skipped.append(f"{where}.{word}")
@@ -440,23 +403,21 @@ class Reader:
         self.content.users.append(UserEntry(where=where, account=account))
 
     def vhost(self, row: Row, where: str) -> None:
-        """Read an entry of `vhosts`; what is said of it may be in its metadata."""
+        """Read an entry of `vhosts`; its default queue type may be in its metadata."""
         entry = self.read(VHostEntry, row, where)
         if entry is None:
             return
-        known = ("description", "tags", "default_queue_type", "protected_from_deletion")
-        inner = {key: entry.metadata[key] for key in known if key in entry.metadata}
-        at = f"{where}.metadata"
-        metadata = read_record(
-            VHostEntry, inner, at, self.faults, where=at, name=entry.name, metadata={}, limits={}
-        )
-        if metadata is None:
+        try:
+            of_metadata = _queue_type_of(entry.metadata.get("default_queue_type"))
+        except InvalidValueError as error:
+            self.faults.add(f"{where}.metadata.default_queue_type", str(error))
             return
-        said = {
-            key: getattr(metadata, key) if getattr(entry, key) is None else getattr(entry, key)
-            for key in known
-        }
-        self.content.vhosts.append(VHostEntry(where=where, name=entry.name, **said))
+        made = VHostEntry(
+            where=where,
+            name=entry.name,
+            default_queue_type=entry.default_queue_type or of_metadata,
+        )
+        self.content.vhosts.append(made)
         limits = self.limits(entry.limits, f"{where}.limits", MAX_LIMITS)
         if limits:
             at = f"{where}.limits"
@@ -537,16 +498,14 @@ class Reader:
                 self.content.limits.append(
                     LimitsEntry(where=where, vhost=found.vhost, limits=limits)
                 )
-        elif isinstance(component, str) and is_of_plugin(component):
+        elif read_record(ParameterKeys, row, where, self.faults, where=where) is not None:
             self.content.skipped.append(f"{where} of component {component!r}")
-        else:
-            self.keep(self.content.parameters, self.read(ParameterEntry, row, where))
 
     def global_parameter(self, row: Row, where: str) -> None:
-        """Read an entry of `global_parameters`, which is kept for whoever asks."""
-        entry = self.read(GlobalParameterEntry, row, where)
-        if entry is not None and entry.name not in TELLING_PARAMETERS:
-            self.content.global_parameters.append(entry)
+        """Read an entry of `global_parameters`, none of which has an effect here."""
+        keys = read_record(GlobalParameterKeys, row, where, self.faults, where=where)
+        if keys is not None and keys.name not in TELLING_PARAMETERS:
+            self.content.skipped.append(f"{where} {keys.name!r}")
 
     def limits(self, values: Row, where: str, known: tuple[str, ...]) -> dict[str, int]:
         """Those that are known; others are listed."""

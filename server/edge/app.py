@@ -259,6 +259,7 @@ class Server:
         settings = self._settings
         if settings.test_commands:
             self._faults = Faults(self._worker, loop.call_soon, loop.call_later, time.monotonic)
+            self._faults.clock.ahead_ms = settings.test_clock_ahead_ms
         with ExitStack() as undone:
             with self._refusals():
                 new_disk = FileDisk if self._faults is None else self._faults.open_disk
@@ -461,7 +462,7 @@ class Server:
             with self._refusals():
                 self._ledger_files.open(makes=settings.ledger_enabled)
                 host = Host(
-                    call_soon=(self._faults or loop).call_soon,
+                    call_soon=loop.call_soon,
                     call_later=loop.call_later,
                     clock=time.monotonic,
                     wall_ms=lambda: time.time_ns() // 1_000_000,
@@ -474,7 +475,7 @@ class Server:
                     settings,
                     disk,
                     self._worker if self._faults is None else self._faults.worker,
-                    host,
+                    host if self._faults is None else self._faults.host(host),
                     progress=progress,
                     ledger_files=self._ledger_files,
                     restored=restored,

@@ -32,6 +32,7 @@ COUNTS: Final = tuple(
     name for name, kind in QueueView.__annotations__.items() if kind in ("int", int)
 )
 """What of a queue can be waited for."""
+MOST_AHEAD_MS: Final = 100 * 365 * 86_400_000
 MOST_MESSAGES: Final = 10_000
 """Of an answer."""
 MESSAGES_EACH: Final = 100
@@ -57,6 +58,12 @@ class RefusePublishes(Arguments, frozen=True):
     vhost: str
     name: str
     count: int | None = None
+
+
+class AdvanceClock(Arguments, frozen=True):
+    """How far the clock of queues is set forward."""
+
+    by_ms: Annotated[int, Meta(ge=0, le=MOST_AHEAD_MS)]
 
 
 class PeekQueue(Arguments, frozen=True):
@@ -134,6 +141,7 @@ class FaultCommands:
         commands.register("test cut connections", CutConnections, self._cut_connections)
         commands.register("test await queue", AwaitQueue, self._await_queue)
         commands.register("test await connections", AwaitConnections, self._await_connections)
+        commands.register("test advance clock", AdvanceClock, self._advance_clock)
         commands.register("test peek queue", PeekQueue, self._peek_queue)
         commands.register("test create vhost", CreateVHost, self._create_vhost)
         commands.register("test empty vhost", VHostName, self._empty_vhost)
@@ -236,6 +244,10 @@ class FaultCommands:
             return {"count": len(cut)}
 
         self._await(reply, lambda: self._are_gone(cut), facts, wanted.timeout_s)
+
+    def _advance_clock(self, wanted: AdvanceClock, reply: Reply) -> None:
+        self._faults.clock.advance(wanted.by_ms)
+        reply({"ok": True, "ahead_ms": self._faults.clock.ahead_ms})
 
     # Waiting
 

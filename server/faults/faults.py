@@ -1,7 +1,7 @@
 """Everything that can be made to fail in one broker, put together.
 
 `server/edge/app.py` makes one `Faults` if `test_commands` is on, builds the broker with its disk,
-worker and `call_soon`, and registers `FaultCommands`. A broker without that setting is built with
+worker and host, and registers `FaultCommands`. A broker without that setting is built with
 none of it, and pays nothing.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vouchmq.server.faults.clock import ShiftedClock, ShiftedHost, shifted_host
 from vouchmq.server.faults.disk import FaultyDisk
 from vouchmq.server.faults.refusals import Refusals
 from vouchmq.server.faults.sync_worker import PausableWorker
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from vouchmq.server.faults.waits import Timer
+    from vouchmq.server.faults.clock import Timer
+    from vouchmq.server.runtime.runtime import Host
     from vouchmq.store.disk import Calls
     from vouchmq.store.sync.worker import SyncWorker
 
@@ -41,6 +43,7 @@ class Faults:
         clock: Callable[[], float],
     ) -> None:
         self._call_soon = call_soon
+        self.clock = ShiftedClock(call_later, clock)
         self.worker = PausableWorker(worker)
         self.waits = Waits(call_later, clock)
         self.refusals = Refusals()
@@ -51,7 +54,11 @@ class Faults:
         self.disk = FaultyDisk(directory, calls)
         return self.disk
 
-    def call_soon(self, job: Callable[[], None]) -> None:
+    def host(self, host: Host) -> ShiftedHost:
+        """The process, as the broker sees it."""
+        return shifted_host(host, self.clock, self._run_turn)
+
+    def _run_turn(self, job: Callable[[], None]) -> None:
         """Run a turn, then look whether somebody has waited for what it did."""
 
         def run() -> None:

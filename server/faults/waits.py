@@ -6,19 +6,14 @@ about without one, by a timer say, is found at the next look.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vouchmq.server.faults.clock import Timer
+
 LOOK_S: Final = 0.02
-
-
-class Timer(Protocol):
-    """What `call_later` gives."""
-
-    def cancel(self) -> None:
-        """Never call it."""
 
 
 class Waits:

@@ -416,6 +416,9 @@ class Settings:
     test_commands: bool = option(
         False, "Let control commands make the broker fail; for tests only (see the testing guide)."
     )
+    test_clock_ahead_ms: Count = option(
+        0, "With `test_commands`: how far the clock of queues is ahead of time at start."
+    )
     shutdown_timeout_s: Annotated[float, Meta(ge=0, le=600)] = option(
         4.0, "Longest time that the broker waits for clients to close when it stops."
     )
@@ -527,11 +530,18 @@ def load(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
             _take(chosen, name, text, flag_name(name), faults)
     faults.refuse(SettingsError)
     settings = Settings(**chosen)
-    if settings.tls_port and settings.tls_port == settings.port:
-        faults.add("tls_port and port", f"both are {settings.port}, but they must differ")
+    _require_consistent(settings, faults)
     require_known_vhosts(settings.all_users(), settings.all_vhosts(), faults)
     faults.refuse(SettingsError)
     return settings
+
+
+def _require_consistent(settings: Settings, faults: Faults) -> None:
+    """Settings that do not fit together."""
+    if settings.tls_port and settings.tls_port == settings.port:
+        faults.add("tls_port and port", f"both are {settings.port}, but they must differ")
+    if settings.test_clock_ahead_ms and not settings.test_commands:
+        faults.add("test_clock_ahead_ms", "needs test_commands")
 
 
 def _is_foreign(variable: str, text: str) -> bool:

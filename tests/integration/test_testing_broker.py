@@ -316,6 +316,60 @@ def test_a_disk_alarm_blocks_and_confirms_nothing_meanwhile(
     assert vhost.queue("orders").info()["messages"] == 2
 
 
+def test_nobody_waits_for_time_to_pass(
+    test_broker: Broker, vhost: VHost, client: Client, connect: Connect
+) -> None:
+    """A TTL, an expiry of a queue, a delay and a consumer timeout, all of hours."""
+    hour_ms = 3_600_000
+    channel = client.channel
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
+    channel.queue_declare("waiting", arguments={"x-message-ttl": hour_ms, **dead})
+    channel.queue_declare("unused", arguments={"x-expires": 3 * hour_ms})
+    channel.exchange_declare("delays", "x-delayed-message", arguments={"x-delayed-type": "fanout"})
+    channel.queue_declare("delayed")
+    channel.queue_bind("delayed", "delays")
+    channel.basic_publish("", "waiting", b"expires")
+    later = pika.BasicProperties(headers={"x-delay": 2 * hour_ms})
+    channel.basic_publish("delays", "", b"comes later", later)
+    channel.queue_declare("slow", durable=True, arguments={"x-consumer-timeout": 4 * hour_ms})
+    channel.basic_publish("", "slow", b"held")
+    other = connect(vhost)
+    other.channel.basic_consume("slow", print)
+    vhost.queue("slow").wait(messages_unacknowledged=1)
+
+    test_broker.advance_clock(3599)
+    assert vhost.queue("waiting").info()["messages"] == 1
+    test_broker.advance_clock(2)
+    assert vhost.queue("orders").wait(messages=1)["messages_ready"] == 1
+    assert vhost.queue("delayed").info()["messages"] == 0
+    test_broker.advance_clock(3600)
+    vhost.queue("delayed").wait(messages=1)
+    assert "unused" in [row["name"] for row in vhost.listing("queues")]
+    test_broker.advance_clock(3600)
+    assert "unused" not in [row["name"] for row in vhost.listing("queues")]
+    vhost.queue("slow").wait(messages_unacknowledged=1)
+    test_broker.advance_clock(2 * 3600)
+    vhost.queue("slow").wait(messages_ready=1, consumers=0)
+    assert vhost.listing("connections") != []
+
+
+def test_the_clock_stays_ahead_after_a_restart(
+    test_broker: Broker, vhost: VHost, client: Client, connect: Connect
+) -> None:
+    test_broker.advance_clock(3600)
+    client.channel.exchange_declare(
+        "delays", "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}
+    )
+    client.channel.queue_bind("orders", "delays")
+    later = pika.BasicProperties(delivery_mode=2, headers={"x-delay": 1_000_000})
+    client.channel.basic_publish("delays", "", b"comes later", later)
+    test_broker.restart()
+    test_broker.advance_clock(500)
+    assert vhost.queue("orders").info()["messages"] == 0
+    test_broker.advance_clock(500)
+    vhost.queue("orders").wait(messages=1)
+
+
 async def test_held_confirms_come_at_the_end(test_broker: Broker, vhost: VHost) -> None:
     broker, queue = test_broker.aio, vhost.aio.queue("orders")
     async with await aio_pika.connect(vhost.url) as connection:
@@ -411,6 +465,8 @@ def test_a_broker_that_cannot_start_says_why() -> None:
 
 
 def test_no_other_broker_has_these_commands() -> None:
+    with pytest.raises(BrokerError, match="test_clock_ahead_ms: needs test_commands"):
+        Broker(settings={"test_commands": False, "test_clock_ahead_ms": 1}).start()
     with (
         Broker(settings={"test_commands": False}) as broker,
         pytest.raises(BrokerError, match="has no command 'test heal'"),

@@ -288,8 +288,21 @@ class Broker:
         finally:
             self._take_back("test release confirms")
 
+    def advance_clock(self, seconds: float) -> None:
+        """Set the clock of its queues forward, so that nobody has to wait.
+
+        What is due by then happens now: messages and queues expire, delays and retries end,
+        consumers that have not acknowledged are cancelled. Connections notice nothing. The clock
+        stays ahead, also after a restart, and goes on from there.
+
+        Args:
+            seconds: how far
+        """
+        answer = self.command("test advance clock", by_ms=round(seconds * 1000))
+        self._started.settings["test_clock_ahead_ms"] = answer["ahead_ms"]
+
     def heal(self) -> None:
-        """Take back every fault."""
+        """Take back every fault; the clock stays where it is."""
         self.command("test heal")
 
     def cut_connections(self) -> int:
@@ -351,9 +364,20 @@ class Broker:
         except NoBrokerError as error:
             raise BrokerNotRunning(str(error)) from None
 
-    def log(self) -> list[dict[str, Any]]:
-        """The events that it has logged, of all its starts."""
-        lines = self._started.log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    @property
+    def log_size_bytes(self) -> int:
+        """The size of its log so far, from which `log` can go on."""
+        return self._started.log_file.stat().st_size
+
+    def log(self, offset: int = 0) -> list[dict[str, Any]]:
+        """The events that it has logged, of all its starts.
+
+        Args:
+            offset: only those behind so many bytes
+        """
+        with self._started.log_file.open("rb") as file:
+            file.seek(offset)
+            lines = file.read().decode("utf-8", "replace").splitlines()
         events = []
         for line in lines:
             # What Python itself says when it ends in trouble is no event.
@@ -451,6 +475,10 @@ class AsyncBroker:
         """See `Broker`."""
         async with in_thread(self.blocking.held_confirms()):
             yield
+
+    async def advance_clock(self, seconds: float) -> None:
+        """See `Broker`."""
+        await asyncio.to_thread(self.blocking.advance_clock, seconds)
 
     async def heal(self) -> None:
         """See `Broker`."""

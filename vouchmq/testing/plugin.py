@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -28,9 +29,9 @@ NAME_CHARACTERS: Final = 60
 LOG_LINES: Final = 50
 
 # The broker that the controller of pytest-xdist has started for its workers.
-_SHARED: Final[pytest.StashKey[Broker]] = pytest.StashKey()
-# The broker of a test, and how many events it had logged before.
-_LOG: Final[pytest.StashKey[tuple[Broker, int]]] = pytest.StashKey()
+_SHARED: Final[WeakKeyDictionary[pytest.Config, Broker]] = WeakKeyDictionary()
+# The broker of a test, and how much it had logged before.
+_LOGS: Final[WeakKeyDictionary[pytest.Item, tuple[Broker, int]]] = WeakKeyDictionary()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,32 +61,31 @@ def pytest_configure_node(node: Any) -> None:
     config: pytest.Config = node.config
     if not config.getoption("--vouchmq-shared"):
         return
-    broker = config.stash.get(_SHARED, None)
+    broker = _SHARED.get(config)
     if broker is None:
-        broker = config.stash[_SHARED] = _new_broker(config, _settings_of(config), None)
+        broker = _SHARED[config] = _new_broker(config, _settings_of(config), None)
         broker.start()
     node.workerinput[WORKER_INPUT] = {"data_dir": str(broker.data_dir), "port": broker.port}
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the broker that all workers shared."""
-    broker = config.stash.get(_SHARED, None)
+    broker = _SHARED.pop(config, None)
     if broker is not None:
         broker.close()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+# Of the older kind: whoever has us installed may have an older pytest.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Show what the broker has logged during a test that fails."""
-    report = yield
-    if report.failed and _LOG in item.stash:
-        broker, before = item.stash[_LOG]
-        lines = [json.dumps(event) for event in broker.log()[before:]]
+    outcome = yield
+    report: pytest.TestReport = outcome.get_result()
+    if report.failed and item in _LOGS:
+        broker, offset = _LOGS[item]
+        lines = [json.dumps(event) for event in broker.log(offset)]
         if lines:
             report.sections.append(("VouchMQ log", "\n".join(lines[-LOG_LINES:])))
-    return report
 
 
 def _settings_of(config: pytest.Config) -> dict[str, object]:
@@ -149,7 +149,7 @@ def vouchmq_vhost(request: pytest.FixtureRequest, vouchmq_broker: Broker) -> Ite
     from vouchmq.testing.vhost import new_name
 
     vouchmq_broker.start()
-    request.node.stash[_LOG] = (vouchmq_broker, len(vouchmq_broker.log()))
+    _LOGS[request.node] = (vouchmq_broker, vouchmq_broker.log_size_bytes)
     wanted = NOT_IN_NAMES.sub("-", request.node.name)[:NAME_CHARACTERS].strip("-")
     with vouchmq_broker.new_vhost(new_name(wanted)) as vhost:
         yield vhost

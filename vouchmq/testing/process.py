@@ -74,7 +74,7 @@ class BrokerProcess:
         self.data_dir = data_dir
         self.log_file = log_file
         self.port = 0
-        self._settings = dict(settings)
+        self.settings = dict(settings)
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._kept_port = KeptPort()
@@ -140,7 +140,7 @@ class BrokerProcess:
         return ""
 
     def _spawn(self, lifeline: int) -> subprocess.Popen[bytes]:
-        settings = {"host": HOST, "port": self.port, "data_dir": self.data_dir} | self._settings
+        settings = {"host": HOST, "port": self.port, "data_dir": self.data_dir} | self.settings
         command = [
             *(sys.executable, "-I", str(LAUNCH), str(PACKAGE_FOLDER), str(lifeline), "serve"),
             *(word for name, value in settings.items() for word in flag_of(name, value)),

@@ -68,6 +68,11 @@ class SharedBroker(Broker):
         """Refused."""
         self._refuse("held_confirms")
 
+    def advance_clock(self, seconds: float) -> NoReturn:
+        """Refused."""
+        del seconds
+        self._refuse("advance_clock")
+
     def heal(self) -> None:
         """Nothing: what lasts beyond a test is refused."""
 

@@ -2,32 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from tests.unit.server.faults.loop_clock import LoopClock as Clock
 from vouchmq.server.faults.waits import LOOK_S, Waits
-
-
-class Clock:
-    """A clock that is set, and what is to be called at which time."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-
-    def call_later(self, delay_s: float, job: Callable[[], None]) -> Clock:
-        self.timers.append((self.now + delay_s, job))
-        return self
-
-    def cancel(self) -> None:
-        raise AssertionError("nothing is taken back")
-
-    def go_to(self, time: float) -> None:
-        """Go on to a time, and call what is due until then."""
-        while self.timers and min(self.timers, key=lambda each: each[0])[0] <= time:
-            self.timers.sort(key=lambda each: each[0])
-            self.now, job = self.timers.pop(0)
-            job()
-        self.now = time
 
 
 def test_what_is_so_already_is_told_at_once() -> None:
