@@ -10,7 +10,6 @@ import os
 import re
 from functools import partial, wraps
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -130,15 +129,3 @@ def _help(name: str) -> str:
     # The ids of rules are for the reference, which has the same texts.
     meaning = RULE_ID.sub("", s.doc_of(name))
     return f"{meaning} Default: {s.show(s.default_of(name)) or 'empty'}"
-
-
-class Directory(click.ParamType[Path]):
-    """A path that is not empty: one of an unset variable would be the current directory."""
-
-    name = "directory"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """See click."""
-        if not str(value):
-            self.fail("expected a path, not ''", param, ctx)
-        return Path(value)

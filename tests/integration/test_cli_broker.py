@@ -13,12 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pamqp.commands as amqp
 import pika
 import pytest
 from click.testing import CliRunner, Result
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
+from tests.integration.raw_client import RawClient
 from tests.waiting import LIMIT_S
 from vouchmq.server.cli.main import program
 
@@ -179,3 +181,95 @@ def test_top_is_drawn_on_a_terminal_until_q(
         process.wait()
         os.close(master)
     channel.queue_delete("drawn")
+
+
+def test_objects_are_declared_and_deleted(broker: BrokerProcess) -> None:
+    queue = ("queue", "made", "--argument", "x-max-length=9", "--type", "quorum")
+    assert done(broker, "declare", *queue) == "queue 'made' declared\n"
+    assert done(broker, "declare", *queue) == "queue 'made' exists already\n"
+    assert as_json(broker, "show", "queue", "made")["arguments"] == {
+        "x-max-length": 9,
+        "x-queue-type": "quorum",
+    }
+    done(broker, "declare", "exchange", "made", "--type", "topic", "--internal")
+    exchange = as_json(broker, "show", "exchange", "made")
+    assert (exchange["type"], exchange["internal"], exchange["durable"]) == ("topic", True, True)
+    binding = ("binding", "amq.headers", "made", "--to-exchange", "--argument", "x-match=any")
+    done(broker, "declare", *binding, "--routing-key", "k")
+    done(broker, "declare", "binding", "made", "made", "--routing-key", "a.#")
+    found = as_json(broker, "show", "exchange", "made")["bindings"]
+    assert [(each["source"], each["destination_type"], each["routing_key"]) for each in found] == [
+        ("amq.headers", "exchange", "k"),
+        ("made", "queue", "a.#"),
+    ]
+    done(broker, "delete", *binding, "--routing-key", "k")
+    result = run(broker, "delete", *binding, "--routing-key", "k")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert done(broker, "delete", "exchange", "made") == "exchange 'made' deleted\n"
+    done(broker, "publish", "--routing-key", "made", "x")
+    result = run(broker, "delete", "queue", "made", "--if-empty")
+    assert "PRECONDITION_FAILED" in result.stderr
+    assert done(broker, "delete", "queue", "made") == "queue 'made' deleted, with 1 message\n"
+
+
+def test_messages_are_published_shown_and_taken(broker: BrokerProcess, tmp_path: Path) -> None:
+    done(broker, "declare", "queue", "inbox")
+    to = ("--routing-key", "inbox")
+    file = tmp_path / "body"
+    file.write_bytes(b"\x00\xff")
+    properties = ("--property", "content_type=text/plain", "--property", 'headers={"n": 1}')
+    assert done(broker, "publish", *to, *properties, "héllo") == "published and confirmed\n"
+    assert as_json(broker, "publish", *to, "--file", str(file), "--transient") == {"routed": True}
+    assert run(broker, "publish", "--routing-key", "nowhere", "x").exit_code == 1
+    words = ("get", "inbox", "--count", "5", "--json")
+    first, second = map(json.loads, done(broker, *words).splitlines())
+    assert (first["body"], first["redelivered"], first["messages"]) == ("héllo", False, 1)
+    assert first["properties"] == {
+        "content_type": "text/plain",
+        "headers": {"n": 1},
+        "delivery_mode": 2,
+    }
+    assert (second["body"], second["body_encoding"]) == ("AP8=", "base64")
+    assert second["properties"] == {"delivery_mode": 1}
+    assert "redelivered" in done(broker, "get", "inbox", "--ack")
+    assert done(broker, "purge", "inbox") == "1 message deleted\n"
+    assert done(broker, "get", "inbox") == ""
+    done(broker, "delete", "queue", "inbox")
+
+
+def test_a_connection_is_closed(broker: BrokerProcess) -> None:
+    with RawClient(broker.url).handshake() as client:
+        [connection] = as_rows(broker, "list", "connections")
+        name = str(connection["name"])
+        assert done(broker, "close", "connection", name, "--reason", "bye") == (
+            f"connection '{name}' closed\n"
+        )
+        closed = client.expect(amqp.Connection.Close)
+        assert "bye" in closed.reply_text
+    result = run(broker, "close", "connection", name)
+    assert result.exit_code == 1
+
+
+def as_rows(broker: BrokerProcess, *words: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done(broker, *words, "--json").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("publish",), "expected either BODY or --file; see vouchmq publish --help"),
+        (("publish", "--file", "/none"), "--file /none: No such file or directory"),
+        (
+            ("get", "q", "--ack", "--reject"),
+            "expected --ack or --reject, not both; see",
+        ),
+        (("declare", "queue", "q", "--argument", "x"), "expected NAME=VALUE, not 'x'; see vouchmq"),
+        (("close", "channel", "c", "0"), "0 is not in the range 1<=x<=65535; see vouchmq close"),
+    ],
+)
+def test_mistakes_of_these_commands(
+    broker: BrokerProcess, words: tuple[str, ...], line: str
+) -> None:
+    result = run(broker, *words)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert line in result.stderr

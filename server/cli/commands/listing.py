@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from vouchmq.server.cli.options import broker_options, json_option, vhost_option
 from vouchmq.server.cli.program import Group
+from vouchmq.server.cli.values import Names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,23 +34,6 @@ OF_VHOSTS: Final = frozenset(LISTINGS) - {"overview", "alarms", "store"}
 OBJECTS: Final = {"queue": True, "exchange": True, "vhost": False, "connection": False}
 
 
-class Columns(click.ParamType[tuple[str, ...]]):
-    """Names with commas between them."""
-
-    name = "names"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        """See click."""
-        if isinstance(value, tuple):
-            return value
-        names = tuple(each.strip() for each in str(value).split(","))
-        if not all(names):
-            self.fail(f"expected names of columns with commas between them, not {value!r}")
-        return names
-
-
 @click.group(cls=Group)
 def listing() -> None:
     """List what a running broker has."""
@@ -68,7 +52,7 @@ def _add(name: str, text: str) -> None:
     @click.option(
         "--columns",
         metavar="NAME,…",
-        type=Columns(),
+        type=Names(),
         default=(),
         help="Only these, in this order; the first line of the output names all there are.",
     )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vouchmq.server.cli.options import Directory, settings_options
+from vouchmq.server.cli.options import settings_options
+from vouchmq.server.cli.values import Directory
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vouchmq.server.cli.options import (
-    Directory,
     json_option,
     settings_options,
     settings_options_as_needed,
 )
 from vouchmq.server.cli.program import Group
+from vouchmq.server.cli.values import Directory
 from vouchmq.server.settings.sizes import parse_amount
 
 if TYPE_CHECKING:
