@@ -3,8 +3,11 @@
 Which one, and how, the environment says:
 
     CONTAINER_ENGINE       podman or docker; by default the one that is installed
-    CONTAINER_BUILD_FLAGS  flags of `build`, such as --network host
-    CONTAINER_RUN_FLAGS    flags of `run`; --network host by default, with which any port will do
+    CONTAINER_BUILD_FLAGS  flags of `build`; --network host by default
+    CONTAINER_RUN_FLAGS    flags of `run`; the same by default, with which any port will do
+    CONTAINERS_CONF        podman's settings; where there is no systemd, the file beside this one
+
+Where no registry can be reached, `tools/base_image.sh` makes a stand-in for the base image.
 
 Knows nothing of the broker but its ready line.
 """
@@ -29,14 +32,26 @@ PROJECT: Final = Path(__file__).resolve().parents[2]
 IMAGE: Final = "localhost/vouchmq:test"
 BUILD_LIMIT_S: Final = 1800
 COMMAND_LIMIT_S: Final = 300
+# Any will do: the network is that of the machine.
+PORTS: Final = ("VOUCHMQ_PORT", "VOUCHMQ_MANAGEMENT_PORT", "VOUCHMQ_PROMETHEUS_PORT")
 ENGINES: Final = ("podman", "docker")
+# With systemd podman knows what it may do.
+SYSTEMD: Final = Path("/run/systemd/system")
+SETTINGS_VARIABLE: Final = "CONTAINERS_CONF"
+SETTINGS: Final = Path(__file__).with_name("containers.conf")
 # Podman's own format of images has no health checks.
 PODMAN_FLAGS: Final = ("--format", "docker")
 
 
-def flags(variable: str, default: str = "") -> list[str]:
+def flags(variable: str, default: str = "--network host") -> list[str]:
     """Flags that the environment gives."""
     return shlex.split(os.environ.get(variable, default))
+
+
+def engine_environment() -> dict[str, str]:
+    """The environment of the engine."""
+    chosen = {} if SYSTEMD.exists() else {SETTINGS_VARIABLE: str(SETTINGS)}
+    return {**chosen, **os.environ}
 
 
 class Engine:
@@ -51,6 +66,7 @@ class Engine:
         """One command of the engine; its exit code, and all that it printed."""
         done = subprocess.run(
             [self.program, *arguments],
+            env=engine_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -97,16 +113,16 @@ class Engine:
     def start(self, *arguments: str, command: tuple[str, ...] = ()) -> Container:
         """Run the image in the background, with flags of `run`; gives the container at once."""
         name = f"vouchmq-test-{uuid.uuid4().hex[:12]}"
-        network = flags("CONTAINER_RUN_FLAGS", "--network host")
-        port = ("-e", "VOUCHMQ_PORT=0")
+        network = flags("CONTAINER_RUN_FLAGS")
+        ports = [part for name in PORTS for part in ("-e", f"{name}=0")]
         container = Container(self, name)
         self._containers.append(container)
-        self.must("run", "-d", "--name", name, *network, *port, *arguments, IMAGE, *command)
+        self.must("run", "-d", "--name", name, *network, *ports, *arguments, IMAGE, *command)
         return container
 
     def once(self, *arguments: str, command: tuple[str, ...] = ()) -> tuple[int, str]:
         """Run the image to its end."""
-        network = flags("CONTAINER_RUN_FLAGS", "--network host")
+        network = flags("CONTAINER_RUN_FLAGS")
         return self.run("run", "--rm", *network, *arguments, IMAGE, *command)
 
     def remove_all(self) -> None:
@@ -134,16 +150,19 @@ class Container:
 
     def wait_ready(self, starts: int = 1) -> int:
         """Wait until it serves, for the n-th time; the port on which it does."""
-        ports: list[int] = []
+        return int(self.wait_for("broker.ready", starts)["port"])
 
-        def is_ready() -> bool:
+    def wait_for(self, event: str, count: int = 1) -> dict[str, Any]:
+        """Wait until its log has an event for the n-th time."""
+        found: list[dict[str, Any]] = []
+
+        def is_there() -> bool:
             assert self.is_running(), self.log()
-            found = [each for each in self.events() if each["event"] == "broker.ready"]
-            ports[:] = [int(each["port"]) for each in found]
-            return len(found) >= starts
+            found[:] = [each for each in self.events() if each["event"] == event]
+            return len(found) >= count
 
-        wait_until(is_ready, self.log)
-        return ports[-1]
+        wait_until(is_there, self.log)
+        return found[-1]
 
     def is_running(self) -> bool:
         """Whether its process runs."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pika
 import pytest
@@ -77,6 +80,20 @@ def test_it_is_compiled_or_says_that_it_is_not(engine: Engine) -> None:
     assert f"({ready['build']})" in container.run_inside("vouchmq", "--version")[1]
 
 
+def test_http_api_and_metrics_are_there(engine: Engine) -> None:
+    """From outside, with the user that was chosen, on a file system that cannot be written."""
+    container = engine.start(
+        *("--read-only", "-e", "VOUCHMQ_DEFAULT_USER=shop", "-e", "VOUCHMQ_DEFAULT_PASS=secret")
+    )
+    ready = container.wait_for("management.ready")
+    with urlopen(f"http://127.0.0.1:{ready['prometheus_port']}/metrics") as answer:
+        assert b"\nrabbitmq_queues 0" in answer.read()
+    whoami = Request(f"http://127.0.0.1:{ready['management_port']}/api/whoami")
+    whoami.add_header("Authorization", f"Basic {b64encode(b'shop:secret').decode()}")
+    with urlopen(whoami) as answer:  # noqa: S310
+        assert json.load(answer)["name"] == "shop"
+
+
 def test_commands_work_inside(engine: Engine) -> None:
     """As the manual writes them: without a path, as the broker's user, beside the broker."""
     container = engine.start("-v", f"{engine.volume()}:{DATA}")
@@ -94,7 +111,7 @@ def test_commands_work_inside(engine: Engine) -> None:
 def test_the_health_check_finds_the_broker_and_writes_no_line(engine: Engine) -> None:
     """On whatever port the broker listens, and with a flag that the check does not know of."""
     container = engine.start(command=("serve", "--port", "0", "--node", "elsewhere"))
-    container.wait_ready()
+    container.wait_for("management.ready")
     before = container.log()
     for _ in range(3):
         assert container.health_check()[0] == 0
