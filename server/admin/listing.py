@@ -15,8 +15,10 @@ from vouchmq.server.admin.views import Selection, columns_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from msgspec import Struct
+
     from vouchmq.server.admin.commands import Command, ControlCommands, Reply
-    from vouchmq.server.admin.views import Listing, View, Views
+    from vouchmq.server.admin.views import Listing, Views
 
 # A listing has this much of a turn.
 SLICE_S: Final = 0.002
@@ -24,47 +26,35 @@ LOOK_EACH: Final = 16
 """Rows between two looks at the clock."""
 
 
-class ListingCommands:
-    """A command for each listing.
+class RowSender:
+    """Sends rows that are made one after the other.
 
     Args:
-        views: what can be listed
         later: runs something in another turn of the loop
         clock: monotonic seconds
     """
 
     def __init__(
-        self,
-        views: Views,
-        later: Callable[[Callable[[], None]], object],
-        clock: Callable[[], float],
+        self, later: Callable[[Callable[[], None]], object], clock: Callable[[], float]
     ) -> None:
-        self._views = views
         self._later = later
         self._clock = clock
 
-    def register(self, commands: ControlCommands) -> None:
-        """Enter a command for each listing."""
-        for name, listing in self._views.listings.items():
-            commands.register(f"list {name}", Selection, self._command(listing, columns_of(name)))
+    def send(self, rows: Iterator[Struct | None], reply: Reply, **facts: object) -> None:
+        """Send them all, then the answer: these facts, and how many there were."""
+        self._go_on(rows, reply, 0, facts)
 
-    def _command(self, listing: Listing, columns: list[str]) -> Command[Selection]:
-        def begin(wanted: Selection, reply: Reply) -> None:
-            rows = listing(wanted)
-            reply.send({"columns": columns})
-            self._go_on(rows, reply, 0)
-
-        return begin
-
-    def _go_on(self, rows: Iterator[View | None], reply: Reply, count: int) -> None:
+    def _go_on(
+        self, rows: Iterator[Struct | None], reply: Reply, count: int, facts: dict[str, object]
+    ) -> None:
         """Send rows until this slice is over."""
         if not reply.is_open:
             return
         if reply.is_full:
-            reply.when_writable(lambda: self._go_on(rows, reply, count))
+            reply.when_writable(lambda: self._go_on(rows, reply, count, facts))
             return
         ends_at = self._clock() + SLICE_S
-        found: list[View] = []
+        found: list[Struct] = []
         is_done = True
         for at, row in enumerate(rows, 1):
             # A step without a row is one of those that a row is worked out in.
@@ -77,6 +67,31 @@ class ListingCommands:
         if found:
             reply.send({"rows": found})
         if is_done:
-            reply({"ok": True, "count": count})
+            reply({"ok": True, "count": count, **facts})
         else:
-            self._later(lambda: self._go_on(rows, reply, count))
+            self._later(lambda: self._go_on(rows, reply, count, facts))
+
+
+class ListingCommands:
+    """A command for each listing.
+
+    Args:
+        views: what can be listed
+        sender: sends it
+    """
+
+    def __init__(self, views: Views, sender: RowSender) -> None:
+        self._views = views
+        self._sender = sender
+
+    def register(self, commands: ControlCommands) -> None:
+        """Enter a command for each listing."""
+        for name, listing in self._views.listings.items():
+            commands.register(f"list {name}", Selection, self._command(listing, columns_of(name)))
+
+    def _command(self, listing: Listing, columns: list[str]) -> Command[Selection]:
+        def begin(wanted: Selection, reply: Reply) -> None:
+            reply.send({"columns": columns})
+            self._sender.send(listing(wanted), reply)
+
+        return begin

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from msgspec import Struct
 
 from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.admin.accounts.views import ACCOUNT_KINDS, AccountView, AccountViews
 from vouchmq.server.admin.commands import Arguments
 from vouchmq.server.admin.totals import OverviewView, Source, Totals
 from vouchmq.server.broker.features.options import queue_type_of
@@ -34,12 +35,18 @@ if TYPE_CHECKING:
 
 
 class VHostView(Struct, frozen=True, array_like=True):
-    """One virtual host: how many queues and exchanges, and the default queue type."""
+    """One virtual host: how many queues and exchanges, its settings; negative limits: none."""
 
     name: str
     queues: int
     exchanges: int
     default_queue_type: str
+    description: str
+    tags: list[str]
+    protected_from_deletion: bool
+    max_connections: int
+    max_queues: int
+    max_exchanges: int
 
 
 class QueueView(Struct, frozen=True, array_like=True):
@@ -186,6 +193,7 @@ View = (
     | ConsumerView
     | AlarmView
     | StoreView
+    | AccountView
 )
 
 
@@ -200,6 +208,7 @@ KINDS: Final[Mapping[str, type[View]]] = {
     "consumers": ConsumerView,
     "alarms": AlarmView,
     "store": StoreView,
+    **ACCOUNT_KINDS,
 }
 
 
@@ -208,8 +217,9 @@ class Selection(Arguments, frozen=True):
 
     Args:
         vhost: the virtual host. Not of `overview`, `alarms` and `store`
-        name: of the queue, exchange, virtual host or connection; of bindings their source, of
-            channels their connection, of consumers their queue
+        name: of the queue, exchange, virtual host, user, policy, parameter or connection; of
+            bindings their source, of channels their connection, of consumers their queue, of
+            permissions their user
     """
 
     vhost: str | None = None
@@ -277,6 +287,7 @@ class Views:
             "consumers": self.consumers,
             "alarms": self.alarms,
             "store": self.store,
+            **AccountViews(source.broker).listings,
         }
 
     def overview(self, wanted: Selection = ALL) -> Iterator[OverviewView | None]:
@@ -295,8 +306,18 @@ class Views:
         """A view for each virtual host."""
         vhosts = self._source.broker.vhosts
         for vhost in _named(vhosts, wanted.name if wanted.vhost is None else wanted.vhost):
+            settings = vhost.settings()
             yield VHostView(
-                vhost.name, len(vhost.queues), len(vhost.exchanges), vhost.default_queue_type
+                name=vhost.name,
+                queues=len(vhost.queues),
+                exchanges=len(vhost.exchanges),
+                default_queue_type=settings.default_queue_type,
+                description=settings.description,
+                tags=settings.tags,
+                protected_from_deletion=settings.is_protected,
+                max_connections=settings.max_connections,
+                max_queues=settings.max_queues,
+                max_exchanges=settings.max_exchanges,
             )
 
     def queues(self, wanted: Selection = ALL) -> Iterator[QueueView]:

@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.text import encode_text
 from vouchmq.server.auth.failed_logins import FailedLogins, network_of
 from vouchmq.server.auth.passwords import (
+    SCRYPT,
     SHA256,
     PasswordHash,
     decode_hash,
     hash_password,
     require_algorithm,
     require_new,
+    salt_size,
     unknown_hash,
 )
 from vouchmq.server.auth.users import User, grant_of
@@ -128,8 +130,10 @@ class Authenticator:
 
     def put_record(self, record: d.UserSet) -> int:
         """The same, of a record; its hash has been checked."""
+        before = self.accounts.users.get(record.user)
         lsn = self.accounts.change(record)
-        if self._hashes.pop(record.user, None) is not None:
+        if before is None or before.password_hash != record.password_hash:
+            self._hashes.pop(record.user, None)
             self._verified.pop(record.user, None)
         user = self._users.get(record.user)
         if user is not None:
@@ -210,6 +214,26 @@ class Authenticator:
         for topic in accounts.topic_permissions.get(name, {}).values():
             user.permit_topics(topic.vhost, topic.exchange, topic.write, topic.read)
         return user
+
+    def hash_new(
+        self, password: str, algorithm: str, done: Callable[[PasswordHash | None], None]
+    ) -> None:
+        """Hash a new password; `done` gets the hash, at once or later, or None without memory.
+
+        The algorithm was checked.
+        """
+
+        def hashed() -> PasswordHash | None:
+            try:
+                return hash_password(password, algorithm, lambda _: salt)
+            except (MemoryError, ValueError):
+                return None
+
+        salt = self._random_bytes(salt_size(algorithm))
+        if self._checks is None or algorithm != SCRYPT:
+            done(hashed())
+        else:
+            self._checks.compute(hashed, done)
 
     # Logins
 
@@ -395,7 +419,11 @@ class _Attempt:
 
     def compute(self) -> bool:
         """See `Check`."""
-        return self.target is not None and self.target.verifies(self.password)
+        try:
+            return self.target is not None and self.target.verifies(self.password)
+        except (MemoryError, ValueError):
+            # There is no memory for it: nobody is let in, and the next one has its turn.
+            return False
 
     def decide(self, matches: bool, /) -> None:
         """See `Check`."""

@@ -94,6 +94,11 @@ def require_new(algorithm: str) -> None:
         raise ValueError("hashing_algorithm md5 is for existing hashes only")
 
 
+def salt_size(algorithm: str) -> int:
+    """The number of random bytes in a hash of this algorithm."""
+    return SCRYPT_SALT_SIZE if algorithm == SCRYPT else SALT_SIZE
+
+
 def unknown_hash(algorithm: str, random_bytes: Callable[[int], bytes]) -> PasswordHash:
     """A hash of no password at all, which costs as much to check as any of the algorithm."""
     if algorithm == SCRYPT:

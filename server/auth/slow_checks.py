@@ -70,6 +70,10 @@ class SlowChecks:
         self._count += 1
         self._go_on()
 
+    def compute(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Compute something that nobody logs in with, before the checks that wait."""
+        self._elsewhere(job, done)
+
     def _go_on(self) -> None:
         while self._waiting and not self._is_computing:
             check = self._next()

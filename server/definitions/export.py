@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.fields import Field, as_text
 from vouchmq.protocol.text import decode_text
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
-from vouchmq.server.definitions.file import OPERATOR_POLICY
+from vouchmq.server.definitions.file import OPERATOR_POLICY, VHOST_LIMITS
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -27,35 +27,129 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.vhost import VHost
 
 PRODUCT: Final = "VouchMQ"
+IN_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
+KINDS: Final = (
+    *("users", "vhosts", "permissions", "topic_permissions", "global_parameters"),
+    *IN_VHOST,
+)
 
 Row = dict[str, object]
 
 
 def exported(broker: Broker[QueueLike]) -> tuple[str, list[str]]:
-    """A definitions file with everything durable in it but users and limits.
+    """A definitions file with everything durable in it.
 
     Returns:
         its text, and what had to be left out: JSON has no infinite numbers, arguments may have
     """
     left_out: list[str] = []
-    vhosts = sorted(broker.vhosts.values(), key=lambda each: each.name)
-    policies = [(vhost.name, each) for vhost in vhosts for each in _sorted_policies(vhost)]
-    document: Row = {
-        "product_name": PRODUCT,
-        "product_version": VERSION,
-        "vhosts": [{"name": vhost.name} for vhost in vhosts],
-        "parameters": [_operator_policy(*each) for each in policies if each[1].is_operator],
-        "policies": [_policy(*each) for each in policies if not each[1].is_operator],
-    }
-    for kind, rows_of in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
-        rows: list[Row] = []
-        for row in (row for vhost in vhosts for row in rows_of(vhost)):
-            if _is_json(row):
-                rows.append(row)
-            else:
-                left_out.append(f"{kind}: {row}")
-        document[kind] = rows
+    rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
+    for kind, row in exporting(broker):
+        if _is_json(row):
+            rows[kind].append(row)
+        else:
+            left_out.append(f"{kind}: {row}")
+    document: Row = {"product_name": PRODUCT, "product_version": VERSION, **rows}
     return json.dumps(document, indent=1, allow_nan=False) + "\n", left_out
+
+
+def exporting(
+    broker: Broker[QueueLike], vhost_name: str | None = None
+) -> Iterator[tuple[str, Row]]:
+    """The kind and the entry of everything that an export holds, one after the other (LIMIT-23).
+
+    With the name of a virtual host: what is in that one, which is not said (HTTP-29).
+    """
+    names = sorted(broker.vhosts) if vhost_name is None else [vhost_name]
+    vhosts = [broker.vhosts[name] for name in names if name in broker.vhosts]
+    if vhost_name is None:
+        yield from _accounts(broker, vhosts)
+    for kind in IN_VHOST:
+        for vhost in vhosts:
+            for row in _rows(broker, vhost, kind):
+                if vhost_name is not None:
+                    del row["vhost"]
+                yield kind, row
+
+
+def _accounts(
+    broker: Broker[QueueLike], vhosts: list[VHost[QueueLike]]
+) -> Iterator[tuple[str, Row]]:
+    accounts = broker.accounts
+    for user in list(accounts.users.values()):
+        limits = {"max-connections": user.max_connections, "max-channels": user.max_channels}
+        yield (
+            "users",
+            {
+                "name": user.user,
+                "password_hash": user.password_hash,
+                "hashing_algorithm": user.hashing_algorithm,
+                "tags": user.tags,
+                "limits": {name: limit for name, limit in limits.items() if limit >= 0},
+            },
+        )
+    for vhost in vhosts:
+        yield "vhosts", _vhost(vhost)
+    for held in list(accounts.permissions.values()):
+        for each in list(held.values()):
+            patterns = {"configure": each.configure, "write": each.write, "read": each.read}
+            yield "permissions", {"user": each.user, "vhost": each.vhost, **patterns}
+    for topics in list(accounts.topic_permissions.values()):
+        for topic in list(topics.values()):
+            yield (
+                "topic_permissions",
+                {
+                    "user": topic.user,
+                    "vhost": topic.vhost,
+                    "exchange": topic.exchange,
+                    "write": topic.write,
+                    "read": topic.read,
+                },
+            )
+    for parameter in list(accounts.global_parameters.values()):
+        yield "global_parameters", {"name": parameter.name, "value": parameter.value}
+
+
+def _vhost(vhost: VHost[QueueLike]) -> Row:
+    settings = vhost.settings()
+    metadata: Row = {"description": settings.description, "tags": settings.tags}
+    if settings.default_queue_type:
+        metadata["default_queue_type"] = settings.default_queue_type
+    if settings.is_protected:
+        metadata["protected_from_deletion"] = True
+    # RabbitMQ says them in both places.
+    return {"name": vhost.name, **metadata, "metadata": dict(metadata)}
+
+
+def _parameters(broker: Broker[QueueLike], vhost: VHost[QueueLike]) -> Iterator[Row]:
+    settings = vhost.settings()
+    limits = {
+        "max-connections": settings.max_connections,
+        "max-queues": settings.max_queues,
+        "max-exchanges": settings.max_exchanges,
+    }
+    value = {name: limit for name, limit in limits.items() if limit >= 0}
+    if value:
+        yield _parameter(vhost.name, VHOST_LIMITS, "limits", value)
+    for policy in _sorted_policies(vhost):
+        if policy.is_operator:
+            yield _operator_policy(vhost.name, policy)
+    for each in list(broker.accounts.parameters.values()):
+        if each.vhost == vhost.name:
+            yield _parameter(vhost.name, each.component, each.name, each.value)
+
+
+def _parameter(vhost: str, component: str, name: str, value: object) -> Row:
+    return {"vhost": vhost, "component": component, "name": name, "value": value}
+
+
+def _rows(broker: Broker[QueueLike], vhost: VHost[QueueLike], kind: str) -> Iterable[Row]:
+    if kind == "parameters":
+        return _parameters(broker, vhost)
+    if kind == "policies":
+        policies = _sorted_policies(vhost)
+        return [_policy(vhost.name, each) for each in policies if not each.is_operator]
+    return {"queues": _queues, "exchanges": _exchanges, "bindings": _bindings}[kind](vhost)
 
 
 def _is_json(row: Row) -> bool:
@@ -120,8 +214,8 @@ def _exchanges(vhost: VHost[QueueLike]) -> Iterator[Row]:
         }
 
 
-def _bindings(vhost: VHost[QueueLike]) -> Iterable[Row]:
-    for each in vhost.bindings:
+def _bindings(vhost: VHost[QueueLike]) -> Iterator[Row]:
+    for each in list(vhost.bindings):
         if vhost.is_durable(each) and not each.destination.startswith(SERVER_NAMED_PREFIX):
             yield {
                 "vhost": vhost.name,

@@ -59,8 +59,19 @@ TELLING_PARAMETERS: Final = frozenset(
 )
 # Words of an entry that ask for nothing, or for what is the case anyway.
 TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
+# Components of parameters that only plugins of RabbitMQ know what to do with.
+OF_PLUGINS: Final = ("shovel", "federation-", "mqtt", "replication-", "hash-ring-")
+# What the definitions of one virtual host have, and the whole broker's beside it has not.
+OF_VHOST: Final = frozenset(
+    {"parameters", "operator_policies", "policies", "exchanges", "queues", "bindings"}
+)
 
 E = TypeVar("E", bound="Entry")
+
+
+def is_of_plugin(component: str) -> bool:
+    """Whether parameters of a component would do nothing here (HTTP-27)."""
+    return component.startswith(OF_PLUGINS)
 
 
 class DefinitionsError(StartupError):
@@ -99,10 +110,13 @@ class Entry(Struct, frozen=True, kw_only=True):
 
 
 class VHostEntry(Entry, frozen=True, kw_only=True):
-    """A virtual host; `default_queue_type` is None when the file says nothing of it."""
+    """A virtual host; what the file says nothing of is None."""
 
     name: Name
     default_queue_type: QueueType = None
+    description: str | None = None
+    tags: Annotated[Any, Check(_tags_of)] = None
+    protected_from_deletion: bool | None = None
     # RabbitMQ writes it in both places.
     metadata: Object = {}
     limits: Object = {}
@@ -211,10 +225,19 @@ class LimitsKeys(ParameterKeys, frozen=True, kw_only=True):
     value: Object = {}
 
 
-class GlobalParameterKeys(Entry, frozen=True, kw_only=True):
-    """The keys of a global parameter that matter."""
+class ParameterEntry(ParameterKeys, frozen=True, kw_only=True):
+    """A parameter that is kept for whoever asks."""
 
-    name: str
+    vhost: Name
+    name: Name
+    value: Any
+
+
+class GlobalParameterEntry(Entry, frozen=True, kw_only=True):
+    """The same of the whole broker."""
+
+    name: Name
+    value: Any = None
 
 
 class ExchangeEntry(Entry, frozen=True, kw_only=True):
@@ -261,6 +284,8 @@ class Content:
     permissions: list[PermissionEntry] = field(default_factory=list)
     topics: list[TopicEntry] = field(default_factory=list)
     limits: list[LimitsEntry] = field(default_factory=list)
+    parameters: list[ParameterEntry] = field(default_factory=list)
+    global_parameters: list[GlobalParameterEntry] = field(default_factory=list)
     policies: list[PolicyEntry] = field(default_factory=list)
     exchanges: list[ExchangeEntry] = field(default_factory=list)
     queues: list[QueueEntry] = field(default_factory=list)
@@ -280,26 +305,17 @@ def read_content(text: str) -> Content:
     return content
 
 
-def reading(text: str, content: Content) -> Iterator[None]:
+def reading(text: str, content: Content, vhost: str | None = None) -> Iterator[None]:
     """Read the entries into `content` step by step, see `read_content` (LIMIT-23).
+
+    With the name of a virtual host all of them are in that one, whatever they say (HTTP-29).
 
     Raises:
         DefinitionsError: as there
     """
     repeated: list[Repeated] = []
-    try:
-        document = json.loads(
-            text,
-            parse_constant=_refuse,
-            object_pairs_hook=lambda pairs: _object(pairs, repeated),
-        )
-    except RecursionError:
-        raise DefinitionsError("nested too deeply") from None
-    except ValueError as error:
-        raise DefinitionsError(f"not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise DefinitionsError(f"expected an object, not {kind_of(document)}")
-    reader = Reader(content)
+    document = _parsed(text, repeated)
+    reader = Reader(content, vhost)
     if repeated:
         for place in _places_of(repeated, document):
             reader.faults.add(place, "given twice")
@@ -311,6 +327,9 @@ def reading(text: str, content: Content) -> Iterator[None]:
             content.skipped.append(key)
     for key, read in READERS.items():
         rows = document.get(key, [])
+        if vhost is not None and key not in OF_VHOST:
+            content.skipped += [key] * bool(rows)
+            continue
         if not isinstance(rows, list):
             reader.faults.add(key, f"expected a list, not {kind_of(rows)}")
             continue
@@ -323,6 +342,22 @@ def reading(text: str, content: Content) -> Iterator[None]:
             yield
     reader.faults.refuse(DefinitionsError)
     content.skipped.sort()
+
+
+def _parsed(text: str, repeated: list[Repeated]) -> dict[str, object]:
+    try:
+        document = json.loads(
+            text,
+            parse_constant=_refuse,
+            object_pairs_hook=lambda pairs: _object(pairs, repeated),
+        )
+    except RecursionError:
+        raise DefinitionsError("nested too deeply") from None
+    except ValueError as error:
+        raise DefinitionsError(f"not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise DefinitionsError(f"expected an object, not {kind_of(document)}")
+    return document
 
 
 class Repeated(NamedTuple):
@@ -370,12 +405,14 @@ Row = dict[str, object]
 class Reader:
     """Puts the objects of a file into the content, and notes what is wrong with them."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, vhost: str | None = None) -> None:
         self.content = content
         self.faults = Faults()
+        self._in_vhost: Row = {} if vhost is None else {"vhost": vhost}
 
     def read(self, kind: type[E], row: Row, where: str) -> E | None:
         """An entry of the object; what it says that nobody knows is listed."""
+        row = row | self._in_vhost
         for word in unknown_keys(kind, row):
             if row[word] and word not in TELLING_WORDS:
                 self.content.skipped.append(f"{where}.{word}")
@@ -403,21 +440,23 @@ class Reader:
         self.content.users.append(UserEntry(where=where, account=account))
 
     def vhost(self, row: Row, where: str) -> None:
-        """Read an entry of `vhosts`; its default queue type may be in its metadata."""
+        """Read an entry of `vhosts`; what is said of it may be in its metadata."""
         entry = self.read(VHostEntry, row, where)
         if entry is None:
             return
-        try:
-            of_metadata = _queue_type_of(entry.metadata.get("default_queue_type"))
-        except InvalidValueError as error:
-            self.faults.add(f"{where}.metadata.default_queue_type", str(error))
-            return
-        made = VHostEntry(
-            where=where,
-            name=entry.name,
-            default_queue_type=entry.default_queue_type or of_metadata,
+        known = ("description", "tags", "default_queue_type", "protected_from_deletion")
+        inner = {key: entry.metadata[key] for key in known if key in entry.metadata}
+        at = f"{where}.metadata"
+        metadata = read_record(
+            VHostEntry, inner, at, self.faults, where=at, name=entry.name, metadata={}, limits={}
         )
-        self.content.vhosts.append(made)
+        if metadata is None:
+            return
+        said = {
+            key: getattr(metadata, key) if getattr(entry, key) is None else getattr(entry, key)
+            for key in known
+        }
+        self.content.vhosts.append(VHostEntry(where=where, name=entry.name, **said))
         limits = self.limits(entry.limits, f"{where}.limits", MAX_LIMITS)
         if limits:
             at = f"{where}.limits"
@@ -498,14 +537,16 @@ class Reader:
                 self.content.limits.append(
                     LimitsEntry(where=where, vhost=found.vhost, limits=limits)
                 )
-        elif read_record(ParameterKeys, row, where, self.faults, where=where) is not None:
+        elif isinstance(component, str) and is_of_plugin(component):
             self.content.skipped.append(f"{where} of component {component!r}")
+        else:
+            self.keep(self.content.parameters, self.read(ParameterEntry, row, where))
 
     def global_parameter(self, row: Row, where: str) -> None:
-        """Read an entry of `global_parameters`, none of which has an effect here."""
-        keys = read_record(GlobalParameterKeys, row, where, self.faults, where=where)
-        if keys is not None and keys.name not in TELLING_PARAMETERS:
-            self.content.skipped.append(f"{where} {keys.name!r}")
+        """Read an entry of `global_parameters`, which is kept for whoever asks."""
+        entry = self.read(GlobalParameterEntry, row, where)
+        if entry is not None and entry.name not in TELLING_PARAMETERS:
+            self.content.global_parameters.append(entry)
 
     def limits(self, values: Row, where: str, known: tuple[str, ...]) -> dict[str, int]:
         """Those that are known; others are listed."""

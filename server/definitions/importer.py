@@ -24,6 +24,7 @@ from vouchmq.server.auth.passwords import SCRYPT
 from vouchmq.server.auth.users import User, grant_of
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.counters import QueueCounters
+from vouchmq.server.broker.definitions import GlobalParameterSet, ParameterSet, VHostSet
 from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 from vouchmq.server.broker.features.options import InvalidPolicy
@@ -144,8 +145,14 @@ class Importer:
                 content.bindings.append(binding)
             yield
 
-    def apply(self, content: Content) -> None:
+    def apply(self, content: Content, *, is_file: bool = True) -> int:
         """Make or change everything in the file; it is in force when this returns.
+
+        Only the definitions file takes back policies that it brought: whoever imports something
+        else adds to what there is (HTTP-41).
+
+        Returns:
+            the LSN that an answer waits for
 
         Raises:
             DefinitionsError: with the places of all faults, and nothing has changed
@@ -159,7 +166,7 @@ class Importer:
         _make_vhosts(self._broker, content)
         for limits in content.limits:
             _limit(self._broker, limits)
-        _set_policies(self._broker, content)
+        _set_policies(self._broker, content, is_file=is_file)
         _declare(self._broker, content, faults)
         # None, as the dry run had none.
         faults.refuse(DefinitionsError)
@@ -174,6 +181,14 @@ class Importer:
             vhost.generation += 1
         if content.skipped:
             log.warning("definitions.skipped", items=content.skipped)
+        accounts = self._broker.accounts
+        for parameter in content.parameters:
+            place = (parameter.vhost, parameter.component, parameter.name)
+            accounts.change(ParameterSet(*place, parameter.value))
+        for one in content.global_parameters:
+            accounts.change(GlobalParameterSet(one.name, one.value))
+        lsns = [vhost.defined_lsn for vhost in self._broker.vhosts.values()]
+        return max([accounts.defined_lsn, *lsns])
 
     def _check_users(self, content: Content, faults: Faults) -> None:
         names = {user.account.name for user in content.users}
@@ -237,6 +252,8 @@ def validate(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> No
     for limits in content.limits:
         if _vhost_of(dry_run, limits.where, limits.vhost, faults) is not None:
             _limit(dry_run, limits)
+    for parameter in content.parameters:
+        _vhost_of(dry_run, parameter.where, parameter.vhost, faults)
     for each in content.policies:
         _vhost_of(dry_run, each.where, each.vhost, faults)
         try:
@@ -248,16 +265,24 @@ def validate(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> No
 
 def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
     for entry in content.vhosts:
-        vhost, _ = broker.create_vhost(entry.name)
-        if entry.default_queue_type is not None:
-            settings = replace(vhost.settings(), default_queue_type=entry.default_queue_type)
-            broker.put_vhost(settings)
+        vhost = broker.vhosts.get(entry.name)
+        settings = vhost.settings() if vhost is not None else VHostSet(entry.name)
+        said = {
+            "description": entry.description,
+            "tags": None if entry.tags is None else list(entry.tags),
+            "default_queue_type": entry.default_queue_type,
+            "is_protected": entry.protected_from_deletion,
+        }
+        given = {key: value for key, value in said.items() if value is not None}
+        broker.put_vhost(replace(settings, **given))
 
 
-def _set_policies(broker: Broker[QueueLike], content: Content) -> None:
+def _set_policies(broker: Broker[QueueLike], content: Content, *, is_file: bool) -> None:
     for each in content.policies:
-        broker.vhosts[each.vhost].policy_engine.set_policy(each.policy)
-    _drop_old_policies(broker, content)
+        policy = replace(each.policy, comes_from_file=is_file)
+        broker.vhosts[each.vhost].policy_engine.set_policy(policy)
+    if is_file:
+        _drop_old_policies(broker, content)
 
 
 def _drop_old_policies(broker: Broker[QueueLike], content: Content) -> None:

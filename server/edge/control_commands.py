@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from vouchmq.server.admin.accounts.administration import Administration
+from vouchmq.server.admin.accounts.definitions import DefinitionsCommands
+from vouchmq.server.admin.accounts.policies import PolicyCommands
+from vouchmq.server.admin.accounts.users import UserCommands
+from vouchmq.server.admin.accounts.vhosts import VHostCommands
 from vouchmq.server.admin.backup import BackupCommands
 from vouchmq.server.admin.commands import Arguments, ControlCommands
 from vouchmq.server.admin.ledger import LedgerCommands
-from vouchmq.server.admin.listing import ListingCommands
+from vouchmq.server.admin.listing import ListingCommands, RowSender
 from vouchmq.server.admin.login import LoginCommands
 from vouchmq.server.admin.objects.connections import ConnectionCommands
 from vouchmq.server.admin.objects.exchanges import ExchangeCommands
@@ -75,7 +80,9 @@ def control_commands(
     StatusCommand(facts, settings, loop.time).register(commands)
     LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
-    ListingCommands(views, runtime.context.budget.put_off, loop.time).register(commands)
+    sender = RowSender(runtime.context.budget.put_off, loop.time)
+    ListingCommands(views, sender).register(commands)
+    register_account_commands(commands, Administration(runtime), sender)
     WatchCommand(runtime.events, lambda: time.time_ns() // 1_000_000).register(commands)
     BackupCommands(
         runtime.journal,
@@ -100,6 +107,16 @@ def register_object_commands(commands: ControlCommands, runtime: BrokerRuntime) 
     MessageCommands(operator).register(commands)
     WaitCommands(operator).register(commands)
     ConnectionCommands(operator, runtime.connections).register(commands)
+
+
+def register_account_commands(
+    commands: ControlCommands, administration: Administration, sender: RowSender
+) -> None:
+    """Enter the commands that change users, virtual hosts, policies and parameters."""
+    UserCommands(administration).register(commands)
+    VHostCommands(administration).register(commands)
+    PolicyCommands(administration).register(commands)
+    DefinitionsCommands(administration, sender).register(commands)
 
 
 def control_listener(directory: Path) -> socket | None:

@@ -8,7 +8,7 @@ from typing import Any
 from tests.unit.server.in_memory import World
 from vouchmq.server.admin.commands import ControlCommands
 from vouchmq.server.admin.frames import FrameReader, frame
-from vouchmq.server.admin.listing import ListingCommands
+from vouchmq.server.admin.listing import ListingCommands, RowSender
 from vouchmq.server.admin.views import Views, columns_of
 
 
@@ -56,7 +56,8 @@ def listed(world: World, what: str, **selection: str) -> list[dict[str, Any]]:
     """A listing, as whoever asks for it gets it."""
     later: list[Callable[[], None]] = []
     registry = ControlCommands()
-    ListingCommands(views_of(world), later.append, lambda: world.now).register(registry)
+    sender = RowSender(later.append, lambda: world.now)
+    ListingCommands(views_of(world), sender).register(registry)
     reader = Reader()
     registry.run({"command": f"list {what}", **selection}, reader)
     while later:

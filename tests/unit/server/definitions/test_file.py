@@ -157,7 +157,6 @@ def test_what_this_broker_has_not_got_is_listed() -> None:
         nothing_in_it=[],
     )
     assert found.skipped == [
-        "global_parameters[0] 'mqtt_port_to_vhost_mapping'",
         "parameters[0] of component 'shovel'",
         "unheard_of",
     ]

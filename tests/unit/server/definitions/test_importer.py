@@ -389,7 +389,7 @@ class TestExport:
         """A data directory without a broker."""
         load(world, queues=[QUEUE], policies=[POLICY])
         dry_run: Broker[QueueLike] = empty_dry_run()
-        dry_run.restore(world.calls.records)
+        dry_run.restore(world.broker.definitions() + world.calls.records)
         assert exported(dry_run)[0] == exported(world.broker)[0]
 
 
