@@ -8,8 +8,9 @@
 
 Every other share of the time goes to the store alone (`store_model.run_random`), whose
 histories are shorter; those of the broker are in turn plain, with every feature in use
-(`--features`), with features and operations of which any two meet (`--pairs`), and with a ledger
-that is audited in the end (`--ledger`; every other one of these is rough). Prints crash states
+(`--features`), with features and operations of which any two meet (`--pairs`), with a ledger that
+is audited in the end (`--ledger`; every other one of these is rough), and with an administrator who
+changes users, virtual hosts and policies (`--admin`). Prints crash states
 per second and totals; exit code 1 after a failure, of which the line that brings it back is
 printed at once.
 """
@@ -37,6 +38,7 @@ RUNS: dict[str, Callable[..., history.Outcome]] = {
     "--features ": history.run_features,
     "--pairs ": history.run_pairs,
     "--ledger ": history.run_ledger,
+    "--admin ": history.run_admin,
 }
 KINDS = tuple(RUNS)
 
@@ -186,6 +188,7 @@ def main() -> int:
     parser.add_argument("--features", action="store_true", help="with --seed: with all features")
     parser.add_argument("--pairs", action="store_true", help="with --seed: where any two meet")
     parser.add_argument("--ledger", action="store_true", help="with --seed: and with a ledger")
+    parser.add_argument("--admin", action="store_true", help="with --seed: with an administrator")
     parser.add_argument("--rough", action="store_true", help="a disk that is often full")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count())
     chosen = parser.parse_args()
@@ -196,6 +199,7 @@ def main() -> int:
             "--features ": chosen.features,
             "--pairs ": chosen.pairs,
             "--ledger ": chosen.ledger,
+            "--admin ": chosen.admin,
         }
         kind = next((kind for kind, is_asked in asked.items() if is_asked), "")
         return show(chosen.seed, chosen.steps, kind, is_rough=chosen.rough)

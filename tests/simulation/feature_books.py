@@ -293,7 +293,8 @@ class Books:
 
     def forgotten(self, queue: Queue, first_lsn: int) -> None:
         """The disk has refused these."""
-        out = set(self._world.listing().unacked[queue.spec.name])
+        # Those of other virtual hosts are always empty.
+        out = set(self._world.listing().unacked.get(queue.spec.name, ()))
         for place in [p for p in self.copies if p[0] == queue.spec.name]:
             if place[1] & 1 and place[1] >= first_lsn * 2:
                 # What somebody got in that very turn is theirs, but no journal has it.

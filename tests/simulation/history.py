@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import structlog
 
+from tests.simulation.admin_world import AdminWorld
 from tests.simulation.feature_queues import watched_queues
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
@@ -46,6 +47,7 @@ class Outcome:
     deliveries: int = 0
     confirms: int = 0
     failure: BaseException | None = None
+    answers: int = 0  # to changes that an administrator asked for
     ledger_kinds: set[str] = field(default_factory=set)  # of the lines in its ledger
 
 
@@ -151,6 +153,28 @@ def run_pairs(
         lived.append(world)
         world.trace = trace
         return _lived(world, Outcome(seed, 0), steps, is_rough=is_rough)
+
+
+def run_admin(
+    seed: int,
+    steps: int = STEPS,
+    *,
+    crash_rate: float = 0.3,
+    is_rough: bool = False,
+    trace: Callable[[str], None] | None = None,
+) -> Outcome:
+    """The same, where users, virtual hosts and policies are changed meanwhile."""
+    bugs: list[BaseException] = []
+    outcome = Outcome(seed, 0)
+    with quiet_logs(bugs), ExitStack() as around:
+        around.enter_context(watched_queues())
+        if seed % 2:
+            around.enter_context(small_pages())
+        world = AdminWorld(seed, bugs, crash_rate=crash_rate)
+        world.trace = trace
+        _lived(world, outcome, steps, is_rough=is_rough)
+    outcome.answers = world.book.count
+    return outcome
 
 
 def run_ledger(

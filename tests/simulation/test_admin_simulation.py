@@ -1,0 +1,94 @@
+"""Histories in which users, virtual hosts and policies are changed: no answered change is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation import history
+from vouchmq.server.admin.accounts import administration
+from vouchmq.server.broker import definitions as d
+from vouchmq.server.broker.accounts import Accounts
+from vouchmq.server.broker.broker import Broker
+
+# As many histories as a planted bug may survive.
+MOST_SEEDS = 40
+
+
+@pytest.mark.parametrize("seed", range(900, 908))
+@pytest.mark.parametrize("is_rough", [False, True], ids=["plain", "rough"])
+def test_no_answered_change_is_lost(seed: int, is_rough: bool) -> None:
+    outcome = history.run_admin(seed, 250, is_rough=is_rough)
+    assert outcome.failure is None, f"--admin --seed {seed} --steps {outcome.steps}"
+
+
+def test_much_is_answered_and_looked_at() -> None:
+    outcomes = [history.run_admin(seed, 300) for seed in range(910, 916)]
+    assert sum(outcome.answers for outcome in outcomes) > 100
+    assert sum(outcome.states for outcome in outcomes) > 100
+    assert sum(outcome.crashes for outcome in outcomes) > 3
+
+
+def test_the_same_seed_lives_the_same_history() -> None:
+    lines: list[list[str]] = [[], []]
+    for trace in lines:
+        history.run_admin(917, 150, trace=trace.append)
+    assert lines[0] == lines[1]
+    assert any("administrator asks" in line for line in lines[0])
+
+
+def caught() -> str:
+    """The failure of the first history that finds something."""
+    for seed in range(MOST_SEEDS):
+        failure = history.run_admin(seed, 300).failure
+        if failure is not None:
+            cause = failure.__cause__ or failure
+            assert not isinstance(cause, TypeError | AttributeError | NameError), failure
+            return str(failure)
+    raise AssertionError(f"{MOST_SEEDS} histories have not found the bug")
+
+
+def test_finds_an_answer_that_does_not_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = administration._Promise.release
+    monkeypatch.setattr(administration._Promise, "release", lambda self, _: release(self, 1 << 62))
+    assert "was told before it was written" in caught()
+
+
+def test_finds_a_change_that_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    change = Accounts.change
+
+    def forgetful(self: Accounts, definition: d.AccountDefinition) -> int:
+        if not isinstance(definition, d.PermissionCleared):
+            return change(self, definition)
+        self.apply(definition)
+        self.defined_lsn = self._define(d.encode(d.AccountsKept()))
+        return self.defined_lsn
+
+    monkeypatch.setattr(Accounts, "change", forgetful)
+    failure = caught()
+    assert "answered, and lost" in failure or "definitions" in failure
+
+
+def test_finds_what_a_segment_does_not_begin_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction would drop it with the segment in which it was changed."""
+    definitions = Accounts._definitions
+
+    def without_topics(self: Accounts) -> object:
+        return (each for each in definitions(self) if not isinstance(each, d.TopicPermissionSet))
+
+    monkeypatch.setattr(Accounts, "_definitions", without_topics)
+    assert "answered, and lost" in caught()
+
+
+def test_finds_a_vhost_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VHOST-05: what goes later is written under the name that a new one may have."""
+    delete_vhost = Broker.delete_vhost
+
+    def unmarked(self: Broker, name: str) -> object:  # type: ignore[type-arg]
+        found = delete_vhost(self, name)
+        if found is not None:
+            found[0].is_deleted = False
+        return found
+
+    monkeypatch.setattr(Broker, "delete_vhost", unmarked)
+    failure = caught()
+    assert "answered, and lost" in failure or "definitions" in failure
