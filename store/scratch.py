@@ -76,11 +76,20 @@ class Scratch:
         Raises:
             OSError: the disk refused; the page is still there.
         """
+        page = self.read(number)
+        self.drop_page(number)
+        return page
+
+    def read(self, number: int) -> Page:
+        """Read a page, which stays.
+
+        Raises:
+            OSError: the disk refused
+        """
         source, offset, size = self._pages[number]
         data = source.file.read(offset, size)
         if len(data) != size:
             raise OSError(f"{source.name} ends before its page at offset {offset}")
-        self.drop_page(number)
         page: Page = marshal.loads(data)  # noqa: S302 - our own octets, read by nobody else
         return page
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from heapq import heapify, heappop, heappush
-from itertools import repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.constants import BASIC_PUBLISH, PERSISTENT_DELIVERY_MODE
@@ -37,10 +37,10 @@ from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.features.options import TEN_YEARS_MS
 from vouchmq.server.broker.message import lsn_of, lsns_of
-from vouchmq.server.broker.queues.api import REFUSES, TAKES, Queue
+from vouchmq.server.broker.queues.api import REFUSES, TAKES, Peeked, Queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from vouchmq.protocol.fields import Field
     from vouchmq.server.broker.features.effective import Features
@@ -72,6 +72,8 @@ TURN_MESSAGES: Final = 256
 # Octets of stored messages that are kept in memory all the same.
 MEMORY_OCTETS: Final = 64 * 1024 * 1024
 READ_MESSAGES: Final = 1024
+# So many of those that are due soonest can be looked at.
+PEEKED_MOST: Final = 2048
 READ_OCTETS: Final = 4 * 1024 * 1024
 
 
@@ -288,6 +290,26 @@ class DelayQueue(Queue):
         self.holds_stored |= stored and self.stored
         self._arm()
 
+    def peek(self, at: int, count: int) -> Peeked | None:
+        """See `Queue`; in the order in which they are due, the first `PEEKED_MOST` of them."""
+        entries = list(islice(self._in_order(), at, min(at + count, PEEKED_MOST)))
+        seqs = [seq for _, seq in entries]
+        missing = sorted(lsn_of(seq) for seq in seqs if seq not in self._in_memory)
+        found = self._fetched(missing)
+        messages = [self._in_memory.get(seq) or found[seq] for seq in seqs]
+        return Peeked(at, messages, due_ms=tuple(due_ms for due_ms, _ in entries))
+
+    def _in_order(self) -> Iterator[tuple[int, int]]:
+        """What waits, soonest due first, without sorting all of it."""
+        heap = self._heap
+        next_ones = [(heap[0], 0)] if heap else []
+        while next_ones:
+            entry, place = heappop(next_ones)
+            yield entry
+            for child in (2 * place + 1, 2 * place + 2):
+                if child < len(heap):
+                    heappush(next_ones, (heap[child], child))
+
     def wake(self) -> None:
         """Ask for a dispatch in this turn."""
         if not self.is_dirty:
@@ -317,14 +339,20 @@ class DelayQueue(Queue):
                 self._memory_octets -= len(message[0])
                 found[seq] = message
         missing.sort()
+        found |= self._fetched(missing)
+        return [found[seq] for seq in seqs]
+
+    def _fetched(self, lsns: list[int]) -> dict[int, Message]:
+        """Messages that only the journal has, by their seq."""
+        found: dict[int, Message] = {}
         at = 0
-        while at < len(missing):
-            for first, tail, raws, arrived_ms in self._pages.fetch_runs(missing[at:], READ_OCTETS):
+        while at < len(lsns):
+            for first, tail, raws, arrived_ms in self._pages.fetch_runs(lsns[at:], READ_OCTETS):
                 numbers = range(first * 2 + 1, (first + len(raws)) * 2 + 1, 2)
                 for message in zip(raws, repeat(tail), numbers, repeat(arrived_ms)):
                     found[message[2]] = message
                 at += len(raws)
-        return [found[seq] for seq in seqs]
+        return found
 
     def forget_refused(self, first_lsn: int) -> None:
         refused = {seq for _, seq in self._heap if seq & 1 and seq >= first_lsn * 2}

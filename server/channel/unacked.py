@@ -323,6 +323,10 @@ class Unacked:
         """About what it takes in memory; a few messages of each run are looked at."""
         return sum(octets_of(run.messages) * run.live // len(run.messages) for run in self._runs)
 
+    def runs_of(self, queue: Queue) -> list[Run]:
+        """The runs of deliveries from one queue; only to be looked at."""
+        return [run for run in self._runs if run.queue is queue]
+
     def live(self) -> list[UnackedBatch]:
         """Everything outstanding, without taking it."""
         return [whole(run) for run in self._runs]

@@ -2,6 +2,8 @@
 
 Looked at when a turn of the loop is over: what came has been handed out then, as far as consumers
 take it. Nobody has to ask again and again. Must not know sockets.
+
+Spec: HTTP-35
 """
 
 from __future__ import annotations

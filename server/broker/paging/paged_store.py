@@ -103,8 +103,15 @@ class DiskPages:
 
     def page_in(self, page: int) -> list[Message]:
         """See `PagedStore`."""
+        return self._paged(self._scratch.page_in, page)
+
+    def read_page(self, page: int) -> list[Message]:
+        """See `PagedStore`."""
+        return self._paged(self._scratch.read, page)
+
+    def _paged(self, read: Callable[[int], list[Message]], page: int) -> list[Message]:
         try:
-            return self._scratch.page_in(page)
+            return read(page)
         except OSError as error:
             reason = f"cannot read a page of queued messages: {error.strerror or error}"
             self._failed(reason)

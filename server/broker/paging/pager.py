@@ -74,6 +74,9 @@ class PagedStore(Protocol):
     def page_in(self, page: int) -> list[Message]:
         """Read a scratch page back, which ends it."""
 
+    def read_page(self, page: int) -> list[Message]:
+        """Read a scratch page, which stays."""
+
     def drop_page(self, page: int) -> None:
         """End a scratch page unread."""
 
@@ -338,6 +341,26 @@ class Backlog:
                     yield from zip(raws, repeat(tail), seqs, repeat(arrived_ms))
                     at += len(raws)
         yield from self.tail
+
+    def peek(self, at: int, count: int) -> list[Message]:
+        """Messages from a place on, read from where they are and left there.
+
+        Not all that are asked for, but at least one, if there is one.
+        """
+        for span in self._spans:
+            size = len(span.lsns) if isinstance(span, StoredSpan) else span.count
+            if at >= size:
+                at -= size
+                continue
+            if isinstance(span, ScratchSpan):
+                return self._store.read_page(span.page)[at : at + count]
+            found: list[Message] = []
+            lsns = span.lsns[at : at + min(count, REFILL_MESSAGES)]
+            for first, tail, raws, arrived_ms in self._store.fetch_runs(lsns, REFILL_OCTETS):
+                seqs = range(first * 2 + 1, (first + len(raws)) * 2 + 1, 2)
+                found += zip(raws, repeat(tail), seqs, repeat(arrived_ms))
+            return found
+        return list(islice(self.tail, at, at + count))
 
     def drop_spans(self, most: int) -> tuple[int, list[Sequence[int]]]:
         """Drop so many spans at the head; gives their messages' count and the stored ones' LSNs."""

@@ -174,6 +174,18 @@ class Queue(QueueLike, Protocol):
         """
         raise TypeError(self.spec.text)
 
+    def peek(self, at: int, count: int) -> Peeked | None:
+        """Messages from a place on, in the order in which they leave; nothing changes by it.
+
+        Not all that are asked for, but at least one, if there is one. None: in a later turn.
+        """
+        del at, count
+        raise TypeError(self.spec.text)
+
+    def parked(self) -> list[Message]:
+        """Messages neither ready nor unacked."""
+        return []
+
     # What becomes of deliveries
 
     def settle(self, messages: list[Message]) -> None:
@@ -240,6 +252,19 @@ class Queue(QueueLike, Protocol):
         return None
 
 
+class Peeked(NamedTuple):
+    """Messages as they are in a queue; none: the place is behind the last one.
+
+    `first` is the place of the first; those with a seq up to `mark` have been handed out before.
+    `due_ms` is when each is ready, by the clock of the loop; empty where they are ready.
+    """
+
+    first: int
+    messages: list[Message]
+    mark: int = 0
+    due_ms: tuple[int, ...] = ()
+
+
 class HostQueue(Queue, Protocol):
     """A classic queue, seen from its own parts."""
 
@@ -249,6 +274,7 @@ class HostQueue(Queue, Protocol):
     ready: ReadyList
     lines: list[ReadyList]
     came_count: int  # messages that ever came (SEQ-01)
+    returned_count: int  # messages that came back, and are not at their places yet
 
     @property
     def held_count(self) -> int:
@@ -261,6 +287,18 @@ class HostQueue(Queue, Protocol):
     @property
     def is_head_wanted(self) -> bool:
         """True when a consumer has room for the head: it is served in this turn (TTL-06)."""
+
+    def peek(self, at: int, count: int) -> Peeked | None:
+        """See `Queue`."""
+        if self.returned_count:
+            return None
+        before = 0
+        for line in self.lines:
+            if at < before + line.count:
+                messages = line.peek(at - before, count)
+                return None if messages is None else Peeked(at, messages, line.mark)
+            before += line.count
+        return Peeked(at, [])
 
     def count_octets(self) -> None:
         """Count the octets of what is ready from now on."""
@@ -284,9 +322,6 @@ class HostQueue(Queue, Protocol):
 
     def put_back(self, messages: list[Message]) -> None:
         """Messages that had been taken out are ready again, each at its place."""
-
-    def parked(self) -> list[Message]:
-        """Messages neither ready nor unacked."""
 
     def run_features(self) -> None:
         """Have features do what a dispatch would have them do, without serving anybody."""

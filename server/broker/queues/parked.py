@@ -78,6 +78,11 @@ class ParkedMessages:
         """What is there, without taking it."""
         return [message for message, _ in self._messages.values()]
 
+    def due_ms(self, seq: int) -> int:
+        """When one of them is due, by the clock of the loop; 0: it is not here."""
+        entry = self._messages.get(seq)
+        return entry[1] if entry is not None else 0
+
     def _arm(self) -> None:
         if not self._heap:
             return

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -233,6 +234,21 @@ class ReadyList:
         if self.ready_bytes is not None:
             self.ready_bytes.remove(batch)
         return batch
+
+    def peek(self, at: int, count: int) -> list[Message] | None:
+        """Messages from a place on, in the order of delivery, and left where they are.
+
+        Not all that are asked for, but at least one, if there is one. None: more has come back than
+        is merged in one turn.
+        """
+        for _ in range(PAGE_OUT_PIECES):
+            if self.requeued is not None and at + count > len(self.ready):
+                self._merge(self.requeued)
+        if self.requeued is not None and at >= len(self.ready):
+            return None
+        if at < len(self.ready) or self.backlog is None:
+            return list(islice(self.ready, at, at + count))
+        return self.backlog.peek(at - len(self.ready), count)
 
     def return_delivered(self, messages: list[Message]) -> None:
         """Put messages back at their original places (ACK-10)."""

@@ -15,7 +15,7 @@ Spec: STREAM
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.errors import NotImplementedByBroker
@@ -24,7 +24,7 @@ from vouchmq.server.broker.counters import QueueCounters
 from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.message import Message, lsn_of
 from vouchmq.server.broker.paging.pager import MESSAGE_OVERHEAD_OCTETS
-from vouchmq.server.broker.queues.api import TURN_MESSAGES, Queue, always
+from vouchmq.server.broker.queues.api import TURN_MESSAGES, Peeked, Queue, always
 from vouchmq.server.broker.queues.ready_list import BATCH_OCTETS
 from vouchmq.server.broker.streams.index import StreamIndex, chunk_notes
 from vouchmq.server.broker.streams.reader import Reader, Recent
@@ -467,6 +467,20 @@ class Stream(Queue):
     ) -> tuple[Message, Message, bool] | None:
         """Refuse basic.get: 540 (STREAM-14)."""
         raise NotImplementedByBroker(f"basic.get not supported by stream queues {self.spec.text}")
+
+    def peek(self, at: int, count: int) -> Peeked | None:
+        """See `Queue`; the place is an offset, and what is not on disk yet is not shown."""
+        chunk = self.index.chunk_from(at)
+        end = self.index.end_at(self._turn.watermark)
+        at = max(at, chunk.first_offset) if chunk is not None else at
+        if chunk is None or at >= end:
+            return Peeked(at, [])
+        lsns = chunk.rows.take(at - chunk.first_offset, min(count, end - at, SLICE_MESSAGES))
+        found: list[Message] = []
+        for first, tail, raws, arrived_ms in self._pager.store.fetch_runs(lsns, BATCH_OCTETS):
+            seqs = range(first * 2 + 1, (first + len(raws)) * 2 + 1, 2)
+            found += zip(raws, repeat(tail), seqs, repeat(arrived_ms))
+        return Peeked(at, found)
 
     def purge_some(self, most: int) -> int:
         """0: `purge` refuses to purge a stream."""

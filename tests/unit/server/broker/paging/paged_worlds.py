@@ -41,6 +41,9 @@ class FakePagedStore:
     def page_in(self, page: int) -> list[Message]:
         return self.pages.pop(page)
 
+    def read_page(self, page: int) -> list[Message]:
+        return self.pages[page]
+
     def drop_page(self, page: int) -> None:
         del self.pages[page]
 
