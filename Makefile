@@ -88,6 +88,7 @@ bench: .venv/dev.stamp ## throughput and latency; ARGS="--peer lavinmq" (bench/R
 
 docs: .venv/docs.stamp ## write the tables that are made from the code, check the pages, build build/docs/html
 	@$(PY) -m tools.write_configuration
+	@$(PY) -m tools.write_http_routes
 	@$(PY) -m tools.draw_flow
 	@$(PY) -m pytest -q tests/test_docs.py tests/test_flow.py
 	@$(PY) -m tools.site

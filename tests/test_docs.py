@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from tools import write_http_routes
 from tools.site import navigation, prepared
 from tools.write_configuration import written
 from vouchmq.server.broker.features.options import (
@@ -48,6 +49,11 @@ def text(path: Path) -> str:
 
 def test_the_tables_of_settings_are_those_of_the_code() -> None:
     assert written(text(CONFIGURATION)) == text(CONFIGURATION), "run `make docs`"
+
+
+def test_the_table_of_routes_is_that_of_the_code() -> None:
+    page = text(write_http_routes.PAGE)
+    assert write_http_routes.written(page) == page, "run `make docs`"
 
 
 def undocumented_settings(page: str) -> list[str]:

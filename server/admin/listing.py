@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.server.admin.views import Selection, columns_of
+from vouchmq.server.admin.views import Selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from msgspec import Struct
 
     from vouchmq.server.admin.commands import Command, ControlCommands, Reply
-    from vouchmq.server.admin.views import Listing, Views
+    from vouchmq.server.admin.views import Listing
 
 # A listing has this much of a turn.
 SLICE_S: Final = 0.002
@@ -76,18 +76,26 @@ class ListingCommands:
     """A command for each listing.
 
     Args:
-        views: what can be listed
+        listings: what can be listed
+        kinds: the views of which each is made
         sender: sends it
     """
 
-    def __init__(self, views: Views, sender: RowSender) -> None:
-        self._views = views
+    def __init__(
+        self,
+        listings: Mapping[str, Listing],
+        kinds: Mapping[str, type[Struct]],
+        sender: RowSender,
+    ) -> None:
+        self._listings = listings
+        self._kinds = kinds
         self._sender = sender
 
     def register(self, commands: ControlCommands) -> None:
         """Enter a command for each listing."""
-        for name, listing in self._views.listings.items():
-            commands.register(f"list {name}", Selection, self._command(listing, columns_of(name)))
+        for name, listing in self._listings.items():
+            columns = list(self._kinds[name].__struct_fields__)
+            commands.register(f"list {name}", Selection, self._command(listing, columns))
 
     def _command(self, listing: Listing, columns: list[str]) -> Command[Selection]:
         def begin(wanted: Selection, reply: Reply) -> None:

@@ -28,6 +28,9 @@ from vouchmq.server.definitions.export import plain_table
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from vouchmq.server.broker.policy.policies import PolicyMatch
+    from vouchmq.server.broker.queues.api import Queue
+    from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
     from vouchmq.store.journal.segments import SegmentChain
@@ -305,7 +308,7 @@ class Views:
     def vhosts(self, wanted: Selection = ALL) -> Iterator[VHostView]:
         """A view for each virtual host."""
         vhosts = self._source.broker.vhosts
-        for vhost in _named(vhosts, wanted.name if wanted.vhost is None else wanted.vhost):
+        for vhost in named(vhosts, wanted.name if wanted.vhost is None else wanted.vhost):
             settings = vhost.settings()
             yield VHostView(
                 name=vhost.name,
@@ -322,44 +325,21 @@ class Views:
 
     def queues(self, wanted: Selection = ALL) -> Iterator[QueueView]:
         """All queues that clients can see."""
-        for vhost in _named(self._source.broker.vhosts, wanted.vhost):
+        for queue, match in self.each_queue(wanted):
+            yield view_of_queue(queue, match)
+
+    def each_queue(self, wanted: Selection) -> Iterator[tuple[Queue, PolicyMatch]]:
+        """The queues that a listing is to be of, and the policies that apply to them."""
+        for vhost in named(self._source.broker.vhosts, wanted.vhost):
             engine = vhost.policy_engine
-            for queue in _named(vhost.queues, wanted.name):
-                spec = queue.spec
-                if queue.is_deleted:
-                    continue
-                match = engine.policy_of_queue(queue)
-                ready, unacked = queue.ready_count, queue.unacked_count
-                counters = queue.counters
-                yield QueueView(
-                    vhost=vhost.name,
-                    name=spec.name,
-                    type=queue_type_of(spec.arguments),
-                    durable=spec.durable,
-                    exclusive=spec.exclusive_owner is not None,
-                    auto_delete=spec.auto_delete,
-                    arguments=plain_table(spec.arguments),
-                    policy=match.policy.name if match.policy else "",
-                    operator_policy=match.operator.name if match.operator else "",
-                    messages=ready + unacked,
-                    messages_ready=ready,
-                    messages_unacknowledged=unacked,
-                    consumers=queue.consumer_count,
-                    published=counters.published,
-                    delivered=counters.delivered + counters.resent,
-                    redelivered=counters.redelivered,
-                    acked=counters.acked,
-                    rejected=counters.rejected,
-                    dead_lettered=counters.dead_lettered,
-                    dead_letters_dropped=counters.dead_letters_dropped,
-                    expired=counters.expired,
-                    dropped=counters.dropped,
-                )
+            for queue in named(vhost.queues, wanted.name):
+                if not queue.is_deleted:
+                    yield queue, engine.policy_of_queue(queue)
 
     def exchanges(self, wanted: Selection = ALL) -> Iterator[ExchangeView]:
         """All exchanges, the predeclared ones as well."""
-        for vhost in _named(self._source.broker.vhosts, wanted.vhost):
-            for exchange in _named(vhost.exchanges, wanted.name):
+        for vhost in named(self._source.broker.vhosts, wanted.vhost):
+            for exchange in named(vhost.exchanges, wanted.name):
                 match = vhost.policy_engine.policy_of_exchange(exchange)
                 yield ExchangeView(
                     vhost=vhost.name,
@@ -376,7 +356,7 @@ class Views:
 
     def bindings(self, wanted: Selection = ALL) -> Iterator[BindingView | None]:
         """All bindings, without those of every queue to the default exchange."""
-        for vhost in _named(self._source.broker.vhosts, wanted.vhost):
+        for vhost in named(self._source.broker.vhosts, wanted.vhost):
             for binding in list(vhost.bindings):
                 if wanted.name not in {None, binding.source}:
                     yield None
@@ -393,29 +373,24 @@ class Views:
     def connections(self, wanted: Selection = ALL) -> Iterator[ConnectionView | None]:
         """All connections, also those that have not logged in yet."""
         now = self._source.clock()
+        for connection in self.each_connection(wanted):
+            yield view_of_connection(connection, now) if connection is not None else None
+
+    def each_connection(self, wanted: Selection) -> Iterator[Connection | None]:
+        """The connections that a listing is to be of; None for each other one."""
         for connection in list(self._connections):
             is_open = connection.state == ConnectionState.RUNNING
             vhost = connection.vhost.name if is_open else ""
-            if wanted.vhost not in {None, vhost} or wanted.name not in {None, connection.label}:
-                yield None
-                continue
-            yield ConnectionView(
-                name=connection.label,
-                client_name=connection.client_name if is_open else "",
-                user=connection.user.name if is_open else "",
-                vhost=vhost,
-                state=connection.shown_state,
-                channels=len(connection.channels),
-                frame_max=connection.frame_max,
-                age_s=int(now - connection.opened_at),
-                blocked=connection.is_blocked,
-                unacknowledged_bytes=connection.unacked_octets,
-                received_bytes=connection.counters.received_bytes,
-                sent_bytes=connection.counters.sent_bytes,
-            )
+            is_wanted = wanted.vhost in {None, vhost} and wanted.name in {None, connection.label}
+            yield connection if is_wanted else None
 
     def channels(self, wanted: Selection = ALL) -> Iterator[ChannelView | None]:
         """A view for each channel of each connection."""
+        for found in self.each_channel(wanted):
+            yield view_of_channel(found[0].label, found[1]) if found is not None else None
+
+    def each_channel(self, wanted: Selection) -> Iterator[tuple[Connection, Channel] | None]:
+        """The channels that a listing is to be of; None for each connection of others."""
         for connection in list(self._connections):
             if wanted.name not in {None, connection.label}:
                 yield None
@@ -423,39 +398,28 @@ class Views:
             for channel in list(connection.channels.values()):
                 if wanted.vhost not in {None, channel.vhost.name}:
                     break
-                confirms, counted = channel.confirms, channel.counted
-                yield ChannelView(
-                    connection=connection.label,
-                    number=channel.number,
-                    user=channel.user.name,
-                    vhost=channel.vhost.name,
-                    confirm=confirms is not None,
-                    transactional=channel.transaction is not None,
-                    consumers=len(channel.consumers),
-                    prefetch=channel.credit.limit,
-                    unacknowledged=channel.unacked.count,
-                    unconfirmed=confirms.unconfirmed_count if confirms is not None else 0,
-                    published=counted.published,
-                    confirmed=counted.confirmed,
-                    nacked=counted.nacked,
-                    returned=counted.returned,
-                    unroutable=counted.unroutable,
-                    delivered=counted.delivered,
-                    redelivered=counted.redelivered,
-                    acked=counted.acked,
-                    rejected=counted.rejected,
-                )
+                yield connection, channel
 
     def consumers(self, wanted: Selection = ALL) -> Iterator[ConsumerView | None]:
         """A view for each consumer, by connection and channel."""
+        for found in self.each_consumer(wanted):
+            if found is None:
+                yield None
+            else:
+                connection, channel, consumer = found
+                yield view_of_consumer(connection.label, channel.number, consumer)
+
+    def each_consumer(
+        self, wanted: Selection
+    ) -> Iterator[tuple[Connection, Channel, Consumer] | None]:
+        """The consumers that a listing is to be of; None for each other one."""
         for connection in list(self._connections):
             for channel in list(connection.channels.values()):
                 for consumer in list(channel.consumers.values()):
                     spec = consumer.queue.spec
-                    if wanted.vhost in {None, spec.vhost} and wanted.name in {None, spec.name}:
-                        yield _of_consumer(connection.label, channel.number, consumer)
-                    else:
-                        yield None
+                    is_wanted = wanted.vhost in {None, spec.vhost}
+                    is_wanted &= wanted.name in {None, spec.name}
+                    yield (connection, channel, consumer) if is_wanted else None
 
     def alarms(self, wanted: Selection = ALL) -> Iterator[AlarmView]:
         """The alarms, raised or not."""
@@ -486,14 +450,15 @@ class Views:
 T = TypeVar("T")
 
 
-def _named(objects: Mapping[str, T], name: str | None) -> Iterable[T]:
+def named(objects: Mapping[str, T], name: str | None) -> Iterable[T]:
     """The one of this name, if it is there; all of them, when no name is given."""
     if name is None:
         return list(objects.values())
     return (objects[name],) if name in objects else ()
 
 
-def _of_consumer(connection: str, channel: int, consumer: Consumer) -> ConsumerView:
+def view_of_consumer(connection: str, channel: int, consumer: Consumer) -> ConsumerView:
+    """A consumer of this channel of the connection of this name."""
     queue, credit = consumer.queue, consumer.credit
     return ConsumerView(
         vhost=queue.spec.vhost,
@@ -506,4 +471,80 @@ def _of_consumer(connection: str, channel: int, consumer: Consumer) -> ConsumerV
         priority=consumer.priority,
         prefetch=credit.limit,
         unacknowledged=credit.outstanding,
+    )
+
+
+def view_of_queue(queue: Queue, match: PolicyMatch) -> QueueView:
+    """A queue and the policies that apply to it."""
+    spec = queue.spec
+    ready, unacked = queue.ready_count, queue.unacked_count
+    counters = queue.counters
+    return QueueView(
+        vhost=spec.vhost,
+        name=spec.name,
+        type=queue_type_of(spec.arguments),
+        durable=spec.durable,
+        exclusive=spec.exclusive_owner is not None,
+        auto_delete=spec.auto_delete,
+        arguments=plain_table(spec.arguments),
+        policy=match.policy.name if match.policy else "",
+        operator_policy=match.operator.name if match.operator else "",
+        messages=ready + unacked,
+        messages_ready=ready,
+        messages_unacknowledged=unacked,
+        consumers=queue.consumer_count,
+        published=counters.published,
+        delivered=counters.delivered + counters.resent,
+        redelivered=counters.redelivered,
+        acked=counters.acked,
+        rejected=counters.rejected,
+        dead_lettered=counters.dead_lettered,
+        dead_letters_dropped=counters.dead_letters_dropped,
+        expired=counters.expired,
+        dropped=counters.dropped,
+    )
+
+
+def view_of_connection(connection: Connection, now: float) -> ConnectionView:
+    """A connection, at this time of the monotonic clock."""
+    is_open = connection.state == ConnectionState.RUNNING
+    return ConnectionView(
+        name=connection.label,
+        client_name=connection.client_name if is_open else "",
+        user=connection.user.name if is_open else "",
+        vhost=connection.vhost.name if is_open else "",
+        state=connection.shown_state,
+        channels=len(connection.channels),
+        frame_max=connection.frame_max,
+        age_s=int(now - connection.opened_at),
+        blocked=connection.is_blocked,
+        unacknowledged_bytes=connection.unacked_octets,
+        received_bytes=connection.counters.received_bytes,
+        sent_bytes=connection.counters.sent_bytes,
+    )
+
+
+def view_of_channel(connection: str, channel: Channel) -> ChannelView:
+    """A channel of the connection of this name."""
+    confirms, counted = channel.confirms, channel.counted
+    return ChannelView(
+        connection=connection,
+        number=channel.number,
+        user=channel.user.name,
+        vhost=channel.vhost.name,
+        confirm=confirms is not None,
+        transactional=channel.transaction is not None,
+        consumers=len(channel.consumers),
+        prefetch=channel.credit.limit,
+        unacknowledged=channel.unacked.count,
+        unconfirmed=confirms.unconfirmed_count if confirms is not None else 0,
+        published=counted.published,
+        confirmed=counted.confirmed,
+        nacked=counted.nacked,
+        returned=counted.returned,
+        unroutable=counted.unroutable,
+        delivered=counted.delivered,
+        redelivered=counted.redelivered,
+        acked=counted.acked,
+        rejected=counted.rejected,
     )

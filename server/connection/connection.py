@@ -155,7 +155,7 @@ class Connection:
         context.closed_counters.connections_opened += 1
         self.uncommitted_bytes = 0  # see `Transaction`
         self.publish_numbers = PublishNumbers()
-        self._handshake = handshake
+        self.handshake = handshake
         self._header: bytes | None = b""
         self._reader = Reader(limits.initial_frame_max, limits.max_message_size_bytes)
         self._table = ChannelTable(self, self._reader)
@@ -193,7 +193,7 @@ class Connection:
     @property
     def client_name(self) -> str:
         """What the client calls this connection; "" if it does not say (CONN-14)."""
-        return self._handshake.connection_name
+        return self.handshake.connection_name
 
     @property
     def is_blocked(self) -> bool:
@@ -213,7 +213,7 @@ class Connection:
 
     def has_capability(self, name: str) -> bool:
         """What the client said it can do (CONN-14)."""
-        return name in self._handshake.capabilities
+        return name in self.handshake.capabilities
 
     # Octets in
 
@@ -244,7 +244,7 @@ class Connection:
             return b""
         self._header = None
         if accepted:
-            self._write(self._handshake.start())
+            self._write(self.handshake.start())
             return data[HEADER_OCTETS:]
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         self._cancel_timers()
@@ -354,7 +354,7 @@ class Connection:
         elif command.ids[0] == 10:
             raise CommandInvalid("unimplemented method")
         elif command.ids in CHANNEL_ENDS:
-            self._table.handle(number, command, self._handshake.channel_max)
+            self._table.handle(number, command, self.handshake.channel_max)
         else:
             channel = self._open_channel(number)
             if channel is not None:
@@ -368,12 +368,12 @@ class Connection:
         elif ids == CONNECTION_CLOSE_OK:
             self._end(is_orderly=True)
         elif ids == CONNECTION_UPDATE_SECRET:
-            self._answer(self._handshake.update_secret(command, self._checked))
+            self._answer(self.handshake.update_secret(command, self._checked))
         else:
             self._handshake_method(command)
 
     def _handshake_method(self, command: Command) -> None:
-        handshake = self._handshake
+        handshake = self.handshake
         self._answer(handshake.handle(command, self._checked))
         if command.ids == CONNECTION_TUNE_OK:
             self.frame_max = handshake.frame_max
@@ -398,7 +398,7 @@ class Connection:
         elif answer:
             # No turn is waited for: it rests on nothing that the journal is still to write.
             self._write(answer)
-        self.state = self._handshake.state
+        self.state = self.handshake.state
 
     def _checked(self, result: Callable[[], bytes]) -> None:
         if self in self._connections:
@@ -546,7 +546,7 @@ class Connection:
         log.warning(
             "connection.heartbeat_timeout",
             connection=self.wire.name,
-            idle_s=self._handshake.heartbeat_s,
+            idle_s=self.handshake.heartbeat_s,
         )
         self.wire.abort()
 
@@ -596,7 +596,7 @@ class Connection:
         self._clean_up()
         self._reader.discard_all()
         self.state = next_connection_state(self.state, ConnectionEvent.SERVER_CLOSED)
-        limit = self._handshake.close_limit_s(error, self.context.limits.auth_failure_delay_s)
+        limit = self.handshake.close_limit_s(error, self.context.limits.auth_failure_delay_s)
         if not isinstance(error, LoginFailure) or error.notify:
             ids = error.ids if error.ids is not None else self._ids
             self.outbox.send(connection_close(error, ids))
@@ -694,7 +694,7 @@ class Connection:
         if self.state is ConnectionState.RUNNING:
             self.vhost.owner_gone(self)
             tell("connection.closed", self, self.context.events)
-        self._handshake.leave()
+        self.handshake.leave()
 
     def _age_ms(self) -> int:
         return int((self.context.clock() - self.opened_at) * 1000)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ from vouchmq.server.admin.accounts.users import UserCommands
 from vouchmq.server.admin.accounts.vhosts import VHostCommands
 from vouchmq.server.admin.backup import BackupCommands
 from vouchmq.server.admin.commands import Arguments, ControlCommands
+from vouchmq.server.admin.details import KINDS as DETAILS
+from vouchmq.server.admin.details import Details
 from vouchmq.server.admin.ledger import LedgerCommands
 from vouchmq.server.admin.listing import ListingCommands, RowSender
 from vouchmq.server.admin.login import LoginCommands
@@ -30,7 +33,7 @@ from vouchmq.server.admin.objects.peek import PeekCommands
 from vouchmq.server.admin.objects.queues import QueueCommands
 from vouchmq.server.admin.objects.waiting import WaitCommands
 from vouchmq.server.admin.status import StatusCommand
-from vouchmq.server.admin.views import Views
+from vouchmq.server.admin.views import KINDS, Views
 from vouchmq.server.admin.watch import WatchCommand
 from vouchmq.server.edge import control
 from vouchmq.server.version import VERSION, build_kind
@@ -77,14 +80,20 @@ def control_commands(
         "python": platform.python_version(),
         "data_directory": str(settings.data_dir.absolute()),
         "listeners": listeners,
+        "processors": os.cpu_count() or 1,
+        "descriptor_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "auth_mechanisms": list(settings.auth_mechanisms),
     }
     StatusCommand(facts, settings, loop.time).register(commands)
     LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
+    wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
+    details = Details(views, runtime.context.clock, wall_ms)
     sender = RowSender(runtime.context.budget.put_off, loop.time)
-    ListingCommands(views, sender).register(commands)
+    ListingCommands(views.listings, KINDS, sender).register(commands)
+    ListingCommands(details.listings, DETAILS, sender).register(commands)
     register_account_commands(commands, Administration(runtime), sender)
-    WatchCommand(runtime.events, lambda: time.time_ns() // 1_000_000).register(commands)
+    WatchCommand(runtime.events, wall_ms).register(commands)
     BackupCommands(
         runtime.journal,
         runtime.broker.data_directory,

@@ -78,7 +78,7 @@ def test_pages_that_make_no_sense(query: dict[str, str]) -> None:
     with pytest.raises(ApiError) as refused:
         Page(query)
     assert (refused.value.status, refused.value.error) == (400, "invalid_pagination_parameters")
-    size = query.get("page_size", "100")
+    size = query.get("page_size", "undefined")
     assert refused.value.reason == (
         f"Invalid pagination parameters: page number {query['page']}, page size {size}"
     )

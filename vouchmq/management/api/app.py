@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Mount
 
-from vouchmq.management.api.call import Answer, Call, Visitor
+from vouchmq.management.api.call import ANY_TAG, Answer, Call, Visitor
 from vouchmq.management.api.errors import (
     INTERNAL,
     NOT_ALLOWED,
@@ -130,6 +130,7 @@ class Api:
             method=method,
             headers=request.headers,
         )
+        call.require(ANY_TAG)
         call.require(route.tags)
         return _rendered(await handler(call))
 

@@ -44,7 +44,7 @@ class Page:
             if self._number < 1 or not 1 <= self._size <= LARGEST_SIZE:
                 raise bad_request(
                     f"Invalid pagination parameters: page number {number}, "
-                    f"page size {size or DEFAULT_SIZE}",
+                    f"page size {size or 'undefined'}",
                     "invalid_pagination_parameters",
                 )
 

@@ -9,6 +9,7 @@ Spec: HTTP-07
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,12 +40,15 @@ class Rates:
         """Objects that are remembered."""
         return len(self._samples)
 
-    def of(self, key: Hashable, counters: Mapping[str, int]) -> dict[str, float]:
+    def of(
+        self, key: Hashable, counters: Mapping[str, int], *, is_gauge: bool = False
+    ) -> dict[str, float]:
         """The rate of each counter in 1/s; 0 where nobody has looked before.
 
         Args:
             key: of the object: its kind and its name
             counters: what they are now; a smaller number than before is a new object
+            is_gauge: they may as well become smaller
         """
         now = self._clock()
         self._sweep(now)
@@ -62,8 +66,9 @@ class Rates:
         if base is None or now <= base[0]:
             return dict.fromkeys(counters, 0.0)
         passed_s = now - base[0]
+        least = -math.inf if is_gauge else 0.0
         return {
-            name: max(0.0, (count - base[1].get(name, count)) / passed_s)
+            name: max(least, (count - base[1].get(name, count)) / passed_s)
             for name, count in counters.items()
         }
 

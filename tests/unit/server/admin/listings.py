@@ -7,9 +7,13 @@ from typing import Any
 
 from tests.unit.server.in_memory import World
 from vouchmq.server.admin.commands import ControlCommands
+from vouchmq.server.admin.details import KINDS as DETAILS
+from vouchmq.server.admin.details import Details
 from vouchmq.server.admin.frames import FrameReader, frame
 from vouchmq.server.admin.listing import ListingCommands, RowSender
-from vouchmq.server.admin.views import Views, columns_of
+from vouchmq.server.admin.views import KINDS, Views
+
+WALL_MS = 1_700_000_000_000
 
 
 class Reader:
@@ -56,13 +60,16 @@ def listed(world: World, what: str, **selection: str) -> list[dict[str, Any]]:
     """A listing, as whoever asks for it gets it."""
     later: list[Callable[[], None]] = []
     registry = ControlCommands()
+    views = views_of(world)
+    details = Details(views, lambda: world.now, lambda: WALL_MS)
     sender = RowSender(later.append, lambda: world.now)
-    ListingCommands(views_of(world), sender).register(registry)
+    ListingCommands(views.listings, KINDS, sender).register(registry)
+    ListingCommands(details.listings, DETAILS, sender).register(registry)
     reader = Reader()
     registry.run({"command": f"list {what}", **selection}, reader)
     while later:
         later.pop(0)()
-    columns = columns_of(what)
-    assert reader.columns == columns
+    kind = {**KINDS, **DETAILS}[what]
+    assert reader.columns == list(kind.__struct_fields__)
     assert reader.facts == {"ok": True, "count": len(reader.lines)}
     return reader.lines

@@ -14,6 +14,7 @@ from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
 from vouchmq.server.admin.commands import ControlCommands
 from vouchmq.server.admin.listing import ListingCommands, RowSender
+from vouchmq.server.admin.views import KINDS
 from vouchmq.server.broker.policy.policies import Policy
 
 
@@ -162,7 +163,9 @@ class TestSlices:
             return float(looks)
 
         registry = ControlCommands()
-        ListingCommands(views_of(world), RowSender(later.append, clock)).register(registry)
+        ListingCommands(views_of(world).listings, KINDS, RowSender(later.append, clock)).register(
+            registry
+        )
         reader = Reader()
         registry.run({"command": "list queues"}, reader)
         first = len(reader.lines)
@@ -180,7 +183,9 @@ class TestSlices:
     def test_nothing_is_made_for_a_reader_that_does_not_read(self, world: DiskWorld) -> None:
         later: list[Callable[[], None]] = []
         registry = ControlCommands()
-        ListingCommands(views_of(world), RowSender(later.append, lambda: 0.0)).register(registry)
+        ListingCommands(
+            views_of(world).listings, KINDS, RowSender(later.append, lambda: 0.0)
+        ).register(registry)
         reader = Reader()
         reader.is_full = True
         registry.run({"command": "list exchanges"}, reader)
@@ -195,7 +200,9 @@ class TestSlices:
     def test_a_reader_that_has_gone_ends_it(self, world: DiskWorld) -> None:
         later: list[Callable[[], None]] = []
         registry = ControlCommands()
-        ListingCommands(views_of(world), RowSender(later.append, lambda: 0.0)).register(registry)
+        ListingCommands(
+            views_of(world).listings, KINDS, RowSender(later.append, lambda: 0.0)
+        ).register(registry)
         reader = Reader()
         reader.is_open = False
         registry.run({"command": "list vhosts"}, reader)

@@ -1,0 +1,205 @@
+"""What the HTTP API tells of objects beyond a listing: the same rows with more columns.
+
+`list connection-details` and the like. They are apart because `vouchmq list` shows a table to
+people, and because most of it costs a look at other objects. As in `views.py` the objects count
+nothing for it.
+
+Must not know how views are shown, nor change anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from msgspec.structs import astuple
+
+from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.admin.views import (
+    ChannelView,
+    ConnectionView,
+    ConsumerView,
+    QueueView,
+    view_of_channel,
+    view_of_connection,
+    view_of_consumer,
+    view_of_queue,
+)
+from vouchmq.server.broker.features.options import queue_type_of
+from vouchmq.server.broker.queues.classic import ClassicQueue
+from vouchmq.server.connection.connection import Connection
+from vouchmq.server.definitions.export import plain_table
+
+if TYPE_CHECKING:
+    from vouchmq.server.admin.views import Listing, Selection, View, Views
+    from vouchmq.server.broker.policy.policies import PolicyMatch
+    from vouchmq.server.broker.queues.api import Queue
+    from vouchmq.server.channel.channel import Channel
+    from vouchmq.server.channel.consumer import Consumer
+
+T = TypeVar("T")
+
+
+class QueueDetails(QueueView, frozen=True, array_like=True):
+    """A queue; `owner` is the connection that it is exclusive to.
+
+    `single_active` and `exclusive_consumer` are consumer tags, empty where there is none. `flow` is
+    true while the broker reads its publishers more slowly.
+    """
+
+    owner: str
+    single_active: str
+    exclusive_consumer: str
+    flow: bool
+    policy_definition: Mapping[str, object]
+
+
+class ConnectionDetails(ConnectionView, frozen=True, array_like=True):
+    """A connection; `opened_at_ms` is the time of day, `pending_bytes` has not been sent yet."""
+
+    mechanism: str
+    channel_max: int
+    heartbeat_s: int
+    opened_at_ms: int
+    pending_bytes: int
+    client_properties: Mapping[str, object]
+
+
+class ChannelDetails(ChannelView, frozen=True, array_like=True):
+    """A channel; `consumer_prefetch` is that of consumers to come, `flow` what the client wants."""
+
+    consumer_prefetch: int
+    uncommitted: int
+    uncommitted_acks: int
+    flow: bool
+
+
+class ConsumerDetails(ConsumerView, frozen=True, array_like=True):
+    """A consumer, who it is of, and whether it is exclusive or the single active one."""
+
+    user: str
+    exclusive: bool
+    single_active: bool
+
+
+KINDS: Final[Mapping[str, type[View]]] = {
+    "queue-details": QueueDetails,
+    "connection-details": ConnectionDetails,
+    "channel-details": ChannelDetails,
+    "consumer-details": ConsumerDetails,
+}
+
+
+class Details:
+    """Listings with more columns.
+
+    Args:
+        views: the listings
+        clock: monotonic seconds, as of the broker
+        wall_ms: the time of day in milliseconds
+    """
+
+    def __init__(
+        self, views: Views, clock: Callable[[], float], wall_ms: Callable[[], int]
+    ) -> None:
+        self._views = views
+        self._clock = clock
+        # Once: a connection has been opened at one time, however often it is asked.
+        self._zero_ms = wall_ms() - clock() * 1000
+        self.listings: dict[str, Listing] = {
+            "queue-details": self.queues,
+            "connection-details": self.connections,
+            "channel-details": self.channels,
+            "consumer-details": self.consumers,
+        }
+
+    def queues(self, wanted: Selection) -> Iterator[View | None]:
+        """See `Views`."""
+        for queue, match in self._views.each_queue(wanted):
+            yield _of_queue(queue, match)
+
+    def connections(self, wanted: Selection) -> Iterator[View | None]:
+        """See `Views`."""
+        now = self._clock()
+        for connection in self._views.each_connection(wanted):
+            yield _of_connection(connection, now, self._zero_ms) if connection is not None else None
+
+    def channels(self, wanted: Selection) -> Iterator[View | None]:
+        """See `Views`."""
+        for found in self._views.each_channel(wanted):
+            yield _of_channel(*found) if found is not None else None
+
+    def consumers(self, wanted: Selection) -> Iterator[View | None]:
+        """See `Views`."""
+        for found in self._views.each_consumer(wanted):
+            yield _of_consumer(*found) if found is not None else None
+
+
+def extended(kind: Callable[..., T], view: View, **more: object) -> T:
+    """A view of another kind: all of this one, and more."""
+    return kind(*astuple(view), **more)
+
+
+def _of_queue(queue: Queue, match: PolicyMatch) -> QueueDetails:
+    spec = queue.spec
+    owner = spec.exclusive_owner
+    single_active = exclusive = ""
+    if isinstance(queue, ClassicQueue):
+        subscribers = queue.subscribers
+        exclusive = getattr(subscribers.exclusive, "tag", "")
+        if subscribers.single_active is not None:
+            single_active = getattr(subscribers.single_active.active, "tag", "")
+    return extended(
+        QueueDetails,
+        view_of_queue(queue, match),
+        owner=owner.label if isinstance(owner, Connection) else "",
+        single_active=single_active,
+        exclusive_consumer=exclusive,
+        flow=isinstance(queue, ClassicQueue) and queue.flow is not None,
+        policy_definition=match.effective(queue_type_of(spec.arguments)),
+    )
+
+
+def _of_connection(connection: Connection, now: float, zero_ms: float) -> ConnectionDetails:
+    is_open = connection.state == ConnectionState.RUNNING
+    handshake = connection.handshake
+    return extended(
+        ConnectionDetails,
+        view_of_connection(connection, now),
+        mechanism=handshake.mechanism,
+        channel_max=handshake.channel_max,
+        heartbeat_s=handshake.heartbeat_s,
+        opened_at_ms=int(zero_ms + connection.opened_at * 1000),
+        pending_bytes=connection.outbox.size + connection.wire.unsent_octets,
+        client_properties=plain_table(handshake.client_properties) if is_open else {},
+    )
+
+
+def _of_channel(connection: Connection, channel: Channel) -> ChannelDetails:
+    transaction = channel.transaction
+    publishes = transaction.publishes if transaction is not None else ()
+    settlements = transaction.settlements if transaction is not None else ()
+    return extended(
+        ChannelDetails,
+        view_of_channel(connection.label, channel),
+        consumer_prefetch=channel.consumer_credit[0],
+        uncommitted=sum(len(each.raws) for each in publishes),
+        uncommitted_acks=sum(len(batch.messages) for each in settlements for batch in each.entries),
+        flow=channel.flow_active,
+    )
+
+
+def _of_consumer(connection: Connection, channel: Channel, consumer: Consumer) -> ConsumerDetails:
+    queue = consumer.queue
+    is_exclusive = is_single = False
+    if isinstance(queue, ClassicQueue):
+        is_exclusive = queue.subscribers.exclusive is consumer
+        single = queue.subscribers.single_active
+        is_single = single is not None and single.active is consumer
+    return extended(
+        ConsumerDetails,
+        view_of_consumer(connection.label, channel.number, consumer),
+        user=channel.user.name,
+        exclusive=is_exclusive,
+        single_active=is_single,
+    )

@@ -1,0 +1,90 @@
+"""What the HTTP API is told of objects beyond a listing."""
+
+from __future__ import annotations
+
+import pytest
+from pamqp import commands
+
+from tests import wire
+from tests.unit.server.admin.listings import WALL_MS, listed
+from tests.unit.server.amqp_client import declare
+from tests.unit.server.in_memory import Client
+from tests.unit.server.on_disk import DiskWorld
+from vouchmq.server.broker.policy.policies import Policy
+
+
+@pytest.fixture
+def world() -> DiskWorld:
+    return DiskWorld()
+
+
+@pytest.fixture
+def client(world: DiskWorld) -> Client:
+    client = world.connect()
+    client.ask(1, commands.Channel.Open())
+    return client
+
+
+def test_a_queue(world: DiskWorld, client: Client) -> None:
+    world.vhost.policy_engine.set_policy(Policy("p", "^q", {"max-length": 5, "expires": 9}))
+    world.vhost.policy_engine.set_policy(Policy("o", "^q", {"expires": 7}, is_operator=True))
+    client.ask(1, commands.Queue.Declare(queue="q", exclusive=True))
+    [row] = listed(world, "queue-details")
+    [plain] = listed(world, "queues")
+    assert plain.items() <= row.items()
+    [connection] = listed(world, "connections")
+    assert {name: row[name] for name in row.keys() - plain.keys()} == {
+        "owner": connection["name"],
+        "single_active": "",
+        "exclusive_consumer": "",
+        "flow": False,
+        "policy_definition": {"max-length": 5, "expires": 7},
+    }
+    client.ask(1, commands.Basic.Consume(queue="q", consumer_tag="c", exclusive=True))
+    assert listed(world, "queue-details")[0]["exclusive_consumer"] == "c"
+
+
+def test_consumers(world: DiskWorld, client: Client) -> None:
+    declare(client, "one", single_active_consumer=True)
+    declare(client, "mine")
+    for tag in "ab":
+        client.ask(1, commands.Basic.Consume(queue="one", consumer_tag=tag))
+    client.ask(1, commands.Basic.Consume(queue="mine", consumer_tag="c", exclusive=True))
+    rows = {row["tag"]: row for row in listed(world, "consumer-details")}
+    assert {tag: (row["single_active"], row["exclusive"]) for tag, row in rows.items()} == {
+        "a": (True, False),
+        "b": (False, False),
+        "c": (False, True),
+    }
+    assert rows["a"]["user"] == "guest"
+    assert listed(world, "queue-details", name="one")[0]["single_active"] == "a"
+
+
+def test_a_connection(world: DiskWorld, client: Client) -> None:
+    del client
+    world.now += 3
+    [row] = listed(world, "connection-details")
+    assert row["opened_at_ms"] == WALL_MS - 3000, "three seconds ago"
+    assert row["mechanism"] == "PLAIN"
+    assert row["pending_bytes"] == 0
+    assert isinstance(row["client_properties"], dict)
+    # One that has not logged in yet has no properties.
+    early = world.client()
+    rows = {row["state"]: row for row in listed(world, "connection-details")}
+    assert rows["starting"]["client_properties"] == {}
+    early.connection.lost("gone")
+
+
+def test_a_channel_in_a_transaction(world: DiskWorld, client: Client) -> None:
+    declare(client, "q")
+    client.ask(1, commands.Basic.Qos(prefetch_count=7))
+    client.ask(1, commands.Tx.Select())
+    for body in (b"1", b"2"):
+        client.send(wire.publish(1, "q", body, commands.Basic.Properties()))
+    [row] = listed(world, "channel-details")
+    assert (row["consumer_prefetch"], row["uncommitted"], row["uncommitted_acks"]) == (7, 2, 0)
+    assert (row["flow"], row["transactional"]) == (True, True)
+    client.ask(1, commands.Tx.Commit())
+    client.ask(1, commands.Basic.Get(queue="q"))
+    client.method(1, commands.Basic.Ack(delivery_tag=1))
+    assert listed(world, "channel-details")[0]["uncommitted_acks"] == 1

@@ -1,0 +1,205 @@
+"""Connections, channels and consumers.
+
+Spec: HTTP-13, HTTP-14, HTTP-15, HTTP-33
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.management.api.errors import not_found
+from vouchmq.management.api.paging import Page, projected
+from vouchmq.management.api.rates import with_details
+from vouchmq.management.resources.listed import of_visitor
+from vouchmq.management.resources.stats import CHANNEL, message_stats
+
+if TYPE_CHECKING:
+    from vouchmq.management.api.call import Call
+    from vouchmq.management.broker import Row
+
+CONNECTIONS: Final = "connection-details"
+CHANNELS: Final = "channel-details"
+CONSUMERS: Final = "consumer-details"
+
+
+async def connections(call: Call) -> object:
+    """All connections, those of a virtual host or of a user."""
+    page = Page(call.query)
+    vhost = await call.vhost()
+    rows = of_visitor(call, await call.broker.rows(CONNECTIONS, vhost=vhost))
+    user = call.names.get("user")
+    if user is not None:
+        rows = [row for row in rows if row["user"] == user]
+    node = await node_of(call)
+    rows.sort(key=lambda row: str(row["name"]))
+    return page.of([_connection(call, row, node) for row in rows])
+
+
+async def connection(call: Call) -> object:
+    """One connection, by its name."""
+    row = await _row(call)
+    return projected(_connection(call, row, await node_of(call)), call.query)
+
+
+async def channels(call: Call) -> object:
+    """All channels, those of a virtual host or of a connection."""
+    page = Page(call.query)
+    vhost = await call.vhost()
+    name = (await _row(call))["name"] if "connection" in call.names else None
+    rows = of_visitor(call, await call.broker.rows(CHANNELS, vhost=vhost, name=name))
+    node = await node_of(call)
+    rows.sort(key=lambda row: (str(row["connection"]), row["number"]))
+    return page.of([_channel(call, row, node) for row in rows])
+
+
+async def channel(call: Call) -> object:
+    """One channel, by its name."""
+    name = call.names["channel"]
+    owner = name.rpartition(" (")[0]
+    rows = of_visitor(call, await call.broker.rows(CHANNELS, name=owner))
+    found = [row for row in rows if channel_name(row["connection"], row["number"]) == name]
+    if not found:
+        raise not_found()
+    node = await node_of(call)
+    consumed = [
+        consumer_item(row, node)
+        for row in await call.broker.rows(CONSUMERS, vhost=found[0]["vhost"])
+        if (row["connection"], row["channel"]) == (owner, found[0]["number"])
+    ]
+    details = {"consumer_details": consumed, "deliveries": [], "publishes": []}
+    return projected({**_channel(call, found[0], node), **details}, call.query)
+
+
+async def consumers(call: Call) -> object:
+    """All consumers, or those of a virtual host."""
+    page = Page(call.query)
+    vhost = await call.vhost()
+    rows = [
+        row for row in await call.broker.rows(CONSUMERS, vhost=vhost) if call.may_see(row["vhost"])
+    ]
+    node = await node_of(call)
+    rows.sort(key=lambda row: (str(row["vhost"]), str(row["queue"]), str(row["tag"])))
+    return page.of([consumer_item(row, node) for row in rows])
+
+
+async def node_of(call: Call) -> str:
+    """The name of the broker."""
+    return str((await call.broker.ask("status"))["node"])
+
+
+def channel_name(connection: str, number: int) -> str:
+    """How RabbitMQ calls a channel."""
+    return f"{connection} ({number})"
+
+
+def ends_of(name: str) -> tuple[str, int, str, int]:
+    """Host and port of the client and of the broker, from the name of a connection."""
+    peer, _, here = name.partition(" -> ")
+    (peer_host, _, peer_port), (host, _, port) = (each.rpartition(":") for each in (peer, here))
+    return peer_host.strip("[]"), _number(peer_port), host.strip("[]"), _number(port)
+
+
+def consumer_item(row: Row, node: str) -> Row:
+    """A consumer as the HTTP API shows it."""
+    peer_host, peer_port, _, _ = ends_of(row["connection"])
+    status = "single_active" if row["single_active"] else "up" if row["active"] else "waiting"
+    return {
+        "ack_required": row["ack_required"],
+        "active": row["active"],
+        "activity_status": status,
+        "arguments": {"x-priority": row["priority"]} if row["priority"] else {},
+        "channel_details": {
+            "connection_name": row["connection"],
+            "name": channel_name(row["connection"], row["channel"]),
+            "node": node,
+            "number": row["channel"],
+            "peer_host": peer_host,
+            "peer_port": peer_port,
+            "user": row["user"],
+        },
+        "consumer_tag": row["tag"],
+        "exclusive": row["exclusive"],
+        "messages_unacknowledged": row["unacknowledged"],
+        "prefetch_count": row["prefetch"],
+        "queue": {"name": row["queue"], "vhost": row["vhost"]},
+    }
+
+
+async def _row(call: Call) -> Row:
+    """The row of the connection in the path."""
+    rows = await call.broker.rows(CONNECTIONS, name=call.names["connection"])
+    found = of_visitor(call, rows)
+    if not found:
+        raise not_found()
+    return found[0]
+
+
+def _connection(call: Call, row: Row, node: str) -> Row:
+    peer_host, peer_port, host, port = ends_of(row["name"])
+    name = row["name"]
+    octets = {"recv_oct": row["received_bytes"], "send_oct": row["sent_bytes"]}
+    rates = call.rates.of(("connection", name), octets)
+    is_blocked = row["blocked"] and row["state"] == "running"
+    return {
+        "auth_mechanism": row["mechanism"],
+        "channel_max": row["channel_max"],
+        "channels": row["channels"],
+        "client_properties": row["client_properties"],
+        "connected_at": row["opened_at_ms"],
+        "frame_max": row["frame_max"],
+        "host": host,
+        "name": name,
+        "node": node,
+        "peer_host": peer_host,
+        "peer_port": peer_port,
+        "port": port,
+        "protocol": "AMQP 0-9-1",
+        **with_details(octets, rates),
+        "send_pend": row["pending_bytes"],
+        "state": "blocked" if is_blocked else row["state"],
+        "timeout": row["heartbeat_s"],
+        "type": "network",
+        "unacknowledged_bytes": row["unacknowledged_bytes"],
+        "user": row["user"],
+        "user_provided_name": row["client_name"],
+        "user_who_performed_action": row["user"],
+        "vhost": row["vhost"],
+    }
+
+
+def _channel(call: Call, row: Row, node: str) -> Row:
+    owner = row["connection"]
+    name = channel_name(owner, row["number"])
+    peer_host, peer_port, _, _ = ends_of(owner)
+    item = {
+        "acks_uncommitted": row["uncommitted_acks"],
+        "confirm": row["confirm"],
+        "connection_details": {
+            "name": owner,
+            "node": node,
+            "peer_host": peer_host,
+            "peer_port": peer_port,
+            "user": row["user"],
+        },
+        "consumer_count": row["consumers"],
+        "global_prefetch_count": row["prefetch"],
+        "messages_unacknowledged": row["unacknowledged"],
+        "messages_uncommitted": row["uncommitted"],
+        "messages_unconfirmed": row["unconfirmed"],
+        "name": name,
+        "node": node,
+        "number": row["number"],
+        "pending_raft_commands": 0,
+        "prefetch_count": row["consumer_prefetch"],
+        "state": "running",
+        "transactional": row["transactional"],
+        "user": row["user"],
+        "user_who_performed_action": row["user"],
+        "vhost": row["vhost"],
+    }
+    stats = message_stats(call.rates, ("channel", name), CHANNEL, row)
+    return {**item, "message_stats": stats} if stats else item
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() else 0

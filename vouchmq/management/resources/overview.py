@@ -1,0 +1,191 @@
+"""The whole broker: totals, the node, its name and what it can do.
+
+Spec: HTTP-10, HTTP-11, HTTP-12
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from vouchmq.management.api.errors import not_found
+from vouchmq.management.api.paging import Page, projected
+from vouchmq.management.api.rates import with_details
+from vouchmq.management.resources.stats import OVERVIEW, depths, message_stats
+from vouchmq.server.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from vouchmq.management.api.call import Call
+    from vouchmq.management.broker import Row
+
+PRODUCT: Final = "VouchMQ"
+EXCHANGE_TYPES: Final = (
+    *("direct", "fanout", "headers", "topic"),
+    *("x-consistent-hash", "x-delayed-message", "x-message-deduplication"),
+)
+OBJECTS: Final = ("channels", "connections", "consumers", "exchanges", "queues")
+# What RabbitMQ's clients ask for, and this broker has had from the beginning.
+FEATURES: Final = (
+    *("drop_unroutable_metric", "empty_basic_get_metric", "implicit_default_bindings"),
+    *("quorum_queue", "stream_queue", "user_limits", "virtual_host_metadata"),
+)
+
+
+async def overview(call: Call) -> object:
+    """Totals of the broker; of messages only for users who monitor, and of what they may see."""
+    facts = await call.broker.ask("status")
+    [row] = await call.broker.rows("overview")
+    if not call.visitor.sees_all:
+        row = await _seen_row(call, row)
+    stats = message_stats(call.rates, "overview", OVERVIEW, row)
+    found = {
+        "management_version": VERSION,
+        "rates_mode": "basic",
+        "exchange_types": _named(EXCHANGE_TYPES, "exchange type"),
+        "product_version": facts["version"],
+        "product_name": PRODUCT,
+        "rabbitmq_version": facts["version"],
+        "cluster_name": facts["node"],
+        "erlang_version": f"Python {facts['python']}",
+        "erlang_full_version": f"Python {facts['python']}, {facts['build']}",
+        "release_series_support_status": "supported",
+        "disable_stats": False,
+        "enable_queue_totals": False,
+        "message_stats": stats,
+        "churn_rates": _churn(call, row),
+        "queue_totals": depths(call.rates, "overview", row),
+        "object_totals": {name: row[name] for name in OBJECTS},
+        "statistics_db_event_queue": 0,
+        "node": facts["node"],
+        "listeners": listeners_of(facts),
+        "contexts": [],
+    }
+    return projected(found, call.query)
+
+
+async def nodes(call: Call) -> object:
+    """The one node there is."""
+    return Page(call.query).of([await _node(call)])
+
+
+async def node(call: Call) -> object:
+    """The node, by its name."""
+    found = await _node(call)
+    if found["name"] != call.names["node"]:
+        raise not_found()
+    return projected(found, call.query)
+
+
+async def cluster_name(call: Call) -> object:
+    """The name of the broker."""
+    return {"name": (await call.broker.ask("status"))["node"]}
+
+
+async def feature_flags(call: Call) -> object:
+    """Features of RabbitMQ that clients may ask for."""
+    features = [
+        {"name": name, "state": "enabled", "stability": "stable", "provided_by": PRODUCT}
+        for name in FEATURES
+    ]
+    return Page(call.query).of(features)
+
+
+async def deprecated_features(call: Call) -> object:
+    """Features that are to go: there are none."""
+    return Page(call.query).of([])
+
+
+def listeners_of(facts: Mapping[str, Any]) -> list[Row]:
+    """Where the broker listens for clients."""
+    where = facts["listeners"]
+    ports = [("amqp", where["port"])]
+    if "tls_port" in where:
+        ports.append(("amqp/ssl", where["tls_port"]))
+    return [
+        {"node": facts["node"], "protocol": protocol, "ip_address": host, "port": port}
+        for protocol, port in ports
+        for host in where["hosts"]
+    ]
+
+
+async def _seen_row(call: Call, row: Row) -> Row:
+    """The totals of what a user may see; what is counted for the whole broker only is 0."""
+    found: Row = dict.fromkeys(row, 0)
+    for name, listing in (("queues", "queues"), ("exchanges", "exchanges")):
+        rows = [each for each in await call.broker.rows(listing) if call.may_see(each["vhost"])]
+        found[name] = len(rows)
+        if name == "queues":
+            for column in ("messages_ready", "messages_unacknowledged", "consumers"):
+                found[column] = sum(each[column] for each in rows)
+    for listing in ("connections", "channels"):
+        rows = await call.broker.rows(listing)
+        found[listing] = sum(each["user"] == call.visitor.user for each in rows)
+    return {**found, "node": row["node"], "version": row["version"]}
+
+
+def _churn(call: Call, row: Row) -> dict[str, Any]:
+    counters = {
+        "channel_closed": max(0, row["channels_opened"] - row["channels"]),
+        "channel_created": row["channels_opened"],
+        "connection_closed": max(0, row["connections_opened"] - row["connections"]),
+        "connection_created": row["connections_opened"],
+    }
+    return with_details(counters, call.rates.of("churn", counters))
+
+
+async def _node(call: Call) -> Row:
+    facts = await call.broker.ask("status")
+    [row] = await call.broker.rows("overview")
+    [store] = await call.broker.rows("store")
+    alarms = {each["name"]: each for each in await call.broker.rows("alarms")}
+    memory, disk = alarms["memory"], alarms["disk"]
+    average_ms = store["last_sync_ms"]
+    return {
+        "name": facts["node"],
+        "type": "disc",
+        "running": True,
+        "os_pid": str(facts["pid"]),
+        "uptime": int(facts["uptime_s"] * 1000),
+        "processors": facts["processors"],
+        **_descriptors(facts),
+        "mem_used": memory["measured_bytes"],
+        "mem_limit": memory["limit_bytes"],
+        "mem_alarm": memory["raised"],
+        "disk_free": disk["measured_bytes"],
+        "disk_free_limit": disk["limit_bytes"],
+        "disk_free_alarm": disk["raised"],
+        "storage_alarm": alarms["storage"]["raised"],
+        "io_sync_count": store["syncs"],
+        "io_sync_avg_time": average_ms,
+        "journal_segments": store["segments"],
+        **_churn(call, row),
+        "exchange_types": _named(EXCHANGE_TYPES, "exchange type"),
+        "auth_mechanisms": _named(facts["auth_mechanisms"], "SASL mechanism"),
+        "db_dir": facts["data_directory"],
+        "applications": [
+            {"name": "vouchmq", "description": PRODUCT, "version": facts["version"]},
+            {"name": "python", "description": "Python", "version": facts["python"]},
+        ],
+        "contexts": [],
+        "enabled_plugins": [],
+        "partitions": [],
+        "cluster_links": [],
+        "rates_mode": "basic",
+    }
+
+
+def _descriptors(facts: Mapping[str, Any]) -> Row:
+    """File descriptors of the broker: counted here, where it costs the broker nothing."""
+    found: Row = {"fd_total": facts["descriptor_limit"]}
+    try:
+        found["fd_used"] = sum(1 for _ in Path(f"/proc/{facts['pid']}/fd").iterdir())
+    except OSError:
+        # Of another machine, or in another container.
+        return found
+    return found
+
+
+def _named(names: Iterable[str], what: str) -> list[Row]:
+    return [{"name": name, "description": f"{name} {what}", "enabled": True} for name in names]
