@@ -258,7 +258,7 @@ class Server:
         """
         settings = self._settings
         if settings.test_commands:
-            self._faults = Faults(self._worker, loop.call_soon, loop.call_later, time.monotonic)
+            self._faults = Faults(self._worker, loop.call_later, time.monotonic)
             self._faults.clock.ahead_ms = settings.test_clock_ahead_ms
         with ExitStack() as undone:
             with self._refusals():

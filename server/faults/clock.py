@@ -110,16 +110,13 @@ class ShiftedHost(Host):
         return self.shifted.now_ms()
 
 
-def shifted_host(
-    host: Host, shifted: ShiftedClock, call_soon: Callable[[Callable[[], None]], object]
-) -> ShiftedHost:
-    """The same host with another clock for queues, and another way to run turns."""
+def shifted_host(host: Host, shifted: ShiftedClock) -> ShiftedHost:
+    """The same host with another clock for queues."""
     kept = {each.name: getattr(host, each.name) for each in fields(Host)}
     wall_ms = host.wall_ms
     return ShiftedHost(
         **{
             **kept,
-            "call_soon": call_soon,
             "call_later": shifted.call_later,
             "wall_ms": lambda: wall_ms() + shifted.ahead_ms,
         },

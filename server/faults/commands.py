@@ -74,20 +74,6 @@ class PeekQueue(Arguments, frozen=True):
     count: Annotated[int, Meta(ge=1, le=MOST_MESSAGES)] = MOST_MESSAGES
 
 
-class CreateVHost(Arguments, frozen=True):
-    """A virtual host to make, and who may do everything in it."""
-
-    name: str
-    user: str
-
-
-class VHostName(Arguments, frozen=True):
-    """A virtual host, and how long its connections may take to go."""
-
-    name: str
-    timeout_s: float = 10.0
-
-
 class CutConnections(Arguments, frozen=True):
     """Connections of a virtual host, or all; or the one of this name."""
 
@@ -129,6 +115,7 @@ class FaultCommands:
     def __init__(self, faults: Faults, runtime: BrokerRuntime) -> None:
         self._faults = faults
         self._runtime = runtime
+        self._waits = faults.waits(runtime.turn.observers)
         self._views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
 
     def register(self, commands: ControlCommands) -> None:
@@ -143,18 +130,16 @@ class FaultCommands:
         commands.register("test await connections", AwaitConnections, self._await_connections)
         commands.register("test advance clock", AdvanceClock, self._advance_clock)
         commands.register("test peek queue", PeekQueue, self._peek_queue)
-        commands.register("test create vhost", CreateVHost, self._create_vhost)
-        commands.register("test empty vhost", VHostName, self._empty_vhost)
         commands.register("test heal", Arguments, self._heal)
 
     # Faults
 
     def _set_disk(self, wanted: DiskState, reply: Reply) -> None:
+        if wanted.state == "low" and not self._runtime.context.alarms.disk_limit_octets:
+            raise CommandRefused("without disk_free_limit no disk is low")
         self._faults.set_disk(
             is_full=wanted.state == "full", free_bytes=0 if wanted.state == "low" else None
         )
-        if wanted.state == "low" and not self._runtime.context.alarms.disk_limit_octets:
-            raise CommandRefused("without disk_free_limit no disk is low")
         self._measure()
         reply({"ok": True})
 
@@ -218,32 +203,6 @@ class FaultCommands:
         while some := list(islice(rows, MESSAGES_EACH)):
             reply.send({"rows": some})
         reply({"ok": True})
-
-    # Virtual hosts
-
-    def _create_vhost(self, wanted: CreateVHost, reply: Reply) -> None:
-        authenticator = self._runtime.authenticator
-        if authenticator.find(wanted.user) is None:
-            raise CommandRefused(f"no user {wanted.user!r}", NOT_FOUND)
-        self._runtime.broker.create_vhost(wanted.name)
-        authenticator.permit(wanted.user, wanted.name, ".*", ".*", ".*")
-        reply({"ok": True})
-
-    def _empty_vhost(self, wanted: VHostName, reply: Reply) -> None:
-        vhost = self._runtime.broker.vhosts.get(wanted.name)
-        if vhost is None:
-            raise CommandRefused(f"no virtual host {wanted.name!r}", NOT_FOUND)
-        cut = self._cut(wanted.name)
-
-        def facts() -> dict[str, Any]:
-            for queue in list(vhost.queues.values()):
-                vhost.end_queue(queue)
-            for exchange in list(vhost.exchanges.values()):
-                if not exchange.is_predeclared and exchange.name in vhost.exchanges:
-                    vhost.delete_exchange(exchange.name)
-            return {"count": len(cut)}
-
-        self._await(reply, lambda: self._are_gone(cut), facts, wanted.timeout_s)
 
     def _advance_clock(self, wanted: AdvanceClock, reply: Reply) -> None:
         self._faults.clock.advance(wanted.by_ms)
@@ -316,8 +275,8 @@ class FaultCommands:
                 text = f"not within {timeout_s:g} s"
                 reply({"ok": False, "error": text, "code": TIMED_OUT, **facts()})
 
-        wait = self._faults.waits.begin(is_so, tell, timeout_s)
-        reply.when_gone(lambda: self._faults.waits.forget(wait))
+        wait = self._waits.begin(is_so, tell, timeout_s)
+        reply.when_gone(lambda: self._waits.forget(wait))
 
     def _queue(self, vhost_name: str, name: str) -> tuple[VHost[Queue], Queue]:
         vhost = self._runtime.broker.vhosts.get(vhost_name)

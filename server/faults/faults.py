@@ -7,6 +7,7 @@ none of it, and pays nothing.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vouchmq.server.faults.clock import ShiftedClock, ShiftedHost, shifted_host
@@ -30,7 +31,6 @@ class Faults:
 
     Args:
         worker: does its syncs
-        call_soon: runs a callable in the next turn of the loop
         call_later: runs a callable after so many seconds
         clock: monotonic seconds
     """
@@ -38,14 +38,12 @@ class Faults:
     def __init__(
         self,
         worker: SyncWorker,
-        call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], Timer],
         clock: Callable[[], float],
     ) -> None:
-        self._call_soon = call_soon
         self.clock = ShiftedClock(call_later, clock)
         self.worker = PausableWorker(worker)
-        self.waits = Waits(call_later, clock)
+        self._new_waits = partial(Waits, call_later, clock)
         self.refusals = Refusals()
         self.disk: FaultyDisk | None = None
 
@@ -56,16 +54,11 @@ class Faults:
 
     def host(self, host: Host) -> ShiftedHost:
         """The process, as the broker sees it."""
-        return shifted_host(host, self.clock, self._run_turn)
+        return shifted_host(host, self.clock)
 
-    def _run_turn(self, job: Callable[[], None]) -> None:
-        """Run a turn, then look whether somebody has waited for what it did."""
-
-        def run() -> None:
-            job()
-            self.waits.look()
-
-        self._call_soon(run)
+    def waits(self, observers: dict[Callable[[], None], None]) -> Waits:
+        """What is waited for; `observers` are called after each turn."""
+        return self._new_waits(observers)
 
     def set_disk(self, *, is_full: bool, free_bytes: int | None) -> None:
         """What the data directory's file system does and says from now on."""

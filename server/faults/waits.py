@@ -22,15 +22,18 @@ class Waits:
     Args:
         call_later: runs a callable after so many seconds
         clock: monotonic seconds
+        observers: what is called after each turn
     """
 
     def __init__(
         self,
         call_later: Callable[[float, Callable[[], None]], Timer],
         clock: Callable[[], float],
+        observers: dict[Callable[[], None], None],
     ) -> None:
         self._call_later = call_later
         self._clock = clock
+        self._observers = observers
         self._waits: dict[Wait, None] = {}
         self._timer: Timer | None = None
 
@@ -40,6 +43,7 @@ class Waits:
         """Call `tell` as soon as `is_so`, or with False when `limit_s` is over."""
         wait = Wait(is_so, tell, self._clock() + limit_s)
         self._waits[wait] = None
+        self._observers[self.look] = None
         self.look()
         return wait
 
@@ -49,15 +53,15 @@ class Waits:
 
     def look(self) -> None:
         """Tell those whose wait is over."""
-        if not self._waits:
-            return
         now = self._clock()
         for wait in list(self._waits):
             is_so = wait.is_so()
             if is_so or now >= wait.ends_at:
                 del self._waits[wait]
                 wait.tell(is_so)
-        if self._waits and self._timer is None:
+        if not self._waits:
+            self._observers.pop(self.look, None)
+        elif self._timer is None:
             self._timer = self._call_later(LOOK_S, self._look_again)
 
     def _look_again(self) -> None:

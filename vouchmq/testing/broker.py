@@ -119,10 +119,8 @@ class Broker:
         if process is None:
             process = self._process = self._new_process()
         process.start(timeout_s)
-        for vhost in list(self._vhosts.values()):
-            self._make_vhost(vhost.name)
         for name in list(self._left):
-            self._empty_vhost(name)
+            self._delete_vhost(name)
 
     def _new_process(self) -> BrokerProcess:
         directory = self._directory
@@ -228,22 +226,25 @@ class Broker:
         return vhost
 
     def _make_vhost(self, name: str) -> None:
-        self.command("test create vhost", name=name, user=self.user)
+        everything = {"configure": ".*", "write": ".*", "read": ".*"}
+        self.command("put vhost", name=name)
+        self.command("put permissions", name=self.user, vhost=name, **everything)
 
     def vhosts(self) -> list[VHost]:
         """Those that were made with `new_vhost` and are still there."""
         return list(self._vhosts.values())
 
     def drop_vhost(self, name: str) -> None:
-        """Cut the connections of a virtual host and remove what is in it."""
+        """Cut the connections of a virtual host and remove it."""
         if self._vhosts.pop(name, None) is None:
             return
         self._left.add(name)
         if self.is_running:
-            self._empty_vhost(name)
+            self._delete_vhost(name)
 
-    def _empty_vhost(self, name: str) -> None:
-        self.command("test empty vhost", name=name)
+    def _delete_vhost(self, name: str) -> None:
+        self.command("test cut connections", vhost=name, timeout_s=WAIT_LIMIT_S)
+        self.command("delete vhost", name=name)
         self._left.discard(name)
 
     # Faults
@@ -280,7 +281,8 @@ class Broker:
     def held_confirms(self) -> Iterator[None]:
         """While inside, nothing that waits for the disk is confirmed, as if the disk hung.
 
-        With `kill` inside, a publisher cannot know whether its message has been stored.
+        With `kill` inside, a publisher cannot know whether its message has been stored. Durable
+        declarations and `new_vhost` wait as well.
         """
         self.command("test hold confirms")
         try:

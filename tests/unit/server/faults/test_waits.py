@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tests.unit.server.faults.loop_clock import LoopClock as Clock
 from vouchmq.server.faults.waits import LOOK_S, Waits
 
 
 def test_what_is_so_already_is_told_at_once() -> None:
     clock, told = Clock(), list[bool]()
-    Waits(clock.call_later, lambda: clock.now).begin(lambda: True, told.append, 5.0)
+    Waits(clock.call_later, lambda: clock.now, {}).begin(lambda: True, told.append, 5.0)
     assert told == [True]
     assert clock.timers == []
 
 
 def test_what_comes_true_in_a_turn_is_told_after_it() -> None:
     clock, told, state = Clock(), list[bool](), {"count": 0}
-    waits = Waits(clock.call_later, lambda: clock.now)
+    waits = Waits(clock.call_later, lambda: clock.now, {})
     waits.begin(lambda: state["count"] == 2, told.append, 5.0)
     for count in (1, 2, 3):
         state["count"] = count
@@ -25,7 +27,7 @@ def test_what_comes_true_in_a_turn_is_told_after_it() -> None:
 
 def test_what_comes_true_without_a_turn_is_found_at_the_next_look() -> None:
     clock, told, state = Clock(), list[bool](), {"count": 0}
-    waits = Waits(clock.call_later, lambda: clock.now)
+    waits = Waits(clock.call_later, lambda: clock.now, {})
     waits.begin(lambda: state["count"] == 1, told.append, 5.0)
     clock.go_to(101.0)
     assert told == []
@@ -36,9 +38,23 @@ def test_what_comes_true_without_a_turn_is_found_at_the_next_look() -> None:
     assert clock.timers == []
 
 
+def test_turns_are_watched_only_while_somebody_waits() -> None:
+    clock, observers = Clock(), dict[Callable[[], None], None]()
+    waits = Waits(clock.call_later, lambda: clock.now, observers)
+    first = waits.begin(lambda: False, print, 5.0)
+    second = waits.begin(lambda: False, print, 5.0)
+    assert list(observers) == [waits.look]
+    waits.forget(first)
+    waits.look()
+    assert list(observers) == [waits.look]
+    waits.forget(second)
+    waits.look()
+    assert not observers
+
+
 def test_a_limit_ends_a_wait() -> None:
     clock, told = Clock(), list[bool]()
-    waits = Waits(clock.call_later, lambda: clock.now)
+    waits = Waits(clock.call_later, lambda: clock.now, {})
     waits.begin(lambda: False, told.append, 5.0)
     clock.go_to(104.9)
     assert told == []
@@ -48,7 +64,7 @@ def test_a_limit_ends_a_wait() -> None:
 
 def test_a_wait_that_is_forgotten_is_never_told() -> None:
     clock, told = Clock(), list[bool]()
-    waits = Waits(clock.call_later, lambda: clock.now)
+    waits = Waits(clock.call_later, lambda: clock.now, {})
     waits.forget(waits.begin(lambda: False, told.append, 5.0))
     clock.go_to(200.0)
     assert told == []
