@@ -273,3 +273,12 @@ def test_mistakes_of_these_commands(
     result = run(broker, *words)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert line in result.stderr
+
+
+def test_doctor_looks_at_the_broker_that_runs(broker: BrokerProcess) -> None:
+    result = run(broker, "doctor", "--json")
+    found = {each["subject"]: each for each in json.loads(result.stdout)["findings"]}
+    assert found["broker"]["level"] == "ok"
+    assert f"process {broker.pid}, " in found["broker"]["text"]
+    assert "ports" not in found
+    assert found["durability"]["level"] == "ok"

@@ -1,4 +1,4 @@
-"""`vouchmq status` and `top`."""
+"""`vouchmq status`, `top` and `doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vouchmq.server.cli.options import broker_options, json_option
+from vouchmq.server.cli.options import broker_options, json_option, settings_options
+from vouchmq.server.settings.settings import Settings, scalar_fields
 
 if TYPE_CHECKING:
     from vouchmq.server.cli.client import Broker
@@ -66,4 +67,19 @@ def top(broker: Broker, show: str, sort: str, interval_s: float, once: bool, as_
             "--json needs --once" if as_json else "top needs a terminal; elsewhere use --once"
         )
     code = import_module("vouchmq.server.cli.running.top_screen").run(table, interval_s)
+    return code
+
+
+@click.command()
+@json_option
+@settings_options(*(field.name for field in scalar_fields()))
+def doctor(settings: Settings, as_json: bool) -> int:
+    """Check a set-up and say how to mend what is wrong: data directory, disk and its syncs,
+    memory, file descriptors, clock, ports, certificates, logins, durability.
+
+    It takes the settings of `vouchmq serve`. A broker may be running on the data directory, or be
+    about to. Nothing is changed; a file without a name is written and synced in the directory. Exit
+    0 if nothing is wrong, 1 if something is, 2 if a setting is wrong.
+    """
+    code: int = import_module("vouchmq.server.cli.doctor.run").run(settings, as_json=as_json)
     return code

@@ -1,0 +1,97 @@
+"""`vouchmq doctor`: all checks, the worst last.
+
+settings, the broker that runs (if one does) ─▶ checks ─▶ findings ─▶ terminal, JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from vouchmq.server.cli.client import LocalBroker
+from vouchmq.server.cli.doctor.choices import check_certificates, check_durability, check_logins
+from vouchmq.server.cli.doctor.disk import check_directory, check_space, check_syncs
+from vouchmq.server.cli.doctor.findings import Finding, Level
+from vouchmq.server.cli.doctor.host import (
+    check_clock,
+    check_descriptors,
+    check_memory,
+    check_ports,
+    check_preloads,
+)
+from vouchmq.server.cli.program import CommandFailed
+from vouchmq.server.cli.running.listing import cell
+from vouchmq.server.cli.running.ping import ping
+from vouchmq.server.cli.units import plural
+from vouchmq.server.edge.memory import MemoryGauge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from vouchmq.server.settings.settings import Settings
+
+EXIT_FOUND: Final = 1
+
+
+def run(settings: Settings, *, as_json: bool, out: TextIO | None = None) -> int:
+    """Check everything and say what was found; returns the exit code: 1 if something is wrong."""
+    out = sys.stdout if out is None else out
+    found = sorted(findings(settings), key=lambda each: each.level)
+    wrong = [each for each in found if each.level >= Level.WARNING]
+    if as_json:
+        document = {"wrong": len(wrong), "findings": [each.document() for each in found]}
+        out.write(json.dumps(document, indent=2) + "\n")
+    else:
+        for each in found:
+            out.writelines(f"{cell(line)}\n" for line in each.lines())
+        end = plural(len(wrong), "problem") if wrong else "no problem"
+        out.write(f"{end} found\n")
+    return EXIT_FOUND if wrong else 0
+
+
+def findings(settings: Settings) -> Iterator[Finding]:
+    """What all checks find."""
+    status = running(settings)
+    pid = None if status is None else int(status["pid"])
+    memory_bytes = MemoryGauge().total_octets
+    if status is None:
+        text = f"none uses {settings.data_dir.absolute()}; this is about its next start"
+        yield Finding(Level.NOTE, "broker", text)
+        yield from check_ports(settings)
+    else:
+        yield from check_broker(settings, status)
+    yield from check_directory(settings)
+    yield from check_space(settings, memory_bytes)
+    yield from check_preloads(pid)
+    yield from check_syncs(settings)
+    yield from check_durability(settings, None if status is None else status["settings"])
+    yield from check_memory(settings, memory_bytes)
+    yield from check_descriptors(pid)
+    yield from check_clock(settings)
+    yield from check_certificates(settings)
+    yield from check_logins(settings)
+
+
+def running(settings: Settings) -> dict[str, Any] | None:
+    """What the broker says that uses the data directory; None if none does."""
+    try:
+        return LocalBroker(settings.data_dir).ask("status")
+    except CommandFailed:
+        return None
+
+
+def check_broker(settings: Settings, status: dict[str, Any]) -> Iterator[Finding]:
+    """Whether it answers clients, and has an alarm."""
+    listeners = status["listeners"]
+    problem = ping(listeners["host"], listeners["port"])
+    if problem:
+        mend = "look at its log; vouchmq status may tell more"
+        yield Finding(Level.ERROR, "broker", problem, mend)
+    else:
+        text = f"process {status['pid']}, version {status['version']} ({status['build']})"
+        yield Finding(Level.OK, "broker", f"{text}, answers on port {listeners['port']}")
+    for alarm in LocalBroker(settings.data_dir).rows("list alarms"):
+        if alarm["raised"]:
+            text = f"the {alarm['name']} alarm is raised: publishers are blocked"
+            yield Finding(Level.ERROR, "alarms", text, "vouchmq list alarms shows what is short")
