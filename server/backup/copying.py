@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 PARTIAL: Final = ".partial"
 DAMAGED: Final = ".damaged"
 PIECE_BYTES: Final = 1024 * 1024
+# A sync of the broker on the same disk waits for what is written back of other files: with syncs of
+# whole segments a confirm waited for up to 0.7 s.
+SYNC_BYTES: Final = 4 * PIECE_BYTES
 # Nobody writes to a file that several backups share.
 FILE_MODE: Final = 0o400
 DIRECTORY_MODE: Final = 0o700
@@ -231,6 +234,8 @@ def copy_file(source: Path, target: Path, size: int, pace: Pace, mode: int = FIL
             view = memoryview(piece)
             while view:
                 view = view[writer.write(view) :]
+            if left % SYNC_BYTES == 0:
+                os.fdatasync(writer.fileno())
             pace.spend(len(piece))
         os.fsync(writer.fileno())
     return crc
