@@ -52,7 +52,7 @@ function tableField(spec, id) {
   const given = Object.entries(spec.value ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value), typeOf(value)]);
   const list = `${id}-names`;
   const row = ([name, value, type]) => h("div", { class: "table-row" },
-    h("input", { "data-part": "name", "aria-label": "Name", placeholder: "name", value: name, list: spec.names ? list : undefined, spellcheck: "false", autocomplete: "off" }),
+    h("input", { "data-part": "name", "aria-label": "Name", placeholder: "name", value: name, list: spec.names ? list : undefined, spellcheck: "false", autocomplete: "off", onchange: guessType }),
     h("input", { "data-part": "value", "aria-label": "Value", placeholder: "value", value, spellcheck: "false", autocomplete: "off" }),
     h("select", { "data-part": "type", "aria-label": "Type", value: type }, ["string", "number", "boolean", "JSON"].map((each) => h("option", { value: each }, each))),
     h("button", { type: "button", class: "small", "aria-label": "Remove row", onclick: (event) => event.currentTarget.parentNode.remove() }, "×"));
@@ -61,6 +61,15 @@ function tableField(spec, id) {
     spec.names && h("datalist", { id: list }, spec.names.map((each) => h("option", { value: each }))),
     given.map(row),
     h("button", { type: "button", class: "small", onclick: add }, "Add"));
+}
+
+/** Most names are those of numbers or of strings only. */
+function guessType(event) {
+  const { value, parentNode } = event.target;
+  const type = /(ttl|expires|length|bytes|limit|priority|timestamp)$/.test(value) ? "number" : /single-active/.test(value) ? "boolean" : "";
+  if (type) {
+    parentNode.querySelector("[data-part=type]").value = type;
+  }
 }
 
 function typeOf(value) {

@@ -27,11 +27,13 @@ const app = {
   vhost: stored("vhost", ""),
   everyMs: Number(stored("every", "5000")),
   vhosts: [],
+  vhostsAt: 0,
   nodes: [],
   loadedAt: 0,
   isMenuOpen: false,
 };
 
+const VHOSTS_EVERY_MS = 60000;
 let timer = 0;
 let loading = null;
 
@@ -66,6 +68,7 @@ function context() {
     draw, reload: load,
     /** Show another view, because what this one is about has gone. */
     leave: (to, done) => {
+      app.vhostsAt = 0;
       clearTimeout(timer);
       say(done);
       location.hash = to;
@@ -73,6 +76,7 @@ function context() {
     /** Do something that changes the broker, say so, and load again. Errors are the caller's. */
     perform: async (job, done) => {
       const result = await job();
+      app.vhostsAt = 0;
       if (done) {
         say(done);
       }
@@ -170,13 +174,19 @@ async function load() {
   plan();
 }
 
+/** What surrounds every view. Virtual hosts are listed rarely: their totals are added up of all queues. */
 async function loadShared(signal) {
+  const isDue = Date.now() - app.vhostsAt > VHOSTS_EVERY_MS;
   const [vhosts, nodes] = await Promise.all([
-    api.get("vhosts", { columns: "name" }, signal),
-    access.mayMonitor() ? api.get("nodes", { columns: "name,running,mem_alarm,disk_free_alarm" }, signal) : [],
+    isDue ? api.get("vhosts", { columns: "name" }, signal) : null,
+    access.mayMonitor() ? api.get("nodes", { columns: "name,running,mem_alarm,disk_free_alarm,storage_alarm" }, signal) : [],
   ]);
-  app.vhosts = vhosts.map((each) => each.name).sort();
   app.nodes = nodes;
+  if (!vhosts) {
+    return;
+  }
+  app.vhosts = vhosts.map((each) => each.name).sort();
+  app.vhostsAt = Date.now();
   if (app.vhost && !app.vhosts.includes(app.vhost)) {
     app.vhost = "";
   }

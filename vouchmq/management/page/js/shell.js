@@ -16,7 +16,7 @@ const GROUPS = [
     ["Ledger", "ledger", "l", "/whoami", access.mayMonitor],
   ]],
 ];
-const EVERY = [[1000, "every second"], [5000, "every 5 s"], [30000, "every 30 s"], [0, "paused"]];
+const EVERY = [[1000, "1 s"], [5000, "5 s"], [30000, "30 s"], [0, "paused"]];
 
 /** The whole page around the nodes of a view. */
 export function shell(app, content, commands) {
@@ -68,6 +68,7 @@ function group(title, items, app) {
 function alarms(app) {
   const raised = app.nodes.flatMap((node) => [
     node.mem_alarm && "Memory alarm: publishers are blocked until memory is below its limit.",
+    node.storage_alarm && "Storage alarm: the disk refuses writes, and nothing is confirmed until it takes them again.",
     node.disk_free_alarm && "Disk alarm: publishers are blocked until there is more free space.",
   ].filter(Boolean));
   return raised.map((text) => h("div", { class: "problem-box", role: "alert", key: text }, text));

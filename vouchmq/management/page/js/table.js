@@ -87,9 +87,14 @@ export function pager({ query, go, page, noun }) {
         PAGE_SIZES.map((size) => h("option", { value: String(size) }, `${size} rows`)))));
 }
 
-/** Names and values, in two columns. */
+/** Names and values, in two columns; of what the API does not tell, nothing. */
 export function facts(rows) {
-  return h("dl", { class: "facts" }, rows.filter(Boolean).map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
+  return h("dl", { class: "facts" }, rows.filter((row) => row && row[1] !== undefined && row[1] !== null).map(([name, value]) => h("div", { key: name }, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** A value as text, or nothing if the API does not tell it. */
+export function told(value, show) {
+  return value === undefined || value === null ? undefined : show(value);
 }
 
 /** A framed part of a view. */

@@ -8,7 +8,7 @@ import { h } from "../dom.js";
 import { at, bytes, count, duration, moment, plain, since } from "../format.js";
 import { SAMPLES, rates } from "../history.js";
 import { connectionLink } from "../links.js";
-import { facts, listBar, listQuery, panel, table, tag } from "../table.js";
+import { facts, listBar, listQuery, panel, table, tag, told } from "../table.js";
 import { channelTable } from "./channels.js";
 import { state } from "./queues.js";
 
@@ -63,7 +63,7 @@ export const one = {
         panel("Properties", facts([
           ["Name", h("code", {}, name)], ["User", connection.user], ["Virtual host", connection.vhost], ["Open since", `${moment(connection.connected_at)}, ${since(connection.connected_at)}`],
           ["Peer", h("code", {}, `${connection.peer_host}:${connection.peer_port}`)], ["Authentication", connection.auth_mechanism ?? "–"], ["Heartbeat", connection.timeout ? duration(connection.timeout * 1000) : "off"],
-          ["Largest frame", bytes(connection.frame_max)], ["Most channels", count(connection.channel_max)], ["TLS", connection.ssl ? `${connection.ssl_protocol} ${connection.ssl_cipher ?? ""}` : "no"],
+          ["Largest frame", bytes(connection.frame_max)], ["Most channels", count(connection.channel_max)], ["Held unacknowledged", told(connection.unacknowledged_bytes, bytes)], ["TLS", connection.ssl ? `${connection.ssl_protocol} ${connection.ssl_cipher ?? ""}` : "no"],
         ])),
         panel("Client", properties.length ? facts(properties.map(([key, value]) => [key, plain(value)])) : h("p", { class: "muted" }, "The client has told nothing."))),
       panel(`Channels (${channels.length})`, channelTable(channels, { query: {} })),

@@ -6,7 +6,7 @@ import { chart, meter, sparkline } from "../charts.js";
 import { h } from "../dom.js";
 import { at, bytes, count, duration, rate } from "../format.js";
 import { SAMPLES, lengths, rates } from "../history.js";
-import { facts, panel, tag } from "../table.js";
+import { facts, panel, tag, told } from "../table.js";
 import { firstSteps } from "./first-steps.js";
 
 const RATES = [
@@ -61,14 +61,14 @@ function nodePanels(node) {
     panel("Resources", h("table", { class: "resources" }, h("tbody", {},
       resource("Memory", node.mem_used, node.mem_limit, node.mem_alarm, bytes, "of", "limit"),
       diskRow(node),
-      resource("File descriptors", node.fd_used, node.fd_total, node.fd_used > 0.9 * node.fd_total, count, "of", ""),
-      resource("Sockets", node.sockets_used, node.sockets_total, node.sockets_used > 0.9 * node.sockets_total, count, "of", "")))),
+      node.fd_used !== undefined && resource("File descriptors", node.fd_used, node.fd_total, node.fd_used > 0.9 * node.fd_total, count, "of", ""),
+      node.sockets_used !== undefined && resource("Sockets", node.sockets_used, node.sockets_total, node.sockets_used > 0.9 * node.sockets_total, count, "of", "")))),
     panel("Journal and node", facts([
-      ["Syncs", syncText(node)],
-      ["Mean sync", duration(node.io_sync_avg_time)],
-      ["Written", `${bytes(node.io_write_bytes)}, ${bytes(at(node, "io_write_bytes_details.rate") ?? 0)}/s`],
-      ["Read", `${bytes(node.io_read_bytes)}, ${bytes(at(node, "io_read_bytes_details.rate") ?? 0)}/s`],
-      node.journal_segments !== undefined && ["Segments", count(node.journal_segments)],
+      ["Syncs", withRate(node, "io_sync_count", count, rate)],
+      ["A sync takes", told(node.io_sync_avg_time, duration)],
+      ["Written", withRate(node, "io_write_bytes", bytes, (each) => `${bytes(Math.round(each))}/s`)],
+      ["Read", withRate(node, "io_read_bytes", bytes, (each) => `${bytes(Math.round(each))}/s`)],
+      ["Segments", told(node.journal_segments, count)],
       ["Data directory", h("code", {}, node.db_dir ?? "–")],
       ["Node", h("span", {}, node.name, " ", node.running === false ? tag("not running", "bad") : "")],
       ["Up for", duration(node.uptime)],
@@ -76,8 +76,10 @@ function nodePanels(node) {
     ])));
 }
 
-function syncText(node) {
-  return `${count(node.io_sync_count)}, ${rate(at(node, "io_sync_count_details.rate") ?? 0)}`;
+/** A counter, and its rate if the API tells one. */
+function withRate(node, name, show, showRate) {
+  const each = at(node, `${name}_details.rate`);
+  return told(node[name], (value) => (each === undefined ? show(value) : `${show(value)}, ${showRate(each)}`));
 }
 
 function resource(label, used, limit, isBad, show, word, noun) {
@@ -94,8 +96,11 @@ function diskRow(node) {
 }
 
 function churn(overview) {
-  const rows = [["Connections", "connection_created", "connection_closed"], ["Channels", "channel_created", "channel_closed"], ["Queues", "queue_created", "queue_deleted"]];
   const churned = overview.churn_rates ?? {};
+  const rows = [["Connections", "connection_created", "connection_closed"], ["Channels", "channel_created", "channel_closed"], ["Queues", "queue_created", "queue_deleted"]].filter(([, opened]) => churned[opened] !== undefined);
+  if (rows.length === 0) {
+    return null;
+  }
   return panel("Opened and closed", h("div", { class: "table-wrap" }, h("table", {},
     h("thead", {}, h("tr", {}, ["", "opened", "", "closed", ""].map((text, index) => h(index ? "th" : "td", { class: index ? "num" : undefined, scope: index ? "col" : undefined }, text || (index === 2 || index === 4 ? "rate" : ""))))),
     h("tbody", {}, rows.map(([label, opened, closed]) => h("tr", {}, h("th", { scope: "row" }, label),

@@ -1,6 +1,6 @@
 // Policies and operator policies.
 
-import { action, isAdministrator, whyNotAdministrator, whyNotPolicies } from "../access.js";
+import { action, has, isAdministrator, whyNotAdministrator, whyNotPolicies } from "../access.js";
 import { get, path, put, remove } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
@@ -17,7 +17,7 @@ const KINDS = {
 
 export async function load({ vhost }, signal) {
   const list = (kind) => get(vhost ? path(kind, vhost) : kind, {}, signal);
-  const [policies, operator] = await Promise.all([list("policies"), isAdministrator() ? list("operator-policies") : []]);
+  const [policies, operator] = await Promise.all([list("policies"), isAdministrator() && has("GET", "/operator-policies") ? list("operator-policies") : []]);
   return { policies, "operator-policies": operator };
 }
 

@@ -9,7 +9,7 @@ import { bytes, count, moment, rate } from "../format.js";
 import { PAUSE, pause, reason } from "../extensions.js";
 import { SAMPLES, lengths, rates } from "../history.js";
 import { channelLink, connectionLink, topologyLink } from "../links.js";
-import { facts, fields, panel, table, tag } from "../table.js";
+import { facts, fields, panel, table, tag, told } from "../table.js";
 import { topology } from "../topology.js";
 import { consumerTable } from "./consumers.js";
 import { bindingTable } from "./exchange.js";
@@ -71,8 +71,8 @@ function overview({ data: { queue, bindings }, params: { vhost } }) {
       panel("Contents", facts([
         ["Ready", count(queue.messages_ready)], ["Unacknowledged", count(queue.messages_unacknowledged)], ["Total", count(queue.messages)],
         queue.messages_delayed ? ["Delayed", count(queue.messages_delayed)] : null,
-        ["Bytes", bytes(queue.message_bytes)], ["Bytes of ready ones", bytes(queue.message_bytes_ready)], ["Persistent", count(queue.messages_persistent)],
-        ["In memory", count(queue.messages_ram)], ["Paged out", count(queue.messages_paged_out)],
+        ["Bytes", told(queue.message_bytes, bytes)], ["Bytes of ready ones", told(queue.message_bytes_ready, bytes)], ["Persistent", told(queue.messages_persistent, count)],
+        ["In memory", told(queue.messages_ram, count)], ["Paged out", told(queue.messages_paged_out, count)],
         queue.head_message_timestamp ? ["Time of the oldest", moment(queue.head_message_timestamp * 1000)] : null,
         queue.idle_since && ["Idle since", typeof queue.idle_since === "number" ? moment(queue.idle_since) : String(queue.idle_since).slice(0, 19).replace("T", " ")],
       ])),
@@ -83,8 +83,9 @@ function overview({ data: { queue, bindings }, params: { vhost } }) {
         ["In effect by policy", fields(queue.effective_policy_definition)],
       ])),
       panel("Losses and dead letters", facts([
-        ["Dead-lettered", count(stats.dead_letter ?? 0)], ["Expired", count(stats.expired ?? 0)], ["Redelivered", count(stats.redeliver ?? 0)],
-        ["Kept until their target takes them", count(queue.messages_dlx ?? 0)],
+        ["Dead-lettered", count(stats.dead_letter ?? 0)], ["Rejected", count(stats.reject ?? 0)], ["Expired", count(stats.expired ?? 0)],
+        ["Over the length limit", count(stats.dropped ?? 0)], ["Redelivered", count(stats.redeliver ?? 0)],
+        ["Kept until their target takes them", told(queue.messages_dlx, count)],
         ["Dead-letter exchange", queue.arguments?.["x-dead-letter-exchange"] ?? queue.effective_policy_definition?.["dead-letter-exchange"] ?? "none: they are dropped"],
       ]))),
     drawn.length > 0 && panel("Topology", topology(drawn, topologyLink(vhost), `q:${queue.name}`)),

@@ -1,6 +1,6 @@
 // Users, and the permissions of one of them.
 
-import { action, whyNotAdministrator } from "../access.js";
+import { action, has, whyNotAdministrator } from "../access.js";
 import { get, path, put, remove } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
@@ -13,7 +13,7 @@ const HINTS = { administrator: "everything", monitoring: "sees all virtual hosts
 const tagsOf = (user) => (Array.isArray(user.tags) ? user.tags : String(user.tags).split(",").filter(Boolean));
 
 export async function load(_, signal) {
-  const [users, permissions] = await Promise.all([get("users", {}, signal), get("permissions", {}, signal)]);
+  const [users, permissions] = await Promise.all([get("users", {}, signal), has("GET", "/permissions") ? get("permissions", {}, signal) : []]);
   return { users, permissions };
 }
 
@@ -42,7 +42,7 @@ export function render(context) {
 export const one = {
   async load({ params: { name } }, signal) {
     const where = path("users", name);
-    const [user, permissions, topics] = await Promise.all([get(where, {}, signal), get(`${where}/permissions`, {}, signal), get(`${where}/topic-permissions`, {}, signal)]);
+    const [user, permissions, topics] = await Promise.all([get(where, {}, signal), has("GET", "/users/{user}/permissions") ? get(`${where}/permissions`, {}, signal) : [], has("GET", "/users/{user}/topic-permissions") ? get(`${where}/topic-permissions`, {}, signal) : []]);
     return { user, permissions, topics };
   },
 

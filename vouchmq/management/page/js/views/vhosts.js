@@ -1,12 +1,12 @@
 // Virtual hosts, and one of them: who has access, and its limits.
 
-import { action, whyNotAdministrator } from "../access.js";
+import { action, has, whyNotAdministrator } from "../access.js";
 import { get, path, put, remove } from "../api.js";
 import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
 import { at, bytes, count, rate } from "../format.js";
 import { href } from "../router.js";
-import { facts, panel, table, tag } from "../table.js";
+import { facts, panel, table, tag, told } from "../table.js";
 
 const LIMITS = ["max-connections", "max-queues"];
 
@@ -38,7 +38,7 @@ export function render(context) {
 export const one = {
   async load({ params: { name } }, signal) {
     const where = path("vhosts", name);
-    const [vhost, permissions, limits] = await Promise.all([get(where, {}, signal), get(`${where}/permissions`, {}, signal), get(path("vhost-limits", name), {}, signal)]);
+    const [vhost, permissions, limits] = await Promise.all([get(where, {}, signal), has("GET", "/vhosts/{vhost}/permissions") ? get(`${where}/permissions`, {}, signal) : [], has("GET", "/vhost-limits/{vhost}") ? get(path("vhost-limits", name), {}, signal) : []]);
     return { vhost, permissions, limits: limits[0]?.value ?? {} };
   },
 
@@ -48,7 +48,7 @@ export const one = {
       h("div", { class: "title" }, h("p", { class: "crumbs" }, h("a", { href: "#/vhosts" }, "Virtual hosts")), h("h1", {}, vhost.name), vhost.tags?.map?.((each) => tag(each)), h("span", { class: "grow" }),
         action("Delete", () => drop(context), { tone: "danger", needs: ["DELETE", "/vhosts/{vhost}"], why: whyNotAdministrator() })),
       h("div", { class: "columns" },
-        panel("Properties", facts([["Description", vhost.description || "–"], ["Default queue type", vhost.default_queue_type?.replace("undefined", "") || "classic"], ["Messages", count(vhost.messages ?? 0)], ["Received", bytes(vhost.recv_oct ?? 0)], ["Sent", bytes(vhost.send_oct ?? 0)]])),
+        panel("Properties", facts([["Description", vhost.description || "–"], ["Default queue type", vhost.default_queue_type?.replace("undefined", "") || "classic"], ["Messages", count(vhost.messages ?? 0)], ["Received", told(vhost.recv_oct, bytes)], ["Sent", told(vhost.send_oct, bytes)]])),
         panel(["Limits", h("span", { class: "grow" }), action("Set limits", () => setLimits(context), { small: true, needs: ["PUT", "/vhost-limits/{vhost}/{limit}"], why: whyNotAdministrator() })],
           facts([["Connections", limits["max-connections"] ?? "unlimited"], ["Queues", limits["max-queues"] ?? "unlimited"]]))),
       panel("Who has access", table({
