@@ -105,6 +105,9 @@ OF_CLIENT = ("/connections/{connection}", "/channels/{channel}")
 def expected(route: Route, tag: str) -> int:
     """The status that a user with this tag gets, who may enter the virtual host `other` only."""
     sees_all = tag in {"monitoring", "administrator"}
+    if route.path.endswith("/messages"):
+        # Who looks into messages needs the permission to read the queue.
+        return 401
     if tag == "none" or (route.tags is MONITORS and not sees_all):
         return 401
     if not sees_all and any(part in route.path for part in OF_VHOST):

@@ -154,9 +154,9 @@ class MemoryApi:
                 messages.clear()
                 return 204, None
             case "GET", ["messages"]:
-                first = int(query["offset"])
+                first = int(query["first"])
                 chosen = messages[first : first + int(query["count"])]
-                return 200, [] if query["state"] == "unacked" else chosen
+                return 200, [] if query["state"] != "ready" else chosen
             case "POST", ["move"]:
                 if body["destination"] not in self.queues:
                     return 400, {"error": "bad_request", "reason": "there is no such queue"}

@@ -79,7 +79,16 @@ class Broker:
             CommandRefused: the broker has no such listing
             BrokerUnavailable: it does not answer
         """
-        rows, _ = await self._request(f"list {listing}", selection)
+        return await self.found(f"list {listing}", **selection)
+
+    async def found(self, command: str, **arguments: object) -> list[Row]:
+        """The rows that a command finds, by the names of their columns.
+
+        Raises:
+            CommandRefused: the broker does not do it
+            BrokerUnavailable: it does not answer
+        """
+        rows, _ = await self._request(command, arguments)
         return rows
 
     async def _request(self, command: str, arguments: dict[str, object]) -> tuple[list[Row], Row]:

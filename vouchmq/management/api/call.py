@@ -161,6 +161,7 @@ class Route(Struct, frozen=True):
         tags: one of which the user must have
         is_list: takes the parameters of lists
         bodies: what methods expect in the body
+        parameters: what may stand behind the path of a GET: a type and what it means
     """
 
     path: str
@@ -169,6 +170,7 @@ class Route(Struct, frozen=True):
     tags: frozenset[str] = ANY_TAG
     is_list: bool = False
     bodies: Mapping[str, type[Any]] = {}
+    parameters: Mapping[str, tuple[str, str]] = {}
 
     @property
     def parts(self) -> tuple[str, ...]:

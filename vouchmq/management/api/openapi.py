@@ -83,10 +83,11 @@ def _operation(route: Route, method: str, schema_of: dict[type[Any], Any]) -> di
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in NAME.findall(route.path)
     ]
-    if route.is_list and method == "GET":
+    if method == "GET":
+        known = {**route.parameters, **(LIST_PARAMETERS if route.is_list else {})}
         parameters += [
             {"name": name, "in": "query", "description": text, "schema": {"type": kind}}
-            for name, (kind, text) in LIST_PARAMETERS.items()
+            for name, (kind, text) in known.items()
         ]
     refusal = {"$ref": "#/components/responses/refusal"}
     operation: dict[str, Any] = {

@@ -13,6 +13,8 @@ from vouchmq.management.resources import (
     connections,
     exchanges,
     health,
+    ledger,
+    messages,
     overview,
     queues,
     vhosts,
@@ -74,6 +76,12 @@ OBJECTS: Final = (
     _list("/queues", queues.queues, "queues"),
     _list("/queues/{vhost}", queues.queues, "queues of a virtual host"),
     _one("/queues/{vhost}/{queue}", queues.queue, "a queue"),
+    Route(
+        "/queues/{vhost}/{queue}/messages",
+        {"GET": messages.messages},
+        "messages of a queue, without consuming them",
+        parameters=messages.PARAMETERS,
+    ),
     _list("/queues/{vhost}/{queue}/bindings", exchanges.of_queue, "bindings of a queue"),
     _list("/bindings", exchanges.bindings, "bindings"),
     _list("/bindings/{vhost}", exchanges.bindings, "bindings of a virtual host"),
@@ -100,4 +108,13 @@ HEALTH: Final = (
     _one(f"{CHECKS}/is-in-service", health.answering, "the broker answers"),
     _one("/healthchecks/node", health.alarms, "no alarm is raised"),
 )
-ROUTES: Final[tuple[Route, ...]] = (*GENERAL, *CLIENTS, *OBJECTS, *HEALTH)
+LEDGER: Final = (
+    Route(
+        "/ledger",
+        {"GET": ledger.status, "PUT": ledger.switch},
+        "the ledger of messages; only administrators switch it",
+        MONITORS,
+        bodies={"PUT": ledger.Switch},
+    ),
+)
+ROUTES: Final[tuple[Route, ...]] = (*GENERAL, *CLIENTS, *OBJECTS, *HEALTH, *LEDGER)

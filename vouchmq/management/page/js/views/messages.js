@@ -4,11 +4,12 @@ import { action } from "../access.js";
 import { path, post } from "../api.js";
 import { ask, say } from "../dialogs.js";
 import { h } from "../dom.js";
-import { bytes, count, duration, exchangeName, plain } from "../format.js";
+import { bytes, count, exchangeName, moment, plain, since } from "../format.js";
+import { channelLink } from "../links.js";
 import { MOVE, PEEK, can, move, peek, reason } from "../extensions.js";
 import { facts, fields, panel, tag } from "../table.js";
 
-const STATES = [["ready", "Ready"], ["unacked", "Unacknowledged"]];
+const STATES = [["ready", "Ready"], ["unacknowledged", "Unacknowledged"], ["waiting", "Waiting"]];
 const MODES = [
   ["ack_requeue_true", "Return them to the queue, marked as redelivered"], ["ack_requeue_false", "Remove them from the queue"],
   ["reject_requeue_false", "Reject them: they are dead-lettered or dropped"],
@@ -47,7 +48,7 @@ function peekControls(context, isStream) {
   };
   return [
     !isStream && h("div", { class: "segments", role: "group", "aria-label": "Which messages" },
-      STATES.map(([id, text]) => h("button", { type: "button", "aria-pressed": String(chosen.which === id), onclick: () => reshow({ which: id, offset: 0 }) }, `${text} ${count(id === "ready" ? queue.messages_ready : queue.messages_unacknowledged)}`))),
+      STATES.map(([id, text]) => h("button", { type: "button", "aria-pressed": String(chosen.which === id), onclick: () => reshow({ which: id, offset: 0 }) }, `${text} ${id === "waiting" ? "" : count(queue[`messages_${id}`])}`))),
     h("label", {}, h("span", {}, isStream ? "from offset " : "from position "), h("input", { type: "number", class: "short", min: 0, value: chosen.offset, onchange: (event) => reshow({ offset: Math.max(0, Number(event.target.value)) }) })),
     h("label", {}, h("span", { class: "visually-hidden" }, "Format of bodies"),
       h("select", { value: chosen.format, onchange: (event) => { chosen.format = event.target.value; draw(); } }, [["auto", "JSON or text"], ["text", "text"], ["hex", "hex"]].map(([id, text]) => h("option", { value: id }, text)))),
@@ -62,8 +63,8 @@ async function show({ state, params: { vhost, name }, draw }) {
   chosen.isLoading = true;
   chosen.problem = "";
   try {
-    const answer = await peek(vhost, name, { state: chosen.which, offset: chosen.offset, count: chosen.count, truncate: 65536 });
-    chosen.rows = Array.isArray(answer) ? answer : answer.items;
+    const answer = await peek(vhost, name, { state: chosen.which, first: chosen.offset, count: chosen.count });
+    chosen.rows = answer;
   } catch (error) {
     chosen.problem = error.message;
   } finally {
@@ -76,7 +77,7 @@ function message(row, index, chosen, draw) {
   const properties = Array.isArray(row.properties) ? {} : row.properties ?? {};
   const { headers = {}, ...rest } = properties;
   const deaths = headers["x-death"];
-  const id = row.position ?? row.offset ?? chosen.offset + index;
+  const id = row.position ?? index;
   chosen.open ??= new Set();
   const toggled = (event) => {
     if (event.currentTarget.open !== chosen.open.has(id)) {
@@ -96,8 +97,10 @@ function message(row, index, chosen, draw) {
       h("pre", { tabindex: 0, "aria-label": "Body" }, bodyText(row, chosen.format)),
       h("div", {},
         facts([
-          row.consumer_tag && ["Held by", h("code", {}, row.consumer_tag)],
-          typeof row.unacknowledged_age === "number" && ["For", duration(row.unacknowledged_age)],
+          row.held_by && ["Held by", [h("code", {}, row.held_by.consumer_tag || "a get"), " on ", channelLink(row.held_by.channel)]],
+          row.held_by?.since && ["Held for", since(row.held_by.since)],
+          row.arrived_at && ["Arrived", `${moment(row.arrived_at)}, ${since(row.arrived_at)} ago`],
+          row.due_at && ["Due", moment(row.due_at)],
           ...Object.entries(rest).map(([name, value]) => [name, plain(value)]),
           ["headers", fields(Object.fromEntries(Object.entries(headers).filter(([name]) => name !== "x-death")))],
         ]),

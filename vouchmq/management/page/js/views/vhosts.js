@@ -49,9 +49,9 @@ export const one = {
         action("Delete", () => drop(context), { tone: "danger", needs: ["DELETE", "/vhosts/{vhost}"], why: whyNotAdministrator() })),
       h("div", { class: "columns" },
         panel("Properties", facts([["Description", vhost.description || "–"], ["Default queue type", vhost.default_queue_type?.replace("undefined", "") || "classic"], ["Messages", count(vhost.messages ?? 0)], ["Received", told(vhost.recv_oct, bytes)], ["Sent", told(vhost.send_oct, bytes)]])),
-        panel(["Limits", h("span", { class: "grow" }), action("Set limits", () => setLimits(context), { small: true, needs: ["PUT", "/vhost-limits/{vhost}/{limit}"], why: whyNotAdministrator() })],
+        has("GET", "/vhost-limits/{vhost}") && panel(["Limits", h("span", { class: "grow" }), action("Set limits", () => setLimits(context), { small: true, needs: ["PUT", "/vhost-limits/{vhost}/{limit}"], why: whyNotAdministrator() })],
           facts([["Connections", limits["max-connections"] ?? "unlimited"], ["Queues", limits["max-queues"] ?? "unlimited"]]))),
-      panel("Who has access", table({
+      has("GET", "/vhosts/{vhost}/permissions") && panel("Who has access", table({
         label: "Permissions", rows: permissions, query: {}, key: (row) => row.user, empty: "Nobody.",
         columns: [{ label: "User", cell: (row) => h("a", { class: "name", href: href(["users", row.user]) }, row.user) }, ...["configure", "write", "read"].map((each) => ({ label: each[0].toUpperCase() + each.slice(1), cell: (row) => h("code", {}, row[each]) }))],
       })),

@@ -1,0 +1,90 @@
+"""Looking at messages over HTTP without consuming them (HTTP-20), and the switch of the ledger."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+
+import pika
+import pytest
+
+from tests.integration.management import ManagedBroker
+from vouchmq.management.resources.messages import text_of
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(tmp_path_factory.mktemp("messages"))
+    try:
+        yield broker
+        assert broker.process.stop() == 0, broker.process.output()
+        assert broker.process.complaints() == []
+    finally:
+        broker.process.kill9()
+
+
+def test_messages_are_shown_and_stay_as_they_are(managed: ManagedBroker) -> None:
+    before_ms = time.time() * 1000
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("shown", durable=True)
+        properties = pika.BasicProperties(content_type="text/plain", headers={"n": 1})
+        for body in (b"first", "zweite \u00e4".encode(), b"\xff\x00"):
+            channel.basic_publish("", "shown", body, properties)
+        path = "/queues/%2F/shown/messages"
+        rows = managed.get(path)
+        assert [each["payload"] for each in rows] == ["first", "zweite \u00e4", "/wA="]
+        assert [each["payload_encoding"] for each in rows] == ["string", "string", "base64"]
+        assert [each["position"] for each in rows] == [0, 1, 2]
+        first = rows[0]
+        assert first["properties"] == {"content_type": "text/plain", "headers": {"n": 1}}
+        assert (first["exchange"], first["routing_key"]) == ("", "shown")
+        assert (first["state"], first["redelivered"]) == ("ready", False)
+        # The journal's clock and that of the system may differ by a second.
+        assert abs(first["arrived_at"] - before_ms) < 60_000
+        assert "held_by" not in first
+        [cut] = managed.get(f"{path}?first=1&count=1&body_bytes=8")
+        assert (cut["payload"], cut["payload_bytes"]) == ("zweite ", 9)
+        [plain] = managed.get(f"{path}?count=1&encoding=base64")
+        assert base64.b64decode(plain["payload"]) == b"first"
+        # Nothing has been consumed, nor marked.
+        method, _, body = channel.basic_get("shown")
+        assert (body, method.redelivered) == (b"first", False)
+        [held] = managed.get(f"{path}?state=unacknowledged")
+        assert held["held_by"]["delivery_tag"] == method.delivery_tag
+        assert held["held_by"]["channel"] == managed.get("/channels")[0]["name"]
+
+
+def test_wrong_parameters_and_names_are_refused(managed: ManagedBroker) -> None:
+    for query in ("state=all", "first=-1", "count=0", "count=1001", "count=x", "more=1"):
+        got = managed.ask("GET", f"/queues/%2F/shown/messages?{query}")
+        assert (got.status, got.body["error"]) == (400, "bad_request")
+    assert managed.ask("GET", "/queues/%2F/none/messages").status == 404
+    assert managed.ask("GET", "/queues/none/none/messages").status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "size", "shown"),
+    [
+        (b"", 0, ("", "string")),
+        ("\u20ac".encode()[:2], 3, ("", "string")),
+        (b"ab\xe2\x82", 10, ("ab", "string")),
+        (b"ab\xe2\x82", 4, ("YWLigg==", "base64")),
+        (b"\xffabcd", 100, ("/2FiY2Q=", "base64")),
+    ],
+)
+def test_a_cut_through_a_character_leaves_text(
+    body: bytes, size: int, shown: tuple[str, str]
+) -> None:
+    assert text_of(body, size, "auto") == shown
+
+
+def test_the_ledger_is_switched(managed: ManagedBroker) -> None:
+    assert managed.get("/ledger")["on"] is False
+    assert managed.ask("PUT", "/ledger", {"on": True}).status == 204
+    assert managed.get("/ledger")["on"] is True
+    assert managed.ask("PUT", "/ledger", {"on": False}).status == 204
+    assert managed.get("/ledger")["on"] is False
+    assert managed.ask("PUT", "/ledger", {"on": "yes"}).status == 400
