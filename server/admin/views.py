@@ -67,6 +67,7 @@ class QueueView(Struct, frozen=True, array_like=True):
     arguments: Mapping[str, object]
     policy: str
     operator_policy: str
+    paused: bool
     messages: int
     messages_ready: int
     messages_unacknowledged: int
@@ -489,6 +490,7 @@ def view_of_queue(queue: Queue, match: PolicyMatch) -> QueueView:
         arguments=plain_table(spec.arguments),
         policy=match.policy.name if match.policy else "",
         operator_policy=match.operator.name if match.operator else "",
+        paused=queue.is_paused,
         messages=ready + unacked,
         messages_ready=ready,
         messages_unacknowledged=unacked,

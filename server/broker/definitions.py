@@ -133,6 +133,15 @@ class QueueDeleted:
 
 
 @dataclass(slots=True, frozen=True)
+class QueuePaused:
+    """A durable queue hands out nothing from now on, or does again."""
+
+    vhost: str
+    name: str
+    is_paused: bool
+
+
+@dataclass(slots=True, frozen=True)
 class Bound:
     """A binding whose both ends are durable (EXCH-23)."""
 
@@ -294,6 +303,7 @@ VHostDefinition = (
     | ExchangeDeleted
     | QueueDeclared
     | QueueDeleted
+    | QueuePaused
     | Bound
     | Unbound
     | PolicySet
@@ -318,6 +328,7 @@ _KINDS: Final[dict[str, type[Definition]]] = {
     "exchange-delete": ExchangeDeleted,
     "queue": QueueDeclared,
     "queue-delete": QueueDeleted,
+    "queue-pause": QueuePaused,
     "bind": Bound,
     "unbind": Unbound,
     "policy": PolicySet,

@@ -30,6 +30,11 @@ def definitions_of(vhost: VHost[QueueLike]) -> list[bytes]:
         if each.durable and not each.is_predeclared
     )
     records += (d.of_queue(queue.spec) for queue in vhost.every_queue() if queue.spec.stored)
+    records += (
+        d.QueuePaused(vhost.name, queue.spec.name, is_paused=True)
+        for queue in vhost.queues.values()
+        if queue.spec.stored and queue.is_paused
+    )
     records += (d.of_queue(spec) for spec in vhost.key_specs() if spec.stored)
     records += (d.of_binding(vhost.name, each) for each in vhost.bindings if vhost.is_durable(each))
     return [d.encode(record) for record in records]
@@ -48,6 +53,10 @@ def apply_definition(vhost: VHost[QueueLike], definition: d.VHostDefinition) -> 
             _apply_exchange(vhost, definition)
         case d.QueueDeclared() | d.QueueDeleted():
             _apply_queue(vhost, definition)
+        case d.QueuePaused():
+            queue = vhost.queues.get(definition.name)
+            if queue is not None:
+                queue.pause(is_paused=definition.is_paused)
         case d.Bound() | d.Unbound():
             _apply_binding(vhost, definition)
         case d.PolicySet() | d.PolicyCleared():

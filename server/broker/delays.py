@@ -176,6 +176,7 @@ class DelayQueue(Queue):
         *("_timers", "_turn", "counters", "exchange", "features", "holds_stored", "is_deleted"),
         *(
             "is_dirty",
+            "is_paused",
             "keeps_all",
             "largest_octets",
             "levels",
@@ -208,8 +209,7 @@ class DelayQueue(Queue):
         self.recorder: QueueRecorder | None = None
         self.counters = QueueCounters()
         self.unacked_count = self.unstored_id = self.largest_octets = 0
-        self.is_deleted = False
-        self.is_dirty = False
+        self.is_deleted = self.is_dirty = self.is_paused = False
         self.most = most
         self._turn = turn
         self._log = log
@@ -240,6 +240,10 @@ class DelayQueue(Queue):
     @property
     def store_ids(self) -> list[int]:
         return [self.spec.queue_id] if self.stored else []
+
+    def pause(self, *, is_paused: bool) -> None:
+        """See `QueueLike`; nobody can name it."""
+        del is_paused
 
     def used(self) -> None:
         """See `QueueLike`; it ends with its exchange."""

@@ -514,6 +514,21 @@ class VHost(Generic[Q_co]):
         queue.deleted()
         return ready_count, lsn
 
+    def pause_queue(self, queue: QueueLike, *, is_paused: bool) -> int:
+        """Have a queue hand out nothing, or go on; the LSN, 0 when there is nothing to store.
+
+        Spec: HTTP-36
+        """
+        spec = queue.spec
+        if queue.is_paused is not is_paused:
+            queue.pause(is_paused=is_paused)
+            self.events.tell(
+                "queue.paused" if is_paused else "queue.resumed", vhost=self.name, name=spec.name
+            )
+            if spec.stored:
+                return self._log(d.QueuePaused(self.name, spec.name, is_paused))
+        return self.defined_lsn if spec.stored else 0
+
     def consumer_gone(self, queue: QueueLike) -> None:
         """The last consumer of `queue` has left: an auto-delete queue goes with it.
 

@@ -199,7 +199,7 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
         channel.context.turn.write_through(lsn)
         return not channel.is_closing and not channel.context.has_failed
 
-    found = queue.get(no_ack=no_ack, may_leave=may_leave)
+    found = None if queue.is_paused else queue.get(no_ack=no_ack, may_leave=may_leave)
     if found is None:
         if not channel.is_closing and not channel.context.has_failed:
             channel.reply(get_empty(channel.number))

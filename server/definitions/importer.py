@@ -61,6 +61,11 @@ class DryRunQueue:
         self.consumer_count = 0
         self.store_ids: list[int] = []
         self.counters = QueueCounters()
+        self.is_paused = False
+
+    def pause(self, *, is_paused: bool) -> None:
+        """See `QueueLike`."""
+        self.is_paused = is_paused
 
     def used(self) -> None:
         """See `QueueLike`."""

@@ -60,6 +60,10 @@ METHOD_FRAME: Final = 1
 NO_HIGH_MARK: Final = 1 << 62
 
 
+def hear_nothing(connection: OperatorConnection, ids: Ids, payload: bytes, content: bytes) -> None:
+    """For commands that call no method."""
+
+
 class Owner(User):
     """Whoever may open the control socket: may everything, also publish for others (PUB-06)."""
 
@@ -132,6 +136,7 @@ class OperatorConnection:
         self._heard = heard
         self._held: list[bytes] = []
         self._held_until = 0
+        self._facts: dict[str, object] = {}
         self._connections = connections
         context.channel_opened(user)
         connections[self] = None
@@ -169,6 +174,16 @@ class OperatorConnection:
         if not self.is_over:
             self._end()
             self._reply({"ok": True, **facts})
+
+    def answer_stored(self, lsn: int, **facts: object) -> None:
+        """Answer the command when everything up to `lsn` is on disk."""
+        context = self.context
+        if lsn <= context.watermark:
+            self.answer(**facts)
+            return
+        self._facts = facts
+        self._held_until = self.channel.barrier_lsn = lsn
+        context.waits(self)
 
     def fail(self, error: BaseException) -> None:
         """Answer why it is not done, which ends it."""
@@ -218,7 +233,9 @@ class OperatorConnection:
             held, self._held = self._held, []
             for frame in held:
                 self.outbox.send(frame)
-        return not self._held
+            if self._facts:
+                self.answer(**self._facts)
+        return self.is_over or not (self._held or self._facts)
 
     def storage_failed(self) -> None:
         """See `context.Waiter`."""

@@ -1,8 +1,8 @@
-"""`put queue`, `delete queue`, `purge queue`: as clients do it.
+"""`put queue`, `delete queue`, `purge queue` as clients do it; `pause queue`, `resume queue`.
 
 Each is answered when it is on disk, if the queue is durable. Must not know sockets.
 
-Spec: HTTP-19, HTTP-20, PERM-04
+Spec: HTTP-19, HTTP-20, HTTP-36, PERM-04
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from vouchmq.protocol.errors import NotFound
 from vouchmq.protocol.fields import decode_shortstr
 from vouchmq.server.admin.audit import Changing, who
 from vouchmq.server.admin.commands import CommandRefused
+from vouchmq.server.admin.objects.operator import hear_nothing
 from vouchmq.server.admin.objects.values import short, table_of
 from vouchmq.server.broker.names import queue_text
 
@@ -51,7 +52,7 @@ class DeleteQueue(QueueArguments, frozen=True, kw_only=True):
 
 
 class QueueCommands:
-    """The commands that declare, purge and delete queues.
+    """The commands that act on queues as a whole.
 
     Args:
         operator: opens connections for commands
@@ -65,6 +66,8 @@ class QueueCommands:
         commands.register("put queue", PutQueue, self._put)
         commands.register("delete queue", DeleteQueue, self._delete)
         commands.register("purge queue", QueueArguments, self._purge)
+        commands.register("pause queue", QueueArguments, self._pause)
+        commands.register("resume queue", QueueArguments, self._resume)
 
     def _put(self, asked: PutQueue, reply: Reply) -> None:
         short(name=asked.name)
@@ -117,6 +120,29 @@ class QueueCommands:
 
         connection = self._operator.open(asked.vhost, asked.user, reply, heard)
         connection.call(amqp.Queue.Purge(queue=asked.name))
+
+    def _pause(self, asked: QueueArguments, reply: Reply) -> None:
+        self._set_paused(asked, reply, is_paused=True)
+
+    def _resume(self, asked: QueueArguments, reply: Reply) -> None:
+        self._set_paused(asked, reply, is_paused=False)
+
+    def _set_paused(self, asked: QueueArguments, reply: Reply, *, is_paused: bool) -> None:
+        connection = self._operator.open(asked.vhost, asked.user, reply, hear_nothing)
+
+        def set_it() -> None:
+            vhost = connection.vhost
+            connection.user.require("configure", "queue", asked.name, vhost.name)
+            queue = vhost.find_queue(asked.name, connection)
+            has_changed = queue.is_paused is not is_paused
+            lsn = vhost.pause_queue(queue, is_paused=is_paused)
+            if has_changed and is_paused:
+                log.info("admin.queue_paused", **who(asked), vhost=asked.vhost, queue=asked.name)
+            elif has_changed:
+                log.info("admin.queue_resumed", **who(asked), vhost=asked.vhost, queue=asked.name)
+            connection.answer_stored(lsn, changed=has_changed)
+
+        connection.do(set_it)
 
     def _is_there(self, asked: QueueArguments) -> bool:
         # Without a name a method means the queue that was declared last, which is none here.

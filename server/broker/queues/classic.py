@@ -93,6 +93,7 @@ class ClassicQueue(HostQueue):
         *("_log", "_returned", "lines", "publish_filter", "ready", "ready_bytes", "unacked_count"),
         *("_pager", "_turn", "came_count", "counters", "features", "is_dirty", "levels", "stored"),
         *("_unused", "hooks", "keeps_all", "returned_count", "subscribers", "unstored_id"),
+        "is_paused",
     )
 
     def __init__(
@@ -123,7 +124,7 @@ class ClassicQueue(HostQueue):
         self.flow: QueueFlow | None = None  # while it has enough (LIMIT-29)
         self.largest_octets = 0
         self.holds_stored = False
-        self.is_deleted = self.is_dirty = False
+        self.is_deleted = self.is_dirty = self.is_paused = False
         self._turn = turn
         self._log = log
         self._unused = unused
@@ -688,6 +689,11 @@ class ClassicQueue(HostQueue):
             if self.hooks is not None:
                 self.hooks.on_unused()
             self._unused(self)
+
+    def pause(self, *, is_paused: bool) -> None:
+        self.is_paused = is_paused
+        self.subscribers.pause(is_paused=is_paused)
+        self.wake()
 
     def is_waiting(self, consumer: ConsumerPort) -> bool:
         single = self.subscribers.single_active

@@ -200,14 +200,18 @@ class SingleActive:
 
 
 class QueueConsumers:
-    """Consumers by priority, highest first."""
+    """Consumers by priority, highest first.
 
-    __slots__ = ("_group_of", "count", "exclusive", "groups", "single_active")
+    `groups` are those that are served: none while the queue is paused.
+    """
+
+    __slots__ = ("_all_groups", "_group_of", "count", "exclusive", "groups", "single_active")
 
     def __init__(self) -> None:
         self.count = 0
         self.exclusive: ConsumerPort | None = None
-        self.groups: list[RoundRobin] = []
+        self._all_groups: list[RoundRobin] = []
+        self.groups = self._all_groups
         self._group_of: dict[ConsumerPort, RoundRobin] = {}
         self.single_active: SingleActive | None = None
 
@@ -243,13 +247,18 @@ class QueueConsumers:
     def clear(self) -> list[ConsumerPort]:
         """Take all away, since the queue goes; gives who they were."""
         consumers = self.everybody()
-        self.groups, self.count, self.exclusive, self.single_active = [], 0, None, None
+        self._all_groups = self.groups = []
+        self.count, self.exclusive, self.single_active = 0, None, None
         self._group_of.clear()
         return consumers
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Serve nobody from now on, or go on."""
+        self.groups = [] if is_paused else self._all_groups
+
     def everybody(self) -> list[ConsumerPort]:
         """All consumers, those who are served first."""
-        served = [consumer for group in self.groups for consumer in group]
+        served = [consumer for group in self._all_groups for consumer in group]
         return served + (self.single_active.everybody() if self.single_active is not None else [])
 
     def look_for_successor(self) -> None:
@@ -264,13 +273,13 @@ class QueueConsumers:
             group.credit_available(consumer)
 
     def _serve(self, consumer: ConsumerPort) -> None:
-        for group in self.groups:
+        for group in self._all_groups:
             if group.priority == consumer.priority:
                 break
         else:
             group = RoundRobin(consumer.priority)
-            self.groups.append(group)
-            self.groups.sort(key=lambda each: -each.priority)
+            self._all_groups.append(group)
+            self._all_groups.sort(key=lambda each: -each.priority)
         group.add(consumer)
         self._group_of[consumer] = group
 
@@ -280,7 +289,7 @@ class QueueConsumers:
             return False
         group.remove(consumer)
         if not len(group):
-            self.groups.remove(group)
+            self._all_groups.remove(group)
         return True
 
 

@@ -92,6 +92,7 @@ class QueueLike(Protocol):
         __slots__ = ()  # or whoever implements it had a `__dict__` for nothing
 
     spec: QueueSpec  # the declaration
+    is_paused: bool  # nobody gets anything out of it
 
     @property
     def ready_count(self) -> int:
@@ -104,6 +105,9 @@ class QueueLike(Protocol):
     @property
     def store_ids(self) -> list[int]:
         """Under which the journal keeps its copies, none when it keeps none."""
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Hand out nothing from now on, or go on; what comes in does (HTTP-36)."""
 
     def used(self) -> None:
         """It was declared, also passively: its expiry begins anew, and what is told of it is true

@@ -84,6 +84,7 @@ class Stream(Queue):
             "index",
             "is_deleted",
             "is_dirty",
+            "is_paused",
             "keeps_all",
             "largest_octets",
         ),
@@ -120,8 +121,7 @@ class Stream(Queue):
         self.largest_octets = 0
         self.unstored_id = 0
         self.holds_stored = False  # none that an ack would settle
-        self.is_deleted = False
-        self.is_dirty = False
+        self.is_deleted = self.is_dirty = self.is_paused = False
         self._turn = turn
         self.index = StreamIndex()
         self._retention = Retention(spec.queue_id, self.index, log, timers, clock, self._look)
@@ -246,6 +246,11 @@ class Stream(Queue):
         if not self._readers:
             self._recent.clear()
 
+    def pause(self, *, is_paused: bool) -> None:
+        """See `QueueLike`."""
+        self.is_paused = is_paused
+        self.wake()
+
     def consumers(self) -> list[ConsumerPort]:
         """The consumers of the stream, each once."""
         return list(self._readers)
@@ -292,7 +297,7 @@ class Stream(Queue):
             self._measure()
         if not self._retention.run(self.recorder):
             self._look()
-        readers = list(self._readers.values())
+        readers = [] if self.is_paused else list(self._readers.values())
         if not readers:
             return
         first = self._first_reader = (self._first_reader + 1) % len(readers)

@@ -49,6 +49,7 @@ def test_a_queue_with_its_messages_and_policies(world: DiskWorld, client: Client
         "arguments": {"x-max-length": 9},
         "policy": "limits",
         "operator_policy": "ours",
+        "paused": False,
         "messages": 3,
         "messages_ready": 1,
         "messages_unacknowledged": 2,

@@ -18,9 +18,12 @@ class QueueStandIn:
         self.spec = spec
         self.ready_count = 0
         self.consumer_count = 0
-        self.is_deleted = False
+        self.is_deleted = self.is_paused = False
         self.used_count = 0
         self.counters = QueueCounters()
+
+    def pause(self, *, is_paused: bool) -> None:
+        self.is_paused = is_paused
 
     def __repr__(self) -> str:
         return f"<queue {self.spec.name}>"
