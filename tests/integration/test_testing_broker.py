@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aio_pika
 import pika
@@ -455,11 +459,34 @@ def test_it_stops_in_order(tmp_path: Path, connect: Connect) -> None:
     assert (tmp_path / "kept" / "data").is_dir()
 
 
+def test_it_may_have_the_http_api(connect: Connect) -> None:
+    with Broker(settings={"management": True}) as broker:
+        connect(broker.default_vhost)
+
+        def queues() -> list[str]:
+            api = http.client.HTTPConnection(urlsplit(broker.management_url).netloc)
+            login = {"Authorization": "Basic " + b64encode(b"guest:guest").decode()}
+            api.request("GET", "/api/queues", headers=login)
+            names = [row["name"] for row in json.load(api.getresponse())]
+            api.close()
+            return names
+
+        assert queues() == ["orders"]
+        url = broker.management_url
+        broker.restart()
+        assert broker.management_url == url
+        assert queues() == ["orders"]
+    with Broker() as broker, pytest.raises(BrokerError, match="without the setting management"):
+        assert broker.management_url
+
+
 def test_a_broker_that_cannot_start_says_why() -> None:
     broker = Broker(settings={"no_such_setting": 1})
     with pytest.raises(BrokerError, match="no such option '--no-such-setting'"):
         broker.start()
     broker.close()
+    with pytest.raises(ValueError, match="data_dir, host: not a setting of a broker for tests"):
+        Broker(settings={"host": "::", "data_dir": "somewhere"})
     with pytest.raises(BrokerNotRunning, match="has not been started"):
         broker.kill()
 

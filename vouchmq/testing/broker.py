@@ -32,6 +32,9 @@ DEFAULTS: Final[Mapping[str, object]] = {
     "test_commands": True,
     # A process more, which tests of AMQP do not need.
     "management": False,
+    "management_host": HOST,
+    "management_port": 0,
+    "prometheus_port": 0,
     "log_format": "json",
     # Little of the disk of whoever runs tests, and soon filled.
     "segment_size_bytes": 4 * 1024 * 1024,
@@ -71,6 +74,9 @@ class Broker:
         self._vhosts: dict[str, VHost] = {}
         # Dropped while it did not run.
         self._left: set[str] = set()
+        taken = {"data_dir", "host"} & self._chosen.keys()
+        if taken:
+            raise ValueError(f"{', '.join(sorted(taken))}: not a setting of a broker for tests")
         self.user = str(self._chosen.get("default_user", "guest"))
         self.password = str(self._chosen.get("default_pass", "guest"))
 
@@ -193,6 +199,18 @@ class Broker:
     def url(self) -> str:
         """The URL of virtual host `/`."""
         return self.url_of("/")
+
+    @property
+    def management_url(self) -> str:
+        """The URL of the HTTP API, with `settings={"management": True}`.
+
+        Raises:
+            BrokerError: it was started without
+        """
+        port = self._started.ports.get("management_port")
+        if not port:
+            raise BrokerError("started without the setting management")
+        return f"http://{self.host}:{port}"
 
     def url_of(self, vhost: str) -> str:
         """The URL of a virtual host."""
@@ -450,6 +468,11 @@ class AsyncBroker:
     def url(self) -> str:
         """See `Broker`."""
         return self.blocking.url
+
+    @property
+    def management_url(self) -> str:
+        """See `Broker`."""
+        return self.blocking.management_url
 
     @property
     def default_vhost(self) -> AsyncVHost:

@@ -32,6 +32,8 @@ PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
 # Settings of another broker, and what would have coverage measured in this process.
 FOREIGN_PREFIXES: Final = ("VOUCHMQ_", "RABBITMQ_DEFAULT_", "COV_CORE_", "COVERAGE_PROCESS_")
 LOG_TAIL_LINES: Final = 20
+BROKER_READY: Final = "broker.ready"
+MANAGEMENT_READY: Final = "management.ready"
 POLL_MS_MOST: Final = 2_000_000_000
 KILL_LIMIT_S: Final = 60.0
 
@@ -67,17 +69,22 @@ class BrokerProcess:
     Args:
         data_dir: its data directory
         log_file: where its log goes, of all its starts
-        settings: those of `vouchmq serve`, by name, other than the address and the data directory
+        settings: those of `vouchmq serve`, by name; without a port the system chooses one
     """
 
     def __init__(self, data_dir: Path, log_file: Path, settings: Mapping[str, object]) -> None:
         self.data_dir = data_dir
         self.log_file = log_file
-        self.port = 0
+        self.ports: dict[str, int] = {"port": int(str(settings.get("port", 0)))}
         self.settings = dict(settings)
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline = -1
         self._kept_port = KeptPort()
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0 before its first start."""
+        return self.ports["port"]
 
     @property
     def pid(self) -> int:
@@ -101,7 +108,7 @@ class BrokerProcess:
         finally:
             os.close(reading)
         try:
-            self.port = self._await_ready(self._process, limit_s)
+            self._await_ready(self._process, limit_s)
         except BaseException:
             self.kill()
             raise
@@ -140,7 +147,7 @@ class BrokerProcess:
         return ""
 
     def _spawn(self, lifeline: int) -> subprocess.Popen[bytes]:
-        settings = {"host": HOST, "port": self.port, "data_dir": self.data_dir} | self.settings
+        settings = {"host": HOST, "data_dir": self.data_dir} | self.settings | self.ports
         command = [
             *(sys.executable, "-I", str(LAUNCH), str(PACKAGE_FOLDER), str(lifeline), "serve"),
             *(word for name, value in settings.items() for word in flag_of(name, value)),
@@ -162,16 +169,17 @@ class BrokerProcess:
                 start_new_session=True,
             )
 
-    def _await_ready(self, process: subprocess.Popen[bytes], limit_s: float) -> int:
-        """Read standard output up to the line that says where it listens; returns the port."""
+    def _await_ready(self, process: subprocess.Popen[bytes], limit_s: float) -> None:
+        """Read standard output until all that is awaited has said where it listens."""
         if process.stdout is None:
             raise BrokerError("the broker has no standard output")
         descriptor = process.stdout.fileno()
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         ends_at = time.monotonic() + limit_s
+        awaited = {BROKER_READY, MANAGEMENT_READY} if self._has_management else {BROKER_READY}
         heard = b""
-        while not heard.endswith(b"\n"):
+        while awaited:
             left_ms = min((ends_at - time.monotonic()) * 1000, POLL_MS_MOST)
             if left_ms <= 0 or not poll.poll(left_ms):
                 raise BrokerError(
@@ -180,11 +188,22 @@ class BrokerProcess:
             data = os.read(descriptor, 4096)
             if not data:
                 raise BrokerError(f"the broker did not start\n{self.log_tail()}")
-            heard += data
-        port = json.loads(heard.splitlines()[-1])["port"]
-        if not isinstance(port, int):
-            raise BrokerError(f"no port in {heard!r}")
-        return port
+            *lines, heard = (heard + data).split(b"\n")
+            for line in lines:
+                event = json.loads(line)
+                awaited.discard(event["event"])
+                self._take_ports(event)
+
+    @property
+    def _has_management(self) -> bool:
+        return self.settings.get("management") in {True, "on", "true", "yes", "1"}
+
+    def _take_ports(self, event: Mapping[str, object]) -> None:
+        """Keep the ports, for the next start as well."""
+        for name in ("port", "management_port", "prometheus_port"):
+            value = event.get(name)
+            if isinstance(value, int):
+                self.ports[name] = value
 
     def _end(self, limit_s: float) -> int:
         process = self._process

@@ -28,7 +28,7 @@ class SharedBroker(Broker):
         super().__init__(settings=settings)
         directory = Path(data_dir)
         self._process = BrokerProcess(directory, directory.with_name(LOG_NAME), settings)
-        self._process.port = port
+        self._process.ports["port"] = port
 
     @property
     def is_running(self) -> bool:
