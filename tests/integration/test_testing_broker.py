@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -400,6 +401,25 @@ def test_a_broker_may_be_killed_inside_a_fault(
     # It was written, and never confirmed: whether it is there a client cannot know.
     connect(vhost).publish()
     assert vhost.queue("orders").info()["messages"] in {1, 2}
+
+
+def test_a_frozen_broker_answers_nobody(test_broker: Broker, vhost: VHost, client: Client) -> None:
+    with test_broker.frozen():
+        publisher = threading.Thread(target=client.publish)
+        publisher.start()
+        with socket.create_connection((test_broker.host, test_broker.port)) as other:
+            other.sendall(b"AMQP\0\0\x09\x01")
+            # It listens still, and would answer at once.
+            other.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                other.recv(1)
+        assert publisher.is_alive()
+    publisher.join(LIMIT_S)
+    assert vhost.queue("orders").info()["messages"] == 1
+    with test_broker.frozen():
+        test_broker.kill()
+    test_broker.start()
+    assert vhost.queue("orders").info()["messages"] == 1
 
 
 def test_cut_connections_return_what_was_unacknowledged(

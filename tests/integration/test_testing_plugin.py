@@ -186,7 +186,7 @@ def test_workers_may_share_a_broker(project: pytest.Pytester) -> None:
         + """
     def test_is_refused(vouchmq_broker, vouchmq_vhost):
         for refused in ("kill", "stop", "restart", "disk_full", "disk_alarm", "held_confirms",
-                        "cut_connections"):
+                        "cut_connections", "frozen"):
             with pytest.raises(BrokerError, match=f"{refused}: the tests of other workers"):
                 getattr(vouchmq_broker, refused)()
         publish(vouchmq_vhost)

@@ -308,6 +308,20 @@ class Broker:
         finally:
             self._take_back("test release confirms")
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """While inside, the broker does nothing at all, as if its machine hung.
+
+        Connections stay open and nobody answers, so that clients run into their time limits. Ask
+        it nothing inside.
+        """
+        process = self._started
+        process.freeze()
+        try:
+            yield
+        finally:
+            process.thaw()
+
     def advance_clock(self, seconds: float) -> None:
         """Set the clock of its queues forward, so that nobody has to wait.
 
@@ -499,6 +513,12 @@ class AsyncBroker:
     async def held_confirms(self) -> AsyncIterator[None]:
         """See `Broker`."""
         async with in_thread(self.blocking.held_confirms()):
+            yield
+
+    @asynccontextmanager
+    async def frozen(self) -> AsyncIterator[None]:
+        """See `Broker`."""
+        async with in_thread(self.blocking.frozen()):
             yield
 
     async def advance_clock(self, seconds: float) -> None:

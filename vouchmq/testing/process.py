@@ -120,6 +120,16 @@ class BrokerProcess:
             self._process.kill()
             self._end(KILL_LIMIT_S)
 
+    def freeze(self) -> None:
+        """Stop it where it is, until `thaw`."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on; nothing if it has gone meanwhile."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self, limit_s: float) -> int:
         """Ask it to end in order; returns its exit code.
 

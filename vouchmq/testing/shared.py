@@ -68,6 +68,10 @@ class SharedBroker(Broker):
         """Refused."""
         self._refuse("held_confirms")
 
+    def frozen(self) -> NoReturn:
+        """Refused."""
+        self._refuse("frozen")
+
     def advance_clock(self, seconds: float) -> NoReturn:
         """Refused."""
         del seconds
