@@ -67,6 +67,9 @@ class Broker(Protocol):
     def rows(self, command: str, /, **arguments: object) -> Listing:
         """The same, of a command that answers with rows."""
 
+    def watch(self, command: str, /, **arguments: object) -> Listing:
+        """The same, of one whose rows come when something happens."""
+
 
 class LocalBroker:
     """The broker that uses a data directory, asked over the control socket in it.
@@ -87,9 +90,15 @@ class LocalBroker:
         """See `Broker`."""
         return Listing(self._answers(command, arguments))
 
-    def _answers(self, command: str, arguments: dict[str, object]) -> Iterator[dict[str, Any]]:
+    def watch(self, command: str, /, **arguments: object) -> Listing:
+        """See `Broker`."""
+        return Listing(self._answers(command, arguments, limit_s=None))
+
+    def _answers(
+        self, command: str, arguments: dict[str, object], limit_s: float | None = ANSWER_LIMIT_S
+    ) -> Iterator[dict[str, Any]]:
         try:
-            for row in ask_rows(self._directory, command, ANSWER_LIMIT_S, **arguments):
+            for row in ask_rows(self._directory, command, limit_s, **arguments):
                 if "ok" in row and not row["ok"]:
                     raise Refused(f"{command}: {row.get('error', 'refused')}", row.get("code", 400))
                 yield row

@@ -25,6 +25,7 @@ ENTRIES: Final = {
     "ping": Entry(f"{COMMANDS}.serve:ping", "Check that a broker answers."),
     "status": Entry(f"{COMMANDS}.overview:status", "Show one page about a running broker."),
     "top": Entry(f"{COMMANDS}.overview:top", "Show rates as they change."),
+    "watch": Entry(f"{COMMANDS}.overview:watch", "Show what happens as it happens."),
     "doctor": Entry(f"{COMMANDS}.overview:doctor", "Find what is wrong with a set-up."),
     "list": Entry(f"{COMMANDS}.listing:listing", "List what a running broker has."),
     "show": Entry(f"{COMMANDS}.listing:show", "Show one object with what belongs to it."),

@@ -85,9 +85,11 @@ def ask(
 
 
 def ask_rows(
-    directory: Path, command: str, limit_s: float = ANSWER_LIMIT_S, **arguments: object
+    directory: Path, command: str, limit_s: float | None = ANSWER_LIMIT_S, **arguments: object
 ) -> Iterator[dict[str, Any]]:
     """The same, of a command that answers with rows: they come first, the answer last.
+
+    Without a limit it waits for the next row as long as it takes.
 
     The answer of a listing has the names of its `columns`.
 

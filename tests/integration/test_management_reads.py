@@ -117,7 +117,10 @@ def expected(route: Route, tag: str) -> int:
     return 200
 
 
-READS = [route for route in ROUTES if "GET" in route.methods]
+# A stream of events has no end: test_events.py reads some of it.
+READS = [
+    route for route in ROUTES if "GET" in route.methods and not route.path.startswith("/events")
+]
 
 
 @pytest.mark.parametrize("tag", TAGS)

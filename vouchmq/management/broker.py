@@ -1,6 +1,7 @@
 """The broker, as the management process knows it: a few connections to its control socket.
 
     ask, rows ─▶ a connection that is free ─▶ a frame ─▶ control socket ─▶ frames of the answer
+    watch ─▶ a connection of its own, until nobody reads any more
 
 A connection carries one request at a time; a few of them are kept, so that one long listing keeps
 no others waiting. A broker that has gone is asked again by the next request, on a new connection.
@@ -122,12 +123,36 @@ class Broker:
             if connection.is_open:
                 return connection
             connection.close()
+        return await self._connect()
+
+    async def _connect(self) -> _Connection:
         try:
             async with asyncio.timeout(CONNECT_LIMIT_S):
                 with short_address(self._directory) as address:
                     return _Connection(*await asyncio.open_unix_connection(address))
         except (OSError, TimeoutError) as error:
             raise BrokerUnavailable(_reason(error)) from error
+
+    async def watch(self, command: str, **arguments: object) -> AsyncIterator[Row]:
+        """The rows of a command that goes on telling, as they come.
+
+        Raises:
+            CommandRefused: the broker does not do it
+            BrokerUnavailable: it does not answer, or has gone
+        """
+        connection = await self._connect()
+        columns: list[str] = []
+        try:
+            async for content in connection.answer(frame({"command": command, **arguments})):
+                if not content.get("ok", True):
+                    raise CommandRefused(content["error"], content.get("code", 400), content)
+                columns = content.get("columns", columns)
+                for row in content.get("rows", ()):
+                    yield dict(zip(columns, row, strict=True))
+        except (OSError, EOFError, ValueError) as error:
+            raise BrokerUnavailable(_reason(error)) from error
+        finally:
+            connection.close()
 
     def close(self) -> None:
         """Close what is open."""

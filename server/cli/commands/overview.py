@@ -71,6 +71,22 @@ def top(broker: Broker, show: str, sort: str, interval_s: float, once: bool, as_
 
 
 @click.command()
+@click.argument("events", metavar="[EVENT…]", nargs=-1)
+@click.option("--vhost", metavar="NAME", help="Only what concerns this virtual host.")
+@json_option
+@broker_options
+def watch(broker: Broker, events: tuple[str, ...], vhost: str | None, as_json: bool) -> int:
+    """Show what comes and goes in a broker, a line for each event, until you press Ctrl-C.
+
+    EVENT is how its name begins: queue, connection.closed, alarm. With --json each event is an
+    object on a line of its own. Exit 2 if no broker uses the data directory, or it ends.
+    """
+    module = import_module("vouchmq.server.cli.running.watch")
+    code: int = module.run(broker, events, vhost, as_json=as_json)
+    return code
+
+
+@click.command()
 @json_option
 @settings_options(*(field.name for field in scalar_fields()))
 def doctor(settings: Settings, as_json: bool) -> int:

@@ -21,10 +21,10 @@ import structlog
 from msgspec import json
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount
 
-from vouchmq.management.api.call import ANY_TAG, Answer, Call, Visitor
+from vouchmq.management.api.call import ANY_TAG, Answer, Call, Events, Visitor
 from vouchmq.management.api.errors import (
     INTERNAL,
     NOT_ALLOWED,
@@ -60,6 +60,7 @@ HEADERS: Final = {
     "x-content-type-options": "nosniff",
 }
 JSON: Final = "application/json"
+EVENT_STREAM: Final = "text/event-stream"
 # What the broker's control commands call a bad login, and what they may call an error of theirs.
 LOGIN_REFUSED: Final = 401
 CODES: Final = {404: 404, 401: 401, 403: 401}
@@ -101,7 +102,7 @@ class Api:
                 ApiError(INTERNAL, "internal_error", "an error in the management process")
             )
         if request.method == "HEAD":
-            response.body = b""
+            response = _without_body(response)
         await response(scope, receive, send)
 
     async def _answered(self, request: Request) -> Response:
@@ -229,10 +230,20 @@ def _allowed(route: Route) -> str:
 
 def _rendered(found: object) -> Response:
     """An answer as bytes."""
+    if isinstance(found, Events):
+        return StreamingResponse(found.pieces, 200, HEADERS, EVENT_STREAM)
     if isinstance(found, Answer):
         content = b"" if found.content is None else json.encode(found.content)
         return _response(found.status, content, found.headers)
     return _response(200, json.encode(found), {})
+
+
+def _without_body(response: Response) -> Response:
+    """What HEAD gets."""
+    if isinstance(response, StreamingResponse):
+        return Response(None, response.status_code, HEADERS, response.media_type)
+    response.body = b""
+    return response
 
 
 def _refusal(error: ApiError) -> Response:

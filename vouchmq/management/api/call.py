@@ -5,7 +5,7 @@ Spec: HTTP-01, HTTP-04
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import DecodeError, Struct, ValidationError, field, json
@@ -143,6 +143,16 @@ class Answer(Struct, frozen=True):
     status: int = 200
     content: Any = None
     headers: dict[str, str] = field(default_factory=dict)
+
+
+class Events(Struct, frozen=True):
+    """An answer that goes on until nobody reads it, as server-sent events.
+
+    Args:
+        pieces: of the event stream
+    """
+
+    pieces: AsyncIterator[bytes]
 
 
 CREATED: Final = Answer(201)

@@ -11,6 +11,7 @@ from vouchmq.management.api.call import MONITORS, Route
 from vouchmq.management.resources import (
     account,
     connections,
+    events,
     exchanges,
     health,
     ledger,
@@ -92,6 +93,10 @@ OBJECTS: Final = (
     _list("/vhosts", vhosts.vhosts, "virtual hosts"),
     _one("/vhosts/{name}", vhosts.vhost, "a virtual host"),
 )
+EVENTS: Final = (
+    _one("/events", events.events, "what happens, as server-sent events"),
+    _one("/events/{vhost}", events.events, "what happens in a virtual host, as server-sent events"),
+)
 HEALTH: Final = (
     _one(f"{CHECKS}/alarms", health.alarms, "no alarm is raised"),
     _one(f"{CHECKS}/local-alarms", health.alarms, "no alarm is raised"),
@@ -117,4 +122,4 @@ LEDGER: Final = (
         bodies={"PUT": ledger.Switch},
     ),
 )
-ROUTES: Final[tuple[Route, ...]] = (*GENERAL, *CLIENTS, *OBJECTS, *HEALTH, *LEDGER)
+ROUTES: Final[tuple[Route, ...]] = (*GENERAL, *CLIENTS, *OBJECTS, *EVENTS, *HEALTH, *LEDGER)

@@ -37,6 +37,9 @@ class AnsweringBroker:
         self.asked.append((command, arguments))
         return Listing(self._rows(command))
 
+    def watch(self, command: str, /, **arguments: object) -> Listing:
+        return self.rows(command, **arguments)
+
     def _rows(self, command: str) -> Iterator[dict[str, Any]]:
         if command not in self.listings:
             raise Refused(f"{command}: no answer to this", 404)

@@ -1,0 +1,154 @@
+"""Events of a running broker, as a command and as server-sent events get them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.integration.broker_process import BrokerProcess, clean_environment
+from tests.integration.management import ManagedBroker
+from tests.waiting import LIMIT_S
+
+CONFIGURATION = """
+[[vhosts]]
+name = "other"
+[[users]]
+name = "guest"
+password = "guest"
+tags = ["administrator"]
+vhosts = ["/", "other"]
+[[users]]
+name = "limited"
+password = "limited"
+tags = ["management"]
+vhosts = ["other"]
+"""
+
+
+@pytest.fixture
+def managed(tmp_path: Path) -> Iterator[ManagedBroker]:
+    (tmp_path / "c.toml").write_text(CONFIGURATION)
+    broker = ManagedBroker(tmp_path, "--config", str(tmp_path / "c.toml"))
+    try:
+        yield broker
+        assert broker.process.stop() == 0, broker.process.output()
+        assert broker.process.complaints() == []
+    finally:
+        broker.process.kill9()
+
+
+class Stream:
+    """A stream of server-sent events that has begun."""
+
+    def __init__(self, managed: ManagedBroker, path: str, user: str = "guest") -> None:
+        self._http = HTTPConnection("127.0.0.1", managed.port, timeout=LIMIT_S)
+        login = base64.b64encode(f"{user}:{user}".encode()).decode()
+        self._http.request("GET", f"/api{path}", headers={"authorization": f"Basic {login}"})
+        self._answer: HTTPResponse = self._http.getresponse()
+        assert self._answer.status == 200
+        assert self._answer.headers["content-type"].startswith("text/event-stream")
+        assert self._lines() == [": listening"]
+
+    def _lines(self) -> list[str]:
+        lines = []
+        while line := self._answer.readline().decode().rstrip("\n"):
+            lines.append(line)
+        return lines
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        event, data = self._lines()
+        return event.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+    def rest(self) -> bytes:
+        try:
+            return self._answer.read()
+        except (ConnectionResetError, IncompleteRead) as error:
+            return error.partial if isinstance(error, IncompleteRead) else b""
+
+    def close(self) -> None:
+        self._answer.close()
+        self._http.close()
+
+
+def make_queue(managed: ManagedBroker, vhost: str, name: str) -> None:
+    parameters = pika.URLParameters(managed.process.url)
+    parameters.virtual_host = vhost
+    with pika.BlockingConnection(parameters) as connection:
+        connection.channel().queue_declare(name, durable=True)
+
+
+def test_server_sent_events_of_all_and_of_a_virtual_host(managed: ManagedBroker) -> None:
+    every, other = Stream(managed, "/events?event=queue"), Stream(managed, "/events/other")
+    own = Stream(managed, "/events", "limited")
+    make_queue(managed, "/", "here")
+    make_queue(managed, "other", "there")
+    event, facts = every.next()
+    assert facts.pop("time_ms") > 0
+    assert (event, facts) == ("queue.created", {"vhost": "/", "name": "here", "durable": True})
+    assert every.next()[1]["name"] == "there"
+    assert [other.next()[0] for _ in range(3)] == [
+        "connection.created",
+        "channel.created",
+        "queue.created",
+    ]
+    # The connection and channel are somebody else's.
+    assert own.next()[0] == "queue.created"
+    for stream in (every, other, own):
+        stream.close()
+
+
+def test_who_may_not_enter_a_virtual_host_hears_nothing_of_it(managed: ManagedBroker) -> None:
+    assert managed.ask("GET", "/events/%2F", user="limited", password="limited").status == 401
+    assert managed.ask("GET", "/events/moon").status == 404
+    assert managed.ask("HEAD", "/events").status == 200
+
+
+def test_a_stream_and_a_command_end_with_the_broker(tmp_path: Path) -> None:
+    managed = ManagedBroker(tmp_path)
+    try:
+        stream = Stream(managed, "/events?event=nothing")
+        with watching(managed.process) as command:
+            managed.process.kill9()
+            # The management process goes with the broker.
+            assert stream.rest() == b""
+            _, complaint = command.communicate(timeout=LIMIT_S)
+        assert command.returncode == 2
+        assert complaint.startswith("vouchmq: no broker runs on data directory")
+        stream.close()
+    finally:
+        managed.process.kill9()
+
+
+def watching(broker: BrokerProcess) -> subprocess.Popen[str]:
+    """A command that shows the events of queues, and has seen some already."""
+    command = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "vouchmq", "watch", "queue", "--json"),
+            *("--data-dir", str(broker.data_dir)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        text=True,
+    )
+    assert command.stdout is not None
+    # It says nothing when it begins; so there are events until it has seen one.
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        while not select.select([command.stdout], [], [], 0.05)[0]:
+            assert command.poll() is None
+            channel.queue_declare("", exclusive=True)
+        event = json.loads(command.stdout.readline())
+    assert event["event"] == "queue.created"
+    assert event["facts"]["name"].startswith("amq.gen-")
+    return command
