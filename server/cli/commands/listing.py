@@ -25,11 +25,18 @@ LISTINGS: Final = {
     "connections": "Connections.",
     "channels": "Channels, with unacknowledged deliveries and unconfirmed publishes.",
     "consumers": "Consumers.",
+    "users": "Users, with tags and limits.",
+    "permissions": "What users may do in virtual hosts.",
+    "topic-permissions": "Which keys users may use with topic exchanges.",
+    "policies": "Policies.",
+    "operator-policies": "Operator policies.",
+    "parameters": "Parameters of virtual hosts.",
+    "global-parameters": "Parameters of the whole broker.",
     "alarms": "Alarms, with the values and limits that they compare.",
     "store": "The journal: LSNs, segments, syncs.",
 }
 # The others are of the whole broker.
-OF_VHOSTS: Final = frozenset(LISTINGS) - {"overview", "alarms", "store"}
+OF_VHOSTS: Final = frozenset(LISTINGS) - {"overview", "global-parameters", "alarms", "store"}
 # What `show` shows, and whether its name is one of a virtual host.
 OBJECTS: Final = {"queue": True, "exchange": True, "vhost": False, "connection": False}
 
