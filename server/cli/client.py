@@ -76,26 +76,28 @@ class LocalBroker:
 
     Args:
         directory: that
+        limit_s: longest wait for each part of an answer
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, limit_s: float = ANSWER_LIMIT_S) -> None:
         self._directory = directory
+        self._limit_s = limit_s
 
     def ask(self, command: str, /, **arguments: object) -> dict[str, Any]:
         """See `Broker`."""
-        *_, answer = self._answers(command, arguments)
+        *_, answer = self._answers(command, arguments, self._limit_s)
         return answer
 
     def rows(self, command: str, /, **arguments: object) -> Listing:
         """See `Broker`."""
-        return Listing(self._answers(command, arguments))
+        return Listing(self._answers(command, arguments, self._limit_s))
 
     def watch(self, command: str, /, **arguments: object) -> Listing:
         """See `Broker`."""
-        return Listing(self._answers(command, arguments, limit_s=None))
+        return Listing(self._answers(command, arguments, None))
 
     def _answers(
-        self, command: str, arguments: dict[str, object], limit_s: float | None = ANSWER_LIMIT_S
+        self, command: str, arguments: dict[str, object], limit_s: float | None
     ) -> Iterator[dict[str, Any]]:
         try:
             for row in ask_rows(self._directory, command, limit_s, **arguments):

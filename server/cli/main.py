@@ -39,6 +39,9 @@ ENTRIES: Final = {
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),
     "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export definitions."),
     "ledger": Entry(f"{COMMANDS}.ledger:ledger", "Control the ledger of a running broker."),
+    "rabbitmqctl": Entry(
+        f"{COMMANDS}.handover:rabbitmqctl", "Take the words of RabbitMQ's rabbitmqctl."
+    ),
     "conformance": Entry(
         f"{COMMANDS}.handover:conformance", "Test any AMQP 0-9-1 broker against the specification."
     ),

@@ -1,6 +1,6 @@
 """Commands that are programs of their own: they parse their command lines themselves.
 
-They come with extras and import nothing of the broker.
+Those that need extras import nothing of the broker.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Handover(click.Command):
         return import_module(self._module).main(ctx.args)
 
 
+# Its words are RabbitMQ's, whose options stand where click has none.
+rabbitmqctl: Final = Handover("rabbitmqctl", "vouchmq.server.cli.rabbitmqctl.main", "", ())
 SPARK: Final = ("pyspark", "pyarrow")
 
 conformance: Final = Handover(
