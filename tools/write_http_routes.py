@@ -29,6 +29,8 @@ def routes_table() -> str:
         methods = ", ".join(route.methods)
         paged = " ·" if route.is_list else ""
         tag = TAGS.get(route.tags, "any")
+        if route.changing is not None:
+            tag += f"; {TAGS[route.changing]} to change"
         rows.append(f"| `{route.path}` | {methods} | {route.summary}{paged} | {tag} |")
     return "\n".join(rows)
 

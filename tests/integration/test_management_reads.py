@@ -9,7 +9,7 @@ import pika
 import pytest
 
 from tests.integration.management import ManagedBroker, quoted
-from vouchmq.management.api.call import MONITORS, Route
+from vouchmq.management.api.call import ANY_TAG, Route
 from vouchmq.management.resources.table import ROUTES
 
 USERS = """
@@ -68,6 +68,13 @@ def channel(
         managed.process.wait_until(
             lambda: managed.get("/queues/%2F/q")["messages_unacknowledged"] == 2
         )
+        for path, body in (
+            ("/policies/%2F/p", {"pattern": "^p", "definition": {"max-length": 1}}),
+            ("/operator-policies/%2F/p", {"pattern": "^p", "definition": {"max-length": 1}}),
+            ("/global-parameters/g", {"value": {"a": 1}}),
+            ("/topic-permissions/%2F/guest", {"exchange": "x", "write": ".*", "read": ".*"}),
+        ):
+            assert managed.ask("PUT", path, body).status == 201
         yield channel
 
 
@@ -86,6 +93,9 @@ def names_of(managed: ManagedBroker) -> dict[str, str]:
         "node": managed.get("/overview")["node"],
         "user": "guest",
         "properties_key": "a.%23",
+        "policy": "p",
+        "component": "federation",
+        "password": "secret",
         "port": str(managed.process.port),
         "protocol": "amqp",
     }
@@ -95,9 +105,12 @@ def names_of(managed: ManagedBroker) -> dict[str, str]:
 def path_of(route: Route, names: dict[str, str]) -> str:
     if route.path.endswith("/e/{destination}/{properties_key}"):
         names = {**names, "properties_key": "e"}
+    if route.path.startswith("/global-parameters"):
+        names = {**names, "name": "g"}
     return route.path.format(**names)
 
 
+NOT_THERE = ("/parameters/{component}/{vhost}/{name}",)
 OF_VHOST = ("{vhost}", "/vhosts/{name}")
 OF_CLIENT = ("/connections/{connection}", "/channels/{channel}")
 
@@ -108,7 +121,12 @@ def expected(route: Route, tag: str) -> int:
     if route.path.endswith("/messages"):
         # Who looks into messages needs the permission to read the queue.
         return 401
-    if tag == "none" or (route.tags is MONITORS and not sees_all):
+    if tag == "none" or (tag not in route.tags and route.tags is not ANY_TAG):
+        return 401
+    if route.path in NOT_THERE:
+        return 404 if sees_all else 401
+    if route.path == "/aliveness-test/{vhost}":
+        # To show something is not to be allowed to publish.
         return 401
     if not sees_all and any(part in route.path for part in OF_VHOST):
         return 401
@@ -128,9 +146,8 @@ READS = [
 def test_every_route_for_every_tag(managed: ManagedBroker, tag: str) -> None:
     names = names_of(managed)
     asked = {route.path: managed.ask("GET", path_of(route, names), user=tag) for route in READS}
-    assert {path: got.status for path, got in asked.items()} == {
-        route.path: expected(route, tag) for route in READS
-    }
+    statuses = {path: got.status for path, got in asked.items()}
+    assert statuses == {route.path: expected(route, tag) for route in READS}
     if tag == "none":
         assert {got.body["reason"] for got in asked.values()} == {"Not management user"}
 

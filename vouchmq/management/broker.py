@@ -70,7 +70,7 @@ class Broker:
             CommandRefused: the broker does not do it
             BrokerUnavailable: it does not answer
         """
-        _, answer = await self._request(command, arguments)
+        _, answer = await self.both(command, **arguments)
         return answer
 
     async def rows(self, listing: str, **selection: object) -> list[Row]:
@@ -89,10 +89,16 @@ class Broker:
             CommandRefused: the broker does not do it
             BrokerUnavailable: it does not answer
         """
-        rows, _ = await self._request(command, arguments)
+        rows, _ = await self.both(command, **arguments)
         return rows
 
-    async def _request(self, command: str, arguments: dict[str, object]) -> tuple[list[Row], Row]:
+    async def both(self, command: str, **arguments: object) -> tuple[list[Row], Row]:
+        """The rows that a command answers with, and the last frame.
+
+        Raises:
+            CommandRefused: the broker does not do it
+            BrokerUnavailable: it does not answer
+        """
         request = frame({"command": command, **arguments})
         async with self._turns:
             connection = await self._connection()

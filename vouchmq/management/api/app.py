@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -63,7 +64,9 @@ JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
 # What the broker's control commands call a bad login, and what they may call an error of theirs.
 LOGIN_REFUSED: Final = 401
-CODES: Final = {404: 404, 401: 401, 403: 401}
+CODES: Final = {404: 404, 401: 401, 403: 401, 412: 412, 503: 503}
+# What stands before the explanation in texts of AMQP.
+REPLY_NAME: Final = re.compile(r"[A-Z_]+ - ")
 DESCRIPTION: Final = "openapi.json"
 
 
@@ -130,9 +133,10 @@ class Api:
             body=await _body(request) if method not in {"GET", "DELETE"} else b"",
             method=method,
             headers=request.headers,
+            origin=_origin(request),
         )
         call.require(ANY_TAG)
-        call.require(route.tags)
+        call.require(route.needed(method))
         return _rendered(await handler(call))
 
     def _find(self, parts: Sequence[str]) -> tuple[Route, dict[str, str]] | None:
@@ -155,10 +159,9 @@ class Api:
             ApiError: 401
         """
         user, password = _credentials(request.headers.get("authorization", ""))
-        peer = request.client.host if request.client is not None else ""
         try:
             found = await self._broker.ask(
-                "authenticate", user=user, password=password, address=peer
+                "authenticate", user=user, password=password, address=_origin(request)
             )
         except CommandRefused as error:
             if error.code != LOGIN_REFUSED:
@@ -174,12 +177,21 @@ def api_app(broker: Broker) -> Starlette:
 
 def error_of(error: CommandRefused) -> ApiError:
     """What a command that was refused is over HTTP."""
+    text = REPLY_NAME.sub("", error.text, count=1)
     status = CODES.get(error.code)
     if status == 404:
         return not_found()
     if status == 401:
-        return ApiError(NOT_AUTHORISED, "not_authorised", error.text)
-    return bad_request(error.text)
+        return ApiError(NOT_AUTHORISED, "not_authorised", text)
+    if status == 412:
+        return ApiError(412, "precondition_failed", text)
+    if status == UNAVAILABLE:
+        return ApiError(UNAVAILABLE, "service_unavailable", text)
+    return bad_request(text)
+
+
+def _origin(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
 
 
 def _credentials(header: str) -> tuple[str, str]:

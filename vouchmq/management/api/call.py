@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from msgspec import DecodeError, Struct, ValidationError, field, json
+from msgspec import DecodeError, Struct, ValidationError, convert, field, json, structs
 
 from vouchmq.management.api.errors import bad_request, not_found, refused
 
@@ -35,6 +35,7 @@ WRONG_TAG: Final = {
 NO_ACCESS: Final = "User not authorised to access virtual host"
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Struct)
 
 
 class Visitor(Struct, frozen=True):
@@ -72,6 +73,7 @@ class Call(Struct):
         body: as received
         method: of HTTP
         headers: of the request, names in lower case
+        origin: the address that the request comes from
     """
 
     broker: Broker
@@ -82,6 +84,16 @@ class Call(Struct):
     body: bytes = b""
     method: str = "GET"
     headers: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""
+
+    async def do(self, command: str, **arguments: object) -> dict[str, Any]:
+        """Have the broker do something for the user, as far as the user may.
+
+        Raises:
+            CommandRefused: it does not
+        """
+        who = {"user": self.visitor.user, "origin": self.origin}
+        return await self.broker.ask(command, **who, **arguments)
 
     def require(self, tags: frozenset[str]) -> None:
         """Pass when the user has one of these tags.
@@ -117,18 +129,30 @@ class Call(Struct):
             raise refused(NO_ACCESS)
         return name
 
-    def content(self, kind: type[T]) -> T:
+    def content(self, kind: type[S]) -> S:
         """The body, as what it should be; an empty one is an object without keys.
 
         Raises:
             ApiError: 400
         """
         try:
-            return json.decode(self.body or b"{}", type=kind)
-        except ValidationError as error:
-            raise bad_request(str(error)) from None
+            given = json.decode(self.body or b"{}")
         except DecodeError:
             raise bad_request("not_json") from None
+        if not isinstance(given, dict):
+            raise bad_request("not_json")
+        # RabbitMQ names all that are missing.
+        missing = [
+            f"{{key_missing,{each.encode_name}}}"
+            for each in structs.fields(kind)
+            if each.required and each.encode_name not in given
+        ]
+        if missing:
+            raise bad_request(f"[{','.join(missing)}]")
+        try:
+            return convert(given, kind)
+        except ValidationError as error:
+            raise bad_request(str(error)) from None
 
 
 class Answer(Struct, frozen=True):
@@ -158,6 +182,12 @@ class Events(Struct, frozen=True):
 CREATED: Final = Answer(201)
 NO_CONTENT: Final = Answer(204)
 
+
+def changed(answer: Mapping[str, Any]) -> Answer:
+    """What PUT answers: whether there is something new (HTTP-05)."""
+    return CREATED if answer.get("created") else NO_CONTENT
+
+
 Handler = Callable[[Call], Awaitable[object]]
 
 
@@ -172,6 +202,7 @@ class Route(Struct, frozen=True):
         is_list: takes the parameters of lists
         bodies: what methods expect in the body
         parameters: what may stand behind the path of a GET: a type and what it means
+        changing: instead of `tags` for methods other than GET
     """
 
     path: str
@@ -181,6 +212,11 @@ class Route(Struct, frozen=True):
     is_list: bool = False
     bodies: Mapping[str, type[Any]] = {}
     parameters: Mapping[str, tuple[str, str]] = {}
+    changing: frozenset[str] | None = None
+
+    def needed(self, method: str) -> frozenset[str]:
+        """The tags of which the user must have one."""
+        return self.tags if method == "GET" or self.changing is None else self.changing
 
     @property
     def parts(self) -> tuple[str, ...]:

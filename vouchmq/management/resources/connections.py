@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.management.api.call import NO_CONTENT
 from vouchmq.management.api.errors import not_found
+from vouchmq.management.api.listed import of_visitor
 from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.api.rates import with_details
-from vouchmq.management.resources.listed import of_visitor
-from vouchmq.management.resources.stats import CHANNEL, message_stats
+from vouchmq.management.api.stats import CHANNEL, message_stats
 
 if TYPE_CHECKING:
     from vouchmq.management.api.call import Call
@@ -203,3 +204,21 @@ def _channel(call: Call, row: Row, node: str) -> Row:
 
 def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
+
+
+async def close_connection(call: Call) -> object:
+    """Close a connection; its client is told the reason."""
+    row = await _row(call)
+    reason = call.headers.get("x-reason", "")
+    given = {"reason": reason} if reason else {}
+    await call.do("close connection", name=row["name"], **given)
+    return NO_CONTENT
+
+
+async def close_connections_of_user(call: Call) -> object:
+    """Close all connections of a user."""
+    rows = of_visitor(call, await call.broker.rows("connections"))
+    for row in rows:
+        if row["user"] == call.names["user"]:
+            await call.do("close connection", name=row["name"])
+    return NO_CONTENT

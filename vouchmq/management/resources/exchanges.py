@@ -17,9 +17,9 @@ from urllib.parse import quote
 from msgspec import json
 
 from vouchmq.management.api.errors import not_found
+from vouchmq.management.api.listed import in_vhosts, only
 from vouchmq.management.api.paging import Page, projected
-from vouchmq.management.resources.listed import in_vhosts, only
-from vouchmq.management.resources.stats import EXCHANGE, message_stats
+from vouchmq.management.api.stats import EXCHANGE, message_stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

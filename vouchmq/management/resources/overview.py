@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vouchmq.management.api.errors import not_found
 from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.api.rates import with_details
-from vouchmq.management.resources.stats import OVERVIEW, depths, message_stats
+from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from vouchmq.management.api.listed import in_vhosts, only
 from vouchmq.management.api.paging import Page, projected
+from vouchmq.management.api.stats import QUEUE, depths, message_stats
 from vouchmq.management.resources.connections import CONSUMERS, consumer_item, ends_of, node_of
-from vouchmq.management.resources.listed import in_vhosts, only
-from vouchmq.management.resources.stats import QUEUE, depths, message_stats
 
 if TYPE_CHECKING:
     from vouchmq.management.api.call import Call

@@ -7,32 +7,72 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.management.api.call import MONITORS, Route
+from vouchmq.management.api.call import ADMINISTRATORS, ANY_TAG, MONITORS, POLICYMAKERS, Route
 from vouchmq.management.resources import (
     account,
+    accounts,
     connections,
+    definitions,
     events,
     exchanges,
     health,
     ledger,
     messages,
     overview,
+    policies,
     queues,
+    topology,
     vhosts,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from vouchmq.management.api.call import Handler
 
 
-def _list(path: str, get: Handler, summary: str) -> Route:
-    return Route(path, {"GET": get}, summary, is_list=True)
+def _list(path: str, get: Handler, summary: str, tags: frozenset[str] = ANY_TAG) -> Route:
+    return Route(path, {"GET": get}, summary, tags, is_list=True)
 
 
-def _one(path: str, get: Handler, summary: str) -> Route:
-    return Route(path, {"GET": get}, summary)
+def _one(path: str, get: Handler, summary: str, tags: frozenset[str] = ANY_TAG) -> Route:
+    return Route(path, {"GET": get}, summary, tags)
 
 
+def _limits(path: str, names: str, get: Handler, put: Handler, delete: Handler) -> list[Route]:
+    """The routes of limits of one kind of owner."""
+    tags = ADMINISTRATORS
+    return [
+        _list(path, get, "limits", tags),
+        _list(f"{path}/{names}", get, "limits of one", tags),
+        Route(
+            f"{path}/{names}/{{name}}",
+            {"PUT": put, "DELETE": delete},
+            "a limit",
+            tags,
+            bodies={"PUT": accounts.LimitBody},
+        ),
+    ]
+
+
+def _policies(path: str, handlers: Sequence[Handler], changing: frozenset[str]) -> list[Route]:
+    """The routes of policies of one kind."""
+    every, one, put, delete = handlers
+    return [
+        _list(path, every, "policies", POLICYMAKERS),
+        _list(f"{path}/{{vhost}}", every, "policies of a virtual host", POLICYMAKERS),
+        Route(
+            f"{path}/{{vhost}}/{{policy}}",
+            {"GET": one, "PUT": put, "DELETE": delete},
+            "a policy",
+            POLICYMAKERS,
+            bodies={"PUT": policies.PolicyBody},
+            changing=changing,
+        ),
+    ]
+
+
+QUEUE: Final = "/queues/{vhost}/{queue}"
 BINDINGS: Final = "/bindings/{vhost}/e/{exchange}"
 CHECKS: Final = "/health/checks"
 
@@ -45,13 +85,22 @@ GENERAL: Final = (
     _list("/feature-flags", overview.feature_flags, "features that clients may ask for"),
     _list("/deprecated-features", overview.deprecated_features, "features that are to go"),
     _list("/deprecated-features/used", overview.deprecated_features, "those in use"),
-    Route("/nodes", {"GET": overview.nodes}, "the node", MONITORS, is_list=True),
-    Route("/nodes/{node}", {"GET": overview.node}, "the node by its name", MONITORS),
+    _list("/nodes", overview.nodes, "the node", MONITORS),
+    _one("/nodes/{node}", overview.node, "the node by its name", MONITORS),
 )
 CLIENTS: Final = (
     _list("/connections", connections.connections, "connections"),
-    _one("/connections/{connection}", connections.connection, "a connection"),
-    _list("/connections/username/{user}", connections.connections, "connections of a user"),
+    Route(
+        "/connections/{connection}",
+        {"GET": connections.connection, "DELETE": connections.close_connection},
+        "a connection",
+    ),
+    Route(
+        "/connections/username/{user}",
+        {"GET": connections.connections, "DELETE": connections.close_connections_of_user},
+        "connections of a user",
+        is_list=True,
+    ),
     _list("/connections/{connection}/channels", connections.channels, "its channels"),
     _list("/vhosts/{vhost}/connections", connections.connections, "connections to a virtual host"),
     _list("/channels", connections.channels, "channels"),
@@ -63,7 +112,22 @@ CLIENTS: Final = (
 OBJECTS: Final = (
     _list("/exchanges", exchanges.exchanges, "exchanges"),
     _list("/exchanges/{vhost}", exchanges.exchanges, "exchanges of a virtual host"),
-    _one("/exchanges/{vhost}/{exchange}", exchanges.exchange, "an exchange"),
+    Route(
+        "/exchanges/{vhost}/{exchange}",
+        {
+            "GET": exchanges.exchange,
+            "PUT": topology.put_exchange,
+            "DELETE": topology.delete_exchange,
+        },
+        "an exchange",
+        bodies={"PUT": topology.ExchangeBody},
+    ),
+    Route(
+        "/exchanges/{vhost}/{exchange}/publish",
+        {"POST": topology.publish},
+        "publish a message",
+        bodies={"POST": topology.PublishBody},
+    ),
     _list(
         "/exchanges/{vhost}/{exchange}/bindings/source",
         exchanges.of_source,
@@ -76,22 +140,182 @@ OBJECTS: Final = (
     ),
     _list("/queues", queues.queues, "queues"),
     _list("/queues/{vhost}", queues.queues, "queues of a virtual host"),
-    _one("/queues/{vhost}/{queue}", queues.queue, "a queue"),
     Route(
-        "/queues/{vhost}/{queue}/messages",
+        QUEUE,
+        {"GET": queues.queue, "PUT": topology.put_queue, "DELETE": topology.delete_queue},
+        "a queue",
+        bodies={"PUT": topology.QueueBody},
+    ),
+    Route(f"{QUEUE}/contents", {"DELETE": topology.purge_queue}, "its ready messages"),
+    Route(
+        f"{QUEUE}/get",
+        {"POST": topology.get_messages},
+        "get messages",
+        bodies={"POST": topology.GetBody},
+    ),
+    Route(
+        f"{QUEUE}/messages",
         {"GET": messages.messages},
         "messages of a queue, without consuming them",
         parameters=messages.PARAMETERS,
     ),
-    _list("/queues/{vhost}/{queue}/bindings", exchanges.of_queue, "bindings of a queue"),
+    _list(f"{QUEUE}/bindings", exchanges.of_queue, "bindings of a queue"),
     _list("/bindings", exchanges.bindings, "bindings"),
     _list("/bindings/{vhost}", exchanges.bindings, "bindings of a virtual host"),
-    _list(f"{BINDINGS}/q/{{queue}}", exchanges.between, "bindings of a queue to an exchange"),
-    _one(f"{BINDINGS}/q/{{queue}}/{{properties_key}}", exchanges.binding, "one of them"),
-    _list(f"{BINDINGS}/e/{{destination}}", exchanges.between, "bindings between exchanges"),
-    _one(f"{BINDINGS}/e/{{destination}}/{{properties_key}}", exchanges.binding, "one of them"),
+    *(
+        route
+        for path in (f"{BINDINGS}/q/{{queue}}", f"{BINDINGS}/e/{{destination}}")
+        for route in (
+            Route(
+                path,
+                {"GET": exchanges.between, "POST": topology.post_binding},
+                "bindings to an exchange",
+                is_list=True,
+                bodies={"POST": topology.BindingBody},
+            ),
+            Route(
+                f"{path}/{{properties_key}}",
+                {"GET": exchanges.binding, "DELETE": topology.delete_binding},
+                "one of them",
+            ),
+        )
+    ),
     _list("/vhosts", vhosts.vhosts, "virtual hosts"),
-    _one("/vhosts/{name}", vhosts.vhost, "a virtual host"),
+    Route(
+        "/vhosts/{name}",
+        {"GET": vhosts.vhost, "PUT": vhosts.put_vhost, "DELETE": vhosts.delete_vhost},
+        "a virtual host",
+        bodies={"PUT": vhosts.VHostBody},
+        changing=ADMINISTRATORS,
+    ),
+)
+USER: Final = "/users/{user}"
+PERMISSION: Final = "/permissions/{vhost}/{user}"
+TOPICS: Final = "/topic-permissions"
+ACCOUNTS: Final = (
+    _list("/users", accounts.users, "users", ADMINISTRATORS),
+    _list(
+        "/users/without-permissions",
+        accounts.users_without_permissions,
+        "users who may not enter any virtual host",
+        ADMINISTRATORS,
+    ),
+    Route(
+        "/users/bulk-delete",
+        {"POST": accounts.delete_users},
+        "delete users",
+        ADMINISTRATORS,
+        bodies={"POST": accounts.UsersBody},
+    ),
+    Route(
+        USER,
+        {"GET": accounts.user, "PUT": accounts.put_user, "DELETE": accounts.delete_user},
+        "a user",
+        ADMINISTRATORS,
+        bodies={"PUT": accounts.UserBody},
+    ),
+    _list(f"{USER}/permissions", accounts.permissions, "their permissions", ADMINISTRATORS),
+    _list(f"{USER}/topic-permissions", accounts.topic_permissions, "their topics", ADMINISTRATORS),
+    _list("/permissions", accounts.permissions, "permissions", ADMINISTRATORS),
+    Route(
+        PERMISSION,
+        {
+            "GET": accounts.permission,
+            "PUT": accounts.put_permissions,
+            "DELETE": accounts.delete_permissions,
+        },
+        "permissions of a user",
+        ADMINISTRATORS,
+        bodies={"PUT": accounts.PermissionsBody},
+    ),
+    _list(TOPICS, accounts.topic_permissions, "topic permissions", ADMINISTRATORS),
+    Route(
+        f"{TOPICS}/{{vhost}}/{{user}}",
+        {
+            "GET": accounts.topic_permission,
+            "PUT": accounts.put_topic_permissions,
+            "DELETE": accounts.delete_topic_permissions,
+        },
+        "topic permissions of a user",
+        ADMINISTRATORS,
+        bodies={"PUT": accounts.TopicPermissionsBody},
+    ),
+    Route(
+        "/vhosts/{name}/deletion/protection",
+        {"POST": vhosts.protect_vhost, "DELETE": vhosts.unprotect_vhost},
+        "whether it may be deleted",
+        ADMINISTRATORS,
+    ),
+    _list(
+        "/vhosts/{vhost}/permissions",
+        accounts.permissions,
+        "permissions in a virtual host",
+        ADMINISTRATORS,
+    ),
+    _list(
+        "/vhosts/{vhost}/topic-permissions",
+        accounts.topic_permissions,
+        "topic permissions in a virtual host",
+        ADMINISTRATORS,
+    ),
+    *_limits(
+        "/user-limits",
+        "{user}",
+        accounts.user_limits,
+        accounts.put_user_limit,
+        accounts.delete_user_limit,
+    ),
+    *_limits(
+        "/vhost-limits",
+        "{vhost}",
+        accounts.vhost_limits,
+        accounts.put_vhost_limit,
+        accounts.delete_vhost_limit,
+    ),
+    _one("/auth/hash_password/{password}", accounts.hash_password, "a hash for definitions"),
+)
+POLICIES: Final = (
+    *_policies("/policies", policies.OF_USERS, POLICYMAKERS),
+    *_policies("/operator-policies", policies.OF_OPERATORS, ADMINISTRATORS),
+    _list("/parameters", policies.parameters, "parameters", POLICYMAKERS),
+    _list("/parameters/{component}", policies.parameters, "of a component", POLICYMAKERS),
+    _list("/parameters/{component}/{vhost}", policies.parameters, "in a vhost", POLICYMAKERS),
+    Route(
+        "/parameters/{component}/{vhost}/{name}",
+        {
+            "GET": policies.parameter,
+            "PUT": policies.put_parameter,
+            "DELETE": policies.delete_parameter,
+        },
+        "a parameter",
+        POLICYMAKERS,
+        bodies={"PUT": policies.ParameterBody},
+    ),
+    _list("/global-parameters", policies.global_parameters, "global parameters", POLICYMAKERS),
+    Route(
+        "/global-parameters/{name}",
+        {
+            "GET": policies.global_parameter,
+            "PUT": policies.put_global_parameter,
+            "DELETE": policies.delete_global_parameter,
+        },
+        "a global parameter",
+        POLICYMAKERS,
+        bodies={"PUT": policies.ParameterBody},
+        changing=ADMINISTRATORS,
+    ),
+    *(
+        Route(
+            path,
+            {
+                "GET": definitions.export_definitions,
+                "POST": definitions.import_definitions,
+            },
+            "everything that is declared",
+            ADMINISTRATORS,
+        )
+        for path in ("/definitions", "/definitions/{vhost}")
+    ),
 )
 EVENTS: Final = (
     _one("/events", events.events, "what happens, as server-sent events"),
@@ -111,6 +335,7 @@ HEALTH: Final = (
     _one(f"{CHECKS}/node-is-mirror-sync-critical", health.single_node, "this node can be stopped"),
     _one(f"{CHECKS}/ready-to-serve-clients", health.answering, "the broker answers"),
     _one(f"{CHECKS}/is-in-service", health.answering, "the broker answers"),
+    _one("/aliveness-test/{vhost}", topology.aliveness, "a message comes and goes"),
     _one("/healthchecks/node", health.alarms, "no alarm is raised"),
 )
 LEDGER: Final = (
@@ -122,4 +347,13 @@ LEDGER: Final = (
         bodies={"PUT": ledger.Switch},
     ),
 )
-ROUTES: Final[tuple[Route, ...]] = (*GENERAL, *CLIENTS, *OBJECTS, *EVENTS, *HEALTH, *LEDGER)
+ROUTES: Final[tuple[Route, ...]] = (
+    *GENERAL,
+    *CLIENTS,
+    *OBJECTS,
+    *ACCOUNTS,
+    *POLICIES,
+    *EVENTS,
+    *HEALTH,
+    *LEDGER,
+)

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
+from vouchmq.management.api.call import NO_CONTENT, changed
 from vouchmq.management.api.errors import not_found, refused
 from vouchmq.management.api.paging import Page, projected
+from vouchmq.management.api.stats import QUEUE, depths, message_stats
+from vouchmq.management.resources.accounts import tags_of
 from vouchmq.management.resources.connections import node_of
-from vouchmq.management.resources.stats import QUEUE, depths, message_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,8 +69,55 @@ def _vhost(call: Call, row: Row, total: Row | None, node: str) -> Row:
         **depths(call.rates, key, total),
         "metadata": {"description": description, "tags": tags},
         "name": row["name"],
+        "protected_from_deletion": row.get("protected_from_deletion", False),
         "tags": tags,
         "tracing": False,
     }
     stats = message_stats(call.rates, key, QUEUE, total)
     return {**item, "message_stats": stats} if stats else item
+
+
+class VHostBody(Struct):
+    """A virtual host; what is not given stays as it is."""
+
+    description: str | None = None
+    tags: str | list[str] | None = None
+    default_queue_type: str | None = None
+
+
+async def put_vhost(call: Call) -> object:
+    """Make or change a virtual host."""
+    body = call.content(VHostBody)
+    kind = body.default_queue_type
+    answer = await call.do(
+        "put vhost",
+        name=call.names["name"],
+        description=body.description,
+        tags=None if body.tags is None else tags_of(body.tags),
+        default_queue_type="" if kind == DEFAULT_TYPE else kind,
+    )
+    return changed(answer)
+
+
+async def delete_vhost(call: Call) -> object:
+    """Delete a virtual host and everything in it."""
+    await call.do("delete vhost", name=call.names["name"])
+    return NO_CONTENT
+
+
+async def protect_vhost(call: Call) -> object:
+    """Keep a virtual host from being deleted."""
+    return await _protect(call, is_protected=True)
+
+
+async def unprotect_vhost(call: Call) -> object:
+    """Let a virtual host be deleted again."""
+    return await _protect(call, is_protected=False)
+
+
+async def _protect(call: Call, *, is_protected: bool) -> object:
+    name = call.names["name"]
+    if not await call.broker.rows("vhosts", name=name):
+        raise not_found()
+    await call.do("put vhost", name=name, protected_from_deletion=is_protected)
+    return NO_CONTENT
