@@ -23,6 +23,7 @@ from vouchmq.store.journal.journal import Journal
 from vouchmq.store.sync.worker import SyncInline
 
 if TYPE_CHECKING:
+    from vouchmq.server.auth.slow_checks import Elsewhere
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.queues.classic import ClassicQueue
 
@@ -115,6 +116,7 @@ class World:
         disk: SimDisk | None = None,
         now: float = 1000.0,
         rings: bool = True,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         settings = replace(settings, users=settings.users or ACCOUNTS)
         self.settings = settings
@@ -139,6 +141,7 @@ class World:
                 random_token=lambda: f"token{next(self._numbers):017d}",
                 fatal=self.fatal.append,
                 report=self._report,
+                elsewhere=elsewhere,
             ),
         )
         self.journal = self.runtime.journal
