@@ -6,15 +6,12 @@ it is taken back, or until `test heal`.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
 from vouchmq.server.admin.commands import Arguments, CommandRefused
 from vouchmq.server.admin.views import QueueView, Selection, Views
-from vouchmq.server.broker.queues.classic import ClassicQueue
-from vouchmq.server.faults.peek import COLUMNS, ready_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +30,6 @@ COUNTS: Final = tuple(
 )
 """What of a queue can be waited for."""
 MOST_AHEAD_MS: Final = 100 * 365 * 86_400_000
-MOST_MESSAGES: Final = 10_000
-"""Of an answer."""
-MESSAGES_EACH: Final = 100
-"""Of a frame."""
 
 
 class DiskState(Arguments, frozen=True):
@@ -64,14 +57,6 @@ class AdvanceClock(Arguments, frozen=True):
     """How far the clock of queues is set forward."""
 
     by_ms: Annotated[int, Meta(ge=0, le=MOST_AHEAD_MS)]
-
-
-class PeekQueue(Arguments, frozen=True):
-    """A queue whose first `count` ready messages are asked for."""
-
-    vhost: str
-    name: str
-    count: Annotated[int, Meta(ge=1, le=MOST_MESSAGES)] = MOST_MESSAGES
 
 
 class CutConnections(Arguments, frozen=True):
@@ -129,7 +114,6 @@ class FaultCommands:
         commands.register("test await queue", AwaitQueue, self._await_queue)
         commands.register("test await connections", AwaitConnections, self._await_connections)
         commands.register("test advance clock", AdvanceClock, self._advance_clock)
-        commands.register("test peek queue", PeekQueue, self._peek_queue)
         commands.register("test heal", Arguments, self._heal)
 
     # Faults
@@ -193,16 +177,6 @@ class FaultCommands:
 
     def _are_gone(self, cut: list[Connection]) -> bool:
         return not any(each in self._runtime.connections for each in cut)
-
-    def _peek_queue(self, wanted: PeekQueue, reply: Reply) -> None:
-        _, queue = self._queue(wanted.vhost, wanted.name)
-        if not isinstance(queue, ClassicQueue):
-            raise CommandRefused("a stream has no ready messages: consume it from an offset")
-        rows = islice(ready_messages(queue), wanted.count)
-        reply.send({"columns": COLUMNS})
-        while some := list(islice(rows, MESSAGES_EACH)):
-            reply.send({"rows": some})
-        reply({"ok": True})
 
     def _advance_clock(self, wanted: AdvanceClock, reply: Reply) -> None:
         self._faults.clock.advance(wanted.by_ms)

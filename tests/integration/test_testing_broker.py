@@ -242,12 +242,15 @@ def test_messages_are_seen_and_stay(
     assert [each.body for each in queue.peek()] == [first.body, large, b""]
     with pytest.raises(BrokerError, match="no queue 'none'"):
         vhost.queue("none").peek()
-    with pytest.raises(BrokerError, match="peek queue: Expected `int` <= 10000"):
+    with pytest.raises(BrokerError, match="peek: Expected `int` <= 10000"):
         queue.peek(10_001)
     client = connect(vhost)
+    client.channel.basic_get("orders")
+    assert [each.body for each in queue.peek(state="unacknowledged")] == [first.body]
     client.channel.queue_declare("stream", durable=True, arguments={"x-queue-type": "stream"})
-    with pytest.raises(BrokerError, match="a stream has no ready messages"):
-        vhost.queue("stream").peek()
+    for number in range(5):
+        client.channel.basic_publish("", "stream", b"%d" % number)
+    assert [each.body for each in vhost.queue("stream").peek(2, first=1)] == [b"1", b"2"]
 
 
 def test_messages_are_seen_in_the_order_of_delivery(vhost: VHost, client: Client) -> None:

@@ -7,7 +7,7 @@ import json
 import uuid
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from vouchmq.testing.errors import BrokerError, BrokerNotRunning, WaitTimeout
 from vouchmq.testing.in_thread import in_thread
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WAIT_LIMIT_S: Final = 10.0
 PEEKED: Final = 1000
+State = Literal["ready", "unacknowledged", "waiting"]
 
 
 def new_name(prefix: str) -> str:
@@ -240,17 +241,28 @@ class Queue:
             raise BrokerError(f"no queue {self.name!r} in virtual host {self.vhost!r}")
         return rows[0]
 
-    def peek(self, count: int = PEEKED) -> list[Message]:
-        """Its first ready messages, in the order of delivery, which stay where they are.
+    def peek(self, count: int = PEEKED, *, first: int = 0, state: State = "ready") -> list[Message]:
+        """Its messages, in the order of delivery, which stay where they are.
 
         Args:
             count: at most so many
+            first: the place of the first, from 0; an offset of a stream
+            state: `ready`; `unacknowledged` are those that consumers have; `waiting` those that
+                wait for a delayed retry
 
         Raises:
-            BrokerError: it does not exist, or is a stream
+            BrokerError: it does not exist
         """
-        rows = self._broker.rows("test peek queue", vhost=self.vhost, name=self.name, count=count)
-        return [Message(**row) for row in rows]
+        rows = self._broker.rows(
+            "peek",
+            vhost=self.vhost,
+            name=self.name,
+            count=count,
+            first=first,
+            state=state,
+            body_bytes=None,
+        )
+        return [_message(row) for row in rows]
 
     def wait(
         self, *, at_least: bool = False, timeout_s: float = WAIT_LIMIT_S, **counts: int
@@ -308,6 +320,19 @@ class Queue:
         finally:
             with suppress(BrokerNotRunning):
                 self._broker.command("test accept publishes", **named)
+
+
+def _message(row: dict[str, Any]) -> Message:
+    properties = dict(row["properties"])
+    headers = properties.pop("headers", None) or {}
+    return Message(
+        body=row["body"],
+        exchange=row["exchange"],
+        routing_key=row["routing_key"],
+        properties=properties,
+        headers=headers,
+        redelivered=row["redelivered"],
+    )
 
 
 def _difference(
@@ -424,9 +449,11 @@ class AsyncQueue:
         """See `Queue`."""
         return await asyncio.to_thread(self.blocking.info)
 
-    async def peek(self, count: int = PEEKED) -> list[Message]:
+    async def peek(
+        self, count: int = PEEKED, *, first: int = 0, state: State = "ready"
+    ) -> list[Message]:
         """See `Queue`."""
-        return await asyncio.to_thread(self.blocking.peek, count)
+        return await asyncio.to_thread(self.blocking.peek, count, first=first, state=state)
 
     async def wait(
         self, *, at_least: bool = False, timeout_s: float = WAIT_LIMIT_S, **counts: int
