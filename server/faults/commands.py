@@ -100,7 +100,7 @@ class FaultCommands:
     def __init__(self, faults: Faults, runtime: BrokerRuntime) -> None:
         self._faults = faults
         self._runtime = runtime
-        self._waits = faults.waits(runtime.turn.observers)
+        self._waits = faults.waits(runtime.turn)
         self._views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
 
     def register(self, commands: ControlCommands) -> None:

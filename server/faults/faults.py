@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.faults.clock import Timer
     from vouchmq.server.runtime.runtime import Host
+    from vouchmq.server.runtime.turn import Turn
     from vouchmq.store.disk import Calls
     from vouchmq.store.sync.worker import SyncWorker
 
@@ -56,9 +57,9 @@ class Faults:
         """The process, as the broker sees it."""
         return shifted_host(host, self.clock)
 
-    def waits(self, observers: dict[Callable[[], None], None]) -> Waits:
-        """What is waited for; `observers` are called after each turn."""
-        return self._new_waits(observers)
+    def waits(self, turn: Turn) -> Waits:
+        """What is waited for in a broker with these turns."""
+        return self._new_waits(turn.observers, turn.wake)
 
     def set_disk(self, *, is_full: bool, free_bytes: int | None) -> None:
         """What the data directory's file system does and says from now on."""

@@ -1,7 +1,8 @@
-"""Waiting for something to become true in a broker: asked after each turn, and once in a while.
+"""Waiting for something to become true in a broker: looked at when a turn is over.
 
 Whatever clients cause ends in a turn, so nobody who waits has to ask again and again. What comes
-about without one, by a timer say, is found at the next look.
+about without one, by a timer say, is found once in a while, also after a turn: then the journal has
+been written, and what is seen survives if the broker is killed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Waits:
         call_later: runs a callable after so many seconds
         clock: monotonic seconds
         observers: what is called after each turn
+        wake: sees to it that there is a turn
     """
 
     def __init__(
@@ -30,10 +32,12 @@ class Waits:
         call_later: Callable[[float, Callable[[], None]], Timer],
         clock: Callable[[], float],
         observers: dict[Callable[[], None], None],
+        wake: Callable[[], None],
     ) -> None:
         self._call_later = call_later
         self._clock = clock
         self._observers = observers
+        self._wake = wake
         self._waits: dict[Wait, None] = {}
         self._timer: Timer | None = None
 
@@ -44,7 +48,7 @@ class Waits:
         wait = Wait(is_so, tell, self._clock() + limit_s)
         self._waits[wait] = None
         self._observers[self.look] = None
-        self.look()
+        self._wake()
         return wait
 
     def forget(self, wait: Wait) -> None:
@@ -52,7 +56,7 @@ class Waits:
         self._waits.pop(wait, None)
 
     def look(self) -> None:
-        """Tell those whose wait is over."""
+        """Tell those whose wait is over; a turn is."""
         now = self._clock()
         for wait in list(self._waits):
             is_so = wait.is_so()
@@ -66,7 +70,7 @@ class Waits:
 
     def _look_again(self) -> None:
         self._timer = None
-        self.look()
+        self._wake()
 
 
 class Wait:

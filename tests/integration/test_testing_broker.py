@@ -401,9 +401,9 @@ def test_a_broker_may_be_killed_inside_a_fault(
         test_broker.kill()
     publisher.join(LIMIT_S)
     test_broker.start()
-    # It was written, and never confirmed: whether it is there a client cannot know.
+    # It had been written, though nobody was told.
     connect(vhost).publish()
-    assert vhost.queue("orders").info()["messages"] in {1, 2}
+    assert vhost.queue("orders").info()["messages"] == 2
 
 
 def test_a_frozen_broker_answers_nobody(test_broker: Broker, vhost: VHost, client: Client) -> None:

@@ -44,3 +44,24 @@ class LoopClock:
             self.now = timer.due
             timer.job()
         self.now = time
+
+
+class Turns:
+    """Turns that happen at once, or when a test says so."""
+
+    def __init__(self, *, at_once: bool = True) -> None:
+        self.observers: dict[Callable[[], None], None] = {}
+        self.is_wanted = False
+        self._at_once = at_once
+
+    def wake(self) -> None:
+        """Somebody wants a turn."""
+        self.is_wanted = True
+        if self._at_once:
+            self.run()
+
+    def run(self) -> None:
+        """A turn is over."""
+        self.is_wanted = False
+        for observer in list(self.observers):
+            observer()
