@@ -28,6 +28,7 @@ from vouchmq.server.admin.login import LoginCommands
 from vouchmq.server.admin.objects.connections import ConnectionCommands
 from vouchmq.server.admin.objects.exchanges import ExchangeCommands
 from vouchmq.server.admin.objects.messages import MessageCommands
+from vouchmq.server.admin.objects.move import MoveCommands
 from vouchmq.server.admin.objects.operator import Operator
 from vouchmq.server.admin.objects.peek import PeekCommands
 from vouchmq.server.admin.objects.queues import QueueCommands
@@ -115,6 +116,7 @@ def register_object_commands(commands: ControlCommands, runtime: BrokerRuntime) 
     ExchangeCommands(operator).register(commands)
     QueueCommands(operator).register(commands)
     MessageCommands(operator).register(commands)
+    MoveCommands(operator, runtime.dead_letter_publisher).register(commands)
     PeekCommands(operator, runtime.all_connections).register(commands)
     WaitCommands(operator).register(commands)
     ConnectionCommands(operator, runtime.connections).register(commands)

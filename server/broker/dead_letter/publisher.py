@@ -46,6 +46,9 @@ MOST_DEPTH: Final = 8
 # Why messages leave their queue for others, as the ledger says it.
 DEAD_LETTER: Final = "dead_letter"
 DELAYED: Final = "delayed"
+MOVED: Final = "moved"
+# What the ledger calls their end in the queue that they leave; others die there.
+ENDS: Final = {DELAYED: "released", MOVED: "moved"}
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +87,15 @@ class Sent(NamedTuple):
     why: str
     # What was known of a dead letter that its queue keeps until everybody has it.
     one: Attempt | None = None
+
+
+class Way(NamedTuple):
+    """Where an operator has a message go: its content there, and the queues that are to have it."""
+
+    raw: bytes
+    tail: bytes
+    queues: tuple[Queue, ...]
+    persistent: bool
 
 
 class Batch:
@@ -305,6 +317,46 @@ class DeadLetterPublisher:
                 delay_queue.recorder.dropped(messages, "released")
             delay_queue.log_settled(messages)
 
+    def move(self, queue: Queue, messages: list[Message], ways: list[Way]) -> int:
+        """Give messages that are in no line of their queue any more to others, in one block.
+
+        Returns:
+            how many have gone: a queue refuses the next one, which is still the caller's
+        """
+        count = 0
+        with self._one_block():
+            run: Batch | None = None
+            for message, way in zip(messages, ways, strict=True):
+                queues = way.queues
+                if any(each.publish_filter is not None for each in queues):
+                    # Asked one by one: what was taken before counts.
+                    self._store(queue, run, why=MOVED)
+                    run = None
+                    waiting = len(self._refused)
+                    admitted, verdict = self._enqueuer.admit(Target(way.tail, queues), way.raw)
+                    if verdict.is_refused:
+                        while len(self._refused) > waiting:
+                            self._refused.pop()  # it stays where it is, and is no dead letter
+                        break
+                    # Who drops it as a duplicate has it.
+                    queues = admitted.queues
+                count += 1
+                if not queues:
+                    continue
+                if way.raw[HAS_EXPIRATION[0]] & HAS_EXPIRATION[1]:
+                    for each in queues:
+                        each.expect_expirations()
+                if run is None or not run.takes(way.tail, queues, persistent=way.persistent):
+                    self._store(queue, run, why=MOVED)
+                    run = Batch(Target(way.tail, queues), persistent=way.persistent)
+                run.add([message], [way.raw])
+            self._store(queue, run, why=MOVED)
+            gone = messages[:count]
+            if queue.recorder is not None:
+                queue.recorder.dropped(gone, ENDS[MOVED])
+            queue.drop(gone)
+        return count
+
     def generation(self, queue: Queue) -> int:
         """Grows with every change of the topology around a queue."""
         domain = self._domain(queue.spec.vhost)
@@ -449,8 +501,8 @@ class DeadLetterPublisher:
             if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
                 self._unwritten.append(sent._replace(target=target))
             if not queue.is_deleted:
-                if queue.recorder is not None and why == DELAYED:
-                    queue.recorder.dropped(messages, "released")
+                if queue.recorder is not None and why in ENDS:
+                    queue.recorder.dropped(messages, ENDS[why])
                 elif queue.recorder is not None:
                     queue.recorder.died(messages, "resent", "")
                 queue.keeps(messages)

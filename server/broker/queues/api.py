@@ -182,6 +182,18 @@ class Queue(QueueLike, Protocol):
         del at, count
         raise TypeError(self.spec.text)
 
+    def take_ready(self, most: int) -> list[Message] | None:
+        """Take messages from the head, which count as handed out to nobody.
+
+        Who has taken them gives them to `put_back`, or sees to their end. None: in a later turn.
+        """
+        del most
+        raise TypeError(self.spec.text)
+
+    def put_back(self, messages: list[Message]) -> None:
+        """Messages that had been taken out are ready again, each at its place."""
+        raise TypeError(self.spec.text)
+
     def parked(self) -> list[Message]:
         """Messages neither ready nor unacked."""
         return []
@@ -320,8 +332,15 @@ class HostQueue(Queue, Protocol):
     def park_dead(self, messages: list[Message], reason: DeadLetterReason, mark: int) -> None:
         """Messages from the head of a line with this mark are dead, and dead letters later."""
 
-    def put_back(self, messages: list[Message]) -> None:
-        """Messages that had been taken out are ready again, each at its place."""
+    def take_ready(self, most: int) -> list[Message] | None:
+        """See `Queue`; those of one line."""
+        if self.returned_count:
+            return None
+        self.run_features()
+        for line in self.lines:
+            if not line.is_empty:
+                return line.take_head(most)
+        return []
 
     def run_features(self) -> None:
         """Have features do what a dispatch would have them do, without serving anybody."""

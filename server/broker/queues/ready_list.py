@@ -250,6 +250,12 @@ class ReadyList:
             return list(islice(self.ready, at, at + count))
         return self.backlog.peek(at - len(self.ready), count)
 
+    def take_head(self, most: int) -> list[Message]:
+        """Take from the head, not more than is read back at once; one at least, if there is one."""
+        if not self.ready:
+            self.refill(at_once=True)
+        return self.take(min(most, len(self.ready)))
+
     def return_delivered(self, messages: list[Message]) -> None:
         """Put messages back at their original places (ACK-10)."""
         if self.backlog is not None and 0 < self.backlog.first_lsn * 2 < max(map(seq_of, messages)):
