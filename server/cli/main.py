@@ -30,8 +30,11 @@ ENTRIES: Final = {
     "list": Entry(f"{COMMANDS}.listing:listing", "List what a running broker has."),
     "show": Entry(f"{COMMANDS}.listing:show", "Show one object with what belongs to it."),
     "declare": Entry(f"{COMMANDS}.objects:declare", "Declare a queue, an exchange or a binding."),
-    "delete": Entry(f"{COMMANDS}.objects:delete", "Delete a queue, an exchange or a binding."),
+    "put": Entry(f"{COMMANDS}.accounts:put", "Set a user, permissions, a virtual host, a policy…"),
+    "delete": Entry(f"{COMMANDS}.objects:delete", "Delete an object, a user, a policy…"),
     "purge": Entry(f"{COMMANDS}.objects:purge", "Delete the messages of a queue."),
+    "pause": Entry(f"{COMMANDS}.objects:pause", "Have a queue deliver nothing."),
+    "resume": Entry(f"{COMMANDS}.objects:resume", "Have a paused queue deliver again."),
     "close": Entry(f"{COMMANDS}.objects:close", "Close a connection or a channel."),
     "publish": Entry(f"{COMMANDS}.messages:publish", "Publish a message."),
     "get": Entry(f"{COMMANDS}.messages:get", "Show messages from the head of a queue."),
@@ -39,6 +42,9 @@ ENTRIES: Final = {
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),
     "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export definitions."),
     "ledger": Entry(f"{COMMANDS}.ledger:ledger", "Control the ledger of a running broker."),
+    "completion": Entry(
+        f"{COMMANDS}.completion:completion", "Print a script that completes words in a shell."
+    ),
     "rabbitmqctl": Entry(
         f"{COMMANDS}.handover:rabbitmqctl", "Take the words of RabbitMQ's rabbitmqctl."
     ),

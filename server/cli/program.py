@@ -19,6 +19,8 @@ from vouchmq.server.errors import StartupError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from click.shell_completion import CompletionItem
+
 EXIT_MISTAKE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 NAME: Final = "vouchmq"
@@ -87,14 +89,28 @@ class Group(click.Group):
                 error.command_name, possibilities=names, ctx=ctx
             ) from None
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """See click, which would import every command to complete the name of one."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        item: type[CompletionItem] = import_module("click.shell_completion").CompletionItem
+        return [
+            item(name, help=self._entries[name].text if name in self._entries else None)
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See click: what there is, without importing it."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, entry.text) for name, entry in self._entries.items()]
-                or [(name, each.get_short_help_str(200)) for name, each in self.commands.items()]
-            )
+            rows = {name: entry.text for name, entry in self._entries.items()}
+            own = {
+                name: each.get_short_help_str(200)
+                for name, each in self.commands.items()
+                if name not in rows
+            }
+            formatter.write_dl([*(own | rows).items()])
 
 
 class Program(Group):
@@ -131,7 +147,8 @@ class Program(Group):
             complain(_line(error))
             return EXIT_MISTAKE
         except CommandFailed as error:
-            complain(error.text)
+            # Some reasons of the broker have several lines.
+            complain(" ".join(error.text.split()))
             return error.exit_code
         except StartupError as error:
             for line in error.args:

@@ -282,3 +282,97 @@ def test_doctor_looks_at_the_broker_that_runs(broker: BrokerProcess) -> None:
     assert f"process {broker.pid}, " in found["broker"]["text"]
     assert "ports" not in found
     assert found["durability"]["level"] == "ok"
+
+
+def test_users_hosts_and_policies_are_set_and_deleted(broker: BrokerProcess) -> None:
+    words = ("put", "user", "alice", "--password", "s1", "--tags", "administrator,dev")
+    assert done(broker, *words) == "user 'alice' set\n"
+    assert done(broker, "put", "vhost", "v", "--default-queue-type", "quorum") == (
+        "virtual host 'v' set\n"
+    )
+    rules = ("--configure", "^$", "--write", "a.*", "--read", "b.*")
+    done(broker, "put", "permissions", "alice", "--vhost", "v", *rules)
+    done(broker, "put", "topic-permissions", "alice", "amq.topic", "--write", "w", "--read", "r")
+    done(broker, "put", "user-limit", "alice", "max-channels", "7")
+    done(broker, "put", "vhost-limit", "v", "max-queues", "5")
+    policy = ("p", "^q", "--set", "max-length=5", "--set", "overflow=reject-publish")
+    done(
+        broker, "put", "policy", *policy, "--apply-to", "queues", "--priority", "2", "--vhost", "v"
+    )
+    done(broker, "put", "policy", "o", "^q", "--set", "max-length=9", "--operator", "--vhost", "v")
+    done(broker, "put", "parameter", "c", "n", '{"a": 1}', "--vhost", "v")
+    done(broker, "put", "global-parameter", "g", "[1]")
+    done(broker, "put", "user", "alice", "--tags", "dev")
+    [user] = [row for row in as_rows(broker, "list", "users") if row["name"] == "alice"]
+    assert (user["tags"], user["max_channels"], user["has_password"]) == (["dev"], 7, True)
+    assert as_rows(broker, "list", "permissions", "--vhost", "v") == [
+        {"user": "alice", "vhost": "v", "configure": "^$", "write": "a.*", "read": "b.*"}
+    ]
+    host = as_json(broker, "show", "vhost", "v")
+    assert (host["default_queue_type"], host["max_queues"]) == ("quorum", 5)
+    [found] = as_rows(broker, "list", "policies", "--vhost", "v")
+    assert found["definition"] == {"max-length": 5, "overflow": "reject-publish"}
+    assert (found["apply_to"], found["priority"]) == ("queues", 2)
+    [found] = as_rows(broker, "list", "operator-policies", "--vhost", "v")
+    assert found["definition"] == {"max-length": 9}
+    [found] = as_rows(broker, "list", "parameters", "--vhost", "v")
+    assert found["value"] == {"a": 1}
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1", broker.port, "v", pika.PlainCredentials("alice", "s1")
+    )
+    with pika.BlockingConnection(parameters):
+        pass
+    for named in (
+        ("topic-permissions", "alice"),
+        ("user-limit", "alice", "max-channels"),
+        ("vhost-limit", "v", "max-queues"),
+        ("policy", "p", "--vhost", "v"),
+        ("policy", "o", "--operator", "--vhost", "v"),
+        ("parameter", "c", "n", "--vhost", "v"),
+        ("global-parameter", "g"),
+        ("permissions", "alice", "--vhost", "v"),
+    ):
+        assert "deleted" in done(broker, "delete", *named)
+    for listing in ("permissions", "policies", "operator-policies", "parameters"):
+        assert as_rows(broker, "list", listing, "--vhost", "v") == []
+    assert "g" not in [row["name"] for row in as_rows(broker, "list", "global-parameters")]
+    assert done(broker, "delete", "user", "alice") == "user 'alice' deleted\n"
+    assert done(broker, "delete", "vhost", "v") == "virtual host 'v' deleted\n"
+    result = run(broker, "delete", "user", "alice")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+
+
+def test_a_password_comes_from_the_input(broker: BrokerProcess) -> None:
+    command = ["put", "user", "bob", "--password-stdin", "--data-dir", str(broker.data_dir)]
+    result = CliRunner().invoke(program, command, input="p w\n")
+    assert result.exit_code == 0, result.stderr
+    done(
+        broker, "put", "permissions", "bob", *("--configure", ".*", "--write", ".*", "--read", ".*")
+    )
+    parameters = pika.ConnectionParameters(
+        "127.0.0.1", broker.port, "/", pika.PlainCredentials("bob", "p w")
+    )
+    with pika.BlockingConnection(parameters):
+        pass
+    done(broker, "delete", "user", "bob")
+
+
+def test_a_reason_with_several_lines_is_one(broker: BrokerProcess) -> None:
+    result = run(broker, "put", "policy", "p", "^q", "--set", "max-lenght=5")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert result.stderr.startswith("vouchmq: put policy: Validation failed ")
+
+
+def test_a_queue_is_paused_and_resumed(broker: BrokerProcess, channel: BlockingChannel) -> None:
+    channel.queue_declare("slept")
+    assert done(broker, "pause", "slept") == "queue 'slept' paused\n"
+    channel.basic_publish("", "slept", b"x")
+    got: list[bytes] = []
+    channel.basic_consume("slept", lambda _, __, ___, body: got.append(body), auto_ack=True)
+    channel.queue_declare("slept", passive=True)
+    channel.connection.process_data_events(0)
+    assert got == []
+    assert done(broker, "resume", "slept") == "queue 'slept' resumed\n"
+    while not got:
+        channel.connection.process_data_events(1)
+    channel.queue_delete("slept")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vouchmq.server.cli.options import broker_options, json_option, vhost_option
-from vouchmq.server.cli.program import Group
+from vouchmq.server.cli.program import Entry, Group
 from vouchmq.server.cli.values import Assignment
 
 if TYPE_CHECKING:
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 Assignments = tuple[tuple[str, object], ...]
 
 
-def _change(broker: Broker, command: str, done: str, as_json: bool, **arguments: object) -> int:
+def change(broker: Broker, command: str, done: str, as_json: bool, **arguments: object) -> int:
+    """Have the broker do something, and print `done` or its answer; returns the exit code."""
     module = import_module("vouchmq.server.cli.running.changes")
     code: int = module.change(broker, command, arguments, done, as_json=as_json)
     return code
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A name in a text with fields to be filled in."""
     return f"'{name}'".replace("{", "{{").replace("}", "}}")
 
 
-def _on_vhost(command: Callable[..., int]) -> Callable[..., int]:
+def on_vhost(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of everything that is in a virtual host."""
     return vhost_option(json_option(broker_options(command)))
 
 
@@ -66,7 +68,7 @@ def declare() -> None:
 @transient_option
 @auto_delete_option
 @argument_option
-@_on_vhost
+@on_vhost
 def declare_queue(
     broker: Broker,
     name: str,
@@ -81,10 +83,10 @@ def declare_queue(
     table = dict(arguments)
     if kind is not None:
         table["x-queue-type"] = kind
-    return _change(
+    return change(
         broker,
         "put queue",
-        f"queue {_quoted(name)} declared",
+        f"queue {quoted(name)} declared",
         as_json,
         vhost=vhost,
         name=name,
@@ -107,7 +109,7 @@ def declare_queue(
 @auto_delete_option
 @click.option("--internal", is_flag=True, help="Only other exchanges may publish to it.")
 @argument_option
-@_on_vhost
+@on_vhost
 def declare_exchange(
     broker: Broker,
     name: str,
@@ -120,10 +122,10 @@ def declare_exchange(
     as_json: bool,
 ) -> int:
     """Declare an exchange, a durable one unless --transient is given."""
-    return _change(
+    return change(
         broker,
         "put exchange",
-        f"exchange {_quoted(name)} declared",
+        f"exchange {quoted(name)} declared",
         as_json,
         vhost=vhost,
         name=name,
@@ -144,7 +146,7 @@ def _binding_options(command: Callable[..., int]) -> Callable[..., int]:
             "--to-exchange", is_flag=True, help="The destination is an exchange, not a queue."
         ),
         argument_option,
-        _on_vhost,
+        on_vhost,
     )
     for option in reversed(options):
         command = option(command)
@@ -162,10 +164,10 @@ def _binding(
     arguments: Assignments,
     **more: object,
 ) -> int:
-    return _change(
+    return change(
         broker,
         command,
-        f"binding from {_quoted(source)} to {_quoted(destination)} {done}",
+        f"binding from {quoted(source)} to {quoted(destination)} {done}",
         as_json,
         source=source,
         destination=destination,
@@ -182,24 +184,44 @@ def declare_binding(broker: Broker, **given: object) -> int:
     return _binding(broker, "put binding", "declared", **given)  # type: ignore[arg-type]
 
 
-@click.group(cls=Group)
+ACCOUNTS = "vouchmq.server.cli.commands.accounts"
+
+
+@click.group(
+    cls=Group,
+    entries={
+        "user": Entry(f"{ACCOUNTS}:delete_user", "Delete a user."),
+        "permissions": Entry(f"{ACCOUNTS}:delete_permissions", "Delete permissions of a user."),
+        "topic-permissions": Entry(
+            f"{ACCOUNTS}:delete_topic_permissions", "Delete topic permissions of a user."
+        ),
+        "user-limit": Entry(f"{ACCOUNTS}:delete_user_limit", "Delete a limit of a user."),
+        "vhost": Entry(f"{ACCOUNTS}:delete_vhost", "Delete a virtual host."),
+        "vhost-limit": Entry(f"{ACCOUNTS}:delete_vhost_limit", "Delete a limit of a virtual host."),
+        "policy": Entry(f"{ACCOUNTS}:delete_policy", "Delete a policy."),
+        "parameter": Entry(f"{ACCOUNTS}:delete_parameter", "Delete a parameter."),
+        "global-parameter": Entry(
+            f"{ACCOUNTS}:delete_global_parameter", "Delete a parameter of the broker."
+        ),
+    },
+)
 def delete() -> None:
-    """Delete a queue, an exchange or a binding."""
+    """Delete an object, a user, permissions, a virtual host, a policy, a limit or a parameter."""
 
 
 @delete.command("queue")
 @click.argument("name", metavar="NAME")
 @if_unused_option
 @click.option("--if-empty", is_flag=True, help="Only if it has no messages.")
-@_on_vhost
+@on_vhost
 def delete_queue(
     broker: Broker, name: str, vhost: str, if_unused: bool, if_empty: bool, as_json: bool
 ) -> int:
     """Delete a queue with its messages."""
-    return _change(
+    return change(
         broker,
         "delete queue",
-        f"queue {_quoted(name)} deleted, with {{messages}}",
+        f"queue {quoted(name)} deleted, with {{messages}}",
         as_json,
         vhost=vhost,
         name=name,
@@ -211,11 +233,11 @@ def delete_queue(
 @delete.command("exchange")
 @click.argument("name", metavar="NAME")
 @if_unused_option
-@_on_vhost
+@on_vhost
 def delete_exchange(broker: Broker, name: str, vhost: str, if_unused: bool, as_json: bool) -> int:
     """Delete an exchange with its bindings."""
-    done = f"exchange {_quoted(name)} deleted"
-    return _change(
+    done = f"exchange {quoted(name)} deleted"
+    return change(
         broker, "delete exchange", done, as_json, vhost=vhost, name=name, if_unused=if_unused
     )
 
@@ -229,13 +251,31 @@ def delete_binding(broker: Broker, **given: object) -> int:
 
 @click.command()
 @click.argument("name", metavar="QUEUE")
-@_on_vhost
+@on_vhost
 def purge(broker: Broker, name: str, vhost: str, as_json: bool) -> int:
     """Delete the messages of a queue that are ready; those that consumers hold stay.
 
     Exit 0 on success, 1 with the reason if the broker refuses, 2 if no broker uses the directory.
     """
-    return _change(broker, "purge queue", "{messages} deleted", as_json, vhost=vhost, name=name)
+    return change(broker, "purge queue", "{messages} deleted", as_json, vhost=vhost, name=name)
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@on_vhost
+def pause(broker: Broker, name: str, vhost: str, as_json: bool) -> int:
+    """Have a queue deliver nothing until it is resumed; it goes on accepting messages."""
+    done = f"queue {quoted(name)} paused"
+    return change(broker, "pause queue", done, as_json, vhost=vhost, name=name)
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@on_vhost
+def resume(broker: Broker, name: str, vhost: str, as_json: bool) -> int:
+    """Have a paused queue deliver again."""
+    done = f"queue {quoted(name)} resumed"
+    return change(broker, "resume queue", done, as_json, vhost=vhost, name=name)
 
 
 @click.group(cls=Group)
@@ -258,8 +298,8 @@ reason_option = click.option(
 @broker_options
 def close_connection(broker: Broker, name: str, reason: str, as_json: bool) -> int:
     """Close a connection by the name that `vouchmq list connections` shows."""
-    done = f"connection {_quoted(name)} closed"
-    return _change(broker, "close connection", done, as_json, name=name, reason=reason)
+    done = f"connection {quoted(name)} closed"
+    return change(broker, "close connection", done, as_json, name=name, reason=reason)
 
 
 @close.command("channel")
@@ -270,5 +310,5 @@ def close_connection(broker: Broker, name: str, reason: str, as_json: bool) -> i
 @broker_options
 def close_channel(broker: Broker, name: str, number: int, reason: str, as_json: bool) -> int:
     """Close a channel of a connection by its number."""
-    done = f"channel {number} of {_quoted(name)} closed"
-    return _change(broker, "close channel", done, as_json, name=name, number=number, reason=reason)
+    done = f"channel {number} of {quoted(name)} closed"
+    return change(broker, "close channel", done, as_json, name=name, number=number, reason=reason)

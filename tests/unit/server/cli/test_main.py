@@ -300,3 +300,36 @@ def test_a_list_is_given_in_one_flag_or_in_several(started: list[Settings]) -> N
     assert program.main(["serve", "--host", "::1", "--host", "127.0.0.2", "--port=1"]) == 0
     assert [settings.host for settings in started] == [("::1", "127.0.0.2")] * 2
     assert started[1].port == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(shell: str) -> None:
+    done = CliRunner().invoke(program.program, ["completion", shell])
+    assert done.exit_code == 0
+    assert f"_VOUCHMQ_COMPLETE={shell}_complete" in done.stdout
+    assert CliRunner().invoke(program.program, ["completion", "dash"]).exit_code == 2
+
+
+def completed(words: str) -> list[str]:
+    """What bash is told for the last of some words, and that no command was imported for it."""
+    environment = {
+        **os.environ,
+        "_VOUCHMQ_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "vouchmq"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_words_are_completed() -> None:
+    assert completed("vouchmq de") == ["declare", "delete", "definitions"]
+    assert {"user", "queue", "vhost-limit"} <= set(completed("vouchmq delete "))
+    assert "--columns" in completed("vouchmq list queues --c")
+    assert completed("vouchmq top --show c") == ["connections"]
