@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+from tests import wire
 from tests.unit.server.admin.listings import listed
 from tests.unit.server.admin.operating import asked, begun, refused
 from tests.unit.server.amqp_client import declare, publish
@@ -252,3 +253,27 @@ def test_a_channel_is_closed_and_the_others_stay(world: World, client: Client) -
     text = "PRECONDITION_FAILED - closed by an operator"
     assert (close.reply_code, close.reply_text) == (406, text)
     assert client.message_count("q") == 1
+
+
+def test_a_consumer_may_take_more_or_fewer(world: World, client: Client) -> None:
+    declare(client, "q")
+    client.qos(1)
+    client.consume("q", "c")
+    client.consume("q", "free", no_ack=False)
+    client.method(1, commands.Basic.Cancel(consumer_tag="free"))
+    client.hear()
+    publish(client, "q", *[b"m"] * 10)
+    assert len(client.deliveries()) == 1
+    wanted = {"name": client.connection.label, "number": 1, "tag": "c"}
+    assert asked(world, "set prefetch", prefetch=4, **wanted) == {"ok": True, "before": 1}
+    assert len(client.deliveries()) == 3
+    assert asked(world, "set prefetch", prefetch=2, **wanted)["before"] == 4
+    client.send(wire.ack(1, 2, multiple=True))
+    assert client.hear() == []
+    client.send(wire.ack(1, 3))
+    assert len(client.deliveries()) == 1
+    assert listed(world, "consumers")[0]["prefetch"] == 2
+    assert refused(world, "set prefetch", prefetch=1, **{**wanted, "tag": "none"})[0] == 404
+    assert refused(world, "set prefetch", prefetch=1, **{**wanted, "number": 2})[0] == 404
+    assert refused(world, "set prefetch", prefetch=1, user="other", **wanted)[0] == 403
+    assert refused(world, "set prefetch", prefetch=65536, **wanted)[0] == 400
