@@ -18,15 +18,16 @@ from distutils.sysconfig import customize_compiler, get_python_inc  # isort: ski
 
 # The only list of them. Any other module works the same, at the interpreter's speed.
 COMPILED = """
-protocol: contents fields properties property_layout reader runs
+protocol: contents fields properties property_layout reader runs stamps
 server: version
-server.broker: enqueue
-server.broker.queues: classic consumers ready_list
-server.channel: confirms plans publish route
-server.connection: channel_table outbox
-server.runtime: journal_writer
+server.broker: counters delays enqueue message timers
+server.broker.queues: classic consumers parked priority ready_list requeued settlement
+server.channel: channel confirms consumer plans publish queue_seq route timeouts unacked
+server.connection: backpressure connection heartbeat inbound outbox
+server.runtime: context flow journal_writer turn work_budget
 store: lsn_spans lsns settled_lsns
-store.journal: block_buffer positions records
+store.journal: block_buffer end_mark journal notes positions records routes segment segments staging
+store.sync: group_commit
 """
 
 

@@ -19,7 +19,6 @@ from vouchmq.protocol.constants import (
     BASIC_PUBLISH,
 )
 from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
-from vouchmq.protocol.every_channel import EveryChannel
 from vouchmq.protocol.properties import classify
 from vouchmq.protocol.runs import (
     ACK_FRAME_OCTETS,
@@ -110,6 +109,7 @@ class Reader:
         "_body",
         "_data",
         "_discarded",
+        "_discards_all",
         "_is_unlike",
         "_largest_body",
         "_largest_payload",
@@ -129,6 +129,7 @@ class Reader:
         self._assemblies: dict[int, Assembly] = {}
         self._body: Body | None = None
         self._discarded: set[int] = set()
+        self._discards_all = False
         self._modes: dict[bytes, int] = {}
         # Whether the last publishes had each a method frame of its own: then the next will, too.
         self._is_unlike = False
@@ -146,7 +147,7 @@ class Reader:
 
     def discard_all(self) -> None:
         """The connection is being closed: of all channels nothing counts any more (CONN-54)."""
-        self._discarded = EveryChannel()
+        self._discards_all = True
         self._assemblies.clear()
         self.unfinished_octets = 0
 
@@ -205,7 +206,12 @@ class Reader:
                 break
             if data[stop - 1] != FRAME_END:
                 raise bad_end(kind, data[pos + HEAD_OCTETS : stop - 1], data[stop - 1])
-            if kind == 1 and channel not in self._assemblies and channel not in self._discarded:
+            if (
+                kind == 1
+                and channel not in self._assemblies
+                and channel not in self._discarded
+                and not self._discards_all
+            ):
                 method = data[pos + HEAD_OCTETS : pos + HEAD_OCTETS + 4]
                 if method == PUBLISH_METHOD and channel:
                     key = data[pos:stop]
@@ -306,7 +312,7 @@ class Reader:
 
     def _frame(self, kind: int, channel: int, data: bytes, at: int, stop: int) -> Event | None:
         """One whole frame, the slow way."""
-        if channel in self._discarded:
+        if channel in self._discarded or (channel and self._discards_all):
             if kind == 1 and data[at + HEAD_OCTETS : at + HEAD_OCTETS + 4] in CLOSE_METHODS:
                 return (METHOD, channel, data[at + HEAD_OCTETS : stop - 1])
             return None

@@ -7,7 +7,7 @@ asked for. Those of queues and channels that have gone are added up where they w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
@@ -18,8 +18,7 @@ class Counters:
 
     def add(self, others: Counters) -> None:
         """Take in all numbers of others of the same kind."""
-        name: str
-        for name in others.__slots__:
+        for name in (field.name for field in fields(others)):
             if number := getattr(others, name):
                 setattr(self, name, getattr(self, name) + number)
 

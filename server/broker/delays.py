@@ -20,6 +20,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from vouchmq.protocol.constants import BASIC_PUBLISH, PERSISTENT_DELIVERY_MODE
 from vouchmq.protocol.contents import (
     BLIND_COPY,
@@ -162,6 +164,7 @@ def undelayed(message: Message) -> Undelayed:
     )
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DelayQueue(Queue):
     """The delayed messages of one exchange.
 

@@ -10,7 +10,9 @@ The channel itself knows its connection as `ChannelHost`.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from mypy_extensions import mypyc_attr
 
 from vouchmq.protocol.codec import cancel, tx_commit_ok, tx_rollback_ok
 from vouchmq.protocol.constants import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT, TX_COMMIT
@@ -44,9 +46,10 @@ if TYPE_CHECKING:
     from vouchmq.server.runtime.context import BrokerContext
 
 # More deliveries than these are settled piece by piece (LIMIT-23).
-PIECE_MESSAGES: Final = 8192
+PIECE_MESSAGES: int = 8192
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Channel:
     """One open channel of a connection.
 
@@ -54,6 +57,9 @@ class Channel:
         connection: whose outbox, vhost and user it uses
         number: 1 … 65535
     """
+
+    # Refers back to it and goes with its end; for the compiler, which wants to know.
+    __deletable__ = ("_publisher",)
 
     def __init__(self, connection: ChannelHost, number: int) -> None:
         self.connection = connection

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from mypy_extensions import mypyc_attr
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 MOST_MS: Final = 60_000
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Timeouts:
     """The clock of one channel's deliveries.
 

@@ -31,19 +31,22 @@ SETTLES_OR_ENDS: Final = frozenset(
 
 
 class ChannelTable:
-    """Open and closing channels by number.
+    """Opens and closes channels.
 
     Args:
         connection: whose channels they are
         reader: told which channels' frames no longer count
+        channels: open and closing ones by number
     """
 
     __slots__ = ("_closed", "_connection", "_reader", "channels")
 
-    def __init__(self, connection: ConnectionPort, reader: Reader) -> None:
+    def __init__(
+        self, connection: ConnectionPort, reader: Reader, channels: dict[int, Channel]
+    ) -> None:
         self._connection = connection
         self._reader = reader
-        self.channels: dict[int, Channel] = {}
+        self.channels = channels
         self._closed: dict[int, float] = {}  # number → when it was closed
 
     def missing(self, number: int, ids: Ids) -> None:
@@ -96,7 +99,7 @@ class ChannelTable:
         for channel in list(self.channels.values()):
             if not channel.is_closing:
                 channel.close("connection")
-        self.channels = {}
+        self.channels.clear()
 
     def _open(self, number: int, channel_max: int) -> None:
         count = len(self.channels)

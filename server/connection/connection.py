@@ -34,9 +34,10 @@ thousands of short connections would be left to the garbage collector.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import structlog
+from mypy_extensions import mypyc_attr
 
 from vouchmq.protocol.codec import (
     KNOWN_METHODS,
@@ -90,7 +91,7 @@ from vouchmq.server.connection.channel_table import CHANNEL_ENDS, SETTLES_OR_END
 from vouchmq.server.connection.events import tell
 from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
-from vouchmq.server.connection.inbound import InboundQueue
+from vouchmq.server.connection.inbound import GOES_ON, InboundQueue
 from vouchmq.server.connection.outbox import Outbox
 from vouchmq.server.connection.wire import CHECKED, STALLED, UNSENT
 from vouchmq.server.ledger.channel_recorder import PublishNumbers
@@ -106,13 +107,12 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.connection.handshake import Handshake
+    from vouchmq.server.connection.inbound import Task
     from vouchmq.server.connection.wire import Timer, Wire
     from vouchmq.server.runtime.context import BrokerContext
 
 log = structlog.get_logger(__name__)
 
-# A kind of event beside those of the reader: the rest of a method that takes long.
-GOES_ON: Final = -1
 HEADER_OCTETS: Final = 8
 # While memory is tight so much less may wait for a client.
 TIGHT_PART: Final = 16
@@ -123,6 +123,7 @@ LARGE_METHOD_OCTETS: Final = 4096
 BESIDE_MESSAGE_OCTETS: Final = 1024 * 1024
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Connection:
     """One client connection.
 
@@ -132,6 +133,9 @@ class Connection:
         wire: its socket
         handshake: the state machine up to connection.open
     """
+
+    # What refers back to it and goes with its end; for the compiler, which wants to know.
+    __deletable__ = ("_backpressure", "_heartbeat", "_inbound", "_publisher_block", "_table")
 
     def __init__(
         self,
@@ -158,7 +162,8 @@ class Connection:
         self.handshake = handshake
         self._header: bytes | None = b""
         self._reader = Reader(limits.initial_frame_max, limits.max_message_size_bytes)
-        self._table = ChannelTable(self, self._reader)
+        self.channels: dict[int, Channel] = {}  # open and closing ones by number
+        self._table = ChannelTable(self, self._reader, self.channels)
         self._backpressure = Backpressure(self)
         self._inbound = InboundQueue(
             self._reader,
@@ -184,11 +189,6 @@ class Connection:
         )
         self._connections = connections
         connections[self] = None
-
-    @property
-    def channels(self) -> dict[int, Channel]:
-        """Open and closing channels by number."""
-        return self._table.channels
 
     @property
     def client_name(self) -> str:
@@ -253,7 +253,7 @@ class Connection:
         self.wire.finish()
         return b""
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: Task) -> None:
         """One event; errors become closes here and nowhere else."""
         try:
             self._dispatch(event)
@@ -270,14 +270,14 @@ class Connection:
             )
             self._fail(InternalError("an error in the broker, see its log"))
 
-    def _dispatch(self, event: Event) -> None:
+    def _dispatch(self, event: Task) -> None:
         kind, number = event[0], event[1]
         if kind in {PUBLISHES, UNLIKE}:
             self._ids = BASIC_PUBLISH
             channel = self._open_channel(number)
             if channel is not None:
                 if self._publisher_block.is_blocking:
-                    self._publisher_block.block(event)
+                    self._publisher_block.block(event)  # type: ignore[arg-type]
                     return
                 self._has_published = True
                 channel.publish(event)  # type: ignore[arg-type]
@@ -297,7 +297,7 @@ class Connection:
         elif kind != HEARTBEAT_EVENT:
             self._dispatch_rare(event)
 
-    def _dispatch_rare(self, event: Event) -> None:
+    def _dispatch_rare(self, event: Task) -> None:
         kind, number = event[0], event[1]
         if kind == TOO_LARGE:
             self._ids = BASIC_PUBLISH
@@ -402,7 +402,7 @@ class Connection:
 
     def _checked(self, result: Callable[[], bytes]) -> None:
         if self in self._connections:
-            self._take(cast("Event", (GOES_ON, 0, lambda: self._answer(result()))))
+            self._take((GOES_ON, 0, lambda: self._answer(result())))
             self._inbound.resume(CHECKED)
 
     # Waiting for the disk
@@ -534,7 +534,7 @@ class Connection:
 
     def go_on_later(self, number: int, job: Callable[[], None]) -> None:
         """Do the rest of a method in a later turn, unless its channel is closed by then."""
-        self._inbound.put_off(cast("Event", (GOES_ON, number, job)))
+        self._inbound.put_off((GOES_ON, number, job))
 
     # Time
 

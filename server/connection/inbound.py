@@ -8,7 +8,7 @@ stopped (GEN-08, LIMIT-12). Must not know what an event means, nor what a reason
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.server.connection.wire import PUT_OFF
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from vouchmq.server.runtime.flow import FlowControl, Publisher
     from vouchmq.server.runtime.work_budget import WorkBudget
 
+if TYPE_CHECKING:
+    # What the reader has found, or what is left of a method: (kind, channel, its rest).
+    Task: TypeAlias = Event | tuple[int, int, Callable[[], None]]
+
+# A kind of event beside those of the reader: the rest of a method that takes long.
+GOES_ON: Final = -1
 # No reason of the socket's (`wire.py`): nothing is taken any more, what is still read goes nowhere.
 ENDED: Final = 1 << 30
 
@@ -59,7 +65,7 @@ class InboundQueue:
         self,
         reader: Reader,
         wire: Wire,
-        take: Callable[[Event], None],
+        take: Callable[[Task], None],
         gave_up: Callable[[AmqpError], None],
         budget: WorkBudget,
         flow: FlowControl,
@@ -76,7 +82,7 @@ class InboundQueue:
         self._publisher = publisher
         self._events: Iterator[Event] = iter(())
         self._is_walking = False
-        self._kept: Event | None = None
+        self._kept: Task | None = None
         self._late: list[bytes] = []
         self.stops = 0  # the reasons, as bits
 
@@ -105,12 +111,12 @@ class InboundQueue:
             self.stops |= reason
             self._wire.pause(reason)
 
-    def pause_before(self, event: Event, reason: int) -> None:
+    def pause_before(self, event: Task, reason: int) -> None:
         """As `pause`, and take this event, which is being taken now, once more when going on."""
         self._kept = event
         self.pause(reason)
 
-    def put_off(self, event: Event | None = None) -> None:
+    def put_off(self, event: Task | None = None) -> None:
         """Go on in a later turn of the loop, with what is left of this event if there is any."""
         if event is not None:
             self._kept = event

@@ -26,8 +26,8 @@ class BlockBuffer:
 
     `runs` and `moves` are flat: route number, first LSN, count of each. `groups` has the messages
     of runs once more, those together that go to the same queues: queue ids, first LSN, count.
-    `written_ms` is when the block was written first, wall clock; `arrivals` has the same of each
-    move's original block.
+    `written_ms` is when the block was written first, wall clock, 0 if nobody knows; `arrivals` has
+    the same of each move's original block.
     """
 
     __slots__ = (
@@ -166,7 +166,8 @@ class BlockBuffer:
             parts += records.pack_section(records.ROUTES, len(routes), *routes)
         if self.runs:
             put_numbers(parts, records.RUNS, self.runs, 3)
-            parts.append(records.pack_written(self.written_ms))
+            if self.written_ms:
+                parts.append(records.pack_written(self.written_ms))
         if self.moves:
             put_numbers(parts, records.MOVES, self.moves, 3)
             put_numbers(parts, records.MOVES_WRITTEN, self.arrivals, 1)

@@ -30,7 +30,9 @@ It must not know AMQP connections, queues' names, the clock, threads or the loop
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
+
+from mypy_extensions import mypyc_attr
 
 from vouchmq.store.disk import Disk, DiskFile, Syncable
 from vouchmq.store.errors import WriteFailed
@@ -51,7 +53,7 @@ from vouchmq.store.recovery.summary_writer import Summarizer
 
 # A route is logged again after so much, so that a damaged block does not make a whole
 # segment behind it unreadable.
-_ROUTES_AGAIN_BYTES: Final = 1024 * 1024
+_ROUTES_AGAIN_BYTES: int = 1024 * 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,6 +99,7 @@ class StateOwner(Protocol):
         """Return the position of a message in a queue that numbers its messages."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Journal:
     """The open journal. Made by `open_journal` only.
 

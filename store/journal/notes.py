@@ -24,11 +24,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.store.journal import records
+from vouchmq.store.journal.segment import Segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from vouchmq.store.journal.segment import Segment
     from vouchmq.store.journal.segments import SegmentChain
 
 # Gives the value that a scope's key has by now, None if it is not wanted any more.

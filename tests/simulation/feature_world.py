@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, Literal, cast
 
+from tests.open_classes import open_journals
 from tests.simulation import crashes, feature_client
 from tests.simulation.feature_books import Books
 from tests.simulation.feature_client import FeatureClient
@@ -160,19 +161,16 @@ class FeatureWorld(World):
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
         base_ms = self.base_ms if disk is self.disk else self.wall_ms()
-        return start_broker(
-            self.settings,
-            disk,
-            worker,
-            Host(
-                call_soon=loop.call_soon,
-                call_later=loop.call_later,
-                clock=lambda: loop.now,
-                wall_ms=lambda: base_ms + int(1000 * loop.now),
-                random_token=lambda: f"{next(tokens):022}",
-                fatal=self._fatal if disk is self.disk else ignore,
-            ),
+        host = Host(
+            call_soon=loop.call_soon,
+            call_later=loop.call_later,
+            clock=lambda: loop.now,
+            wall_ms=lambda: base_ms + int(1000 * loop.now),
+            random_token=lambda: f"{next(tokens):022}",
+            fatal=self._fatal if disk is self.disk else ignore,
         )
+        with open_journals():
+            return start_broker(self.settings, disk, worker, host)
 
     @property
     def connections(self) -> list[Connection]:

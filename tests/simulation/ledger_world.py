@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import count
 
 from tests.ledger_reader import Audit, Line
+from tests.open_classes import open_journals
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
 from tests.simulation.sim_disk import SimDisk
@@ -93,20 +94,17 @@ class LedgerWorld(FeatureWorld):
                 self.settings = settings
         self.is_starting = False
         tokens = count()
-        return start_broker(
-            self.settings,
-            disk,
-            worker,
-            Host(
-                call_soon=loop.call_soon,
-                call_later=loop.call_later,
-                clock=lambda: loop.now,
-                wall_ms=lambda: self.base_ms + int(1000 * loop.now),
-                random_token=lambda: f"{next(tokens):022}",
-                fatal=self._fatal,
-            ),
-            ledger_files=self.files.opened(),  # type: ignore[arg-type]
+        host = Host(
+            call_soon=loop.call_soon,
+            call_later=loop.call_later,
+            clock=lambda: loop.now,
+            wall_ms=lambda: self.base_ms + int(1000 * loop.now),
+            random_token=lambda: f"{next(tokens):022}",
+            fatal=self._fatal,
         )
+        files = self.files.opened()
+        with open_journals():
+            return start_broker(self.settings, disk, worker, host, ledger_files=files)  # type: ignore[arg-type]
 
     @property
     def ledger(self) -> Ledger:

@@ -26,6 +26,7 @@ from vouchmq.server.broker.features.dedup import Dedup
 from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.consumer import Credit
 from vouchmq.server.channel.timeouts import Timeouts
+from vouchmq.server.connection import channel_table
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Client
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.channel.unacked import UnackedBatch
+    from vouchmq.server.connection.port import ConnectionPort
 
 # Acts of one history, about: the next seed goes on where this one ends.
 STRIDE: Final = 400
@@ -222,27 +224,41 @@ def check_credits(channel: Channel) -> None:
 @contextmanager
 def watched_timeouts(world: Callable[[], PairWorld]) -> Iterator[None]:
     """Whoever is cancelled for being late must be late; who is late is looked at."""
-    expired, watch_again = Channel.delivery_expired, Timeouts.watch_again
 
-    def watched(channel: Channel, consumer: Consumer | None, timeout_ms: int) -> bool:
-        if OpenBooks.books is not None:
-            late = channel.unacked.live()
-            if consumer is not None and channel.connection.has_capability("consumer_cancel_notify"):
-                late = [each for each in late if each.consumer is consumer]
-                timeout_ms = channel.timeouts.effective_ms(consumer, consumer.queue)
-            world().check_timed_out(late, timeout_ms)
-        return expired(channel, consumer, timeout_ms)
+    class WatchedChannel(Channel):
+        """A channel whose timeouts are checked."""
 
-    def watched_again(self: Timeouts, entries: list[UnackedBatch]) -> None:
-        if OpenBooks.books is not None:
-            now_ms = world().wall_ms()
-            for entry in entries:
-                name = entry.queue.spec.name
-                world().returned_ms |= {(name, message[2]): now_ms for message in entry.messages}
-        watch_again(self, entries)
+        def __init__(self, connection: ConnectionPort, number: int) -> None:
+            super().__init__(connection, number)
+            self.timeouts = WatchedTimeouts(
+                self.unacked,
+                self.context.timers,
+                self.context.limits.consumer_timeout_ms,
+                self.delivery_expired,
+            )
 
-    with (
-        patch.object(Channel, "delivery_expired", watched),
-        patch.object(Timeouts, "watch_again", watched_again),
-    ):
+        def delivery_expired(self, consumer: Consumer | None, timeout_ms: int) -> bool:
+            if OpenBooks.books is not None:
+                late = self.unacked.live()
+                if consumer and self.connection.has_capability("consumer_cancel_notify"):
+                    late = [each for each in late if each.consumer is consumer]
+                    timeout_ms = self.timeouts.effective_ms(consumer, consumer.queue)
+                world().check_timed_out(late, timeout_ms)
+            return super().delivery_expired(consumer, timeout_ms)
+
+    class WatchedTimeouts(Timeouts):
+        """They note what comes back."""
+
+        __slots__ = ()
+
+        def watch_again(self, entries: list[UnackedBatch]) -> None:
+            if OpenBooks.books is not None:
+                now_ms = world().wall_ms()
+                for entry in entries:
+                    name = entry.queue.spec.name
+                    copies = {(name, message[2]): now_ms for message in entry.messages}
+                    world().returned_ms |= copies
+            super().watch_again(entries)
+
+    with patch.object(channel_table, "Channel", WatchedChannel):
         yield

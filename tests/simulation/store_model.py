@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+from tests.open_classes import open_journals
 from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.store.journals import Owner
 from vouchmq.store.compaction.compactor import Compactor
@@ -134,12 +135,13 @@ class StoreModel:
         # Half of the brokers remember their notes themselves, the others leave it to the journal.
         self.is_ready, self.is_owner = False, bool(self.seed & 1)
         self.worker = LateWorker()
-        self.journal, recovered = open_journal(
-            self.disk,
-            segment_size_bytes=self.segment_size_bytes,
-            wall_ms=self._now_ms,
-            whole_bytes=self.whole_bytes,
-        )
+        with open_journals():
+            self.journal, recovered = open_journal(
+                self.disk,
+                segment_size_bytes=self.segment_size_bytes,
+                wall_ms=self._now_ms,
+                whole_bytes=self.whole_bytes,
+            )
         self.staged: StagedContent | None = None
         self.journal.chain.staging.room_bytes = 2000
         self.journal.chain.staging.piece_bytes = 1000

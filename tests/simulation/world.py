@@ -16,12 +16,12 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
+from tests.open_classes import OpenConnection, open_journals
 from tests.simulation import actions, crashes
 from tests.simulation.clients import Client
 from tests.simulation.ledger import Violation
 from tests.simulation.model import MConsumer, Model
 from tests.simulation.sim_disk import SimDisk
-from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import Handshake, Offer
 from vouchmq.server.runtime.flow import LOOK_S, FlowControl
 from vouchmq.server.runtime.journal_writer import DISK_FULL
@@ -199,7 +199,7 @@ class FakeWire:
         self.name = f"client {client.number}"
         self.paused = 0
         self.is_finished = False
-        self.connection: Connection
+        self.connection: OpenConnection
         self._world = world
         self._client = client
 
@@ -292,18 +292,15 @@ class World:
 
     def assemble(self, disk: SimDisk, worker: SyncInline, loop: Loop) -> BrokerRuntime:
         tokens = count()
-        runtime = start_broker(
-            self.settings,
-            disk,
-            worker,
-            Host(
-                call_soon=loop.call_soon,
-                clock=lambda: loop.now,
-                wall_ms=lambda: WALL_MS + int(1000 * loop.now),
-                random_token=lambda: f"{next(tokens):022}",
-                fatal=self._fatal if disk is self.disk else ignore,
-            ),
+        host = Host(
+            call_soon=loop.call_soon,
+            clock=lambda: loop.now,
+            wall_ms=lambda: WALL_MS + int(1000 * loop.now),
+            random_token=lambda: f"{next(tokens):022}",
+            fatal=self._fatal if disk is self.disk else ignore,
         )
+        with open_journals():
+            runtime = start_broker(self.settings, disk, worker, host)
         # Without `Host.call_later`, so that compaction takes a step in every turn.
         least = self.settings.publisher_flow_messages
         runtime.turn.flow = FlowControl(lambda: loop.now, loop.call_later, least)
@@ -388,7 +385,7 @@ class World:
             peer=wire.name,
             is_loopback=True,
         )
-        wire.connection = client.connection = Connection(
+        wire.connection = client.connection = OpenConnection(
             self.runtime.context, self.runtime.connections, wire, handshake
         )
         return wire

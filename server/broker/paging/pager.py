@@ -41,10 +41,10 @@ LEAST_REFILL_OCTETS: Final = 16 * 1024
 TURN_READS: Final = 4096
 RUN_READS: Final = 16
 # What a queue keeps in memory when all queues together have too much, and when that is not enough.
-LEAST_OCTETS: Final = 64 * 1024
+LEAST_OCTETS: int = 64 * 1024
 TINY_OCTETS: Final = 4 * 1024
 # A tail behind spans is paged from this size on.
-TAIL_OCTETS: Final = 256 * 1024
+TAIL_OCTETS: int = 256 * 1024
 
 
 # What leaves memory in one turn, of one queue that has too much and of all together, by the same

@@ -49,7 +49,7 @@ PIECE_MESSAGES: Final = 1024
 RAW_OF: Final = itemgetter(0)
 # Of a purge one piece: so many spans of what is on disk, and so small a share of what is in memory
 # where features look at each message (LIMIT-23).
-PURGE_SPANS: Final = 512
+PURGE_SPANS: int = 512
 SEEN_SHARE: Final = 8
 
 

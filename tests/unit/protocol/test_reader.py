@@ -199,6 +199,16 @@ class TestContents:
         assert [event[:2] for event in events] == [(METHOD, 1), (METHOD, 1), (PUBLISHES, 2)]
         assert [payload(event) for event in events[:2]] == [close[7:-1], close_ok[7:-1]]
 
+    def test_when_all_is_discarded_the_connection_itself_is_heard(self) -> None:
+        reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
+        events = reader.receive_data(wire.publish(1, "q") + QOS + wire.publish(2, "q"))
+        assert next(events)[0] == PUBLISHES
+        reader.discard_all()
+        assert list(events) == []
+        close_ok = wire.method(0, commands.Connection.CloseOk())
+        octets = wire.publish(3, "q") + wire.ack(1, 1) + QOS + close_ok
+        assert [event[:2] for event in reader.receive_data(octets)] == [(METHOD, 0)]
+
     def test_discarding_takes_effect_on_the_next_frame_of_the_same_octets(self) -> None:
         reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
         events = reader.receive_data(wire.publish(1, "q") + wire.publish(1, "r") + QOS)

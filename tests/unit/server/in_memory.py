@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from pamqp import base, commands
 
 from tests import wire
+from tests.open_classes import open_journals
 from tests.simulation.sim_disk import SimDisk
 from vouchmq.protocol.fields import Field, Table, boolean, encode_table
 from vouchmq.server.connection.connection import Connection
@@ -129,21 +130,18 @@ class World:
         self.fatal: list[str] = []
         self.bugs: list[BaseException] = []
         self._numbers = count(1)
-        self.runtime = start_broker(
-            settings,
-            self.disk,
-            SyncInline(),
-            Host(
-                call_soon=self.scheduled.append,
-                call_later=self.call_later if rings else None,
-                clock=self._clock,
-                wall_ms=lambda: WALL_MS + int(1000 * self.now),
-                random_token=lambda: f"token{next(self._numbers):017d}",
-                fatal=self.fatal.append,
-                report=self._report,
-                elsewhere=elsewhere,
-            ),
+        host = Host(
+            call_soon=self.scheduled.append,
+            call_later=self.call_later if rings else None,
+            clock=self._clock,
+            wall_ms=lambda: WALL_MS + int(1000 * self.now),
+            random_token=lambda: f"token{next(self._numbers):017d}",
+            fatal=self.fatal.append,
+            report=self._report,
+            elsewhere=elsewhere,
         )
+        with open_journals():
+            self.runtime = start_broker(settings, self.disk, SyncInline(), host)
         self.journal = self.runtime.journal
         self.calls = JournalCalls()
         self.calls.watch(self.journal)

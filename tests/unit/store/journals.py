@@ -37,7 +37,7 @@ def open_on(
     *,
     size: int = SEGMENT_SIZE_BYTES,
     definitions: list[bytes] | None = None,
-    wall_ms: Callable[[], int] = lambda: 0,
+    wall_ms: Callable[[], int] = lambda: 1,
     recall: Recall | None = None,
 ) -> tuple[Journal, Recovered]:
     """Recover; the journal has an owner to ask if `definitions` or `recall` are given."""

@@ -10,12 +10,19 @@ import pytest
 
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.classic import ClassicQueue
-from vouchmq.server.channel.consumer import Consumer
+from vouchmq.server.channel.consumer import Consumer, Credit, DeliveryChannel
 from vouchmq.server.channel.unacked import RUN_MESSAGES, Unacked, UnackedBatch
 
 QUEUE = cast("ClassicQueue", SimpleNamespace(name="q"))
-ALICE = cast("Consumer", SimpleNamespace(name="alice"))
-BOB = cast("Consumer", SimpleNamespace(name="bob"))
+
+
+def consumer(tag: str) -> Consumer:
+    """A consumer that nobody asks for anything."""
+    channel = cast("DeliveryChannel", SimpleNamespace())
+    return Consumer(channel, QUEUE, tag, no_ack=False, priority=0, credit=Credit())
+
+
+ALICE, BOB = consumer("alice"), consumer("bob")
 
 
 def messages(first: int, count: int) -> list[Message]:

@@ -69,15 +69,29 @@ class World:
         return cast("ClassicQueue", Called(self.job(name, fails=fails, takes_s=takes_s)))
 
     def outbox(self, name: str) -> Outbox:
-        """An outbox of which the turn needs `flush` only."""
-        return cast("Outbox", Called(self.job(name)))
+        """An outbox with something to say: its socket leaves this name."""
+        work = self.job(name)
+        outbox = Outbox(Unasked(), lambda *_: work(), 1 << 20, ignore)
+        outbox.send(b".")
+        return outbox
 
 
 class Called:
     """Anything the turn may call."""
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.dispatch = self.flush = work
+        self.dispatch = work
+
+
+class Unasked:
+    """No turn: the test itself asks for the flush."""
+
+    def wants_flush(self, outbox: Outbox) -> None:
+        """See `outbox.Flusher`."""
+
+
+def ignore() -> None:
+    """Nothing waits for the socket."""
 
 
 class Confirming:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from tests.simulation.sim_disk import SimDisk
+from tests.simulation.sim_disk import SimDisk, SimFile
 from tests.unit.store.journals import corrupt, open_on, publish, segments_on, sync
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import WriteFailed
@@ -16,7 +15,6 @@ from vouchmq.store.inspection import Inspector
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.journal.records import NOTE_SIZE
 from vouchmq.store.journal.segment import segment_name
-from vouchmq.store.journal.segments import SegmentChain
 
 
 def fill(journal: Journal, segments: int = 1) -> None:
@@ -176,13 +174,14 @@ def test_notes_are_carried_on_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch)
         journal.note(n % 7, b"%d" % n, b"v")
     sync(journal)
     sizes: list[int] = []
-    append = SegmentChain.append
+    write = SimFile.write
 
-    def watched(self: SegmentChain, payload: Sequence[bytes], length: int, *rest: Any) -> int:
-        sizes.append(length)
-        return append(self, payload, length, *rest)
+    def watched(self: SimFile, parts: Sequence[bytes], offset: int) -> None:
+        if any(b"x" * 4000 in part for part in parts):
+            sizes.append(sum(map(len, parts)))
+        write(self, parts, offset)
 
-    monkeypatch.setattr(SegmentChain, "append", watched)
+    monkeypatch.setattr(SimFile, "write", watched)
     while segment_name(1) in disk.listdir():
         journal.settle(9, publish(journal, 9, b"x" * 4000))
         journal.write()

@@ -9,7 +9,6 @@ import pytest
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import corrupt, open_on, publish, segments_on, sync
 from vouchmq.store.errors import ReadFailed, WriteFailed
-from vouchmq.store.journal import records
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.reading.reader import CACHED_ROUTES, OPEN_FILES, WHOLE_BYTES, Reader
 
@@ -282,12 +281,10 @@ def test_messages_keep_the_time_they_came_wherever_they_are_moved() -> None:
     assert {run[3] for run in journal.fetch_runs([first, first + 1], 1000)} == {5000}
 
 
-def test_blocks_of_an_earlier_program_do_not_say_when_messages_came(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(records, "pack_written", lambda written_ms: b"")
+def test_blocks_that_do_not_say_when_messages_came() -> None:
+    """As those of earlier programs."""
     disk = SimDisk()
-    journal, _ = open_on(disk, wall_ms=lambda: 5000)
+    journal, _ = open_on(disk, wall_ms=lambda: 0)
     lsns = publish(journal, 1, b"a", b"b")
     assert [run[3] for run in journal.fetch_runs(lsns, 1000)] == [0, 0]
     journal, _ = open_on(disk)
