@@ -533,6 +533,13 @@ def seed_users(runtime: BrokerRuntime, settings: Settings) -> None:
     for account in settings.all_users():
         if settings.users or runtime.has_new_default_user:
             runtime.authenticator.seed(account)
+    is_unused = settings.default_user not in {"guest", *accounts.users}
+    if is_unused and not settings.users:
+        log.warning(
+            "users.default_unused",
+            user=settings.default_user,
+            meaning="the data directory has users already: default_user is made once",
+        )
     accounts.change(d.AccountsKept())
 
 

@@ -68,6 +68,7 @@ def test_what_was_answered_outlives_a_kill(broker: BrokerProcess) -> None:
         assert [row["name"] for row in broker.listed("users")] == ["shop"]
         [row] = broker.listed("users")
         assert row["hashing_algorithm"] == "rabbit_password_hashing_scrypt"
+        assert "password_hash" not in row
         assert [row["name"] for row in broker.listed("vhosts")] == ["/", "orders"]
         with connected(broker, "shop", "s\u00e9cret", "orders") as connection:
             connection.channel().queue_declare("q", durable=True)

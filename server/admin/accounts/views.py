@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class UserView(Struct, frozen=True, array_like=True):
-    """A user; negative limits are none. The hash is not shown: see `export definitions`."""
+    """A user; negative limits are none. The hash is for administrators (HTTP-24)."""
 
     name: str
     tags: list[str]
@@ -28,6 +28,7 @@ class UserView(Struct, frozen=True, array_like=True):
     hashing_algorithm: str
     max_connections: int
     max_channels: int
+    password_hash: str
 
 
 class PermissionView(Struct, frozen=True, array_like=True):
@@ -145,6 +146,7 @@ class AccountViews:
                     user.hashing_algorithm,
                     user.max_connections,
                     user.max_channels,
+                    user.password_hash,
                 )
 
     def permissions(self, wanted: Wanted) -> Iterator[PermissionView]:

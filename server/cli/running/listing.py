@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from vouchmq.server.cli.client import Broker, Listing
 
 EXIT_MISTAKE = 2
+# Shown to who names it only: a terminal has onlookers, and a pipe may end in a log.
+HIDDEN_COLUMN = "password_hash"
 
 
 class Shown(NamedTuple):
@@ -68,7 +70,8 @@ def show(
                 out.write("\t".join(heads) + "\n")
             out.write("\t".join(cell(row[head]) for head in heads) + "\n")
         if not heads:
-            out.write("\t".join(shown.columns or listing.columns) + "\n")
+            heads = shown.columns or [name for name in listing.columns if name != HIDDEN_COLUMN]
+            out.write("\t".join(heads) + "\n")
     return 0
 
 
@@ -84,6 +87,8 @@ def _wanted(listing: Listing, shown: Shown) -> Iterator[dict[str, Any]]:
         if not are_known:
             _require(listing.columns, shown.columns)
             are_known = True
+        if not shown.columns:
+            row.pop(HIDDEN_COLUMN, None)
         yield {name: row[name] for name in shown.columns} if shown.columns else row
     _require(listing.columns, shown.columns)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.auth.accounts import logged_in
@@ -76,6 +77,19 @@ def test_the_default_user_is_made_once_whatever_it_is_called_then() -> None:
     again = broker.restart(replace(SETTINGS, default_user="theirs", default_pass="new"))
     assert again.names() == ["guest"]
     assert logged_in(again.auth, "guest", "guest", is_loopback=True).name == "guest"
+
+
+def test_a_default_user_who_is_not_made_is_told() -> None:
+    """Or whoever changes the variable of an image would look for the fault elsewhere."""
+    broker = Broker(SimDisk())
+    settings = replace(SETTINGS, default_user="theirs")
+    with capture_logs() as logs:
+        again = broker.restart(settings)
+        again.auth.put(UserAccount("theirs", password="x"))
+    assert [each["user"] for each in logs if each["event"] == "users.default_unused"] == ["theirs"]
+    with capture_logs() as logs:
+        again.restart(settings, start=2)
+    assert [each for each in logs if each["event"] == "users.default_unused"] == []
 
 
 def test_with_users_in_the_configuration_there_is_no_default_one() -> None:

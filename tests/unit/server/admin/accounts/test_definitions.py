@@ -130,6 +130,7 @@ def test_listings_show_what_there_is(admin: Administrator) -> None:
     furnish(admin)
     world: World = admin.world
     [user] = listed(world, "users", name="u")
+    assert user.pop("password_hash") == world.runtime.broker.accounts.users["u"].password_hash
     assert user == {
         "name": "u",
         "tags": ["monitoring"],
