@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.metadata import entry_points
 
 import pytest
 
 from tests.integration.broker_process import PROJECT, clean_environment
+from tests.integration.plugin_flags import plugin_flags
 
 LIMIT_S = 300
 
@@ -19,12 +19,9 @@ LIMIT_S = 300
     [("with_pika", 6), ("with_aio_pika", 5), ("with_celery", 3), ("with_faststream", 3)],
 )
 def test_a_suite_passes(suite: str, count: int) -> None:
-    # A checkout need not be installed, and then nobody finds the plugin by itself.
-    is_installed = any(each.name == "vouchmq" for each in entry_points(group="pytest11"))
-    plugin = () if is_installed else ("-p", "vouchmq.testing.plugin")
     folder = PROJECT / "examples" / "testing" / suite
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin, str(folder)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugin_flags(), str(folder)],
         cwd=PROJECT,
         env=clean_environment(),
         capture_output=True,

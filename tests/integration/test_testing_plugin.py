@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.integration.broker_process import PROJECT
+from tests.integration.plugin_flags import plugin_flags
 
 pytest_plugins = ["pytester"]
 
@@ -38,9 +39,7 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(project: pytest.Pytester, *flags: str) -> pytest.RunResult:
-    # Installed, it is found by its entry point.
-    plugins = ("-p", "vouchmq.testing.plugin", "-p", "no:cacheprovider")
-    return project.runpytest_subprocess(*plugins, *flags)
+    return project.runpytest_subprocess(*plugin_flags(), "-p", "no:cacheprovider", *flags)
 
 
 def test_each_test_has_a_virtual_host_in_one_broker(project: pytest.Pytester) -> None:
