@@ -163,6 +163,19 @@ def test_a_killed_broker_comes_back_with_port_data_and_virtual_hosts(
     assert vhost.queue("orders").info()["messages"] == 2
 
 
+def test_a_broker_that_has_ended_by_itself_may_be_started_again(
+    test_broker: Broker, vhost: VHost, connect: Connect
+) -> None:
+    descriptors = Path("/proc/self/fd")
+    count = len(list(descriptors.iterdir()))
+    os.kill(test_broker.pid, signal.SIGKILL)
+    wait_until(lambda: not test_broker.is_running)
+    test_broker.start()
+    assert len(list(descriptors.iterdir())) <= count
+    connect(vhost).publish()
+    assert vhost.queue("orders").info()["messages"] == 1
+
+
 def test_a_virtual_host_may_be_dropped_while_the_broker_is_down(
     test_broker: Broker, connect: Connect
 ) -> None:

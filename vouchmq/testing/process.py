@@ -102,6 +102,8 @@ class BrokerProcess:
         Raises:
             BrokerError: it ends, or is not ready within the limit
         """
+        # It may have ended by itself.
+        self._end(KILL_LIMIT_S)
         reading, self._lifeline = os.pipe()
         try:
             self._process = self._spawn(reading)
