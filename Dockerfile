@@ -25,7 +25,7 @@ COPY protocol vouchmq/protocol
 COPY store vouchmq/store
 COPY server vouchmq/server
 COPY vouchmq/management vouchmq/management
-COPY deploy/image/vouchmq deploy/image/rabbitmq-diagnostics /usr/local/bin/
+COPY deploy/image/vouchmq deploy/image/rabbitmqctl deploy/image/rabbitmq-diagnostics /usr/local/bin/
 COPY deploy/image/defaults.toml /etc/vouchmq/
 # The directory is of root's group, in which a container runs that is given any user.
 RUN python -m compileall -q vouchmq \

@@ -258,5 +258,21 @@ def test_checks_of_rabbitmqs_image(engine: Engine) -> None:
     assert (code, "vouchmq ping" in output) == (64, True)
 
 
+def test_rabbitmqctl_is_there(engine: Engine) -> None:
+    container = engine.start()
+    published(container.wait_ready(), b"one", b"two")
+    code, output = container.run_inside("rabbitmqctl", "-q", "list_queues", "name", "messages")
+    assert (code, output.split()[-2:]) == (0, ["q", "2"])
+    for command in (
+        ["add_user", "alice", "secret"],
+        ["set_permissions", "alice", ".*", ".*", ".*"],
+        ["set_user_tags", "alice", "monitoring"],
+    ):
+        code, output = container.run_inside("rabbitmqctl", *command)
+        assert code == 0, output
+    code, output = container.run_inside("rabbitmqctl", "-q", "list_users")
+    assert (code, "alice" in output) == (0, True)
+
+
 def test_a_shell_is_a_shell(engine: Engine) -> None:
     assert engine.once(command=("sh", "-c", "id -u"))[1].strip().splitlines()[-1] == "5672"

@@ -143,7 +143,9 @@ def test_files_that_compose_mounts_exist(linters: Path) -> None:
 
 def test_image(linters: Path) -> None:
     passes(linters / "hadolint", PROJECT / "Dockerfile")
-    scripts = [DEPLOY / "image" / name for name in ("vouchmq", "rabbitmq-diagnostics")]
+    scripts = [
+        DEPLOY / "image" / name for name in ("vouchmq", "rabbitmqctl", "rabbitmq-diagnostics")
+    ]
     passes(linters / "shellcheck", *scripts)
 
 
