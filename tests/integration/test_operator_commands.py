@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pika
 import pytest
 
-from tests.integration.broker_process import BrokerProcess
+from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.server.edge import control
 
 
@@ -98,3 +99,31 @@ def test_a_kill_in_the_midst_of_a_move_leaves_each_message_once(
         ]
         found += rows
     assert found == [b"%06d" % number for number in range(count + 1)]
+
+
+def test_the_command_line_looks_and_moves(broker: BrokerProcess) -> None:
+    where = ("--data-dir", str(broker.data_dir))
+
+    def said(*words: str, code: int = 0) -> str:
+        done = run_command(*words, *where)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    for name in ("orders", "archive"):
+        said("declare", "queue", name)
+    for body in ("one", "two", "three"):
+        said("publish", "--routing-key", "orders", body)
+    rows = [json.loads(line) for line in said("peek", "orders", "--json").splitlines()]
+    assert [row["body"] for row in rows] == ["one", "two", "three"]
+    chosen = str(rows[1]["id"])
+    assert said("move", "orders", "--to-queue", "archive", "--id", chosen) == "1 message moved\n"
+    assert "   two\n" in said("peek", "archive")
+    expected = (
+        "0 messages moved\nthen stopped: the next message is no dead letter: it has no x-death\n"
+    )
+    assert said("move", "orders", "--back", code=1) == expected
+    copied = said("move", "orders", "--to-queue", "archive", "--keep")
+    assert copied == "2 messages copied\n"
+    said("peek", code=2)
+    said("move", "orders", code=2)
+    said("peek", "none", code=1)

@@ -91,7 +91,7 @@ def get(
         if as_json:
             out.write(json.dumps(plain(message)) + "\n")
         else:
-            out.write(f"{at}  {' '.join(_words(message))}\n")
+            out.write(f"{at}  {' '.join(words(message))}\n")
             out.writelines(f"{line}\n" for line in body_lines(message))
     return 0
 
@@ -130,7 +130,8 @@ def body_lines(message: Mapping[str, Any]) -> Iterator[str]:
         yield f"   {at:08x}  {piece.hex(' ').ljust(HEX_BYTES * 3)} {shown}"
 
 
-def _words(message: Mapping[str, Any]) -> Iterator[str]:
+def words(message: Mapping[str, Any]) -> Iterator[str]:
+    """What is said of a message in the line above its body."""
     yield f"exchange={cell(message['exchange'])!r}"
     yield f"routing_key={cell(message['routing_key'])!r}"
     if message["redelivered"]:

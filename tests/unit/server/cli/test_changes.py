@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.cli.brokers import AnsweringBroker
-from vouchmq.server.cli.running import changes
+from vouchmq.server.cli.running import changes, moving
 
 
 def message(body: bytes, size: int | None = None, **more: Any) -> dict[str, Any]:
@@ -94,4 +94,42 @@ def test_what_was_done_is_said() -> None:
         assert out.getvalue() == line
         out = io.StringIO()
         changes.change(broker, "c", {}, done, as_json=True, out=out)
+        assert json.loads(out.getvalue()) == answer
+
+
+def peeked(**more: Any) -> dict[str, Any]:
+    held = {"connection": "", "channel": 0, "consumer": "", "delivery_tag": 0}
+    return {"place": 7, "id": 41, "state": "ready", **message(b"x"), **held, **more}
+
+
+def test_messages_are_shown_where_they_are() -> None:
+    held = peeked(connection="c", channel=2, consumer="t", delivery_tag=5)
+    broker = AnsweringBroker(listings={"peek": [peeked(), held]})
+    out = io.StringIO()
+    assert moving.peek(broker, {"name": "q"}, as_json=False, out=out) == 0
+    assert broker.asked == [("peek", {"name": "q"})]
+    assert out.getvalue().splitlines() == [
+        "7  id=41 exchange='e\\\\t' routing_key='k' 1 byte",
+        "   x",
+        "7  id=41 held by c channel 2 consumer='t' tag=5 exchange='e\\\\t' routing_key='k' 1 byte",
+        "   x",
+    ]
+    out = io.StringIO()
+    assert moving.peek(broker, {"name": "q"}, as_json=True, out=out) == 0
+    assert json.loads(out.getvalue().splitlines()[1])["consumer"] == "t"
+
+
+def test_what_was_moved_is_said_and_what_stays_fails() -> None:
+    for stopped, arguments, code, text in (
+        ("", {}, 0, "3 messages moved\n"),
+        ("", {"keep": True}, 0, "3 messages copied\n"),
+        ("why", {}, 1, "3 messages moved\nthen stopped: why\n"),
+    ):
+        answer = {"moved": 3, "stopped": stopped}
+        broker = AnsweringBroker({"move": answer})
+        out = io.StringIO()
+        assert moving.move(broker, "move", arguments, as_json=False, out=out) == code
+        assert out.getvalue() == text
+        out = io.StringIO()
+        assert moving.move(broker, "move", arguments, as_json=True, out=out) == code
         assert json.loads(out.getvalue()) == answer

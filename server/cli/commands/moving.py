@@ -1,0 +1,148 @@
+"""`vouchmq peek` and `move`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import click
+
+from vouchmq.server.cli.options import broker_options, json_option, vhost_option
+
+if TYPE_CHECKING:
+    from vouchmq.server.cli.client import Broker
+
+STATES = ("ready", "unacknowledged", "waiting")
+
+
+@click.command()
+@click.argument("name", metavar="[QUEUE]", required=False)
+@click.option("--exchange", metavar="NAME", help="Instead of a queue: what an exchange delays.")
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    default="ready",
+    help="unacknowledged: what consumers hold; waiting: for a retry, or as dead letters that no "
+    "queue takes. Default: ready",
+)
+@click.option(
+    "--first",
+    metavar="N",
+    type=click.IntRange(0),
+    default=0,
+    help="The place of the first message, or its offset in a stream. Default: 0",
+)
+@click.option(
+    "--count",
+    metavar="N",
+    type=click.IntRange(1, 10_000),
+    default=10,
+    help="At most so many messages. Default: 10",
+)
+@click.option(
+    "--body-bytes",
+    metavar="N",
+    type=click.IntRange(0),
+    default=1024,
+    help="Show so much of each body. Default: 1024",
+)
+@vhost_option
+@json_option
+@broker_options
+def peek(
+    broker: Broker,
+    name: str | None,
+    exchange: str | None,
+    state: str,
+    first: int,
+    count: int,
+    body_bytes: int,
+    vhost: str,
+    as_json: bool,
+) -> int:
+    """Show messages of a queue or stream where they are. Nothing changes by it: none is taken,
+    marked as redelivered or moved.
+
+    With --json each is an object on a line of its own, its body in base64 if it is no text. Exit 0
+    on success, also of an empty queue, 1 if the broker refuses, 2 if no broker uses the directory.
+    """
+    if (name is None) == (exchange is None):
+        raise click.UsageError("expected either QUEUE or --exchange")
+    arguments = {
+        "vhost": vhost,
+        "name": name,
+        "exchange": exchange,
+        "state": state,
+        "first": first,
+        "count": count,
+        "body_bytes": body_bytes,
+    }
+    module = import_module("vouchmq.server.cli.running.moving")
+    code: int = module.peek(broker, arguments, as_json=as_json)
+    return code
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option("--to-queue", metavar="NAME", help="Where they go.")
+@click.option("--to-exchange", metavar="NAME", help="Which exchange routes them.")
+@click.option("--routing-key", metavar="KEY", help="For an exchange. Default: each message's own")
+@click.option("--back", is_flag=True, help="Dead letters go to the queues where they died.")
+@click.option("--keep", is_flag=True, help="Copy them: they stay in the queue as well.")
+@click.option(
+    "--count",
+    metavar="N",
+    type=click.IntRange(1),
+    help="At most so many from the head. Default: all that are ready now",
+)
+@click.option(
+    "--id",
+    "ids",
+    metavar="ID",
+    type=click.IntRange(0),
+    multiple=True,
+    help="This one, as `vouchmq peek` shows it. May be given again.",
+)
+@vhost_option
+@json_option
+@broker_options
+def move(
+    broker: Broker,
+    name: str,
+    to_queue: str | None,
+    to_exchange: str | None,
+    routing_key: str | None,
+    back: bool,
+    keep: bool,
+    count: int | None,
+    ids: tuple[int, ...],
+    vhost: str,
+    as_json: bool,
+) -> int:
+    """Move ready messages of a queue to another queue, to an exchange, or back to where they died.
+
+    Each message is in exactly one place at any time, also if the broker is killed meanwhile. Exit
+    0 if all have gone, 1 if one could not, which stays with all behind it, or the broker refuses, 2
+    if no broker uses the directory.
+    """
+    if [to_queue is not None, to_exchange is not None, back].count(True) != 1:
+        raise click.UsageError("expected one of --to-queue, --to-exchange and --back")
+    if back and keep:
+        raise click.UsageError("--keep cannot be used with --back")
+    arguments: dict[str, object] = {
+        "vhost": vhost,
+        "name": name,
+        "count": count,
+        "ids": list(ids) or None,
+    }
+    if not back:
+        arguments |= {
+            "to_queue": to_queue,
+            "to_exchange": to_exchange,
+            "routing_key": routing_key,
+            "keep": keep,
+        }
+    command = "return dead letters" if back else "move"
+    module = import_module("vouchmq.server.cli.running.moving")
+    code: int = module.move(broker, command, arguments, as_json=as_json)
+    return code
