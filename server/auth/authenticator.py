@@ -272,7 +272,7 @@ class Authenticator:
                 return self.conclude(attempt, target.verifies(password))
             if self._checks.is_full:
                 raise UncheckedLogin("too many logins wait to be checked")
-            self._checks.ask(network_of(address), attempt)
+            self._checks.ask(network_of(address), self._who(name), attempt)
             return None
         return self.conclude(attempt, bool(is_known))
 

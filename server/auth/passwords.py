@@ -33,7 +33,8 @@ ALGORITHMS: Final = (*DIGESTS, SCRYPT)
 
 SCRYPT_SALT_SIZE: Final = 16
 SCRYPT_HASH_SIZE: Final = 32
-# The exponent of N, r and p, a byte each; OWASP's least for a server that must not lose 128 MiB.
+# The exponent of N, r and p, a byte each: what scrypt's author proposes for interactive logins.
+# More would keep clients waiting that come all at once; imported hashes may cost more.
 SCRYPT_COST: Final = bytes((14, 8, 1))
 # What an imported hash may cost: 128 MiB.
 SCRYPT_MOST_BYTES: Final = 128 * 1024 * 1024

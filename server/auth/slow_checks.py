@@ -3,7 +3,8 @@
     login ─▶ ask ─▶ its address' turn ─▶ still to be computed? ─▶ elsewhere ─▶ decide
 
 A check takes some 50 ms of a core, and whoever connects can ask for one. So one is computed at a
-time, addresses have their turns whatever one of them asks for, and what has been decided meanwhile
+time; addresses have their turns whatever one of them asks for, and so have the users of an address,
+names that nobody has together as one; and what has been decided meanwhile
 (by an earlier check of the same password, a full bucket or a client that has gone) costs nothing.
 Must not know what is computed, nor threads.
 
@@ -54,8 +55,8 @@ class SlowChecks:
 
     def __init__(self, elsewhere: Elsewhere) -> None:
         self._elsewhere = elsewhere
-        # By the network they come from; whose turn is next stands first.
-        self._waiting: dict[str, deque[Check]] = {}
+        # By the network they come from, and by user; whose turn is next stands first.
+        self._waiting: dict[str, dict[str | None, deque[Check]]] = {}
         self._count = 0
         self._is_computing = False
 
@@ -64,9 +65,9 @@ class SlowChecks:
         """Whether no more can be asked for now."""
         return self._count >= MOST_WAITING
 
-    def ask(self, network: str, check: Check) -> None:
-        """Have a check decided when it is its network's turn."""
-        self._waiting.setdefault(network, deque()).append(check)
+    def ask(self, network: str, user: str | None, check: Check) -> None:
+        """Have a check decided when it is the turn of its network and user."""
+        self._waiting.setdefault(network, {}).setdefault(user, deque()).append(check)
         self._count += 1
         self._go_on()
 
@@ -83,12 +84,16 @@ class SlowChecks:
 
     def _next(self) -> Check:
         network = next(iter(self._waiting))
-        checks = self._waiting.pop(network)
+        users = self._waiting.pop(network)
+        user = next(iter(users))
+        checks = users.pop(user)
         check = checks.popleft()
         self._count -= 1
+        # What is left goes behind all others.
         if checks:
-            # Behind all others.
-            self._waiting[network] = checks
+            users[user] = checks
+        if users:
+            self._waiting[network] = users
         return check
 
     def _done(self, check: Check, matches: bool) -> None:

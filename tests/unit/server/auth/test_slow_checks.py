@@ -23,9 +23,11 @@ class World:
     def __call__(self, job: Callable[[], T], done: Callable[[T], None], /) -> None:
         self.jobs.append(lambda: done(job()))
 
-    def ask(self, network: str, name: str, *, is_settled: bool = False) -> Check:
+    def ask(
+        self, network: str, name: str, user: str | None = "u", *, is_settled: bool = False
+    ) -> Check:
         check = Check(self, name, is_settled)
-        self.checks.ask(network, check)
+        self.checks.ask(network, user, check)
         return check
 
     def compute(self) -> None:
@@ -76,6 +78,21 @@ def test_each_network_has_its_turn() -> None:
     for _ in range(4):
         world.compute()
     assert world.decided == ["f0 False", "f1 False", "right True", "really True"]
+
+
+def test_users_of_a_network_have_their_turns_when_it_has_its_own() -> None:
+    """However many users one address guesses at, another waits for one check only."""
+    world = World()
+    for number in range(20):
+        world.ask("flood", f"a{number}", "a")
+        world.ask("flood", f"b{number}", "b")
+        world.ask("flood", f"n{number}", None)
+    world.ask("home", "right")
+    for _ in range(7):
+        world.compute()
+    assert [each.split()[0] for each in world.decided] == [
+        *("a0", "b0", "right", "n0", "a1", "b1", "n1")
+    ]
 
 
 def test_what_is_settled_costs_nothing() -> None:
