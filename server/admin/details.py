@@ -27,6 +27,7 @@ from vouchmq.server.admin.views import (
 )
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.broker.queues.classic import ClassicQueue
+from vouchmq.server.broker.streams.stream import Stream
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.definitions.export import plain_table
 
@@ -75,11 +76,19 @@ class ChannelDetails(ChannelView, frozen=True, array_like=True):
 
 
 class ConsumerDetails(ConsumerView, frozen=True, array_like=True):
-    """A consumer, who it is of, and whether it is exclusive or the single active one."""
+    """A consumer, who it is of, and whether it is exclusive or the single active one.
+
+    `oldest_held_ms` is for how long it has had its oldest unacknowledged message; None without one,
+    or where no consumer timeout is set. Of a stream, `offset` is that of its next message, and
+    `behind` how many there are from there on.
+    """
 
     user: str
     exclusive: bool
     single_active: bool
+    oldest_held_ms: int | None
+    offset: int | None
+    behind: int | None
 
 
 KINDS: Final[Mapping[str, type[View]]] = {
@@ -131,8 +140,9 @@ class Details:
 
     def consumers(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
+        now_ms = int(self._clock() * 1000)
         for found in self._views.each_consumer(wanted):
-            yield _of_consumer(*found) if found is not None else None
+            yield _of_consumer(*found, now_ms) if found is not None else None
 
 
 def extended(kind: Callable[..., T], view: View, **more: object) -> T:
@@ -189,17 +199,34 @@ def _of_channel(connection: Connection, channel: Channel) -> ChannelDetails:
     )
 
 
-def _of_consumer(connection: Connection, channel: Channel, consumer: Consumer) -> ConsumerDetails:
+def _of_consumer(
+    connection: Connection, channel: Channel, consumer: Consumer, now_ms: int
+) -> ConsumerDetails:
     queue = consumer.queue
     is_exclusive = is_single = False
     if isinstance(queue, ClassicQueue):
         is_exclusive = queue.subscribers.exclusive is consumer
         single = queue.subscribers.single_active
         is_single = single is not None and single.active is consumer
+    offset = behind = None
+    if isinstance(queue, Stream):
+        offset = queue.next_offset_of(consumer)
+        behind = queue.index.next_offset - offset if offset is not None else None
     return extended(
         ConsumerDetails,
         view_of_consumer(connection.label, channel.number, consumer),
         user=channel.user.name,
         exclusive=is_exclusive,
         single_active=is_single,
+        oldest_held_ms=_oldest_held_ms(channel, consumer, now_ms),
+        offset=offset,
+        behind=behind,
     )
+
+
+def _oldest_held_ms(channel: Channel, consumer: Consumer, now_ms: int) -> int | None:
+    """For how long a consumer has had its oldest message."""
+    times = [since_ms for each, _, since_ms in channel.unacked.times() if each is consumer]
+    # What a rollback has brought back may be older than what stands before it.
+    oldest_ms = min(filter(None, times), default=None)
+    return max(0, now_ms - oldest_ms) if oldest_ms is not None else None

@@ -255,6 +255,11 @@ class Stream(Queue):
         """The consumers of the stream, each once."""
         return list(self._readers)
 
+    def next_offset_of(self, consumer: ConsumerPort) -> int | None:
+        """The offset of the next message for a consumer; None while that is yet to be found."""
+        reader = self._readers.get(consumer)
+        return reader.position if reader is not None and reader.since_ms is None else None
+
     @property
     def queue_id(self) -> int:
         """See `Numbering`: of this incarnation of the stream (SEQ-01)."""

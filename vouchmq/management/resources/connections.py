@@ -104,7 +104,7 @@ def consumer_item(row: Row, node: str) -> Row:
     """A consumer as the HTTP API shows it."""
     peer_host, peer_port, _, _ = ends_of(row["connection"])
     status = "single_active" if row["single_active"] else "up" if row["active"] else "waiting"
-    return {
+    item = {
         "ack_required": row["ack_required"],
         "active": row["active"],
         "activity_status": status,
@@ -124,6 +124,13 @@ def consumer_item(row: Row, node: str) -> Row:
         "prefetch_count": row["prefetch"],
         "queue": {"name": row["queue"], "vhost": row["vhost"]},
     }
+    # What RabbitMQ does not tell, where there is anything to tell.
+    more = {
+        "oldest_unacknowledged_age": row["oldest_held_ms"],
+        "stream_offset": row["offset"],
+        "stream_lag": row["behind"],
+    }
+    return {**item, **{name: value for name, value in more.items() if value is not None}}
 
 
 async def _row(call: Call) -> Row:

@@ -7,7 +7,7 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.admin.listings import WALL_MS, listed
-from tests.unit.server.amqp_client import declare
+from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
 from vouchmq.server.broker.policy.policies import Policy
@@ -88,3 +88,39 @@ def test_a_channel_in_a_transaction(world: DiskWorld, client: Client) -> None:
     client.ask(1, commands.Basic.Get(queue="q"))
     client.method(1, commands.Basic.Ack(delivery_tag=1))
     assert listed(world, "channel-details")[0]["uncommitted_acks"] == 1
+
+
+def test_for_how_long_a_consumer_has_its_oldest_message(world: DiskWorld, client: Client) -> None:
+    declare(client, "q", consumer_timeout=60_000)
+    declare(client, "untimed")
+    for queue in ("q", "untimed"):
+        client.ask(1, commands.Basic.Consume(queue=queue, consumer_tag=queue))
+    rows = {row["tag"]: row["oldest_held_ms"] for row in listed(world, "consumer-details")}
+    assert rows == {"q": None, "untimed": None}
+    publish(client, "q", b"1")
+    world.now += 2
+    publish(client, "q", b"2")
+    publish(client, "untimed", b"3")
+    world.now += 3
+    rows = {row["tag"]: row["oldest_held_ms"] for row in listed(world, "consumer-details")}
+    assert rows == {"q": 5000, "untimed": None}
+    client.method(1, commands.Basic.Ack(delivery_tag=1))
+    rows = {row["tag"]: row["oldest_held_ms"] for row in listed(world, "consumer-details")}
+    assert rows == {"q": 3000, "untimed": None}
+
+
+def test_how_far_the_reader_of_a_stream_is_behind(world: DiskWorld, client: Client) -> None:
+    client.ask(
+        1, commands.Queue.Declare(queue="s", durable=True, arguments={"x-queue-type": "stream"})
+    )
+    publish(client, "s", *(b"%d" % number for number in range(5)), delivery_mode=2)
+    client.ask(1, commands.Basic.Qos(prefetch_count=2))
+    table = {"x-stream-offset": 1}
+    client.method(1, commands.Basic.Consume(queue="s", consumer_tag="c", arguments=table))
+    client.hear()
+    [row] = listed(world, "consumer-details")
+    assert (row["offset"], row["behind"], row["unacknowledged"]) == (3, 2, 2)
+    declare(client, "q")
+    client.ask(1, commands.Basic.Consume(queue="q", consumer_tag="q"))
+    [_, row] = listed(world, "consumer-details")
+    assert (row["offset"], row["behind"]) == (None, None)

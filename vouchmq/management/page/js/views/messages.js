@@ -91,7 +91,7 @@ function message(row, index, chosen, draw) {
       h("span", { class: "position" }, `${id}`),
       h("code", { class: "route" }, `${exchangeName(row.exchange)} → ${row.routing_key}`),
       h("span", { class: "preview" }, bodyText(row, "text").slice(0, 160)),
-      row.redelivered && tag("redelivered", "warn"), deaths && tag("dead-lettered", "bad"), properties.delivery_mode === 2 && tag("persistent"),
+      row.redelivered && row.state !== "unacknowledged" && tag("redelivered", "warn"), deaths && tag("dead-lettered", "bad"), properties.delivery_mode === 2 && tag("persistent"),
       h("span", { class: "muted size" }, bytes(row.payload_bytes))),
     isOpen && h("div", { class: "message-body" },
       h("pre", { tabindex: 0, "aria-label": "Body" }, bodyText(row, chosen.format)),
