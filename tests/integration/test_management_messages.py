@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pika
 import pytest
 
-from tests.integration.management import ManagedBroker
+from tests.integration.management import ManagedBroker, quoted
+from tests.waiting import wait_until
 from vouchmq.management.resources.messages import text_of
 
 
@@ -88,3 +89,44 @@ def test_the_ledger_is_switched(managed: ManagedBroker) -> None:
     assert managed.ask("PUT", "/ledger", {"on": False}).status == 204
     assert managed.get("/ledger")["on"] is False
     assert managed.ask("PUT", "/ledger", {"on": "yes"}).status == 400
+
+
+def test_a_queue_is_paused_and_goes_on(managed: ManagedBroker) -> None:
+    path = "/queues/%2F/halted"
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("halted", durable=True)
+        got: list[bytes] = []
+        channel.basic_consume("halted", lambda _c, _m, _p, body: got.append(body), auto_ack=True)
+        for _ in range(2):
+            assert managed.ask("PUT", f"{path}/pause").status == 204
+        assert managed.get(path)["state"] == "paused"
+        channel.basic_publish("", "halted", b"kept")
+        assert managed.get(path)["messages_ready"] == 1
+        assert managed.ask("PUT", f"{path}/resume").status == 204
+        wait_until(lambda: connection.process_data_events(0) or got)
+        assert got == [b"kept"]
+        assert managed.get(path)["state"] == "running"
+    assert managed.ask("PUT", "/queues/%2F/none/pause").status == 404
+
+
+def test_names_may_have_any_characters(managed: ManagedBroker) -> None:
+    queue, exchange = quoted("a/b % \u00e4 \u20ac"), quoted("x y?&=#")
+    assert managed.ask("PUT", f"/queues/%2F/{queue}", {}).status == 201
+    assert managed.ask("PUT", f"/exchanges/%2F/{exchange}", {"type": "topic"}).status == 201
+    binding = f"/bindings/%2F/e/{exchange}/q/{queue}"
+    assert managed.ask("POST", binding, {"routing_key": "\u00e4 *"}).status == 201
+    assert (
+        managed.ask(
+            "POST",
+            f"/queues/%2F/{queue}/get",
+            {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"},
+        ).body
+        == []
+    )
+    [bound] = managed.get(binding)
+    key = quoted(bound["properties_key"])
+    assert managed.ask("DELETE", f"{binding}/{key}").status == 204
+    assert managed.ask("DELETE", f"/queues/%2F/{queue}/contents").status == 204
+    assert managed.ask("DELETE", f"/exchanges/%2F/{exchange}").status == 204
+    assert managed.ask("DELETE", f"/queues/%2F/{queue}").status == 204

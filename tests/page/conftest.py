@@ -52,7 +52,7 @@ def visit(chromium: Browser, site: Site) -> Iterator[Visit]:
     """A visitor of the page who has not signed in; errors in the console fail the test."""
     context = chromium.new_context(viewport={"width": 1280, "height": 800})
     context.set_default_timeout(LIMIT_S * 1000)
-    visitor = Visit(context.new_page(), site)
+    visitor = Visit(context.new_page(), site.url)
     yield visitor
     context.close()
     assert visitor.complaints == []

@@ -26,7 +26,7 @@ class Visit:
     """A browser's page, and what its console complained about: CSP violations are among that."""
 
     page: Page
-    site: Site
+    url: str
     complaints: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -38,7 +38,7 @@ class Visit:
             self.complaints.append(f"{message.text} {message.location}")
 
     def sign_in(self, name: str = "guest", password: str | None = None) -> None:
-        self.page.goto(self.site.url)
+        self.page.goto(self.url)
         self.page.get_by_label("User name").fill(name)
         self.page.get_by_label("Password").fill(password or name)
         self.page.get_by_role("button", name="Sign in").click()
@@ -46,5 +46,5 @@ class Visit:
 
     def show(self, address: str, heading: str) -> None:
         """Open a view, and wait for it."""
-        self.page.goto(f"{self.site.url}#/{address}")
+        self.page.goto(f"{self.url}#/{address}")
         expect(self.page.locator("#main h1")).to_have_text(heading)

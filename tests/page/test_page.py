@@ -77,8 +77,8 @@ def a_message(number: int) -> dict[str, object]:
     }
 
 
-def test_all_views_are_shown_without_a_complaint(visit: Visit) -> None:
-    visit.site.api.queues["first"] = [a_message(1)]
+def test_all_views_are_shown_without_a_complaint(visit: Visit, site: Site) -> None:
+    site.api.queues["first"] = [a_message(1)]
     visit.sign_in()
     for address, heading in VIEWS.items():
         visit.show(address, heading)
@@ -88,8 +88,8 @@ def test_all_views_are_shown_without_a_complaint(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_controls_have_names_and_texts_have_contrast(visit: Visit, scheme: str) -> None:
-    visit.site.api.queues["first"] = [a_message(1)]
+def test_controls_have_names_and_texts_have_contrast(visit: Visit, site: Site, scheme: str) -> None:
+    site.api.queues["first"] = [a_message(1)]
     visit.page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     visit.sign_in()
     for address, heading in VIEWS.items():
@@ -99,9 +99,9 @@ def test_controls_have_names_and_texts_have_contrast(visit: Visit, scheme: str) 
         assert visit.page.evaluate(PALE) == [], address
 
 
-def test_a_phone_shows_all_views_without_scrolling_sideways(visit: Visit) -> None:
-    visit.site.api.queues["first"] = [a_message(1)]
-    visit.site.api.queues["a-queue-with-a-very-long-name." * 8] = []
+def test_a_phone_shows_all_views_without_scrolling_sideways(visit: Visit, site: Site) -> None:
+    site.api.queues["first"] = [a_message(1)]
+    site.api.queues["a-queue-with-a-very-long-name." * 8] = []
     visit.page.set_viewport_size({"width": 390, "height": 844})
     visit.sign_in()
     for address, heading in VIEWS.items():
@@ -114,7 +114,7 @@ def test_a_phone_shows_all_views_without_scrolling_sideways(visit: Visit) -> Non
 
 
 def test_a_wrong_password_is_refused(visit: Visit) -> None:
-    visit.page.goto(visit.site.url)
+    visit.page.goto(visit.url)
     visit.page.get_by_label("User name").fill("guest")
     visit.page.get_by_label("Password").fill("wrong")
     visit.page.get_by_role("button", name="Sign in").click()
@@ -136,17 +136,17 @@ def test_signing_out_ends_the_session(visit: Visit) -> None:
     expect(visit.page.get_by_label("Password")).to_be_visible()
 
 
-def test_a_changed_password_ends_the_session(visit: Visit) -> None:
+def test_a_changed_password_ends_the_session(visit: Visit, site: Site) -> None:
     visit.sign_in()
-    visit.site.api.passwords["guest"] = ("another", ["administrator"])
+    site.api.passwords["guest"] = ("another", ["administrator"])
     visit.page.keyboard.press("r")
     expect(visit.page.get_by_text("Your session has ended.")).to_be_visible()
     assert [each for each in visit.complaints if "401" not in each] == []
     visit.complaints.clear()
 
 
-def test_messages_are_published_looked_at_moved_and_purged(visit: Visit) -> None:
-    page, api = visit.page, visit.site.api
+def test_messages_are_published_looked_at_moved_and_purged(visit: Visit, site: Site) -> None:
+    page, api = visit.page, site.api
     api.queues["first"] = []
     api.queues["second"] = []
     visit.sign_in()
@@ -182,8 +182,8 @@ def test_messages_are_published_looked_at_moved_and_purged(visit: Visit) -> None
     visit.complaints.clear()
 
 
-def test_a_queue_with_messages_is_deleted_once_its_name_is_typed(visit: Visit) -> None:
-    page, api = visit.page, visit.site.api
+def test_a_queue_with_messages_is_deleted_once_its_name_is_typed(visit: Visit, site: Site) -> None:
+    page, api = visit.page, site.api
     api.queues["first"] = [a_message(1)]
     visit.sign_in()
     visit.show("queues/%2F/first", "first")
@@ -214,8 +214,8 @@ def test_a_queue_is_added_with_arguments(page: Page, site: Site) -> None:
     assert list(site.api.queues) == ["orders/new %"]
 
 
-def test_ten_thousand_queues_are_read_by_pages(visit: Visit) -> None:
-    page, api = visit.page, visit.site.api
+def test_ten_thousand_queues_are_read_by_pages(visit: Visit, site: Site) -> None:
+    page, api = visit.page, site.api
     api.queues |= {f"queue-{number:05}": [] for number in range(MANY)}
     visit.sign_in()
     visit.show("queues", "Queues")
@@ -236,18 +236,18 @@ def test_an_empty_broker_shows_how_to_begin(page: Page) -> None:
     expect(page.get_by_label("Program")).to_contain_text("port=5672")
 
 
-def test_what_the_user_may_not_is_not_offered(visit: Visit) -> None:
-    visit.site.api.queues["first"] = []
+def test_what_the_user_may_not_is_not_offered(visit: Visit, site: Site) -> None:
+    site.api.queues["first"] = []
     visit.sign_in("watcher", "secret")
     expect(visit.page.get_by_role("link", name="Queues", exact=True)).to_be_visible()
     for name in ("Users", "Policies", "Definitions"):
         expect(visit.page.get_by_role("link", name=name, exact=True)).to_have_count(0)
 
 
-def test_what_the_broker_cannot_is_greyed_out_with_the_reason(visit: Visit) -> None:
-    visit.site.api.queues["first"] = []
-    del visit.site.api.routes["/queues/{vhost}/{name}/contents"]
-    del visit.site.api.routes["/users"]
+def test_what_the_broker_cannot_is_greyed_out_with_the_reason(visit: Visit, site: Site) -> None:
+    site.api.queues["first"] = []
+    del site.api.routes["/queues/{vhost}/{name}/contents"]
+    del site.api.routes["/users"]
     visit.sign_in()
     visit.show("queues/%2F/first", "first")
     for name in ("Purge", "Pause"):
@@ -257,15 +257,15 @@ def test_what_the_broker_cannot_is_greyed_out_with_the_reason(visit: Visit) -> N
     expect(visit.page.get_by_role("link", name="Users", exact=True)).to_have_count(0)
 
 
-def test_an_alarm_is_shown_on_every_view(visit: Visit) -> None:
-    visit.site.api.is_alarmed = True
+def test_an_alarm_is_shown_on_every_view(visit: Visit, site: Site) -> None:
+    site.api.is_alarmed = True
     visit.sign_in()
     visit.show("connections", "Connections")
     expect(visit.page.get_by_role("alert")).to_contain_text("Memory alarm")
 
 
-def test_the_keyboard_reaches_filter_and_views(visit: Visit) -> None:
-    visit.site.api.queues["first"] = []
+def test_the_keyboard_reaches_filter_and_views(visit: Visit, site: Site) -> None:
+    site.api.queues["first"] = []
     visit.sign_in()
     page = visit.page
     page.keyboard.press("g")
@@ -278,12 +278,12 @@ def test_the_keyboard_reaches_filter_and_views(visit: Visit) -> None:
     expect(page.get_by_label("Filter queues")).to_be_focused()
 
 
-def test_half_typed_text_survives_a_refresh(visit: Visit) -> None:
-    visit.site.api.queues["first"] = []
+def test_half_typed_text_survives_a_refresh(visit: Visit, site: Site) -> None:
+    site.api.queues["first"] = []
     visit.sign_in()
     visit.show("queues/%2F/first?part=publish", "first")
     visit.page.get_by_label("Body", exact=True).fill("half a mess")
-    visit.site.api.queues["first"].append(a_message(1))
+    site.api.queues["first"].append(a_message(1))
     visit.page.get_by_label("Refresh").select_option("1 s")
     expect(visit.page.get_by_role("tab", name="Messages 1")).to_be_visible()
     expect(visit.page.get_by_label("Body", exact=True)).to_have_value("half a mess")
@@ -300,12 +300,12 @@ def test_the_theme_can_be_chosen(page: Page) -> None:
     assert page.get_by_label("Theme").input_value() == "dark"
 
 
-def test_no_other_origin_is_asked(visit: Visit) -> None:
+def test_no_other_origin_is_asked(visit: Visit, site: Site) -> None:
     asked: list[str] = []
     visit.page.on("request", lambda request: asked.append(request.url))
-    visit.site.api.queues["first"] = []
+    site.api.queues["first"] = []
     visit.sign_in()
     for address, heading in VIEWS.items():
         visit.show(address, heading)
     assert asked
-    assert [url for url in asked if not url.startswith(visit.site.url)] == []
+    assert [url for url in asked if not url.startswith(visit.url)] == []

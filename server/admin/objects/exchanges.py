@@ -15,7 +15,7 @@ from pamqp import commands as amqp
 
 from vouchmq.protocol.errors import NotFound
 from vouchmq.server.admin.audit import Changing, who
-from vouchmq.server.admin.objects.values import short, table_of
+from vouchmq.server.admin.objects.values import named, short, table_of
 from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.names import exchange_text
 from vouchmq.server.definitions.export import plain_table
@@ -97,12 +97,9 @@ class ExchangeCommands:
             return {"created": is_new}
 
         method = amqp.Exchange.Declare(
-            exchange=asked.name,
-            exchange_type=asked.type,
-            durable=asked.durable,
-            auto_delete=asked.auto_delete,
-            internal=asked.internal,
+            durable=asked.durable, auto_delete=asked.auto_delete, internal=asked.internal
         )
+        named(method, exchange=asked.name, exchange_type=asked.type)
         self._call(asked, vhost.name, reply, method, table, made)
 
     def _delete(self, asked: DeleteExchange, reply: Reply) -> None:
@@ -116,7 +113,7 @@ class ExchangeCommands:
             log.info("admin.exchange_deleted", **who(asked), vhost=asked.vhost, exchange=asked.name)
             return {}
 
-        method = amqp.Exchange.Delete(exchange=asked.name, if_unused=asked.if_unused)
+        method = named(amqp.Exchange.Delete(if_unused=asked.if_unused), exchange=asked.name)
         self._call(asked, vhost.name, reply, method, {}, gone)
 
     def _bind(self, asked: BindingArguments, reply: Reply) -> None:
@@ -130,12 +127,18 @@ class ExchangeCommands:
             return {"created": is_new}
 
         if asked.destination_type == "queue":
-            method: base.Frame = amqp.Queue.Bind(
-                queue=asked.destination, exchange=asked.source, routing_key=asked.routing_key
+            method: base.Frame = named(
+                amqp.Queue.Bind(),
+                queue=asked.destination,
+                exchange=asked.source,
+                routing_key=asked.routing_key,
             )
         else:
-            method = amqp.Exchange.Bind(
-                destination=asked.destination, source=asked.source, routing_key=asked.routing_key
+            method = named(
+                amqp.Exchange.Bind(),
+                destination=asked.destination,
+                source=asked.source,
+                routing_key=asked.routing_key,
             )
         self._call(asked, vhost.name, reply, method, table, made)
 
@@ -155,12 +158,18 @@ class ExchangeCommands:
 
         table = binding.arguments if binding is not None else _checked(asked)
         if asked.destination_type == "queue":
-            method: base.Frame = amqp.Queue.Unbind(
-                queue=asked.destination, exchange=asked.source, routing_key=asked.routing_key
+            method: base.Frame = named(
+                amqp.Queue.Unbind(),
+                queue=asked.destination,
+                exchange=asked.source,
+                routing_key=asked.routing_key,
             )
         else:
-            method = amqp.Exchange.Unbind(
-                destination=asked.destination, source=asked.source, routing_key=asked.routing_key
+            method = named(
+                amqp.Exchange.Unbind(),
+                destination=asked.destination,
+                source=asked.source,
+                routing_key=asked.routing_key,
             )
         self._call(asked, vhost.name, reply, method, table, gone)
 

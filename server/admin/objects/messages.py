@@ -32,6 +32,7 @@ from vouchmq.server.admin.objects.values import (
     block_of,
     body_of,
     content_of,
+    named,
     properties_of,
     short,
 )
@@ -187,7 +188,7 @@ class GotMessages:
         """Get the first."""
         self._reply.when_gone(lambda: self._connection.do(self._settle))
         connection = self._connection
-        connection.call(amqp.Basic.Get(queue=self._asked.name))
+        connection.call(named(amqp.Basic.Get(), queue=self._asked.name))
         self._left -= 1
         connection.do(lambda: connection.channel.in_slices(self._step))
 
@@ -201,7 +202,7 @@ class GotMessages:
         if is_enough or unacked.count < self._asked.count - self._left:
             self._settle()
             return True
-        connection.handle(amqp.Basic.Get(queue=self._asked.name))
+        connection.handle(named(amqp.Basic.Get(), queue=self._asked.name))
         self._left -= 1
         return False
 

@@ -18,7 +18,7 @@ from vouchmq.protocol.fields import decode_shortstr
 from vouchmq.server.admin.audit import Changing, who
 from vouchmq.server.admin.commands import CommandRefused
 from vouchmq.server.admin.objects.operator import hear_nothing
-from vouchmq.server.admin.objects.values import short, table_of
+from vouchmq.server.admin.objects.values import named, short, table_of
 from vouchmq.server.broker.names import queue_text
 
 if TYPE_CHECKING:
@@ -83,10 +83,8 @@ class QueueCommands:
             connection.answer(created=is_new, name=name, messages=ready, consumers=consumers)
 
         connection = self._operator.open(asked.vhost, asked.user, reply, heard)
-        method = amqp.Queue.Declare(
-            queue=asked.name, durable=asked.durable, auto_delete=asked.auto_delete
-        )
-        connection.call(method, table)
+        method = amqp.Queue.Declare(durable=asked.durable, auto_delete=asked.auto_delete)
+        connection.call(named(method, queue=asked.name), table)
 
     def _delete(self, asked: DeleteQueue, reply: Reply) -> None:
         was_there = self._is_there(asked)
@@ -99,10 +97,8 @@ class QueueCommands:
             connection.answer(messages=_number(payload, 4))
 
         connection = self._operator.open(asked.vhost, asked.user, reply, heard)
-        method = amqp.Queue.Delete(
-            queue=asked.name, if_unused=asked.if_unused, if_empty=asked.if_empty
-        )
-        connection.call(method)
+        method = amqp.Queue.Delete(if_unused=asked.if_unused, if_empty=asked.if_empty)
+        connection.call(named(method, queue=asked.name))
 
     def _purge(self, asked: QueueArguments, reply: Reply) -> None:
         self._is_there(asked)
@@ -119,7 +115,7 @@ class QueueCommands:
             connection.answer(messages=count)
 
         connection = self._operator.open(asked.vhost, asked.user, reply, heard)
-        connection.call(amqp.Queue.Purge(queue=asked.name))
+        connection.call(named(amqp.Queue.Purge(), queue=asked.name))
 
     def _pause(self, asked: QueueArguments, reply: Reply) -> None:
         self._set_paused(asked, reply, is_paused=True)

@@ -5,7 +5,7 @@ Must not know any command.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from vouchmq.protocol.contents import property_block
 from vouchmq.protocol.fields import encode_shortstr, encode_table
@@ -29,7 +29,11 @@ from vouchmq.server.settings.validation import InvalidValueError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pamqp import base
+
     from vouchmq.protocol.fields import Table
+
+M = TypeVar("M", bound="base.Frame")
 
 LONGEST_BYTES: Final = 255
 OCTET_MAX: Final = 255
@@ -48,6 +52,13 @@ def short(**texts: str) -> None:
     for name, text in texts.items():
         if len(encode_text(text)) > LONGEST_BYTES:
             raise CommandRefused(f"{name}: more than {LONGEST_BYTES} bytes")
+
+
+def named(method: M, **names: str) -> M:
+    """A method with these names in it; its constructor refuses some that clients may use."""
+    for name, value in names.items():
+        setattr(method, name, value)
+    return method
 
 
 def table_of(given: Mapping[str, object], name: str = "arguments") -> Table:

@@ -57,7 +57,7 @@ def _queue(call: Call, row: Row, node: str) -> Row:
         "operator_policy": row["operator_policy"] or None,
         "policy": row["policy"] or None,
         "single_active_consumer_tag": row["single_active"] or None,
-        "state": "flow" if row["flow"] else "running",
+        "state": "paused" if row["paused"] else "flow" if row["flow"] else "running",
         "type": row["type"],
         "vhost": row["vhost"],
     }

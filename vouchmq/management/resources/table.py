@@ -147,6 +147,8 @@ OBJECTS: Final = (
         bodies={"PUT": topology.QueueBody},
     ),
     Route(f"{QUEUE}/contents", {"DELETE": topology.purge_queue}, "its ready messages"),
+    Route(f"{QUEUE}/pause", {"PUT": topology.pause_queue}, "have nobody get its messages"),
+    Route(f"{QUEUE}/resume", {"PUT": topology.resume_queue}, "have it go on"),
     Route(
         f"{QUEUE}/get",
         {"POST": topology.get_messages},

@@ -106,6 +106,18 @@ async def purge_queue(call: Call) -> object:
     return NO_CONTENT
 
 
+async def pause_queue(call: Call) -> object:
+    """Have nobody get messages of a queue, until it is resumed."""
+    await call.do("pause queue", vhost=await call.vhost(), name=call.names["queue"])
+    return NO_CONTENT
+
+
+async def resume_queue(call: Call) -> object:
+    """Have a paused queue go on."""
+    await call.do("resume queue", vhost=await call.vhost(), name=call.names["queue"])
+    return NO_CONTENT
+
+
 async def put_exchange(call: Call) -> object:
     """Declare an exchange."""
     vhost, body = await call.vhost(), call.content(ExchangeBody)

@@ -50,7 +50,7 @@ function buttons(context) {
   const isStream = queue.type === "stream";
   const isPaused = queue.state === "paused" || queue.paused === true;
   return h("span", { class: "buttons" },
-    action(isPaused ? "Resume" : "Pause", () => pauseQueue(context, !isPaused), { why: isStream ? "A stream cannot be paused." : reason(PAUSE) }),
+    action(isPaused ? "Resume" : "Pause", () => pauseQueue(context, !isPaused), { why: reason(PAUSE) }),
     action("Purge", () => purge(context), { needs: ["DELETE", "/queues/{vhost}/{name}/contents"], why: isStream ? "A stream keeps its messages until its retention removes them." : undefined }),
     action("Delete", () => deleteQueue(context), { tone: "danger", needs: ["DELETE", "/queues/{vhost}/{name}"] }));
 }

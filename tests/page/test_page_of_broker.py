@@ -1,0 +1,162 @@
+"""The page in a headless browser, in front of a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pika
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.integration.management import ManagedBroker
+from tests.page.site import Visit
+from tests.page.test_page import VIEWS
+from tests.waiting import LIMIT_S
+
+pytestmark = pytest.mark.xdist_group("page")
+
+MANY = 10_000
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
+    directory = tmp_path_factory.mktemp("page")
+    file = directory / "definitions.json"
+    names = ["first", "second", *(f"many-{number:05}" for number in range(MANY))]
+    queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+    exchange = {"vhost": "/", "name": "orders", "type": "topic", "durable": True}
+    binding = {"vhost": "/", "source": "orders", "destination_type": "queue", "arguments": {}}
+    definitions = {
+        "queues": [{**queue, "name": name} for name in names],
+        "exchanges": [{**exchange, "auto_delete": False, "internal": False, "arguments": {}}],
+        "bindings": [{**binding, "destination": "first", "routing_key": "order.#"}],
+    }
+    file.write_text(json.dumps(definitions))
+    broker = ManagedBroker(directory, "--load-definitions", str(file))
+    try:
+        yield broker
+        assert broker.process.stop() == 0, broker.process.output()
+        assert broker.process.complaints() == []
+    finally:
+        broker.process.kill9()
+
+
+@pytest.fixture
+def visit(chromium: Browser, managed: ManagedBroker) -> Iterator[Visit]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(LIMIT_S * 1000)
+    visitor = Visit(context.new_page(), f"http://127.0.0.1:{managed.port}/")
+    visitor.sign_in()
+    yield visitor
+    context.close()
+    assert visitor.complaints == []
+
+
+def test_all_views_are_shown_without_a_complaint(managed: ManagedBroker, visit: Visit) -> None:
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.basic_publish("orders", "order.new", b"shown")
+        channel.basic_consume("second", lambda *_: None)
+        for address, heading in VIEWS.items():
+            visit.show(address, heading)
+            expect(visit.page.locator("#main")).not_to_contain_text("Loading…")
+            expect(visit.page.locator(".problem-box")).to_have_count(0)
+        shown = managed.get("/connections")[0]["name"]
+        visit.show("connections", "Connections")
+        visit.page.get_by_role("link", name=shown).click()
+        expect(visit.page.get_by_text("Channels (1)")).to_be_visible()
+        visit.page.get_by_role("link", name=f"{shown} (1)").click()
+        expect(visit.page.locator("#main h1")).to_have_text(f"{shown} (1)")
+        expect(visit.page.locator("tbody tr")).to_have_count(1)
+
+
+def test_ten_thousand_queues_are_shown_by_pages(visit: Visit) -> None:
+    visit.show("queues", "Queues")
+    expect(visit.page.get_by_text("1\u2013100 of 10,002")).to_be_visible()
+    visit.page.get_by_label("Filter queues").fill("many-0999")
+    expect(visit.page.locator("tbody tr")).to_have_count(10)
+    visit.page.get_by_role("button", name="Ready").click()
+    expect(visit.page.get_by_text("1\u201310 of 10 (10,002 in all)")).to_be_visible()
+
+
+def test_messages_are_published_looked_at_and_purged(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    visit.show("queues/%2F/second?part=publish", "second")
+    page.get_by_label("Body", exact=True).fill('{"order": 17}')
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.get_by_text("Published.")).to_be_visible()
+    page.get_by_role("tab", name="Messages").click()
+    page.locator("summary").first.click()
+    expect(page.get_by_label("Body", exact=True)).to_have_text('{\n  "order": 17\n}')
+    page.get_by_role("button", name="Purge").click()
+    page.get_by_role("button", name="Purge queue").click()
+    expect(page.get_by_text("second is empty.")).to_be_visible()
+    assert managed.get("/queues/%2F/second")["messages"] == 0
+
+
+def test_a_queue_is_added_and_deleted(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    visit.show("queues", "Queues")
+    page.get_by_role("button", name="Add queue").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("a/b %")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    dialog.locator("[data-part=name]").fill("x-max-length")
+    dialog.locator("[data-part=value]").fill("7")
+    dialog.get_by_role("button", name="Add queue").click()
+    expect(page.locator("#main h1")).to_have_text("a/b %")
+    assert managed.get("/queues/%2F/a%2Fb%20%25")["arguments"] == {"x-max-length": 7}
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("button", name="Delete queue").click()
+    expect(page.locator("#main h1")).to_have_text("Queues")
+    assert managed.ask("GET", "/queues/%2F/a%2Fb%20%25").status == 404
+
+
+def test_a_user_is_added_with_permissions(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    visit.show("users", "Users")
+    page.get_by_role("button", name="Add user").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("ada")
+    dialog.get_by_label("Password").fill("engine")
+    dialog.get_by_label("monitoring").check()
+    dialog.get_by_role("button", name="Add user").click()
+    expect(page.locator("#main h1")).to_have_text("ada")
+    page.get_by_role("button", name="Set permissions").click()
+    dialog.get_by_label("Write").fill("^ada")
+    dialog.get_by_role("button", name="Set permissions").click()
+    expect(page.get_by_text("Permissions set.")).to_be_visible()
+    [given] = managed.get("/users/ada/permissions")
+    assert (given["configure"], given["write"], given["read"]) == (".*", "^ada", ".*")
+    assert managed.get("/whoami", user="ada", password="engine")["tags"] == ["monitoring"]
+
+
+def test_a_policy_is_added_and_in_effect(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    visit.show("policies", "Policies")
+    page.get_by_role("button", name="Add policy").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("short")
+    dialog.get_by_label("Pattern").fill("^many-00001$")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+    dialog.locator("[data-part=name]").fill("max-length")
+    dialog.locator("[data-part=value]").fill("3")
+    dialog.get_by_role("button", name="Add policy").click()
+    expect(page.get_by_text("Added policy short.")).to_be_visible()
+    visit.show("queues/%2F/many-00001", "many-00001")
+    expect(page.locator("#main")).to_contain_text("max-length 3")
+    assert managed.get("/queues/%2F/many-00001")["policy"] == "short"
+
+
+def test_a_connection_is_closed(visit: Visit, managed: ManagedBroker) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(managed.process.url))
+    [shown] = managed.get("/connections")
+    visit.show("connections", "Connections")
+    visit.page.get_by_role("link", name=shown["name"]).click()
+    visit.page.get_by_role("button", name="Close connection").click()
+    visit.page.get_by_role("dialog").get_by_role("button", name="Close connection").click()
+    expect(visit.page.get_by_text("Connection closed.")).to_be_visible()
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="Closed by an operator"):
+        while True:
+            connection.process_data_events(1)
