@@ -110,6 +110,43 @@ def test_a_queue_is_paused_and_goes_on(managed: ManagedBroker) -> None:
     assert managed.ask("PUT", "/queues/%2F/none/pause").status == 404
 
 
+def test_messages_are_moved_copied_and_returned(managed: ManagedBroker) -> None:
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("dead", durable=True)
+        dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+        channel.queue_declare("source", durable=True, arguments=dead)
+        channel.queue_declare("target", durable=True)
+        for number in range(4):
+            channel.basic_publish("", "source", b"%d" % number)
+
+        def contents(name: str) -> list[str]:
+            return [each["payload"] for each in managed.get(f"/queues/%2F/{name}/messages")]
+
+        path = "/queues/%2F/source"
+        moved = managed.ask("POST", f"{path}/move", {"to_queue": "target", "count": 1})
+        assert (moved.status, moved.body) == (200, {"moved": 1, "stopped": ""})
+        third = managed.get(f"{path}/messages")[1]["id"]
+        assert managed.ask("POST", f"{path}/move", {"to_queue": "target", "ids": [third]}).body == {
+            "moved": 1,
+            "stopped": "",
+        }
+        copy = {"to_queue": "target", "keep": True, "count": 1}
+        assert managed.ask("POST", f"{path}/move", copy).body["moved"] == 1
+        assert (contents("source"), contents("target")) == (["1", "3"], ["0", "2", "1"])
+        for _ in range(2):
+            method, _, _ = channel.basic_get("source")
+            channel.basic_reject(method.delivery_tag, requeue=False)
+        managed.process.wait_until(lambda: contents("dead") == ["1", "3"])
+        back = managed.ask("POST", "/queues/%2F/dead/return-dead-letters", {})
+        assert back.body == {"moved": 2, "stopped": ""}
+        assert (contents("source"), contents("dead")) == (["1", "3"], [])
+    for body in ({}, {"to_queue": "target", "to_exchange": ""}, {"to_queue": "target", "count": 0}):
+        assert managed.ask("POST", f"{path}/move", body).status == 400
+    assert managed.ask("POST", f"{path}/move", {"to_queue": "none"}).status == 404
+
+
 def test_names_may_have_any_characters(managed: ManagedBroker) -> None:
     queue, exchange = quoted("a/b % \u00e4 \u20ac"), quoted("x y?&=#")
     assert managed.ask("PUT", f"/queues/%2F/{queue}", {}).status == 201

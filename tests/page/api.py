@@ -158,12 +158,12 @@ class MemoryApi:
                 chosen = messages[first : first + int(query["count"])]
                 return 200, [] if query["state"] != "ready" else chosen
             case "POST", ["move"]:
-                if body["destination"] not in self.queues:
+                if body["to_queue"] not in self.queues:
                     return 400, {"error": "bad_request", "reason": "there is no such queue"}
                 moved = messages[: body["count"]]
                 del messages[: body["count"]]
-                self.queues[body["destination"]] += moved
-                return 200, {"moved": len(moved)}
+                self.queues[body["to_queue"]] += moved
+                return 200, {"moved": len(moved), "stopped": ""}
         return 405, None
 
     def _publish(self, body: Row) -> tuple[int, Any]:

@@ -8,6 +8,30 @@ from playwright.sync_api import ConsoleMessage, Page, expect
 
 from tests.page.api import MemoryApi
 
+# Addresses with the headings of what they show.
+VIEWS = {
+    "": "Overview",
+    "queues": "Queues",
+    "queues/%2F/first": "first",
+    "queues/%2F/first?part=messages": "first",
+    "queues/%2F/first?part=consumers": "first",
+    "queues/%2F/first?part=bindings": "first",
+    "queues/%2F/first?part=publish": "first",
+    "exchanges": "Exchanges",
+    "exchanges?view=topology": "Exchanges",
+    "exchanges/%2F/orders": "orders",
+    "streams": "Streams",
+    "dead-letters": "Dead letters",
+    "connections": "Connections",
+    "channels": "Channels",
+    "consumers": "Consumers",
+    "vhosts": "Virtual hosts",
+    "users": "Users",
+    "policies": "Policies",
+    "definitions": "Definitions",
+    "ledger": "Ledger",
+}
+
 
 @dataclass
 class Site:

@@ -7,32 +7,10 @@ import json
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.page.site import Site, Visit
+from tests.page.site import VIEWS, Site, Visit
 
 pytestmark = pytest.mark.xdist_group("page")
 
-VIEWS = {
-    "": "Overview",
-    "queues": "Queues",
-    "queues/%2F/first": "first",
-    "queues/%2F/first?part=messages": "first",
-    "queues/%2F/first?part=consumers": "first",
-    "queues/%2F/first?part=bindings": "first",
-    "queues/%2F/first?part=publish": "first",
-    "exchanges": "Exchanges",
-    "exchanges?view=topology": "Exchanges",
-    "exchanges/%2F/orders": "orders",
-    "streams": "Streams",
-    "dead-letters": "Dead letters",
-    "connections": "Connections",
-    "channels": "Channels",
-    "consumers": "Consumers",
-    "vhosts": "Virtual hosts",
-    "users": "Users",
-    "policies": "Policies",
-    "definitions": "Definitions",
-    "ledger": "Ledger",
-}
 MANY = 10_000
 # What a control needs besides itself: a name for those who do not see it.
 NAMELESS = """() => [...document.querySelectorAll("button, a, input, select, textarea")]
@@ -170,7 +148,7 @@ def test_messages_are_published_looked_at_moved_and_purged(visit: Visit, site: S
     expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("there is no such queue")
     page.get_by_label("To queue").fill("second")
     page.get_by_role("button", name="Move messages").click()
-    expect(page.get_by_text("1 messages moved to second.")).to_be_visible()
+    expect(page.get_by_text("1 message moved to second.")).to_be_visible()
     assert [len(each) for each in api.queues.values()] == [1, 1]
 
     page.get_by_role("button", name="Purge").click()

@@ -10,8 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.integration.management import ManagedBroker
-from tests.page.site import Visit
-from tests.page.test_page import VIEWS
+from tests.page.site import VIEWS, Visit
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -160,3 +159,21 @@ def test_a_connection_is_closed(visit: Visit, managed: ManagedBroker) -> None:
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="Closed by an operator"):
         while True:
             connection.process_data_events(1)
+
+
+def test_chosen_messages_are_moved(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for body in (b"stays", b"goes"):
+            channel.basic_publish("", "many-00002", body)
+    visit.show("queues/%2F/many-00002?part=messages", "many-00002")
+    page.get_by_label("Choose message 1").check()
+    page.get_by_role("button", name="Move…").click()
+    page.get_by_label("To queue").fill("many-00003")
+    page.get_by_role("button", name="Move messages").click()
+    expect(page.get_by_text("1 message moved to many-00003.")).to_be_visible()
+    expect(page.locator("summary")).to_have_count(1)
+    [moved] = managed.get("/queues/%2F/many-00003/messages")
+    assert moved["payload"] == "goes"

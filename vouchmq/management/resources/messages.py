@@ -1,6 +1,6 @@
-"""Messages of a queue as they are, without consuming any.
+"""Messages of a queue as they are, without consuming any; and moving them.
 
-Spec: HTTP-20
+Spec: HTTP-20, HTTP-34, HTTP-37
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import base64
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.structs import asdict
 
 from vouchmq.management.api.errors import bad_request
 
@@ -38,6 +39,50 @@ class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=MOST)] = 50
     body_bytes: Annotated[int, Meta(ge=0)] = 65536
     encoding: Literal["auto", "base64"] = "auto"
+
+
+class ReturnBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages are to go.
+
+    Args:
+        count: so many from the head at most; by default all that are ready
+        ids: these, as they are shown
+    """
+
+    count: Annotated[int, Meta(ge=1)] | None = None
+    ids: Annotated[list[int], Meta(min_length=1)] | None = None
+
+
+class MoveBody(ReturnBody, frozen=True, forbid_unknown_fields=True):
+    """Which messages are to go, and where: to a queue or to an exchange.
+
+    Args:
+        to_queue: name
+        to_exchange: name
+        routing_key: for an exchange; by default that of each message
+        keep: they stay as well
+    """
+
+    to_queue: str | None = None
+    to_exchange: str | None = None
+    routing_key: str | None = None
+    keep: bool = False
+
+
+async def move(call: Call) -> object:
+    """Move or copy messages."""
+    return await _moved(call, "move", call.content(MoveBody))
+
+
+async def return_dead_letters(call: Call) -> object:
+    """Move dead letters back to the queues in which they died."""
+    return await _moved(call, "return dead letters", call.content(ReturnBody))
+
+
+async def _moved(call: Call, command: str, body: ReturnBody) -> object:
+    given = {name: value for name, value in asdict(body).items() if value is not None}
+    answer = await call.do(command, vhost=await call.vhost(), name=call.names["queue"], **given)
+    return {"moved": answer["moved"], "stopped": answer["stopped"]}
 
 
 async def messages(call: Call) -> object:

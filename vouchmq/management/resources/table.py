@@ -161,6 +161,18 @@ OBJECTS: Final = (
         "messages of a queue, without consuming them",
         parameters=messages.PARAMETERS,
     ),
+    Route(
+        f"{QUEUE}/move",
+        {"POST": messages.move},
+        "move or copy messages to a queue or an exchange",
+        bodies={"POST": messages.MoveBody},
+    ),
+    Route(
+        f"{QUEUE}/return-dead-letters",
+        {"POST": messages.return_dead_letters},
+        "move dead letters back to where they died",
+        bodies={"POST": messages.ReturnBody},
+    ),
     _list(f"{QUEUE}/bindings", exchanges.of_queue, "bindings of a queue"),
     _list("/bindings", exchanges.bindings, "bindings"),
     _list("/bindings/{vhost}", exchanges.bindings, "bindings of a virtual host"),

@@ -116,7 +116,8 @@ def test_how_far_the_reader_of_a_stream_is_behind(world: DiskWorld, client: Clie
     publish(client, "s", *(b"%d" % number for number in range(5)), delivery_mode=2)
     client.ask(1, commands.Basic.Qos(prefetch_count=2))
     table = {"x-stream-offset": 1}
-    client.method(1, commands.Basic.Consume(queue="s", consumer_tag="c", arguments=table))
+    consume = commands.Basic.Consume(queue="s", consumer_tag="c", arguments=table)  # type: ignore[arg-type]
+    client.method(1, consume)
     client.hear()
     [row] = listed(world, "consumer-details")
     assert (row["offset"], row["behind"], row["unacknowledged"]) == (3, 2, 2)

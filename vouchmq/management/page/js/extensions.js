@@ -8,6 +8,7 @@ const QUEUE = "/queues/{vhost}/{name}";
 
 export const PEEK = ["GET", `${QUEUE}/messages`];
 export const MOVE = ["POST", `${QUEUE}/move`];
+export const RETURN = ["POST", `${QUEUE}/return-dead-letters`];
 export const PAUSE = ["PUT", `${QUEUE}/pause`];
 export const LEDGER = ["GET", "/ledger"];
 
@@ -19,9 +20,14 @@ export function peek(vhost, name, query, signal) {
   return get(`${path("queues", vhost, name)}/messages`, query, signal);
 }
 
-/** Move messages to another queue. */
+/** Move or copy messages to another queue; the answer has `moved`, and why it `stopped`. */
 export function move(vhost, name, body) {
   return post(`${path("queues", vhost, name)}/move`, body);
+}
+
+/** Move dead letters back to where they died. */
+export function returnDeadLetters(vhost, name, body) {
+  return post(`${path("queues", vhost, name)}/return-dead-letters`, body);
 }
 
 /** Pause or resume a queue. */

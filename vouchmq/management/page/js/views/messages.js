@@ -4,9 +4,9 @@ import { action } from "../access.js";
 import { path, post } from "../api.js";
 import { ask, say } from "../dialogs.js";
 import { h } from "../dom.js";
-import { bytes, count, exchangeName, moment, plain, since } from "../format.js";
+import { bytes, count, counted, exchangeName, moment, plain, since } from "../format.js";
 import { channelLink } from "../links.js";
-import { MOVE, PEEK, can, move, peek, reason } from "../extensions.js";
+import { MOVE, PEEK, RETURN, can, move, peek, reason, returnDeadLetters } from "../extensions.js";
 import { facts, fields, panel, tag } from "../table.js";
 
 const STATES = [["ready", "Ready"], ["unacknowledged", "Unacknowledged"], ["waiting", "Waiting"]];
@@ -18,7 +18,7 @@ const MODES = [
 /** The part of a queue's view. */
 export function messagesPart(context) {
   const { state, data: { queue }, draw } = context;
-  state.peek ??= { which: "ready", offset: 0, count: 20, format: "auto", rows: null, from: "" };
+  state.peek ??= { which: "ready", offset: 0, count: 20, format: "auto", rows: null, selected: new Set() };
   const { rows } = state.peek;
   const isStream = queue.type === "stream";
   if (can(PEEK) && rows === null && !state.peek.isLoading && !state.peek.problem) {
@@ -32,7 +32,8 @@ export function messagesPart(context) {
           : h("p", { class: "muted" }, "This broker cannot show messages without getting them."),
         h("span", { class: "grow" }),
         action("Get…", () => getMessages(context), { needs: ["POST", "/queues/{vhost}/{name}/get"], why: isStream ? "A stream is read with a consumer." : undefined }),
-        action("Move…", () => moveMessages(context), { why: isStream ? "Messages of a stream cannot be moved." : reason(MOVE) })),
+        action("Return…", () => returnMessages(context), { why: isStream ? "A stream has no dead letters." : reason(RETURN) }),
+        action("Move…", () => moveMessages(context), { why: reason(MOVE) })),
       state.peek.problem && h("p", { class: "problem", role: "alert" }, state.peek.problem),
       rows === null ? h("div", { class: "empty" }, state.peek.isLoading ? "Loading…" : can(PEEK) ? "" : "Get messages to see them here.")
         : rows.length === 0 ? h("div", { class: "empty" }, "No messages.")
@@ -44,6 +45,7 @@ function peekControls(context, isStream) {
   const { state: { peek: chosen }, data: { queue }, draw } = context;
   const reshow = (changes) => {
     Object.assign(chosen, changes);
+    chosen.selected.clear();
     show(context);
   };
   return [
@@ -86,7 +88,14 @@ function message(row, index, chosen, draw) {
     }
   };
   const isOpen = chosen.open.has(id);
-  return h("li", { key: `${id}` }, h("details", { ontoggle: toggled, open: isOpen },
+  const select = (event) => {
+    chosen.selected[event.target.checked ? "add" : "delete"](row.id);
+    draw();
+  };
+  const canMove = row.id !== undefined && row.state === "ready" && can(MOVE);
+  return h("li", { key: `${id}` },
+    canMove && h("input", { type: "checkbox", class: "choose", "aria-label": `Choose message ${id}`, checked: chosen.selected.has(row.id), onchange: select }),
+    h("details", { ontoggle: toggled, open: isOpen },
     h("summary", {},
       h("span", { class: "position" }, `${id}`),
       h("code", { class: "route" }, `${exchangeName(row.exchange)} → ${row.routing_key}`),
@@ -155,19 +164,53 @@ function getMessages({ params: { vhost, name }, state, reload }) {
   });
 }
 
-function moveMessages({ params: { vhost, name }, data: { queue }, state, perform }) {
+/** The chosen messages, or what a form says. */
+function wanted({ selected }, values) {
+  return selected.size > 0 ? { ids: [...selected] } : { count: Number(values.count) };
+}
+
+/** How many are to go, where none are chosen. */
+function countField({ selected }, queue) {
+  return selected.size === 0 && { name: "count", label: "How many, from the oldest", type: "number", value: queue.messages_ready, min: 1 };
+}
+
+function moveMessages({ params: { vhost, name }, data: { queue }, state: { peek: chosen }, perform }) {
+  const isStream = queue.type === "stream";
   return ask({
-    title: `Move messages of ${name}`,
-    text: h("p", {}, `${count(queue.messages_ready)} are ready. They leave this queue and enter the other one in the same write to disk.`),
+    title: chosen.selected.size ? `Move ${chosen.selected.size} of the messages of ${name}` : `Move messages of ${name}`,
+    text: h("p", {}, `${count(queue.messages_ready)} are ready. Those that move leave this queue and enter the other one in the same write to disk.`),
     fields: [
       { name: "destination", label: "To queue", required: true, hint: "In the same virtual host." },
-      { name: "count", label: "How many, from the oldest", type: "number", value: queue.messages_ready, min: 1 },
+      countField(chosen, queue),
+      { name: "keep", label: "Copy: they stay here, too", type: "check", value: isStream },
     ],
     submit: "Move messages",
-    act: async ({ destination, count: wanted }) => {
-      const answer = await perform(() => move(vhost, name, { destination, count: Number(wanted) }));
-      state.peek.rows = null;
-      say(`${count(answer?.moved ?? Number(wanted))} messages moved to ${destination}.`);
+    act: async (values) => {
+      const answer = await perform(() => move(vhost, name, { to_queue: values.destination, keep: values.keep, ...wanted(chosen, values) }));
+      told(answer, chosen, `${values.keep ? "copied" : "moved"} to ${values.destination}`);
     },
   });
+}
+
+function returnMessages({ params: { vhost, name }, data: { queue }, state: { peek: chosen }, perform }) {
+  return ask({
+    title: chosen.selected.size ? `Return ${chosen.selected.size} dead letters` : `Return dead letters of ${name}`,
+    text: h("p", {}, "Each goes back to the queue in which it died last, with the exchange and the routing key that it had there. It leaves this queue in the same write to disk."),
+    fields: [countField(chosen, queue)],
+    submit: "Return dead letters",
+    act: async (values) => {
+      const answer = await perform(() => returnDeadLetters(vhost, name, wanted(chosen, values)));
+      told(answer, chosen, "returned");
+    },
+  });
+}
+
+/** Say what has moved, and why not all. */
+function told(answer, chosen, what) {
+  chosen.selected.clear();
+  chosen.rows = null;
+  say(`${counted(answer.moved, "message")} ${what}.`);
+  if (answer.stopped) {
+    say(`Then it stopped: ${answer.stopped}.`, "bad");
+  }
 }
