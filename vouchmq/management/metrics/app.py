@@ -18,6 +18,13 @@ from starlette.routing import Route
 
 from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
 from vouchmq.management.metrics.node import node_families
+from vouchmq.management.metrics.objects import (
+    DETAILED_PREFIX,
+    FAMILIES,
+    PREFIX,
+    object_families,
+    wanted_kinds,
+)
 from vouchmq.management.metrics.totals import total_families
 
 if TYPE_CHECKING:
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+BAD_REQUEST: Final = 400
 UNAVAILABLE: Final = 503
 
 
@@ -37,7 +45,27 @@ def metrics_app(broker: Broker) -> Starlette:
         del request
         return await _scraped(_aggregated(broker))
 
-    return Starlette(routes=[Route("/metrics", aggregated)])
+    async def per_object(request: Request) -> Response:
+        del request
+        return await _scraped(_per_object(broker))
+
+    async def detailed(request: Request) -> Response:
+        families = request.query_params.getlist("family")
+        unknown = sorted({*families} - {*FAMILIES})
+        if unknown or not families:
+            text = f"no family {unknown[0]!r}" if unknown else "name a family"
+            known = ", ".join(FAMILIES)
+            return PlainTextResponse(f"{text}: ?family= takes {known}\n", BAD_REQUEST)
+        vhosts = request.query_params.getlist("vhost")
+        return await _scraped(_objects(broker, families, DETAILED_PREFIX, vhosts))
+
+    return Starlette(
+        routes=[
+            Route("/metrics", aggregated),
+            Route("/metrics/per-object", per_object),
+            Route("/metrics/detailed", detailed),
+        ]
+    )
 
 
 async def _aggregated(broker: Broker) -> list[Metric]:
@@ -45,7 +73,28 @@ async def _aggregated(broker: Broker) -> list[Metric]:
     [overview] = await broker.rows("overview")
     [store] = await broker.rows("store")
     alarms = await broker.rows("alarms")
-    return [*node_families(overview, alarms, store), *total_families(overview)]
+    status = await broker.ask("status")
+    return [*node_families(overview, alarms, store, status), *total_families(overview)]
+
+
+async def _per_object(broker: Broker) -> list[Metric]:
+    """The same, with the metrics of objects one by one where they would be added up."""
+    single = await _objects(broker, FAMILIES, PREFIX, ())
+    names = {each.name for each in single}
+    return [*(each for each in await _aggregated(broker) if each.name not in names), *single]
+
+
+async def _objects(
+    broker: Broker, families: Sequence[str], prefix: str, vhosts: Sequence[str]
+) -> list[Metric]:
+    """The metrics of objects, perhaps only of those in some virtual hosts."""
+    found: list[Metric] = []
+    for kind in wanted_kinds(families):
+        rows = await broker.rows(kind.listing)
+        if vhosts:
+            rows = [row for row in rows if row["vhost"] in vhosts]
+        found += object_families(kind, rows, families, prefix)
+    return found
 
 
 async def _scraped(asked: Awaitable[Iterable[Metric]]) -> Response:

@@ -5,6 +5,7 @@ Spec: METRIC-02, METRIC-03, METRIC-04, METRIC-08
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -40,7 +41,10 @@ MEASURED: Final = {
 
 
 def node_families(
-    overview: Mapping[str, Any], alarms: Sequence[Mapping[str, Any]], store: Mapping[str, Any]
+    overview: Mapping[str, Any],
+    alarms: Sequence[Mapping[str, Any]],
+    store: Mapping[str, Any],
+    status: Mapping[str, Any],
 ) -> Iterator[Metric]:
     """The metrics of the node.
 
@@ -48,7 +52,9 @@ def node_families(
         overview: the row of that listing
         alarms: the rows of that listing
         store: the row of that listing
+        status: what the broker says of its process
     """
+    yield from _process_families(status)
     yield _info("rabbitmq_build_info", {"rabbitmq_version": VERSION, "product_name": "VouchMQ"})
     yield _info("vouchmq_build_info", {"version": VERSION})
     node = overview["node"]
@@ -72,6 +78,25 @@ def node_families(
         "LSNs assigned but not yet synced",
         value=store["last_lsn"] - store["watermark_lsn"],
     )
+
+
+def _process_families(status: Mapping[str, Any]) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "rabbitmq_process_max_fds", "Open file descriptors limit", status["descriptor_limit"]
+    )
+    yield GaugeMetricFamily("vouchmq_uptime_seconds", "Time since the start", status["uptime_s"])
+    used = open_descriptors(status["pid"])
+    if used is not None:
+        yield GaugeMetricFamily("rabbitmq_process_open_fds", "Open file descriptors", used)
+
+
+def open_descriptors(pid: int) -> int | None:
+    """File descriptors of a process: counted here, where it costs the broker nothing."""
+    try:
+        return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        # Of another machine, or in another container.
+        return None
 
 
 def _info(name: str, labels: Mapping[str, str]) -> Metric:

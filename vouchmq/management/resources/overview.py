@@ -5,13 +5,13 @@ Spec: HTTP-10, HTTP-11, HTTP-12
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.management.api.errors import not_found
 from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.api.rates import with_details
 from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
+from vouchmq.management.metrics.node import open_descriptors
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -178,13 +178,8 @@ async def _node(call: Call) -> Row:
 
 def _descriptors(facts: Mapping[str, Any]) -> Row:
     """File descriptors of the broker: counted here, where it costs the broker nothing."""
-    found: Row = {"fd_total": facts["descriptor_limit"]}
-    try:
-        found["fd_used"] = sum(1 for _ in Path(f"/proc/{facts['pid']}/fd").iterdir())
-    except OSError:
-        # Of another machine, or in another container.
-        return found
-    return found
+    used = open_descriptors(facts["pid"])
+    return {"fd_total": facts["descriptor_limit"]} | ({} if used is None else {"fd_used": used})
 
 
 def _named(names: Iterable[str], what: str) -> list[Row]:
