@@ -40,6 +40,7 @@ ENTRIES: Final = {
     "get": Entry(f"{COMMANDS}.messages:get", "Show messages from the head of a queue."),
     "peek": Entry(f"{COMMANDS}.moving:peek", "Show messages without consuming any."),
     "move": Entry(f"{COMMANDS}.moving:move", "Move or copy messages of a queue."),
+    "drain": Entry(f"{COMMANDS}.overview:drain", "Stop a broker when its clients have gone."),
     "manage": Entry(f"{COMMANDS}.manage:manage", "Serve the HTTP API of a running broker."),
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),
     "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export definitions."),

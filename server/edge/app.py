@@ -27,6 +27,7 @@ import aiofiles
 import structlog
 import uvloop
 
+from vouchmq.server.admin.drain import DrainCommand
 from vouchmq.server.auth.authenticator import check_accounts, is_loopback
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
@@ -219,7 +220,7 @@ class Server:
         if self._tls_context is not None:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
             servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
-        control_server = await self._control_server(loop, listening)
+        control_server = await self._control_server(loop, listening, servers)
         self._check(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
@@ -232,8 +233,7 @@ class Server:
         if problem is None:
             self._print_ready(listening)
             await self._stopping.wait()
-        for server in servers:
-            server.close()
+        _close_all(servers)
         await self._drain(listener)
         await self._seal()
         loop.remove_reader(runtime.commit.fileno)
@@ -502,13 +502,19 @@ class Server:
         )
 
     async def _control_server(
-        self, loop: asyncio.AbstractEventLoop, listening: Listening
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listening: Listening,
+        servers: Sequence[asyncio.Server],
     ) -> asyncio.Server | None:
         """Let who owns the data directory look and command."""
         listener = control_listener(self._settings.data_dir)
         if listener is None:
             return None
         commands = control_commands(self._runtime, listening.facts, loop, self._settings)
+        stop_listening = partial(_close_all, servers)
+        connections = self._runtime.connections
+        DrainCommand(connections, stop_listening, self._stop, loop.call_later).register(commands)
         if self._faults is not None:
             FaultCommands(self._faults, self._runtime).register(commands)
         return await loop.create_unix_server(lambda: control.ControlPeer(commands), sock=listener)
@@ -650,6 +656,11 @@ def definitions_faults(path: str) -> Iterator[None]:
         raise StartupError(f"definitions file {path}: not UTF-8: {error.reason}") from error
     except DefinitionsError as error:
         raise StartupError(*(f"definitions file {path}: {line}" for line in error.args)) from error
+
+
+def _close_all(servers: Sequence[asyncio.Server]) -> None:
+    for server in servers:
+        server.close()
 
 
 async def _servers(

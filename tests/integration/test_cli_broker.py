@@ -376,3 +376,35 @@ def test_a_queue_is_paused_and_resumed(broker: BrokerProcess, channel: BlockingC
     while not got:
         channel.connection.process_data_events(1)
     channel.queue_delete("slept")
+
+
+def test_a_broker_is_drained(tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path)
+    process.start()
+    try:
+        with pika.BlockingConnection(pika.URLParameters(process.url)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("kept", durable=True)
+            result = run(process, "drain", "--timeout", "0")
+            assert (result.exit_code, result.stdout) == (1, "waiting for 1 connection\n")
+            assert "1 connection left; the broker stops when there is none" in result.stderr
+            with pytest.raises(pika.exceptions.AMQPConnectionError):
+                pika.BlockingConnection(pika.URLParameters(process.url))
+            # Who was connected is served.
+            channel.confirm_delivery()
+            channel.basic_publish("", "kept", b"x", pika.BasicProperties(delivery_mode=2))
+            draining = subprocess.Popen(
+                [sys.executable, "-m", "vouchmq", "drain", "--data-dir", str(process.data_dir)],
+                cwd=PROJECT,
+                env=clean_environment(),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert draining.stdout is not None
+            assert draining.stdout.readline() == "waiting for 1 connection\n"
+        output, _ = draining.communicate(timeout=LIMIT_S)
+        assert output.splitlines()[-1] == "the broker has stopped"
+        assert draining.returncode == 0
+        assert process.wait() == 0
+    finally:
+        process.kill9()

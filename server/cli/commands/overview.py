@@ -99,3 +99,24 @@ def doctor(settings: Settings, as_json: bool) -> int:
     """
     code: int = import_module("vouchmq.server.cli.doctor.run").run(settings, as_json=as_json)
     return code
+
+
+@click.command()
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="Longest wait; the broker goes on draining. Default: for ever",
+)
+@json_option
+@broker_options
+def drain(broker: Broker, timeout_s: float | None, as_json: bool) -> int:
+    """Have a broker accept nobody else and stop when the last connection has closed; wait for that.
+
+    Clients are not disconnected. SIGTERM stops the broker at once. Exit 0 when it has stopped, 1 if
+    connections are left after --timeout, 2 if no broker uses the data directory.
+    """
+    module = import_module("vouchmq.server.cli.running.drain")
+    code: int = module.run(broker, timeout_s, time.monotonic, time.sleep, as_json=as_json)
+    return code
