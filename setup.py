@@ -1,7 +1,7 @@
 """Builds the package, with the modules that every message passes compiled to one extension.
 
-They are compiled from the same source by mypyc when VOUCHMQ_COMPILE=1 is in the environment
-(docs/internals/compiled.md). Otherwise, and without a C compiler, the wheel is pure Python.
+They are compiled from the same source by mypyc (docs/internals/compiled.md). Without a working C
+compiler, and with VOUCHMQ_COMPILE=0 in the environment, the wheel is pure Python.
 """
 
 import os
@@ -42,8 +42,8 @@ def compiled_files() -> list[str]:
 
 
 def wanted() -> bool:
-    """Whether somebody has asked for the compiled build."""
-    return os.environ.get("VOUCHMQ_COMPILE", "0") not in {"", "0"}
+    """Whether nobody has asked for the pure build."""
+    return os.environ.get("VOUCHMQ_COMPILE", "1") not in {"", "0"}
 
 
 def has_compiler() -> bool:
@@ -62,7 +62,7 @@ def has_compiler() -> bool:
 
 
 def extensions() -> list[Extension]:
-    """What to compile: nothing unless that is asked for and possible."""
+    """What to compile: nothing unless that is wanted and possible."""
     # Editable installs are pure: what runs there is what is being edited.
     if not wanted() or not {"bdist_wheel", "build", "build_ext", "install"} & set(sys.argv):
         return []
@@ -75,17 +75,23 @@ def extensions() -> list[Extension]:
         print("vouchmq: pure Python, for mypy, which compiles it, is not there", file=sys.stderr)
         return []
 
-    return mypycify(
-        ["--config-file=", "--ignore-missing-imports", *compiled_files()],
-        opt_level=os.environ.get("VOUCHMQ_OPT_LEVEL", "3"),
-        debug_level="0",
-        group_name="vouchmq",
-    )
+    try:
+        return mypycify(
+            ["--config-file=", "--ignore-missing-imports", *compiled_files()],
+            opt_level=os.environ.get("VOUCHMQ_OPT_LEVEL", "3"),
+            debug_level="0",
+            group_name="vouchmq",
+        )
+    except SystemExit:
+        # So it ends when it rejects something, as a newer mypy may.
+        print("vouchmq: pure Python, for mypy rejects the source, see above", file=sys.stderr)
+        return []
 
 
 if __name__ == "__main__":
-    # What an isolated build fetches; mypy has mypyc, and compiled modules use types of pamqp.
+    # What an isolated build fetches: mypy has mypyc, and looks at the types of the others.
+    needed = ["mypy>=2.4", "msgspec>=0.20", "pamqp>=4,<5", "regex", "structlog>=24.4"]
     setup(
         ext_modules=extensions(),
-        setup_requires=["mypy>=2.4", "pamqp>=4,<5"] if wanted() else [],
+        setup_requires=needed if wanted() and has_compiler() else [],
     )
