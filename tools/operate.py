@@ -1,10 +1,11 @@
-"""Do for a VouchMQ what rabbitmqctl does for a RabbitMQ, as far as a definitions file goes.
+"""Do for a VouchMQ what rabbitmqctl does for a RabbitMQ: by a definitions file, and by its socket.
 
     operate.py DIR -- set_policy -p / --apply-to queues name '^pattern$' '{"max-length": 2}'
 
 `DIR` holds `definitions.json`, which the broker was started with, its process id in `pid` and its
 log in `output.log` (tools/with_broker.py makes all three). The file is changed and the broker asked
-to read it again. Exit codes are rabbitmqctl's: 64 for words that are not known here.
+to read it again. What a file takes nothing away by is asked for over the control socket of the data
+directory, `data`. Exit codes are rabbitmqctl's: 64 for words that are not known here.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 EXIT_UNKNOWN = 64
+PROJECT = Path(__file__).resolve().parents[1]
 # The broker reads the file in its own time, and tells its log of nothing but faults.
 READ_S = 0.5
 REFUSED = "definitions.rejected"
@@ -108,9 +111,37 @@ VERBS: dict[str, Callable[[Definitions, Sequence[str]], None]] = {
 }
 
 
+# What is deleted, and under what key others name it.
+DELETED = {"delete_user": ("user", "users"), "delete_vhost": ("vhost", "vhosts")}
+
+
+def delete(directory: Path, kind: str, listed: str, name: str) -> int:
+    """Delete a user or virtual host, and what the file says of it; 1 if the broker refuses."""
+    file = directory / "definitions.json"
+    definitions = json.loads(file.read_text())
+    for key, entries in definitions.items():
+        if isinstance(entries, list):
+            about = "name" if key == listed else kind
+            definitions[key] = [one for one in entries if one.get(about) != name]
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps(definitions))
+    fresh.replace(file)
+    # This is run as a script, wherever whoever runs it is.
+    sys.path.insert(0, str(PROJECT))
+    control = import_module("vouchmq.server.edge.control")
+    answer = control.ask(directory / "data", f"delete {kind}", name=name)
+    if not answer["ok"]:
+        print(answer["error"], file=sys.stderr)
+    return 0 if answer["ok"] else 1
+
+
 def operate(directory: Path, words: Sequence[str]) -> int:
     """Change the file, have it read, and see whether it was; the exit code."""
     verb = VERBS.get(words[0]) if words else None
+    if words and words[0] in DELETED:
+        with (directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return delete(directory, *DELETED[words[0]], words[1])
     if verb is None:
         print(f"not known here: {' '.join(words[:1])}", file=sys.stderr)
         return EXIT_UNKNOWN

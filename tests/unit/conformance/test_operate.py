@@ -90,7 +90,7 @@ def test_users_vhosts_and_permissions(directory: Path) -> None:
 
 def test_a_word_that_is_not_known_changes_nothing(directory: Path) -> None:
     before = definitions(directory)
-    assert operate(directory, ["delete_vhost", "v"]) == EXIT_UNKNOWN
+    assert operate(directory, ["stop_app", "v"]) == EXIT_UNKNOWN
     assert operate(directory, []) == EXIT_UNKNOWN
     assert definitions(directory) == before
 
