@@ -283,6 +283,16 @@ def commands(*words: str) -> list[str]:
     return context.command.list_commands(context)
 
 
+CONFLICT: Final = re.compile(r"^(<{7}|={7}|>{7}|\|{7})( |$)", re.MULTILINE)
+
+
+def test_no_page_or_script_has_the_marks_of_a_conflict() -> None:
+    assert CONFLICT.search("a\n" + "<" * 7 + " HEAD\nb\n")
+    files = (*PAGES, PROJECT / "Makefile", PROJECT / "Dockerfile", PROJECT / ".ci" / "run")
+    marked = [path for path in files if CONFLICT.search(text(path))]
+    assert marked == []
+
+
 def test_every_command_is_documented() -> None:
     page = text(DOCS / "reference" / "cli.md")
     tops = commands()

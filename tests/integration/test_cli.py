@@ -477,7 +477,9 @@ def test_variables_of_rabbitmqs_image_are_honoured(tmp_path: Path) -> None:
             with pytest.raises(refusal):
                 pika.BlockingConnection(pika.URLParameters(bad))
         assert "s3cret" not in process.output()
-    for process in started(tmp_path, VOUCHMQ_DEFAULT_USER="dave", **variables):
+    # The default user is made on an empty data directory only.
+    (tmp_path / "other").mkdir()
+    for process in started(tmp_path / "other", VOUCHMQ_DEFAULT_USER="dave", **variables):
         both = f"amqp://dave:s3cret@127.0.0.1:{process.port}/shop"
         with pika.BlockingConnection(pika.URLParameters(both)) as connection:
             assert connection.is_open
