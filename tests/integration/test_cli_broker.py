@@ -153,12 +153,17 @@ def test_top_is_drawn_on_a_terminal_until_q(
 ) -> None:
     channel.queue_declare("drawn")
     master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (24, 160))
+    # High enough for the queues of all tests that use this broker.
+    termios.tcsetwinsize(slave, (200, 160))
+    # A process of pytest-xdist has them, and they count for more than the terminal.
+    environment = clean_environment({"TERM": "xterm"})
+    for name in ("COLUMNS", "LINES"):
+        environment.pop(name, None)
     command = [sys.executable, "-m", "vouchmq", "top", "--data-dir", str(broker.data_dir)]
     process = subprocess.Popen(
         command,
         cwd=PROJECT,
-        env=clean_environment({"TERM": "xterm"}),
+        env=environment,
         stdin=slave,
         stdout=slave,
         stderr=slave,

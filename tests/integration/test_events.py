@@ -113,6 +113,15 @@ def test_who_may_not_enter_a_virtual_host_hears_nothing_of_it(managed: ManagedBr
     assert managed.ask("HEAD", "/events").status == 200
 
 
+def test_a_stop_with_open_streams_is_clean(managed: ManagedBroker) -> None:
+    """The fixture looks for complaints."""
+    streams = [Stream(managed, "/events?event=nothing") for _ in range(3)]
+    assert managed.process.stop() == 0
+    for stream in streams:
+        assert stream.rest() == b""
+        stream.close()
+
+
 def test_a_stream_and_a_command_end_with_the_broker(tmp_path: Path) -> None:
     managed = ManagedBroker(tmp_path)
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -95,6 +96,8 @@ async def _serve(options: Options) -> int:
     ended = asyncio.create_task(stopping.wait())
     await asyncio.wait([ended, *running], return_when=asyncio.FIRST_COMPLETED)
     is_asked = stopping.is_set()
+    # It tells with a traceback of each request that is cut off now, such as a stream of events.
+    logging.getLogger("uvicorn.error").disabled = True
     for server, _ in servers:
         server.should_exit = True
     await asyncio.gather(*running)
