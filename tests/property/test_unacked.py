@@ -11,11 +11,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.api import Queue
-from vouchmq.server.channel.consumer import Consumer
+from vouchmq.server.channel.consumer import Consumer, Credit, DeliveryChannel
 from vouchmq.server.channel.unacked import Unacked, UnackedBatch
 
 QUEUES = [cast("Queue", SimpleNamespace(name=name)) for name in "qr"]
-CONSUMERS = [cast("Consumer", SimpleNamespace(name=name)) for name in "ab"]
+CONSUMERS = [
+    Consumer(
+        cast("DeliveryChannel", SimpleNamespace()),
+        QUEUES[0],
+        name,
+        no_ack=False,
+        priority=0,
+        credit=Credit(),
+    )
+    for name in "ab"
+]
 OWNERS: list[tuple[Consumer | None, Queue]] = [
     (CONSUMERS[0], QUEUES[0]),
     (CONSUMERS[0], QUEUES[0]),
