@@ -213,9 +213,11 @@ class Enqueuer:
         """Whether some queue would refuse a message, were all of these stored (TX-09)."""
         wanted: dict[Queue, tuple[int, int]] = {}
         for target, raws in runs:
-            for queue in target.queues if target.is_gated else ():
-                count, octets = wanted.get(queue, (0, 0))
-                wanted[queue] = (count + len(raws), octets + sum(map(body_size, raws)))
+            # Not `is_gated`, which is of when it was routed: a policy may have come since.
+            for queue in target.queues:
+                if queue.publish_filter is not None:
+                    count, octets = wanted.get(queue, (0, 0))
+                    wanted[queue] = (count + len(raws), octets + sum(map(body_size, raws)))
         return any(
             queue.publish_filter is not None and not queue.publish_filter.has_room(*size)
             for queue, size in wanted.items()

@@ -83,6 +83,11 @@ def caught(first: int = 0, *, is_rough: bool = False) -> str:
     raise AssertionError(f"{MOST_SEEDS} histories have not found the bug")
 
 
+def test_a_commit_heeds_a_limit_that_came_after_its_publishes() -> None:
+    """TX-09: history 11 had six messages in a queue of four."""
+    assert history.run_pairs(11, is_rough=False).failure is None
+
+
 def test_finds_deliveries_that_take_over_the_time_of_older_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

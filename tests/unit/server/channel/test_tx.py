@@ -18,6 +18,7 @@ from tests.unit.server.in_memory import (
     delivery,
     name_of,
 )
+from vouchmq.server.broker.policy.policies import Policy
 
 
 @pytest.fixture
@@ -366,3 +367,14 @@ class TestCommitting:
         text = "PRECONDITION_FAILED - partial tx completion"
         with closes_channel(client, 406, text, (90, 20)):
             client.world.context.storage_failed()
+
+    def test_a_limit_that_a_policy_has_set_since_refuses_the_commit(self, client: Client) -> None:
+        """TX-09: nothing of it is applied."""
+        for number in range(3):
+            client.send(wire.publish(1, "d", str(number).encode(), wire.persistent()))
+        limit: dict[str, str | int] = {"max-length": 2, "overflow": "reject-publish"}
+        client.world.vhost.policy_engine.set_policy(Policy("p", "^d$", dict(limit)))
+        client.world.sync()
+        with closes_channel(client, 406, "PRECONDITION_FAILED - partial tx completion", (90, 20)):
+            client.method(1, commands.Tx.Commit())
+        assert client.message_count("d", channel=2) == 0
