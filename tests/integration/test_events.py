@@ -18,6 +18,7 @@ import pytest
 from tests.integration.broker_process import BrokerProcess, clean_environment
 from tests.integration.management import ManagedBroker
 from tests.waiting import LIMIT_S
+from vouchmq.management.resources.events import MOST_STREAMS
 
 CONFIGURATION = """
 [[vhosts]]
@@ -111,6 +112,17 @@ def test_who_may_not_enter_a_virtual_host_hears_nothing_of_it(managed: ManagedBr
     assert managed.ask("GET", "/events/%2F", user="limited", password="limited").status == 401
     assert managed.ask("GET", "/events/moon").status == 404
     assert managed.ask("HEAD", "/events").status == 200
+
+
+def test_streams_leave_room_for_others(managed: ManagedBroker) -> None:
+    streams = [Stream(managed, "/events?event=nothing") for _ in range(MOST_STREAMS)]
+    refused = managed.ask("GET", "/events")
+    assert (refused.status, refused.body["error"]) == (503, "service_unavailable")
+    assert managed.get("/whoami")["name"] == "guest"
+    streams.pop().close()
+    managed.process.wait_until(lambda: managed.ask("HEAD", "/events").status == 200)
+    for stream in streams:
+        stream.close()
 
 
 def test_a_stop_with_open_streams_is_clean(managed: ManagedBroker) -> None:

@@ -62,6 +62,7 @@ class Broker:
         self._directory = directory
         self._free: list[_Connection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS)
+        self.watchers = 0  # who has a connection for themselves
 
     async def ask(self, command: str, **arguments: object) -> Row:
         """Have a command done; gives the last frame of its answer.
@@ -146,6 +147,14 @@ class Broker:
             CommandRefused: the broker does not do it
             BrokerUnavailable: it does not answer, or has gone
         """
+        self.watchers += 1
+        try:
+            async for row in self._watched(command, arguments):
+                yield row
+        finally:
+            self.watchers -= 1
+
+    async def _watched(self, command: str, arguments: dict[str, object]) -> AsyncIterator[Row]:
         connection = await self._connect()
         columns: list[str] = []
         try:

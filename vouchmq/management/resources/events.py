@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import json
 
 from vouchmq.management.api.call import Events
+from vouchmq.management.api.errors import UNAVAILABLE, ApiError
 from vouchmq.management.broker import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from vouchmq.management.broker import Row
 
 QUIET_S: Final = 15.0
+# At one time. Each keeps a connection of the management process, of which others need some.
+MOST_STREAMS: Final = 64
 COMMENT: Final = b":\n\n"
 # Tells the client that the stream is open: what it does now will be in it.
 BEGUN: Final = b": listening\n\n"
@@ -33,6 +36,9 @@ BEGUN: Final = b": listening\n\n"
 
 async def events(call: Call) -> Events:
     """What happens from now on; `event=` (any number, with commas) takes those that begin so."""
+    if call.broker.watchers >= MOST_STREAMS:
+        reason = f"{MOST_STREAMS} streams of events are open, and that is the limit"
+        raise ApiError(UNAVAILABLE, "service_unavailable", reason)
     vhost = await call.vhost()
     prefixes = [each for each in call.query.get("event", "").split(",") if each]
     rows = call.broker.watch("watch events", vhost=vhost, prefixes=prefixes)
