@@ -80,6 +80,7 @@ class Wait:
         self._context = operator.context
         self._asked = asked
         self._reply = reply
+        self._ends_ms = 0
 
     def begin(self) -> None:
         """Look in this turn, and after each one until it is so."""
@@ -88,7 +89,8 @@ class Wait:
         self._reply.when_gone(self._end)
         context.turn.wake()
         if asked.limit_ms:
-            context.timers.at(context.timers.now_ms() + asked.limit_ms, self._give_up)
+            self._ends_ms = context.timers.now_ms() + asked.limit_ms
+            context.timers.at(self._ends_ms, self._give_up)
 
     def look(self) -> None:
         """Answer if the queue is as it should be."""
@@ -121,6 +123,11 @@ class Wait:
 
     def _give_up(self) -> None:
         if self.look not in self._context.turn.observers:
+            return
+        timers = self._context.timers
+        if timers.now_ms() < self._ends_ms:
+            # A timer looks again in a minute at the latest.
+            timers.at(self._ends_ms, self._give_up)
             return
         self._end()
         counts = self._counts()

@@ -214,6 +214,17 @@ class TestWait:
         client.ask(1, commands.Channel.Close(0, "", 0, 0))
         assert none.facts == {"ok": True, "ready": 2, "unacknowledged": 0, "consumers": 0}
 
+    def test_a_limit_of_minutes_is_kept(self, world: World, client: Client) -> None:
+        """A timer of the broker looks again in a minute at the latest."""
+        declare(client, "q")
+        reader = begun(world, "wait queue", name="q", ready=1, limit_ms=150_000)
+        for _ in range(2):
+            world.pass_time(61)
+            assert reader.facts is None
+        world.pass_time(30)
+        assert reader.facts is not None
+        assert reader.facts["code"] == 408
+
     def test_it_may_have_a_limit(self, world: World, client: Client) -> None:
         declare(client, "q")
         reader = begun(world, "wait queue", name="q", ready=1, limit_ms=500)
