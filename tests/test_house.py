@@ -157,7 +157,11 @@ ROOMS: Final[dict[str, Room]] = {
     # A process of its own, which knows a broker by what goes over the control socket.
     "vouchmq.management": Room(
         (
-            *("vouchmq.management", "vouchmq.server.admin.frames", "vouchmq.server.edge.control"),
+            *(
+                "vouchmq.management",
+                "vouchmq.server.admin.frames",
+                "vouchmq.server.edge.control.client",
+            ),
             *("vouchmq.server.edge.listening", "vouchmq.server.edge.logging"),
             "vouchmq.server.version",
         ),
@@ -172,7 +176,7 @@ ROOMS: Final[dict[str, Room]] = {
     "vouchmq.kit.bulk": Room(("vouchmq.kit", "vouchmq.protocol"), frozenset({"pamqp"}), WORLD),
     # It starts the broker as a process, and asks it over its control socket.
     "vouchmq.testing": Room(
-        ("vouchmq.testing", "vouchmq.server.edge.control"), frozenset({"pytest"}), WORLD
+        ("vouchmq.testing", "vouchmq.server.edge.control.client"), frozenset({"pytest"}), WORLD
     ),
     "vouchmq.testing.launch": Room(("vouchmq.server.cli",), world=WORLD),
     "vouchmq.spark": Room(

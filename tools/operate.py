@@ -128,7 +128,7 @@ def delete(directory: Path, kind: str, listed: str, name: str) -> int:
     fresh.replace(file)
     # This is run as a script, wherever whoever runs it is.
     sys.path.insert(0, str(PROJECT))
-    control = import_module("vouchmq.server.edge.control")
+    control = import_module("vouchmq.server.edge.control.client")
     answer = control.ask(directory / "data", f"delete {kind}", name=name)
     if not answer["ok"]:
         print(answer["error"], file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vouchmq.server.admin.frames import FrameReader, frame
 from vouchmq.server.backup.manifest import BackupError
-from vouchmq.server.edge.control import READ_BYTES, NoBrokerError, ask, short_address
+from vouchmq.server.edge.control.client import READ_BYTES, NoBrokerError, ask, short_address
 from vouchmq.store.journal.end_mark import EndMark
 from vouchmq.store.journal.segments import SegmentExtent
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from vouchmq.server.cli.program import CommandFailed
-from vouchmq.server.edge.control import ANSWER_LIMIT_S, NoBrokerError, ask_rows
+from vouchmq.server.edge.control.client import ANSWER_LIMIT_S, NoBrokerError, ask_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ ENTRIES: Final = {
     "status": Entry(f"{COMMANDS}.overview:status", "Show one page about a running broker."),
     "top": Entry(f"{COMMANDS}.overview:top", "Show rates as they change."),
     "watch": Entry(f"{COMMANDS}.overview:watch", "Show what happens as it happens."),
-    "doctor": Entry(f"{COMMANDS}.overview:doctor", "Find what is wrong with a set-up."),
+    "doctor": Entry(f"{COMMANDS}.doctor:doctor", "Find what is wrong with a set-up."),
     "list": Entry(f"{COMMANDS}.listing:listing", "List what a running broker has."),
     "show": Entry(f"{COMMANDS}.listing:show", "Show one object with what belongs to it."),
     "declare": Entry(f"{COMMANDS}.objects:declare", "Declare a queue, an exchange or a binding."),

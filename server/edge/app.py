@@ -35,8 +35,8 @@ from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
 from vouchmq.server.connection.wire import STOPPING
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
-from vouchmq.server.edge import control
 from vouchmq.server.edge.admission import Admission, EpollWatch
+from vouchmq.server.edge.control import peer as control_peer
 from vouchmq.server.edge.control_commands import control_commands, control_listener
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps
@@ -295,7 +295,7 @@ class Server:
         """Let go of everything. What a broken disk refuses now keeps nothing else from its end."""
         steps: tuple[Callable[[], object], ...] = (
             self._management.stop,
-            lambda: self._remove(control.remove, self._settings.data_dir),
+            lambda: self._remove(control_peer.remove, self._settings.data_dir),
             self._runtime.close,
             self._io_pool.shutdown,
             self._ledger_files.close,
@@ -517,7 +517,9 @@ class Server:
         DrainCommand(connections, stop_listening, self._stop, loop.call_later).register(commands)
         if self._faults is not None:
             FaultCommands(self._faults, self._runtime).register(commands)
-        return await loop.create_unix_server(lambda: control.ControlPeer(commands), sock=listener)
+        return await loop.create_unix_server(
+            lambda: control_peer.ControlPeer(commands), sock=listener
+        )
 
     def _check(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the gauges for the alarms, and once more in a while."""

@@ -36,7 +36,8 @@ from vouchmq.server.admin.objects.waiting import WaitCommands
 from vouchmq.server.admin.status import StatusCommand
 from vouchmq.server.admin.views import KINDS, Views
 from vouchmq.server.admin.watch import WatchCommand
-from vouchmq.server.edge import control
+from vouchmq.server.edge.control.client import LISTENERS, NAME
+from vouchmq.server.edge.control.peer import listening_socket
 from vouchmq.server.version import VERSION, build_kind
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def control_commands(
     def tell_listeners(_: Arguments, reply: Reply) -> None:
         reply({"ok": True, "version": VERSION, **listeners})
 
-    commands.register(control.LISTENERS, Arguments, tell_listeners)
+    commands.register(LISTENERS, Arguments, tell_listeners)
     LoginCommands(runtime.authenticator, runtime.broker.vhosts).register(commands)
     facts = {
         "node": settings.node,
@@ -135,7 +136,7 @@ def register_account_commands(
 def control_listener(directory: Path) -> socket | None:
     """The control socket of a data directory; None where there can be no sockets."""
     try:
-        return control.listening_socket(directory)
+        return listening_socket(directory)
     except OSError as error:
-        log.warning("control.unavailable", path=str(directory / control.NAME), reason=str(error))
+        log.warning("control.unavailable", path=str(directory / NAME), reason=str(error))
         return None

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.broker_process import BrokerProcess
 from tests.waiting import wait_until
-from vouchmq.server.edge import control
+from vouchmq.server.edge.control import client as control
 
 ROUNDS = 5
 NAMES = ("a", "b", "c")

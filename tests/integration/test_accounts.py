@@ -13,7 +13,7 @@ import pika.exceptions
 import pytest
 
 from tests.integration.broker_process import BrokerProcess
-from vouchmq.server.edge import control
+from vouchmq.server.edge.control import client as control
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pika
 import pytest
 
 from tests.integration.broker_process import BrokerProcess, run_command
-from vouchmq.server.edge import control
+from vouchmq.server.edge.control import client as control
 
 
 def test_what_is_declared_and_answered_outlives_a_kill(broker: BrokerProcess) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.server.admin.frames import FrameReader, frame
-from vouchmq.server.edge.control import short_address
+from vouchmq.server.edge.control.client import short_address
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -6,9 +6,9 @@
         vhost.queue("orders").wait(messages=3)
 
 With pytest the fixtures `vouchmq_broker` and `vouchmq_vhost` are there as soon as it is installed.
-May import `server/edge/control.py`, which asks a running broker, and pytest in `plugin.py`. Start
-with `broker.py`. What stands here is loaded when it is asked for, as pytest loads `plugin.py` in
-each of its runs.
+May import `server/edge/control/client.py`, which asks a running broker, and pytest in `plugin.py`.
+Start with `broker.py`. What stands here is loaded when it is asked for, as pytest loads `plugin.py`
+in each of its runs.
 """
 
 from typing import TYPE_CHECKING

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from vouchmq.server.edge.control import NoBrokerError, ask, ask_rows
+from vouchmq.server.edge.control.client import NoBrokerError, ask, ask_rows
 from vouchmq.testing.errors import BrokerError, BrokerNotRunning
 from vouchmq.testing.in_thread import in_thread
 from vouchmq.testing.process import HOST, LOG_NAME, BrokerProcess

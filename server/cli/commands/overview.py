@@ -1,4 +1,4 @@
-"""`vouchmq status`, `top` and `doctor`."""
+"""`vouchmq status`, `top`, `watch` and `drain`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vouchmq.server.cli.options import broker_options, json_option, settings_options
-from vouchmq.server.settings.settings import Settings, scalar_fields
+from vouchmq.server.cli.options import broker_options, json_option
 
 if TYPE_CHECKING:
     from vouchmq.server.cli.client import Broker
@@ -83,21 +82,6 @@ def watch(broker: Broker, events: tuple[str, ...], vhost: str | None, as_json: b
     """
     module = import_module("vouchmq.server.cli.running.watch")
     code: int = module.run(broker, events, vhost, as_json=as_json)
-    return code
-
-
-@click.command()
-@json_option
-@settings_options(*(field.name for field in scalar_fields()))
-def doctor(settings: Settings, as_json: bool) -> int:
-    """Check a set-up and say how to mend what is wrong: data directory, disk and its syncs,
-    memory, file descriptors, clock, ports, certificates, logins, durability.
-
-    It takes the settings of `vouchmq serve`. A broker may be running on the data directory, or be
-    about to. Nothing is changed; a file without a name is written and synced in the directory. Exit
-    0 if nothing is wrong, 1 if something is, 2 if a setting is wrong.
-    """
-    code: int = import_module("vouchmq.server.cli.doctor.run").run(settings, as_json=as_json)
     return code
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from vouchmq.server.backup.copying import Pace, back_up
 from vouchmq.server.backup.manifest import BackupError
 from vouchmq.server.backup.restoring import restore
-from vouchmq.server.edge.control import NoBrokerError
+from vouchmq.server.edge.control.client import NoBrokerError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.server.edge.control import LISTENERS, NoBrokerError, ask
+from vouchmq.server.edge.control.client import LISTENERS, NoBrokerError, ask
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -192,6 +192,21 @@ def test_help_imports_nothing_of_the_broker() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.parametrize("words", [["status"], ["list", "queues"], ["get", "q"], ["ping"]])
+def test_asking_a_broker_imports_nothing_that_is_slow(words: list[str], tmp_path: Path) -> None:
+    code = (
+        "import sys; from vouchmq.server.cli.main import main\n"
+        f"code = main([*{words!r}, '--data-dir', {str(tmp_path)!r}])\n"
+        "names = {'uvloop', 'structlog', 'asyncio', 'pamqp', 'regex', 'rich', 'ssl'}\n"
+        "print(code, sorted(names & set(sys.modules)))"
+    )
+    environment = {**os.environ, "VOUCHMQ_PORT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == f"{1 if words == ['ping'] else 2} []"
+
+
 def test_the_version_is_told_by_the_module_itself() -> None:
     command = [sys.executable, "-m", "vouchmq", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

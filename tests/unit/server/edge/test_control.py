@@ -12,7 +12,7 @@ import pytest
 
 from vouchmq.server.admin.commands import Arguments, ControlCommands, Reply
 from vouchmq.server.admin.frames import FrameReader, frame
-from vouchmq.server.edge import control
+from vouchmq.server.edge.control import client, peer
 
 
 class Text(Arguments, frozen=True):
@@ -52,17 +52,17 @@ async def serving(directory: Path) -> AsyncIterator[Stage]:
     stage = Stage(directory)
     loop = asyncio.get_running_loop()
     server = await loop.create_unix_server(
-        lambda: control.ControlPeer(stage.commands), sock=control.listening_socket(directory)
+        lambda: peer.ControlPeer(stage.commands), sock=peer.listening_socket(directory)
     )
     try:
         yield stage
     finally:
         server.close()
-        control.remove(directory)
+        peer.remove(directory)
 
 
 async def connected(directory: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    return await asyncio.open_unix_connection(str(directory / control.NAME))
+    return await asyncio.open_unix_connection(str(directory / client.NAME))
 
 
 async def answers(reader: asyncio.StreamReader, count: int) -> list[dict[str, Any]]:
@@ -76,10 +76,10 @@ async def answers(reader: asyncio.StreamReader, count: int) -> list[dict[str, An
 
 async def test_who_asks_gets_rows_by_their_columns_and_the_answer(tmp_path: Path) -> None:
     async with serving(tmp_path):
-        rows = await asyncio.to_thread(lambda: list(control.ask_rows(tmp_path, "rows")))
+        rows = await asyncio.to_thread(lambda: list(client.ask_rows(tmp_path, "rows")))
         assert rows[:-1] == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": 3, "b": "z"}]
         assert rows[-1] == {"ok": True, "count": 3, "columns": ["a", "b"]}
-        answer = await asyncio.to_thread(control.ask, tmp_path, "echo", text="ü")
+        answer = await asyncio.to_thread(client.ask, tmp_path, "echo", text="ü")
         assert answer == {"ok": True, "text": "ü"}
 
 
@@ -120,10 +120,10 @@ async def test_what_is_no_frame_is_told_and_ends_the_connection(tmp_path: Path) 
         writer.close()
 
 
-@pytest.mark.parametrize("make", [lambda _: None, control.listening_socket])
+@pytest.mark.parametrize("make", [lambda _: None, peer.listening_socket])
 def test_no_broker_runs_there(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     listener = make(tmp_path)
     if listener is not None:
         listener.close()
-    with pytest.raises(control.NoBrokerError, match="no broker runs on data directory"):
-        control.ask(tmp_path, "echo")
+    with pytest.raises(client.NoBrokerError, match="no broker runs on data directory"):
+        client.ask(tmp_path, "echo")
