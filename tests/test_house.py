@@ -85,7 +85,9 @@ EDGES: Final = frozenset(
         *("edge", "cli", "ledger.files", "backup"),
     }
 )
-ASYNC_ALLOWED: Final = frozenset({"vouchmq.server.edge.listener", "vouchmq.server.edge.app"})
+ASYNC_ALLOWED: Final = frozenset(
+    f"vouchmq.server.edge.{name}" for name in ("app", "listener", "shutdown")
+)
 
 
 @dataclass(frozen=True)

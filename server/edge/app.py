@@ -32,18 +32,17 @@ from vouchmq.server.auth.authenticator import check_accounts, is_loopback
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
-from vouchmq.server.connection.wire import STOPPING
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.control import peer as control_peer
-from vouchmq.server.edge.control_commands import control_commands, control_listener
+from vouchmq.server.edge.control.commands import control_commands, control_listener
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps
 from vouchmq.server.edge.listener import Listener, SocketProtocol, shown
 from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
-from vouchmq.server.edge.memory import MemoryGauge, give_back_memory, trim_memory
+from vouchmq.server.edge.memory import MemoryGauge
 from vouchmq.server.edge.process import (
     IS_READY,
     IS_STOPPING,
@@ -55,6 +54,8 @@ from vouchmq.server.edge.process import (
 )
 from vouchmq.server.edge.progress import RecoveryProgress
 from vouchmq.server.edge.ready_file import ReadyFile
+from vouchmq.server.edge.resource_checks import ResourceChecks
+from vouchmq.server.edge.shutdown import drain_clients, seal_journal
 from vouchmq.server.edge.subprocesses.management import start_management
 from vouchmq.server.edge.tls import server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
@@ -85,18 +86,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TOKEN_OCTETS: Final = 16
-LOOK_S: Final = 0.005
-# How often memory and disk are looked at; more often when memory is low or the disk nearly full, or
-# it refuses (LIMIT-01, LIMIT-15).
-CHECK_S: Final = 1.0
-CHECK_TIGHT_S: Final = 0.2
-GIVE_BACK_S: Final = 5.0
-TRIM_AFTER_S: Final = 0.05
-LAST_WORDS_S: Final = 0.2
 IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
-MOST_LOOKS: Final = 1_000_000
-# Syncs that the end of the journal may take: of what is left, of what that sets free, of the seal.
-SEAL_SYNCS: Final = 10
 # Each start of these has found another segment that is not what was written.
 MOST_STARTS: Final = 100
 
@@ -182,7 +172,6 @@ class Server:
         # Threads that sync in our place make calls of their own: then nobody can tell whose one is.
         self._watch = DiskWatch() if isinstance(worker, HelperProcess) else None
         self._ledger_files = self._new_ledger_files()
-        self._gave_back_at = 0.0
         self._disk_watch_thread: DiskWatchThread | None = None
         self._runtime: BrokerRuntime
         self._management: ManagementProcess
@@ -203,6 +192,7 @@ class Server:
         # With this sync those segments go of which nothing is left: starts without any traffic
         # must not pile up files.
         runtime.commit.request()
+        checks = ResourceChecks(runtime, self._memory, loop, self._stopping.is_set)
         watch = EpollWatch()
         admission = Admission(watch, loop.time, loop.call_soon, loop.call_later)
         loop.add_reader(watch.fileno(), admission.on_readable)
@@ -211,7 +201,7 @@ class Server:
             self._new_connection,
             self._settings.deliver_high_water_bytes,
             raise_descriptor_limit(),
-            look=lambda: self._look(loop),
+            look=checks.look,
             is_short=lambda: runtime.memory_relief.is_refusing,
             admission=admission,
             handshake_timeout_s=runtime.context.limits.handshake_timeout_s,
@@ -221,7 +211,7 @@ class Server:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
             servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
         control_server = await self._control_server(loop, listening, servers)
-        self._check(loop)
+        checks.start()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         self._begin_watch(loop, listener)
@@ -234,8 +224,7 @@ class Server:
             self._print_ready(listening)
             await self._stopping.wait()
         _close_all(servers)
-        await self._drain(listener)
-        await self._seal()
+        await self._shut_down(listener)
         loop.remove_reader(runtime.commit.fileno)
         loop.remove_reader(watch.fileno())
         if control_server is not None:
@@ -247,6 +236,12 @@ class Server:
             raise problem
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
+
+    async def _shut_down(self, listener: Listener) -> None:
+        self._remove_ready_file()
+        notify(IS_STOPPING)
+        await drain_clients(self._runtime, listener, self._settings.shutdown_timeout_s)
+        await seal_journal(self._runtime, self._settings.shutdown_timeout_s)
 
     def _start(self, loop: asyncio.AbstractEventLoop) -> Listening:
         """Recover, with everything checked before that can be: a start may fail again and again.
@@ -521,33 +516,6 @@ class Server:
             lambda: control_peer.ControlPeer(commands), sock=listener
         )
 
-    def _check(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read the gauges for the alarms, and once more in a while."""
-        runtime = self._runtime
-        if self._stopping.is_set():
-            return
-        self._trim_after(loop, has_freed=runtime.periodic_check.check(self._memory.used_octets()))
-        alarms = runtime.alarms
-        if alarms.is_memory_low and loop.time() - self._gave_back_at >= GIVE_BACK_S:
-            self._gave_back_at = loop.time()
-            give_back_memory()
-        is_tight = alarms.disk_free_octets < 2 * alarms.disk_limit_octets
-        is_tight |= alarms.is_storage_failing or alarms.is_memory_low
-        loop.call_later(CHECK_TIGHT_S if is_tight else CHECK_S, self._check, loop)
-
-    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Much has come in or gone out since memory was looked at."""
-        if not self._stopping.is_set():
-            has_freed = self._runtime.periodic_check.check_memory(
-                self._memory.used_octets_quickly()
-            )
-            self._trim_after(loop, has_freed=has_freed)
-
-    def _trim_after(self, loop: asyncio.AbstractEventLoop, *, has_freed: bool) -> None:
-        """Give back to the system what connections held that are closing now."""
-        if has_freed:
-            loop.call_later(TRIM_AFTER_S, trim_memory)
-
     def _name_of(self, certificate: Certificate) -> str:
         settings = self._settings
         return user_name(
@@ -592,46 +560,6 @@ class Server:
         )
         self._exit_code = 1
         self._stopping.set()
-
-    async def _drain(self, listener: Listener) -> None:
-        """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
-        runtime = self._runtime
-        self._remove_ready_file()
-        notify(IS_STOPPING)
-        timeout_s = self._settings.shutdown_timeout_s
-        deadline = time.monotonic() + timeout_s
-        # Nothing new is read, so that what has been published can be synced and confirmed.
-        for edge in list(listener.edges):
-            edge.pause(STOPPING)
-        runtime.turn.run()
-        is_quiet = lambda: runtime.context.has_failed or runtime.commit.is_idle  # noqa: E731
-        await until(is_quiet, time.monotonic() + timeout_s / 2)
-        for edge in list(listener.edges):
-            connection = edge.connection
-            if connection is not None:
-                connection.shut_down("broker forced connection closure with reason 'shutdown'")
-            else:
-                edge.abort()
-            edge.resume(STOPPING)
-        runtime.turn.run()
-        is_left = lambda: not listener.edges and runtime.context.budget.is_idle  # noqa: E731
-        await until(is_left, deadline)
-        for edge in list(listener.edges):
-            edge.abort()
-        await until(lambda: not listener.edges, time.monotonic() + LAST_WORDS_S)
-        runtime.turn.run()
-
-    async def _seal(self) -> None:
-        """Have the journal say where it ends; what differs at the next start is damage.
-
-        A disk that takes longer than clients may is not waited for. Spec: DURABLE-22
-        """
-        runtime = self._runtime
-        deadline = time.monotonic() + max(LAST_WORDS_S, self._settings.shutdown_timeout_s)
-        for _ in range(SEAL_SYNCS):
-            if runtime.journal_writer.seal() or time.monotonic() >= deadline:
-                return
-            await until(lambda: runtime.context.has_failed or runtime.commit.is_idle, deadline)
 
 
 def started_as() -> str:
@@ -689,11 +617,3 @@ async def in_slices(steps: Iterator[None]) -> None:
         if time.monotonic() >= ends_at:
             await asyncio.sleep(0)
             ends_at = time.monotonic() + SLICE_S
-
-
-async def until(is_so: Callable[[], bool], deadline: float) -> None:
-    """Look every few milliseconds whether something has become true, at most until `deadline`."""
-    for _ in range(MOST_LOOKS):
-        if is_so() or time.monotonic() >= deadline:
-            return
-        await asyncio.sleep(LOOK_S)

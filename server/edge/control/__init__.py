@@ -1,4 +1,5 @@
-"""The control socket in the data directory: who asks, and who answers.
+"""The control socket in the data directory: who asks, who answers, and what can be asked.
 
-May import `server/admin/` for frames and commands. Start with `client.py`.
+May import the whole server for `commands.py`, which puts the commands together; `client.py` only
+`server/admin/` for frames. Start with `client.py`.
 """

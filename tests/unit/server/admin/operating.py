@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.unit.server.admin.listings import Reader
 from vouchmq.server.admin.commands import ControlCommands
-from vouchmq.server.edge.control_commands import register_object_commands
+from vouchmq.server.edge.control.commands import register_object_commands
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import World

@@ -11,7 +11,7 @@ from vouchmq.server.admin.accounts.administration import Administration
 from vouchmq.server.admin.commands import ControlCommands
 from vouchmq.server.admin.listing import RowSender
 from vouchmq.server.auth.passwords import SHA256
-from vouchmq.server.edge.control_commands import register_account_commands
+from vouchmq.server.edge.control.commands import register_account_commands
 
 
 class Administrator:
