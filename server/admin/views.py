@@ -355,13 +355,10 @@ class Views:
                     published_out=exchange.counters.published_out,
                 )
 
-    def bindings(self, wanted: Selection = ALL) -> Iterator[BindingView | None]:
+    def bindings(self, wanted: Selection = ALL) -> Iterator[BindingView]:
         """All bindings, without those of every queue to the default exchange."""
         for vhost in named(self._source.broker.vhosts, wanted.vhost):
-            for binding in list(vhost.bindings):
-                if wanted.name not in {None, binding.source}:
-                    yield None
-                    continue
+            for binding in vhost.bindings.each(wanted.name):
                 yield BindingView(
                     vhost=vhost.name,
                     source=binding.source,

@@ -323,9 +323,9 @@ class Unacked:
         """About what it takes in memory; a few messages of each run are looked at."""
         return sum(octets_of(run.messages) * run.live // len(run.messages) for run in self._runs)
 
-    def runs_of(self, queue: Queue) -> list[Run]:
-        """The runs of deliveries from one queue; only to be looked at."""
-        return [run for run in self._runs if run.queue is queue]
+    def runs(self) -> list[Run]:
+        """The runs of deliveries; only to be looked at."""
+        return list(self._runs)
 
     def live(self) -> list[UnackedBatch]:
         """Everything outstanding, without taking it."""

@@ -215,7 +215,7 @@ def _exchanges(vhost: VHost[QueueLike]) -> Iterator[Row]:
 
 
 def _bindings(vhost: VHost[QueueLike]) -> Iterator[Row]:
-    for each in list(vhost.bindings):
+    for each in vhost.bindings.each():
         if vhost.is_durable(each) and not each.destination.startswith(SERVER_NAMED_PREFIX):
             yield {
                 "vhost": vhost.name,

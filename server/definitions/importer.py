@@ -1,17 +1,20 @@
-"""Applies definitions to a running broker: all of a file, or nothing of it.
+"""Applies definitions to a running broker: nothing of a file that it would refuse a part of.
 
     content ─▶ validated on a dry run of the broker ─▶ applied to the broker itself
 
-The dry run knows every exchange and queue that there is, and refuses what the broker would refuse,
-so nothing is left half done. What is in the file is made or changed, and nothing is deleted but
-policies that an earlier reading of a file has brought and that it does not hold any more. All of
-it is kept in the data directory. Must not know files.
+The dry run knows every exchange and queue that there is, and refuses what the broker would refuse.
+Both go step by step, so that clients are served meanwhile (LIMIT-23). What these change of the very
+things that are in the file may make the broker refuse them after all: then the rest is applied, and
+`PartlyAppliedError` says what is not. What is in the file is made or changed, and nothing is
+deleted but policies that an earlier reading of a file has brought and that it does not hold any
+more. All of it is kept in the data directory. Must not know files.
 
 Spec: HTTP-41, HTTP-42, HTTP-43, POLICY-04, AUTH-07
 """
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -44,7 +47,6 @@ if TYPE_CHECKING:
         BindingEntry,
         Content,
         ExchangeEntry,
-        LimitsEntry,
         PermissionEntry,
         QueueEntry,
     )
@@ -94,27 +96,43 @@ def empty_dry_run() -> Broker[QueueLike]:
     )
 
 
-def dry_run_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
-    """A broker with the same virtual hosts, exchanges, queues and limits; it keeps nothing.
+class PartlyAppliedError(DefinitionsError):
+    """Some of a file was refused because it changed while the file was applied."""
+
+
+def copying(broker: Broker[Queue], content: Content, dry_run: Broker[QueueLike]) -> Iterator[None]:
+    """Give a dry run the same virtual hosts, exchanges, queues and limits, step by step.
 
     What the content changes nothing of is not copied: a broker may have very many queues.
     """
-    dry_run: Broker[QueueLike] = empty_dry_run()
-    sources = {(binding.vhost, binding.source) for binding in content.bindings}
-    for vhost in broker.vhosts.values():
+    sources: dict[str, dict[str, None]] = {}
+    for binding in content.bindings:
+        sources.setdefault(binding.vhost, {})[binding.source] = None
+        yield
+    for vhost in list(broker.vhosts.values()):
         copy, _ = dry_run.create_vhost(vhost.name)
         copy.adopt(vhost.settings())
-        for each in vhost.exchanges.values():
-            if (vhost.name, each.name) not in sources:
-                copy.exchanges[each.name] = each
-                continue
-            flags = (each.durable, each.auto_delete, each.internal)
-            copy.exchanges[each.name] = Exchange(
-                each.name, each.vhost, each.type, *flags, each.arguments
-            )
+        copy.exchanges.update(vhost.exchanges)
         copy.queues.update(vhost.queues)
         copy.delay_queues.update(vhost.delay_queues)
+        for name in sources.get(vhost.name, ()):
+            each = copy.exchanges.get(name)
+            if each is not None:
+                flags = (each.durable, each.auto_delete, each.internal)
+                copy.exchanges[name] = Exchange(name, each.vhost, each.type, *flags, each.arguments)
+            yield
+
+
+def dry_run_of(broker: Broker[Queue], content: Content) -> Broker[QueueLike]:
+    """A broker with the same virtual hosts, exchanges, queues and limits; it keeps nothing."""
+    dry_run: Broker[QueueLike] = empty_dry_run()
+    drain(copying(broker, content, dry_run))
     return dry_run
+
+
+def drain(steps: Iterator[None]) -> None:
+    """Do work step by step, while there are no others."""
+    deque(steps, maxlen=0)
 
 
 class Importer:
@@ -150,52 +168,79 @@ class Importer:
                 content.bindings.append(binding)
             yield
 
-    def apply(self, content: Content, *, is_file: bool = True) -> int:
-        """Make or change everything in the file; it is in force when this returns.
+    def apply(self, content: Content, *, is_file: bool = True) -> None:
+        """As `applying`, in one step, while nobody is served."""
+        drain(self.applying(content, is_file=is_file))
+
+    def applying(self, content: Content, *, is_file: bool = True) -> Iterator[None]:
+        """Make or change everything in the file, step by step; all is in force at the end.
 
         Only the definitions file takes back policies that it brought: whoever imports something
         else adds to what there is (HTTP-41).
 
-        Returns:
-            the LSN that an answer waits for
-
         Raises:
+            PartlyAppliedError: clients have changed meanwhile what is in the file
             DefinitionsError: with the places of all faults, and nothing has changed
         """
+        broker, authenticator = self._broker, self._authenticator
         faults = Faults()
-        self._check_users(content, faults)
-        validate(content, dry_run_of(self._broker, content), faults)
+        yield from self._check_users(content, faults)
+        dry_run = empty_dry_run()
+        yield from copying(broker, content, dry_run)
+        yield from validating(content, dry_run, faults)
         faults.refuse(DefinitionsError)
+        del dry_run
         for user in content.users:
-            self._authenticator.put(user.account)
-        _make_vhosts(self._broker, content)
-        for limits in content.limits:
-            _limit(self._broker, limits)
-        _set_policies(self._broker, content, is_file=is_file)
-        _declare(self._broker, content, faults)
-        # None, as the dry run had none.
-        faults.refuse(DefinitionsError)
-        for entry in content.permissions:
-            self._authenticator.permit(entry.user, entry.vhost, *entry.patterns)
-        for each in content.topics:
-            self._authenticator.permit_topics(
-                each.user, each.vhost, each.exchange, each.write, each.read
-            )
+            authenticator.put(user.account)
+            yield
+        _make_vhosts(broker, content)
+        yield from _limiting(broker, content, faults)
+        yield from _setting_policies(broker, content, faults, is_file=is_file)
+        yield from _declaring(broker, content, faults)
+        yield from self._permitting(content, faults)
+        if content.skipped:
+            log.warning("definitions.skipped", items=content.skipped)
+        yield from self._setting_parameters(content, faults)
+        # None, as the dry run had none, unless somebody has come in between.
+        faults.refuse(PartlyAppliedError)
+
+    @property
+    def defined_lsn(self) -> int:
+        """The LSN that an answer waits for when everything is applied."""
+        lsns = [vhost.defined_lsn for vhost in self._broker.vhosts.values()]
+        return max([self._broker.accounts.defined_lsn, *lsns])
+
+    def _permitting(self, content: Content, faults: Faults) -> Iterator[None]:
+        authenticator = self._authenticator
+        grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
+        for entry in grants:
+            if _vhost_of(self._broker, entry.where, entry.vhost, faults) is None:
+                continue
+            if authenticator.find(entry.user) is None:
+                faults.add(f"{entry.where}.user", f"no user {entry.user!r}")
+            elif isinstance(entry, TopicEntry):
+                authenticator.permit_topics(
+                    entry.user, entry.vhost, entry.exchange, entry.write, entry.read
+                )
+            else:
+                authenticator.permit(entry.user, entry.vhost, *entry.patterns)
+            yield
         for vhost in self._broker.vhosts.values():
             # Routes are remembered together with the verdict on who may use them (AUTH-07).
             vhost.generation += 1
-        if content.skipped:
-            log.warning("definitions.skipped", items=content.skipped)
+
+    def _setting_parameters(self, content: Content, faults: Faults) -> Iterator[None]:
         accounts = self._broker.accounts
         for parameter in content.parameters:
-            place = (parameter.vhost, parameter.component, parameter.name)
-            accounts.change(ParameterSet(*place, parameter.value))
+            if _vhost_of(self._broker, parameter.where, parameter.vhost, faults) is not None:
+                place = (parameter.vhost, parameter.component, parameter.name)
+                accounts.change(ParameterSet(*place, parameter.value))
+            yield
         for one in content.global_parameters:
             accounts.change(GlobalParameterSet(one.name, one.value))
-        lsns = [vhost.defined_lsn for vhost in self._broker.vhosts.values()]
-        return max([accounts.defined_lsn, *lsns])
+            yield
 
-    def _check_users(self, content: Content, faults: Faults) -> None:
+    def _check_users(self, content: Content, faults: Faults) -> Iterator[None]:
         names = {user.account.name for user in content.users}
         for user in content.users:
             try:
@@ -205,6 +250,7 @@ class Importer:
                     raise ValueError(f"{SCRYPT} takes a password_hash, not a password")
             except ValueError as error:
                 faults.add(user.where, str(error))
+            yield
         grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
         for entry in grants:
             if entry.user not in names and self._authenticator.find(entry.user) is None:
@@ -216,6 +262,7 @@ class Importer:
                     grant_of(*entry.patterns)
             except ValueError as error:
                 faults.add(entry.where, str(error))
+            yield
 
 
 def _has_exchange(vhost: VHost[QueueLike] | None, entry: ExchangeEntry) -> bool:
@@ -243,29 +290,34 @@ def _has_binding(vhost: VHost[QueueLike] | None, entry: BindingEntry) -> bool:
     return vhost.bindings.find(sought.identity) is not None
 
 
-def _limit(broker: Broker[QueueLike], entry: LimitsEntry) -> None:
-    limits = {name.replace("-", "_"): value for name, value in entry.limits.items()}
-    broker.put_vhost(broker.vhosts[entry.vhost].settings().limited(**limits))
+def _limiting(broker: Broker[QueueLike], content: Content, faults: Faults) -> Iterator[None]:
+    for entry in content.limits:
+        vhost = _vhost_of(broker, entry.where, entry.vhost, faults)
+        if vhost is not None:
+            limits = {name.replace("-", "_"): value for name, value in entry.limits.items()}
+            broker.put_vhost(vhost.settings().limited(**limits))
+        yield
 
 
-def validate(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> None:
-    """Find every entry that a broker like this one would refuse."""
+def validating(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> Iterator[None]:
+    """Find every entry that a broker like this one would refuse, step by step."""
     _make_vhosts(dry_run, content)
     grants: list[PermissionEntry | TopicEntry] = [*content.permissions, *content.topics]
     for permission in grants:
         _vhost_of(dry_run, permission.where, permission.vhost, faults)
-    for limits in content.limits:
-        if _vhost_of(dry_run, limits.where, limits.vhost, faults) is not None:
-            _limit(dry_run, limits)
+        yield
+    yield from _limiting(dry_run, content, faults)
     for parameter in content.parameters:
         _vhost_of(dry_run, parameter.where, parameter.vhost, faults)
+        yield
     for each in content.policies:
         _vhost_of(dry_run, each.where, each.vhost, faults)
         try:
             each.policy.require_valid()
         except InvalidPolicy as error:
             faults.add(each.where, str(error))
-    _declare(dry_run, content, faults)
+        yield
+    yield from _declaring(dry_run, content, faults)
 
 
 def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
@@ -282,10 +334,14 @@ def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
         broker.put_vhost(replace(settings, **given))
 
 
-def _set_policies(broker: Broker[QueueLike], content: Content, *, is_file: bool) -> None:
+def _setting_policies(
+    broker: Broker[QueueLike], content: Content, faults: Faults, *, is_file: bool
+) -> Iterator[None]:
     for each in content.policies:
-        policy = replace(each.policy, comes_from_file=is_file)
-        broker.vhosts[each.vhost].policy_engine.set_policy(policy)
+        vhost = _vhost_of(broker, each.where, each.vhost, faults)
+        if vhost is not None:
+            vhost.policy_engine.set_policy(replace(each.policy, comes_from_file=is_file))
+        yield
     if is_file:
         _drop_old_policies(broker, content)
 
@@ -303,24 +359,31 @@ def _key(policy: Policy) -> tuple[str, bool]:
     return policy.name, policy.is_operator
 
 
-def _declare(broker: Broker[QueueLike], content: Content, faults: Faults) -> None:
+def _declaring(broker: Broker[QueueLike], content: Content, faults: Faults) -> Iterator[None]:
     for exchange in content.exchanges:
         with _told(exchange.where, faults):
             _declare_exchange(broker, exchange, faults)
+        yield
     for queue in content.queues:
         with _told(queue.where, faults):
             _declare_queue(broker, queue, faults)
+        yield
     for binding in content.bindings:
-        vhost = _vhost_of(broker, binding.where, binding.vhost, faults)
-        if vhost is None:
-            continue
-        if not _has_exchanges(vhost, binding):
-            if binding.where not in content.skipped:
-                content.skipped.append(binding.where)
-            continue
-        ends = (binding.source, binding.kind, binding.destination)
-        with _told(binding.where, faults):
-            vhost.bind(*ends, binding.routing_key, binding.arguments, None)
+        _bind(broker, binding, content, faults)
+        yield
+
+
+def _bind(broker: Broker[QueueLike], entry: BindingEntry, content: Content, faults: Faults) -> None:
+    vhost = _vhost_of(broker, entry.where, entry.vhost, faults)
+    if vhost is None:
+        return
+    if not _has_exchanges(vhost, entry):
+        if entry.where not in content.skipped:
+            content.skipped.append(entry.where)
+        return
+    ends = (entry.source, entry.kind, entry.destination)
+    with _told(entry.where, faults):
+        vhost.bind(*ends, entry.routing_key, entry.arguments, None)
 
 
 def _has_exchanges(vhost: VHost[QueueLike], entry: BindingEntry) -> bool:

@@ -16,7 +16,6 @@ import secrets
 import signal
 import sys
 import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -33,7 +32,7 @@ from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
-from vouchmq.server.definitions.importer import Importer
+from vouchmq.server.definitions.importer import Importer, PartlyAppliedError, drain
 from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.control import peer as control_peer
 from vouchmq.server.edge.control.commands import control_commands, control_listener
@@ -362,9 +361,9 @@ class Server:
         try:
             await self._load()
         except StartupError as error:
-            log.error(
-                "definitions.rejected", reason=str(error), meaning="no part of the file is applied"
-            )
+            is_partly = isinstance(error.__cause__, PartlyAppliedError)
+            meaning = "the rest of the file is applied" if is_partly else "no part of it is applied"
+            log.error("definitions.rejected", reason=str(error), meaning=meaning)
 
     async def _load(self) -> None:
         path = self._settings.load_definitions
@@ -374,7 +373,7 @@ class Server:
                 text = await file.read()
             await in_slices(reading(text, content))
             await in_slices(self._importer.leave_out(content))
-            self._importer.apply(content)
+            await in_slices(self._importer.applying(content))
         log.info("definitions.loaded", path=path)
 
     def _write_ready_file(self, listening: Listening, undone: ExitStack) -> None:
@@ -603,11 +602,6 @@ async def _servers(
         await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
         for one in sockets
     ]
-
-
-def drain(steps: Iterator[None]) -> None:
-    """Do work step by step, while there are no others."""
-    deque(steps, maxlen=0)
 
 
 async def in_slices(steps: Iterator[None]) -> None:

@@ -1,16 +1,15 @@
 """`export definitions` and `import definitions`: all that is durable, in RabbitMQ's form.
 
     export: rows of {"kind": "queues", "entry": {…}} ─▶ the answer, with the head of the document
-    import: read ─▶ what is there already is left out ─▶ all of the rest, or nothing ─▶ answer
+    import: read ─▶ what is there already is left out ─▶ validated ─▶ applied ─▶ answer
 
-Both go in slices (LIMIT-23), but for the last step of an import. Must not know sockets or files.
+Both go in slices (LIMIT-23). Must not know sockets or files.
 
 Spec: HTTP-29, HTTP-40, HTTP-41, HTTP-42
 """
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -102,25 +101,22 @@ class DefinitionsCommands:
         content = Content()
 
         def steps() -> Iterator[None]:
-            yield from chain(
-                reading(asked.text, content, asked.vhost), self._importer.leave_out(content)
-            )
+            yield from reading(asked.text, content, asked.vhost)
+            yield from self._importer.leave_out(content)
+            # The disk, or the user's rights, may be others by now.
+            administration.begin(asked)
+            yield from self._importer.applying(content, is_file=False)
 
-        def apply() -> None:
-            try:
-                administration.begin(asked)
-                lsn = self._importer.apply(content, is_file=False)
-            except DefinitionsError as error:
-                refuse(reply, "\n".join(error.args))
-            except CommandRefused as error:
-                refuse(reply, error.text, error.code)
-            else:
-                log.info("admin.definitions_imported", **who(asked), vhost=asked.vhost or "")
-                administration.answer(reply, lsn, skipped=content.skipped)
+        def then() -> None:
+            log.info("admin.definitions_imported", **who(asked), vhost=asked.vhost or "")
+            administration.answer(reply, self._importer.defined_lsn, skipped=content.skipped)
 
         def fail(error: Exception) -> None:
-            if not isinstance(error, DefinitionsError):
+            if isinstance(error, CommandRefused):
+                refuse(reply, error.text, error.code)
+            elif isinstance(error, DefinitionsError):
+                refuse(reply, "\n".join(error.args))
+            else:
                 raise error
-            refuse(reply, "\n".join(error.args))
 
-        administration.in_slices(steps(), apply, fail)
+        administration.in_slices(steps(), then, fail)

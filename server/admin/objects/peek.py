@@ -11,7 +11,6 @@ Spec: HTTP-34
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -113,11 +112,10 @@ class PeekCommands:
         queue = self._queue(asked)
         shown = Shown(self._operator.context, asked)
         if asked.state == "unacknowledged":
-            held = islice(holders(self._connections, queue), asked.first, None)
-            rows = RowsIn(shown.of_holder(place, each) for place, each in enumerate(held))
+            rows = RowsIn(shown.held(holders(self._connections, queue)), self._operator.context)
             next_piece: Callable[[int, int], list[PeekedMessage] | None] = rows.take
         elif asked.state == "waiting":
-            next_piece = partial(shown.waiting, queue)
+            next_piece = partial(shown.waiting, queue, queue.parked())
         else:
             next_piece = partial(shown.in_queue, queue)
         reply.send({"columns": PeekedMessage.__struct_fields__})
@@ -158,22 +156,30 @@ class Holder(Struct, frozen=True):
     since_ms: int
 
 
-def holders(connections: AllConnections, queue: Queue) -> Iterator[Holder]:
-    """Who holds messages of a queue, by connection and channel, in the order of delivery."""
+def holders(connections: AllConnections, queue: Queue) -> Iterator[Holder | None]:
+    """Who holds messages of a queue, by connection and channel, in the order of delivery.
+
+    None for what is passed over: of other queues there may be very much.
+    """
     for connection in list(connections):
         for number, channel in list(connection.channels.items()):
+            yield None
             name = channel.connection.wire.name
-            for run in channel.unacked.runs_of(queue):
+            for run in channel.unacked.runs():
+                if run.queue is not queue:
+                    yield None
+                    continue
                 first, consumer, since_ms = run.first, run.consumer, run.since_ms
                 for tag, message in enumerate(list(run.messages), first):
                     if message is not None:
                         yield Holder(message, name, number, consumer, tag, since_ms)
             held = channel.transaction.settlements if channel.transaction is not None else ()
             for entry in [each for settlement in held for each in settlement.entries]:
+                if entry.queue is not queue:
+                    yield None
+                    continue
                 for tag, message in zip(entry.tags, entry.messages, strict=True):
-                    if entry.queue is queue:
-                        since_ms = entry.since_ms
-                        yield Holder(message, name, number, entry.consumer, tag, since_ms)
+                    yield Holder(message, name, number, entry.consumer, tag, entry.since_ms)
 
 
 class Shown:
@@ -194,31 +200,51 @@ class Shown:
         if peeked is None:
             return None
         rows: list[PeekedMessage] = []
+        octets = 0
         for place, message in enumerate(peeked.messages):
+            if octets > ROWS_BYTES:
+                break
             due_ms = self._clock.journal_ms(peeked.due_ms[place]) if peeked.due_ms else None
             state = "ready" if due_ms is None else "delayed"
             is_again = message[2] <= peeked.mark
             rows.append(
                 self._row(message, peeked.first + place, state, is_again=is_again, due_ms=due_ms)
             )
+            octets += len(rows[-1].body)
         return rows
 
-    def waiting(self, queue: Queue, at: int, count: int) -> list[PeekedMessage]:
-        """Messages that are neither ready nor with anybody."""
+    def waiting(
+        self, queue: Queue, parked: list[Message], at: int, count: int
+    ) -> list[PeekedMessage]:
+        """Messages that were neither ready nor with anybody when they were looked up."""
         redelivery = queue.feature(Redelivery)
         rows: list[PeekedMessage] = []
-        for place, message in enumerate(queue.parked()[at : at + count], at):
+        octets = 0
+        for place, message in enumerate(parked[at : at + count], at):
+            if octets > ROWS_BYTES:
+                break
             due_ms = redelivery.parked.due_ms(message[2]) if redelivery is not None else 0
             shown_ms = self._clock.journal_ms(due_ms) if due_ms else None
             rows.append(self._row(message, place, "waiting", is_again=True, due_ms=shown_ms))
+            octets += len(rows[-1].body)
         return rows
 
-    def of_holder(self, place: int, holder: Holder) -> PeekedMessage:
+    def held(self, found: Iterator[Holder | None]) -> Iterator[PeekedMessage | None]:
+        """Messages that somebody holds, from the first that is asked for; None for others."""
+        place = 0
+        for each in found:
+            if each is None or place < self._asked.first:
+                yield None
+            else:
+                yield self._of_holder(place, each)
+            place += each is not None
+
+    def _of_holder(self, place: int, holder: Holder) -> PeekedMessage:
         """A message that somebody holds."""
         since_ms = self._clock.journal_ms(holder.since_ms) if holder.since_ms else None
         return self._row(
             holder.message,
-            self._asked.first + place,
+            place,
             "unacknowledged",
             is_again=True,
             connection=holder.connection,
@@ -266,15 +292,32 @@ class Shown:
 
 
 class RowsIn:
-    """Pieces of rows that come one by one."""
+    """Pieces of rows that come one by one, None between them for steps without a row.
 
-    def __init__(self, rows: Iterator[PeekedMessage]) -> None:
+    Args:
+        rows: where they come from
+        context: knows the time
+    """
+
+    def __init__(self, rows: Iterator[PeekedMessage | None], context: BrokerContext) -> None:
         self._rows = rows
+        self._clock = context.clock
 
-    def take(self, at: int, count: int) -> list[PeekedMessage]:
-        """The next ones."""
+    def take(self, at: int, count: int) -> list[PeekedMessage] | None:
+        """The next ones; None: in a later turn."""
         del at
-        return list(islice(self._rows, count))
+        found: list[PeekedMessage] = []
+        octets = 0
+        ends_at = self._clock() + SLICE_S
+        for steps, row in enumerate(self._rows, 1):
+            if row is not None:
+                found.append(row)
+                octets += len(row.body)
+                if len(found) >= count or octets > ROWS_BYTES:
+                    break
+            elif steps % PIECE_MESSAGES == 0 and self._clock() >= ends_at:
+                return found or None
+        return found
 
 
 class Pieces:

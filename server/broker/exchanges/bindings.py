@@ -100,6 +100,21 @@ class Bindings:
     def _links(self) -> Iterator[Link]:
         return (link for links in self._by_source.values() for link in links.values())
 
+    def each(self, source: str | None = None) -> Iterator[Binding]:
+        """All bindings, or those of one source, by source and destination: one at a step.
+
+        What is bound meanwhile may be missing; what is gone by its turn is left out. So whoever
+        lists very many can let others change them in between (LIMIT-23).
+        """
+        for name in list(self._by_source) if source is None else [source]:
+            for link in list(self._by_source.get(name, {}).values()):
+                for key, binding in list(link.bindings.items()):
+                    if self._has(link) and link.bindings.get(key) is binding:
+                        yield binding
+
+    def _has(self, link: Link) -> bool:
+        return self._by_source.get(link.source, {}).get(link.destination) is link
+
     def find(self, identity: Identity) -> Binding | None:
         """The binding with exactly this tuple."""
         source, kind, name, routing_key, arguments = identity
@@ -162,11 +177,7 @@ class Bindings:
     def links_to(self, kind: DestinationKind, name: str) -> list[Link]:
         """The links that lead to this queue or exchange."""
         links = self._by_destination.get((kind, name), {}).values()
-        return [
-            link
-            for link in links
-            if self._by_source.get(link.source, {}).get(link.destination) is link
-        ]
+        return [link for link in links if self._has(link)]
 
     def from_source(self, exchange: str) -> list[Binding]:
         """The bindings that lead from this exchange."""

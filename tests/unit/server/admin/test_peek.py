@@ -251,3 +251,47 @@ def test_permissions_and_mistakes(world: World, client: Client) -> None:
     assert refused(world, "peek")[0] == 400
     assert refused(world, "peek", name="q", exchange="x")[0] == 400
     assert refused(world, "peek", name="mine", state="eaten")[0] == 400
+
+
+def test_large_bodies_come_in_small_pieces(world: World, client: Client) -> None:
+    """LIMIT-23: rows are made until they have a mebibyte together."""
+    declare(client, "q")
+    for _ in range(9):
+        assert asked(world, "publish", routing_key="q", body=b"x" * 600_000)["routed"]
+    reader = begun(world, "peek", name="q", body_bytes=None)
+    sizes = []
+    send = reader.send
+
+    def heard(content: Any) -> None:
+        sizes.append(len(content.get("rows", ())))
+        send(content)
+
+    reader.send = heard  # type: ignore[method-assign]
+    world.run_turns()
+    assert len(reader.lines) == 9
+    assert max(sizes) == 2
+
+
+def test_who_holds_nothing_of_a_queue_is_passed_over_in_slices(
+    world: World, client: Client
+) -> None:
+    """LIMIT-23: there may be very many channels and deliveries of other queues."""
+    declare(client, "q")
+    declare(client, "other")
+    publish(client, "other", *numbered(400))
+    publish(client, "q", *numbered(400))
+    for _ in range(400):
+        client.send(wire.method(1, commands.Basic.Get(queue="other")))
+        client.send(wire.method(1, commands.Basic.Get(queue="q")))
+    client.hear()
+    world.tick_s = 0.001  # a slice is two looks at the clock
+    reader = begun(world, "peek", name="q", state="unacknowledged", first=399, count=1)
+    turns = 0
+    while reader.facts is None:
+        scheduled, world.scheduled[:] = list(world.scheduled), []
+        for job in scheduled:
+            job()
+        turns += 1
+    assert [row["place"] for row in reader.lines] == [399]
+    # 400 runs of others and 399 deliveries before the one: 64 between two looks.
+    assert turns > 5

@@ -21,7 +21,12 @@ from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.queues.spec import QueueLike
 from vouchmq.server.definitions.export import exported
 from vouchmq.server.definitions.file import Content, DefinitionsError, read_content, reading
-from vouchmq.server.definitions.importer import Importer, dry_run_of, empty_dry_run
+from vouchmq.server.definitions.importer import (
+    Importer,
+    PartlyAppliedError,
+    dry_run_of,
+    empty_dry_run,
+)
 
 EXCHANGE = {"vhost": "/", "name": "x", "type": "topic", "durable": True, "arguments": {}}
 
@@ -489,3 +494,63 @@ class TestUnchanged:
         assert len(content.exchanges) == 1
         assert content.queues == []
         assert len(list(steps)) == 100
+
+
+class TestStepByStep:
+    """Clients are served while a file is applied (LIMIT-23)."""
+
+    COUNT: ClassVar[int] = 20
+    FILE: ClassVar[dict[str, Any]] = {
+        "exchanges": [EXCHANGE | {"name": f"x{n}"} for n in range(COUNT)],
+        "queues": [QUEUE | {"name": f"q{n}"} for n in range(COUNT)],
+        "bindings": [BINDING | {"source": f"x{n}", "destination": f"q{n}"} for n in range(COUNT)],
+    }
+
+    def test_no_step_makes_more_than_one_thing(self, world: World) -> None:
+        content = read_content(json.dumps(self.FILE))
+        vhost = world.vhost
+        before = len(vhost.exchanges) + len(vhost.queues) + len(vhost.bindings)
+        steps = 0
+        for _ in Importer(world.broker, world.auth).applying(content):
+            steps += 1
+            there = len(vhost.exchanges) + len(vhost.queues) + len(vhost.bindings)
+            assert there - before <= 1
+            before = there
+        # Each is validated and made.
+        assert steps >= 2 * 3 * self.COUNT
+
+    def test_what_clients_change_meanwhile_is_told_and_the_rest_is_applied(
+        self, world: World
+    ) -> None:
+        steps = Importer(world.broker, world.auth).applying(read_content(json.dumps(self.FILE)))
+        while "x3" not in world.vhost.exchanges:
+            next(steps)
+        client = world.connect()
+        client.open()
+        declare(client, "q7", durable=False)
+        world.vhost.delete_exchange("x3")
+        with pytest.raises(PartlyAppliedError, match=r"queues\[7\].*durable"):
+            for _ in steps:
+                pass
+        assert not world.vhost.queues["q7"].spec.durable
+        assert "q19" in world.vhost.queues
+        bound = {each.source for each in world.vhost.bindings}
+        assert bound == {f"x{n}" for n in range(self.COUNT)} - {"x3"}
+
+    def test_a_vhost_that_goes_meanwhile_is_told(self, world: World) -> None:
+        document = {
+            "vhosts": [{"name": "v"}],
+            "users": [{"name": "u", "password": "secret", "tags": []}],
+            "permissions": [{"vhost": "v", "user": "u", "configure": "", "write": "", "read": ""}],
+            "queues": [QUEUE, QUEUE | {"vhost": "v"}],
+            "parameters": [{"vhost": "v", "component": "c", "name": "n", "value": 1}],
+        }
+        steps = Importer(world.broker, world.auth).applying(read_content(json.dumps(document)))
+        while "q" not in world.vhost.queues:
+            next(steps)
+        world.broker.delete_vhost("v")
+        with pytest.raises(PartlyAppliedError) as told:
+            for _ in steps:
+                pass
+        places = [line.split(":")[0] for line in told.value.args]
+        assert places == ["queues[1].vhost", "permissions[0].vhost", "parameters[0].vhost"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -163,3 +164,23 @@ def test_listings_show_what_there_is(admin: Administrator) -> None:
     assert listed(world, "global-parameters") == [{"name": "g", "value": {"y": None}}]
     [vhost] = listed(world, "vhosts", name="v")
     assert (vhost["description"], vhost["tags"], vhost["max_queues"]) == ("d", ["t"], 7)
+
+
+def test_others_are_served_while_definitions_are_imported(admin: Administrator) -> None:
+    """LIMIT-23: also while they are validated and made."""
+    world = admin.world
+    names = [f"q{number:03}" for number in range(200)]
+    queues = [{"vhost": "/", "name": name, "durable": True} for name in names]
+    world.tick_s = 0.0005  # eight looks at the clock are a slice
+    reader = admin.begin("import definitions", text=json.dumps({"queues": queues}))
+    made = []
+    while reader.facts is None:
+        scheduled, world.scheduled[:] = list(world.scheduled), []
+        for job in scheduled:
+            job()
+        made.append(len(world.vhost.queues))
+        if not world.scheduled:
+            world.sync()
+    grown = [after - before for before, after in itertools.pairwise(made)]
+    assert sum(grown) == len(names)
+    assert max(grown) <= 16

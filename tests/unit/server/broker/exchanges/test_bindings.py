@@ -73,3 +73,34 @@ def test_queue_and_exchange_of_one_name_are_two_destinations() -> None:
     bindings = Bindings()
     bindings.add(binding())
     assert not bindings.to_destination("exchange", "q")
+
+
+def test_bindings_are_listed_one_at_a_step() -> None:
+    """LIMIT-23: what changes between two steps is heeded, so nothing is copied as a whole."""
+    bindings = Bindings()
+    for source in ("x", "y"):
+        for number in range(4):
+            bindings.add(Binding(source, "queue", f"q{number % 2}", f"k{number}", {}))
+    steps = bindings.each()
+    first = next(steps)
+    assert (first.source, first.destination, first.routing_key) == ("x", "q0", "k0")
+    for each in [*bindings.from_source("x"), *bindings.to_destination("queue", "q1")]:
+        bindings.remove(each)
+    bindings.add(Binding("y", "queue", "q0", "k8", {}))
+    assert [(each.source, each.routing_key) for each in steps] == [
+        ("y", "k0"),
+        ("y", "k2"),
+        ("y", "k8"),
+    ]
+    assert [each.routing_key for each in bindings.each("y")] == ["k0", "k2", "k8"]
+    assert list(bindings.each("x")) == []
+
+
+def test_what_left_an_exchange_that_is_gone_is_not_listed() -> None:
+    bindings = Bindings()
+    for number in range(3):
+        bindings.add(binding(f"k{number}"))
+    steps = bindings.each()
+    next(steps)
+    assert len(bindings.cut_from("x")) == 1  # its link is let go of later
+    assert list(steps) == []
