@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 RULE_ID: Final = re.compile(r" \([A-Z]+-\d\d\)")
 CONFIG: Final = "config"
+URL_HELP: Final = (
+    "The HTTP API of a broker elsewhere, such as https://user@host:15672. The password may be in "
+    f"the URL, in {s.URL_VARIABLES[2]} or in ~/.netrc. Default: {s.URL_VARIABLE}; without it the "
+    "broker on --data-dir"
+)
 
 
 def settings_options(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
@@ -64,11 +69,60 @@ def settings_options_as_needed(
 def broker_options(command: Callable[..., int]) -> Callable[..., int]:
     """Give a command the options that say which broker is meant; it is called with `broker`."""
 
+    @click.option("--url", metavar="URL", help=URL_HELP)
+    @click.option(
+        "--ca-file", metavar="FILE", help="Of https: certificates of authorities to trust, in PEM."
+    )
+    @click.option("--insecure", is_flag=True, help="Of https: trust any certificate.")
+    @settings_options_as_needed("data_dir")
+    @wraps(command)
+    def run(
+        load_settings: Callable[[], s.Settings],
+        url: str | None,
+        ca_file: str | None,
+        insecure: bool,
+        **given: Any,
+    ) -> int:
+        is_local = given_on_command_line("data_dir")
+        if url is not None and is_local:
+            raise click.UsageError("expected --url or --data-dir, not both")
+        if url is None and not is_local:
+            url = os.environ.get(s.URL_VARIABLE) or None
+        if url is not None:
+            module = import_module("vouchmq.server.cli.remote")
+            broker = module.remote(url, os.environ, ca_file=ca_file, is_insecure=insecure)
+        elif ca_file is not None or insecure:
+            raise click.UsageError("--ca-file and --insecure need --url")
+        else:
+            local = import_module("vouchmq.server.cli.client").LocalBroker
+            broker = local(load_settings().data_dir)
+        return command(broker=broker, **given)
+
+    return run
+
+
+def local_broker_options(command: Callable[..., int]) -> Callable[..., int]:
+    """The same, of a command that only works on the broker's machine."""
+
     @settings_options("data_dir")
+    @only_here
     @wraps(command)
     def run(settings: s.Settings, **given: Any) -> int:
         local = import_module("vouchmq.server.cli.client").LocalBroker
         return command(broker=local(settings.data_dir), **given)
+
+    return run
+
+
+def only_here(command: Callable[..., int]) -> Callable[..., int]:
+    """Have a command say, if `--url` is given, that it only works on the broker's machine."""
+
+    @click.option("--url", hidden=True)
+    @wraps(command)
+    def run(url: str | None, **given: Any) -> int:
+        if url is not None:
+            raise click.UsageError("it works on the machine of the broker only, without --url")
+        return command(**given)
 
     return run
 

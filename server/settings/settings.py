@@ -81,12 +81,16 @@ RABBITMQ_VARIABLES: Final[Mapping[str, str]] = {
 CONFIG_VARIABLE: Final = "VOUCHMQ_CONFIG"
 # Names a file that the one above overrides.
 DEFAULTS_VARIABLE: Final = "VOUCHMQ_DEFAULTS"
+# Of commands that ask a broker elsewhere over HTTP.
+URL_VARIABLE: Final = "VOUCHMQ_URL"
+URL_VARIABLES: Final = (URL_VARIABLE, "VOUCHMQ_URL_USER", "VOUCHMQ_URL_PASSWORD")
 # The others: how a build is made, and the project's own tests at another broker; they must not stop
 # a broker that is started beside.
 FOREIGN_VARIABLES: Final = frozenset(
     {
         *(CONFIG_VARIABLE, DEFAULTS_VARIABLE),
         *("VOUCHMQ_COMPILE", "VOUCHMQ_OPT_LEVEL", "VOUCHMQ_TEST_URL"),
+        *URL_VARIABLES,
     }
 )
 # What Kubernetes tells containers of a service called vouchmq or vouchmq-…, Docker of a link.

@@ -18,7 +18,7 @@ import pytest
 from tests.integration.broker_process import BrokerProcess, clean_environment
 from tests.integration.management import ManagedBroker
 from tests.waiting import LIMIT_S
-from vouchmq.management.resources.events import MOST_STREAMS
+from vouchmq.management.api.streams import MOST_STREAMS
 
 CONFIGURATION = """
 [[vhosts]]

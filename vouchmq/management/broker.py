@@ -20,7 +20,7 @@ from vouchmq.server.admin.frames import FrameReader, frame
 from vouchmq.server.edge.control.client import short_address
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
 READ_BYTES: Final = 262144
 CONNECTIONS: Final = 4
@@ -153,6 +153,25 @@ class Broker:
                 yield row
         finally:
             self.watchers -= 1
+
+    async def frames(self, command: str, **arguments: object) -> AsyncGenerator[Row, None]:
+        """The frames of an answer as they come, a refusal too, on a connection of its own.
+
+        Raises:
+            BrokerUnavailable: it does not answer, or has gone
+        """
+        self.watchers += 1
+        connection = None
+        try:
+            connection = await self._connect()
+            async for content in connection.answer(frame({"command": command, **arguments})):
+                yield content
+        except (OSError, EOFError, ValueError) as error:
+            raise BrokerUnavailable(_reason(error)) from error
+        finally:
+            self.watchers -= 1
+            if connection is not None:
+                connection.close()
 
     async def _watched(self, command: str, arguments: dict[str, object]) -> AsyncIterator[Row]:
         connection = await self._connect()

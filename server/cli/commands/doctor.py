@@ -6,13 +6,14 @@ from importlib import import_module
 
 import click
 
-from vouchmq.server.cli.options import json_option, settings_options
+from vouchmq.server.cli.options import json_option, only_here, settings_options
 from vouchmq.server.settings.settings import Settings, scalar_fields
 
 
 @click.command()
 @json_option
 @settings_options(*(field.name for field in scalar_fields()))
+@only_here
 def doctor(settings: Settings, as_json: bool) -> int:
     """Check a set-up and say how to mend what is wrong: data directory, disk and its syncs,
     memory, file descriptors, clock, ports, certificates, logins, durability.

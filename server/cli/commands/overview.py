@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vouchmq.server.cli.options import broker_options, json_option
+from vouchmq.server.cli.options import broker_options, json_option, local_broker_options
 
 if TYPE_CHECKING:
     from vouchmq.server.cli.client import Broker
@@ -94,7 +94,7 @@ def watch(broker: Broker, events: tuple[str, ...], vhost: str | None, as_json: b
     help="Longest wait; the broker goes on draining. Default: for ever",
 )
 @json_option
-@broker_options
+@local_broker_options
 def drain(broker: Broker, timeout_s: float | None, as_json: bool) -> int:
     """Have a broker accept nobody else and stop when the last connection has closed; wait for that.
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from vouchmq.server.cli.options import given_on_command_line, settings_options
+from vouchmq.server.cli.options import given_on_command_line, only_here, settings_options
 from vouchmq.server.cli.program import complain
 from vouchmq.server.settings import settings as s
 
@@ -29,6 +29,7 @@ def serve(settings: s.Settings) -> int:
 
 @click.command()
 @settings_options("host", "port", "data_dir")
+@only_here
 def ping(settings: s.Settings) -> int:
     """Ask the broker that uses a data directory, wherever it listens; the one at the host and port
     of the settings if no broker uses it, or if you give --host or --port.

@@ -9,6 +9,7 @@ import click
 
 from vouchmq.server.cli.options import (
     json_option,
+    only_here,
     settings_options,
     settings_options_as_needed,
 )
@@ -32,6 +33,7 @@ def store() -> None:
 @click.argument("directory", metavar="[DIR]", type=Directory(), required=False)
 @json_option
 @settings_options_as_needed("data_dir")
+@only_here
 def check(directory: Path | None, as_json: bool, load_settings: Callable[[], Settings]) -> int:
     """Read a data directory without changing it; the broker may be running.
 
@@ -51,6 +53,7 @@ def check(directory: Path | None, as_json: bool, load_settings: Callable[[], Set
 @click.option("--vhost", metavar="NAME", help="Only queues in this virtual host.")
 @json_option
 @settings_options_as_needed("data_dir")
+@only_here
 def dump(
     directory: Path | None,
     queue: str | None,
@@ -94,6 +97,7 @@ class Rate(click.ParamType[int]):
 @click.option("--no-check", is_flag=True, help="Do not read and verify the backup afterwards.")
 @json_option
 @settings_options("data_dir")
+@only_here
 def backup(target: Path, rate: int, no_check: bool, as_json: bool, settings: Settings) -> int:
     """Copy the data directory of a running broker to a new directory below TARGET.
 
@@ -110,6 +114,7 @@ def backup(target: Path, rate: int, no_check: bool, as_json: bool, settings: Set
 @store.command(short_help="Make a data directory of a backup.")
 @click.argument("backup", metavar="BACKUP", type=Directory())
 @click.argument("directory", metavar="DIR", type=Directory())
+@only_here
 def restore(backup: Path, directory: Path) -> int:
     """Copy a backup to DIR, which must be empty or missing, and verify it.
 

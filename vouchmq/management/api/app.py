@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount
 
-from vouchmq.management.api.call import ANY_TAG, Answer, Call, Events, Visitor
+from vouchmq.management.api.call import ANY_TAG, Answer, Call, Streamed, Visitor
 from vouchmq.management.api.errors import (
     INTERNAL,
     NOT_ALLOWED,
@@ -61,7 +61,6 @@ HEADERS: Final = {
     "x-content-type-options": "nosniff",
 }
 JSON: Final = "application/json"
-EVENT_STREAM: Final = "text/event-stream"
 # What the broker's control commands call a bad login, and what they may call an error of theirs.
 LOGIN_REFUSED: Final = 401
 CODES: Final = {404: 404, 401: 401, 403: 401, 412: 412, 503: 503}
@@ -242,8 +241,8 @@ def _allowed(route: Route) -> str:
 
 def _rendered(found: object) -> Response:
     """An answer as bytes."""
-    if isinstance(found, Events):
-        return StreamingResponse(found.pieces, 200, HEADERS, EVENT_STREAM)
+    if isinstance(found, Streamed):
+        return StreamingResponse(found.pieces, 200, HEADERS, found.media_type)
     if isinstance(found, Answer):
         content = b"" if found.content is None else json.encode(found.content)
         return _response(found.status, content, found.headers)

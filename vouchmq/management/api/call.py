@@ -169,14 +169,16 @@ class Answer(Struct, frozen=True):
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class Events(Struct, frozen=True):
-    """An answer that goes on until nobody reads it, as server-sent events.
+class Streamed(Struct, frozen=True):
+    """An answer that is sent as it comes, perhaps until nobody reads it.
 
     Args:
-        pieces: of the event stream
+        pieces: of it
+        media_type: what they are
     """
 
     pieces: AsyncIterator[bytes]
+    media_type: str
 
 
 CREATED: Final = Answer(201)

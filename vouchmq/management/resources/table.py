@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.management.api import commands
 from vouchmq.management.api.call import ADMINISTRATORS, ANY_TAG, MONITORS, POLICYMAKERS, Route
 from vouchmq.management.resources import (
     account,
@@ -335,6 +336,9 @@ EVENTS: Final = (
     _one("/events", events.events, "what happens, as server-sent events"),
     _one("/events/{vhost}", events.events, "what happens in a virtual host, as server-sent events"),
 )
+COMMANDS: Final = (
+    Route("/commands", {"POST": commands.run}, "what the command line asks with `--url`"),
+)
 HEALTH: Final = (
     _one(f"{CHECKS}/alarms", health.alarms, "no alarm is raised"),
     _one(f"{CHECKS}/local-alarms", health.alarms, "no alarm is raised"),
@@ -368,6 +372,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *ACCOUNTS,
     *POLICIES,
     *EVENTS,
+    *COMMANDS,
     *HEALTH,
     *LEDGER,
 )
