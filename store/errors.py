@@ -9,6 +9,8 @@ Nothing here knows a reply code: the server decides what a client is told.
       WriteFailed          a block could not be handed to the disk; the journal stays usable
       ReadFailed           stored messages could not be read back
       SettledTwice         more copies settled than were stored: a fault of the caller
+      LogBroken            the shared log has lost, swapped or repeated what it had acknowledged
+      OtherLog             the shared log is not the one that this directory follows
 """
 
 # Names of what happened; an Error suffix would say it twice (N818).
@@ -64,3 +66,11 @@ class ReadFailed(StoreError):
 
 class SettledTwice(StoreError):
     """A queue settled more copies in a segment than it had there."""
+
+
+class LogBroken(StoreError):
+    """The shared log does not continue as it was acknowledged: nobody may go on by himself."""
+
+
+class OtherLog(StoreError):
+    """The shared log has another id than the one that was asked for."""
