@@ -18,7 +18,7 @@ from distutils.sysconfig import customize_compiler, get_python_inc  # isort: ski
 
 # The only list of them. Any other module works the same, at the interpreter's speed.
 COMPILED = """
-protocol: contents fields properties property_layout reader runs stamps
+protocol: contents fields native properties property_layout reader runs stamps
 server: version
 server.broker: counters delays enqueue message timers
 server.broker.queues: classic consumers parked priority ready_list requeued settlement

@@ -100,8 +100,10 @@ WIDTHS: Final[dict[int, int]] = {
     **{ord(kind): size for kind, size in _SIZE.items()},
     ord("V"): 0,
 }
+# The same for each octet there is; NO_WIDTH where the value says its length, or there is no type.
+NO_WIDTH: Final = 255
+WIDTH_OF: Final = bytes(WIDTHS.get(kind, NO_WIDTH) for kind in range(256))
 SIZED: Final = frozenset(b"SxAF")
-_TEXT: Final = ord("S")
 _LENGTH: Final = struct.Struct(">I")
 
 
@@ -114,35 +116,6 @@ def decode_table(body: bytes) -> Table:
     Spec: FRAME-15, FRAME-36, FRAME-54
     """
     return _decode_entries(body, 0, len(body), 0)
-
-
-def has_entry(body: bytes, names: frozenset[bytes]) -> bool:
-    """Whether a table without its length has an entry of one of these names.
-
-    It is walked to its end and judged as `decode_table` does it, but next to nothing is decoded.
-
-    Raises:
-        FrameError: 501, as `decode_table`.
-    """
-    offset, end, found = 0, len(body), False
-    longest = max(map(len, names))
-    while offset < end:
-        octets = body[offset]
-        at = offset + 1 + octets
-        if at >= end:
-            raise cannot_decode(body)
-        if octets <= longest and body[offset + 1 : at] in names:
-            found = True
-        kind = body[at]
-        if kind == _TEXT:
-            offset = at + 5 + int.from_bytes(body[at + 1 : at + 5], "big")
-        elif kind in WIDTHS:
-            offset = at + 1 + WIDTHS[kind]
-        else:
-            _, offset = decode_field(body, at, end)
-        if offset > end:
-            raise cannot_decode(body)
-    return found
 
 
 def decode_table_at(data: bytes, offset: int) -> tuple[Table, int]:

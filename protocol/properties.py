@@ -16,16 +16,21 @@ import struct
 from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
+from mypy_extensions import i64
+
+from vouchmq.protocol import native
 from vouchmq.protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTENT_DELIVERY_MODE
 from vouchmq.protocol.errors import FrameError, cannot_decode
 from vouchmq.protocol.fields import (
+    NO_WIDTH,
+    WIDTH_OF,
     Table,
     decode_field,
     decode_table,
     encode_shortstr,
     encode_table,
-    has_entry,
 )
+from vouchmq.protocol.native import long_at
 from vouchmq.protocol.property_layout import (
     CONTINUATION_FLAG,
     FLAG_OF,
@@ -59,101 +64,154 @@ _CLUSTER_ID: Final = FLAG_OF["cluster_id"]
 
 _EXAMINED_FLAGS: Final = _EXPIRATION | _USER_ID
 _TAIL: Final = _MESSAGE_ID | _TIMESTAMP | _TYPE | _USER_ID | _APP_ID | _CLUSTER_ID
-# A smaller table is read as fast as it is looked up, a larger one is not kept.
+# Interpreted, a smaller table is read as fast as it is looked up; a larger one is not kept.
 _REMEMBERED: Final = range(100, 1025)
-_COPIES: Final = frozenset({b"CC", b"BCC"})
+_TEXT: Final = 0x53
+_ASCII_B: Final = 0x42
+_ASCII_C: Final = 0x43
 _DIRECT_REPLY_TO: Final = encode_shortstr(DIRECT_REPLY_TO)
+_ADDRESS_OCTETS: Final = len(DIRECT_REPLY_TO)
 
 
 def _refuse(block: bytes) -> NoReturn:
     raise cannot_decode(block, BASIC_PUBLISH)
 
 
-def classify(block: bytes) -> int:  # noqa: C901 - straight-line for speed
+def classify(block: bytes) -> int:
     """The mode of a message, after every length in its property block has been checked.
 
-    PERSISTENT: delivery-mode is 2. HEADERS: there is a headers table. CARE: there is an
+    PERSISTENT: delivery-mode is 2. HEADERS: there is a headers table. EXAMINE: there is an
     expiration, a user-id, a CC or BCC header, or the direct reply-to address.
-
-    On the hot path where properties differ from message to message; hence no loop, no table of
-    properties, no object. A headers table is walked to its last field, so that none which cannot
-    be read is ever stored; small ones that come again and again are remembered.
 
     Raises:
         FrameError: 501, ids 60,40.
 
     Spec: FRAME-36, FRAME-40
     """
-    size = len(block)
-    if size == 3 and block[0] == 0x10 and not block[1]:
-        return PERSISTENT if block[2] == PERSISTENT_DELIVERY_MODE else 0
+    mode = classify_at(block, 0, len(block), native.IS_NATIVE)
+    if mode < 0:
+        _refuse(block)
+    return mode
+
+
+def classify_at(  # noqa: C901 - straight-line for speed
+    data: bytes, offset: i64, end: i64, is_native: bool
+) -> i64:
+    """As `classify`, of the block that stands there in `data`; -1 if it is malformed.
+
+    On the hot path where properties differ from message to message; hence no loop, no table of
+    properties, no object. A headers table is walked to its last field, so that none which cannot
+    be read is ever stored. No step is checked for passing the end: offsets only grow, and the last
+    one is compared with it.
+    """
     try:
-        flags = block[0] << 8 | block[1]
-        offset = 2
-        mode = EXAMINE if flags & _EXAMINED_FLAGS else 0
+        flags: i64 = data[offset]
+        low: i64 = data[offset + 1]
+        flags = flags << 8 | low
+        offset += 2
+        mode: i64 = EXAMINE if flags & _EXAMINED_FLAGS else 0
         if flags & _CONTENT_TYPE:
-            offset += 1 + block[offset]
+            offset += 1 + data[offset]
         if flags & _CONTENT_ENCODING:
-            offset += 1 + block[offset]
+            offset += 1 + data[offset]
         if flags & _HEADERS:
-            mode |= HEADERS
-            start = offset + 4
-            offset = start + int.from_bytes(block[offset:start], "big")
-            if offset > size:
-                _refuse(block)
-            table = block[start:offset]
-            try:
-                if (_remembers_copies if len(table) in _REMEMBERED else _has_copies)(table):
-                    mode |= EXAMINE
-            except FrameError:
-                _refuse(block)
+            start: i64 = offset + LENGTH.size
+            if is_native:
+                offset = start + long_at(data, offset)
+            else:
+                offset = start + LENGTH.unpack_from(data, offset)[0]
+            if offset > end:
+                return -1
+            if is_native or offset - start not in _REMEMBERED:
+                found = _look_for_copies(data, start, offset, is_native)
+            else:
+                found = _remembers_copies(data[start:offset])
+            if found < 0:
+                return -1
+            mode |= HEADERS | found
         if flags & _DELIVERY_MODE:
-            if block[offset] == PERSISTENT_DELIVERY_MODE:
+            if data[offset] == PERSISTENT_DELIVERY_MODE:
                 mode |= PERSISTENT
             offset += 1
         if flags & _PRIORITY:
             offset += 1
         if flags & _CORRELATION_ID:
-            offset += 1 + block[offset]
+            offset += 1 + data[offset]
         if flags & _REPLY_TO:
-            if block.startswith(_DIRECT_REPLY_TO, offset):
+            octets: i64 = data[offset]
+            if octets == _ADDRESS_OCTETS and data.startswith(_DIRECT_REPLY_TO, offset):
                 mode |= EXAMINE
-            offset += 1 + block[offset]
+            offset += 1 + octets
         if flags & _EXPIRATION:
-            offset += 1 + block[offset]
+            offset += 1 + data[offset]
         if flags & _TAIL:
-            offset = _skip_tail(block, offset, flags)
-    except IndexError:
-        _refuse(block)
-    # Any step past the end shows here at the latest: offsets only grow.
-    if offset != size or flags & CONTINUATION_FLAG:
-        _refuse(block)
-    return mode
+            offset = _skip_tail(data, offset, flags)
+    except (IndexError, struct.error):
+        return -1
+    return -1 if offset != end or flags & CONTINUATION_FLAG else mode
 
 
-def _skip_tail(block: bytes, offset: int, flags: int) -> int:
-    """The offset behind message-id … cluster-id, properties whose values `classify` ignores."""
+def _skip_tail(data: bytes, offset: i64, flags: i64) -> i64:
+    """The offset behind message-id … cluster-id, properties whose values do not matter."""
     if flags & _MESSAGE_ID:
-        offset += 1 + block[offset]
+        offset += 1 + data[offset]
     if flags & _TIMESTAMP:
         offset += 8
     if flags & _TYPE:
-        offset += 1 + block[offset]
+        offset += 1 + data[offset]
     if flags & _USER_ID:
-        offset += 1 + block[offset]
+        offset += 1 + data[offset]
     if flags & _APP_ID:
-        offset += 1 + block[offset]
+        offset += 1 + data[offset]
     if flags & _CLUSTER_ID:
-        offset += 1 + block[offset]
+        offset += 1 + data[offset]
     return offset
 
 
-def _has_copies(body: bytes) -> bool:
-    """Whether a headers table, without its length, has CC or BCC (PUB-10)."""
-    return has_entry(body, _COPIES)
+def _look_for_copies(data: bytes, offset: i64, end: i64, is_native: bool) -> i64:
+    """EXAMINE if the table without its length that stands there has CC or BCC, else 0 (PUB-10).
+
+    -1 if it is malformed: it is judged as `decode_table` does it, but next to nothing is decoded.
+
+    Raises:
+        IndexError, struct.error: a length reaches past all octets
+    """
+    found: i64 = 0
+    while offset < end:
+        octets: i64 = data[offset]
+        at: i64 = offset + 1 + octets
+        if at >= end:
+            return -1
+        # "CC" or "BCC", as a whole.
+        if (
+            2 <= octets <= 3
+            and data[at - 1] == _ASCII_C
+            and data[at - 2] == _ASCII_C
+            and (octets == 2 or data[at - 3] == _ASCII_B)
+        ):
+            found = EXAMINE
+        kind: i64 = data[at]
+        width: i64 = WIDTH_OF[kind]
+        if kind == _TEXT and is_native:
+            offset = at + 5 + long_at(data, at + 1)
+        elif kind == _TEXT:
+            offset = at + 5 + LENGTH.unpack_from(data, at + 1)[0]
+        elif width != NO_WIDTH:
+            offset = at + 1 + width
+        else:
+            try:
+                _, offset = decode_field(data, at, end)
+            except FrameError:
+                return -1
+        if offset > end:
+            return -1
+    return found
 
 
-_remembers_copies = lru_cache(maxsize=1024)(_has_copies)
+@lru_cache(maxsize=1024)
+def _remembers_copies(table: bytes) -> int:
+    """The same of a whole table."""
+    return _look_for_copies(table, 0, len(table), is_native=False)
 
 
 def _spans(block: bytes) -> Spans:

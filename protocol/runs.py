@@ -20,7 +20,11 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.protocol.properties import classify
+from mypy_extensions import i64
+
+from vouchmq.protocol import native
+from vouchmq.protocol.native import long_at, short_at
+from vouchmq.protocol.properties import classify, classify_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +35,9 @@ Piece = bytes | memoryview
 CONTENT_HEADER: Final = Struct(">BHIHHQ")
 FRAME_HEADER: Final = Struct(">BHI")
 ACK: Final = Struct(">11sQBB")
+# The same two with class and method, or class and weight, as one number.
+METHOD_HEADER: Final = Struct(">BHII")
+HEADER_AND_IDS: Final = Struct(">BHIIQ")
 TAG: Final = Struct(">Q")
 SIZE: Final = Struct(">I")
 
@@ -39,6 +46,11 @@ BASIC_CLASS: Final = 60
 HEAD_OCTETS: Final = 7
 ACK_FRAME_OCTETS: Final = 21
 PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
+PUBLISH_IDS: Final = 0x003C_0028
+CONTENT_IDS: Final = 0x003C_0000
+# Up to class and method, and up to the property block.
+LEAST_METHOD_OCTETS: Final = 11
+CONTENT_HEADER_OCTETS: Final = 19
 # Publishes that are not alike are taken so many at a time: the time they take is looked at behind.
 UNLIKE_PUBLISHES: Final = 128
 # So many with the same method frame in a row are a run again.
@@ -56,34 +68,40 @@ MODES_KEPT: Final = 2048
 
 
 def parse_publishes(
-    data: bytes, pos: int, key: bytes, limits: tuple[int, int], modes: dict[bytes, int]
+    data: bytes, begin: int, key: bytes, limits: tuple[int, int], modes: dict[bytes, int]
 ) -> tuple[int, list[bytes], int, int]:
-    """Walk the publishes at `pos` whose method frame is `key`, as far as they are whole.
+    """Walk the publishes at `begin` whose method frame is `key`, as far as they are whole.
 
     Args:
         data: received octets
-        pos: where the first method frame of the run begins
+        begin: where the first method frame of the run is
         key: that whole method frame
         limits: largest frame payload and largest body, in octets
-        modes: remembered `classify` answers by property block; filled here
+        modes: remembered `classify` answers by property block; filled here, unless numbers are
+            read natively, when looking one up costs more than classifying it anew
 
     Returns:
         where the run ends, the raw contents, their common mode (bits of `properties.classify`)
         and the octets of the largest raw content. No contents: the caller goes frame by frame.
     """
     startswith = data.startswith
-    key_octets = len(key)
-    end = len(data)
+    is_native = native.IS_NATIVE
+    pos: i64 = begin
+    key_octets: i64 = len(key)
+    end: i64 = len(data)
+    channel = short_at(key, 1)
     raws: list[bytes] = []
-    push = raws.append
-    run_mode = -2  # none yet; -1 is what malformed properties give
-    largest = 0
+    run_mode: i64 = -2  # none yet; -1 is what malformed properties give
+    largest: i64 = 0
     while startswith(key, pos):
-        at = pos + key_octets
-        body_at, stop = content_end(data, at, key, limits)
+        at: i64 = pos + key_octets
+        body_at, stop = content_end(data, at, channel, limits, is_native)
         if not stop:
             break
-        mode = mode_of(data[at + PROPERTIES_AT : body_at - 1], modes)
+        if is_native:
+            mode = classify_at(data, at + PROPERTIES_AT, body_at - 1, is_native)
+        else:
+            mode = mode_of(data[at + PROPERTIES_AT : body_at - 1], modes)
         if mode != run_mode:
             if run_mode >= 0 or mode < 0:
                 break
@@ -92,22 +110,22 @@ def parse_publishes(
         whole = stop - pos
         if whole > largest:
             largest = whole
-        push(data[at:stop])
+        raws.append(data[at:stop])
         pos = stop
         # Up to the body the next message is most often the same as this one, to the octet:
         # then nothing is left to check but its end.
         stop = pos + whole
         while stop <= end and startswith(guess, pos) and data[stop - 1] == FRAME_END:
-            push(data[pos + key_octets : stop])
+            raws.append(data[pos + key_octets : stop])
             pos = stop
             stop += whole
     return pos, raws, run_mode, largest - key_octets if raws else 0
 
 
 def parse_unlike_publishes(
-    data: bytes, pos: int, limits: tuple[int, int], modes: dict[bytes, int]
+    data: bytes, begin: int, limits: tuple[int, int], modes: dict[bytes, int]
 ) -> tuple[int, list[bytes], list[bytes], list[int], int]:
-    """Walk whole publishes on the channel of the method frame at `pos`, whatever keys they have.
+    """Walk whole publishes on the channel of the method frame at `begin`, whatever keys they have.
 
     Args: as of `parse_publishes`
 
@@ -115,81 +133,90 @@ def parse_unlike_publishes(
         where they end; of each the whole method frame, the raw content and the mode; the octets of
         the largest raw content. No contents: the caller goes frame by frame.
     """
-    lead = data[pos : pos + 3]
-    content_lead, body_lead = b"\x02" + lead[1:], b"\x03" + lead[1:]
-    startswith = data.startswith
-    end = len(data)
-    octets_at = SIZE.unpack_from
-    most = min(limits)
+    is_native = native.IS_NATIVE
+    pos: i64 = begin
+    end: i64 = len(data)
+    channel = short_at(data, pos + 1)
     keys: list[bytes] = []
     raws: list[bytes] = []
     found: list[int] = []
-    alike = 0
-    last = b""
-    while end - pos > HEAD_OCTETS and startswith(lead, pos) and len(keys) < UNLIKE_PUBLISHES:
-        at = pos + 8 + octets_at(data, pos + 3)[0]
+    largest: i64 = 0
+    alike: i64 = 0
+    last_mode: i64 = -2  # none yet
+    while end - pos >= LEAST_METHOD_OCTETS and len(keys) < UNLIKE_PUBLISHES:
+        if is_native:
+            kind: i64 = data[pos]
+            number = short_at(data, pos + 1)
+            size = long_at(data, pos + 3)
+            ids = long_at(data, pos + HEAD_OCTETS)
+        else:
+            kind, number, size, ids = METHOD_HEADER.unpack_from(data, pos)
+        at: i64 = pos + 8 + size
+        if kind != 1 or number != channel or ids != PUBLISH_IDS or at > end:
+            break
+        body_at, stop = content_end(data, at, channel, limits, is_native)
+        if not stop or data[at - 1] != FRAME_END:
+            break
+        if is_native:
+            mode = classify_at(data, at + PROPERTIES_AT, body_at - 1, is_native)
+        else:
+            mode = mode_of(data[at + PROPERTIES_AT : body_at - 1], modes)
         key = data[pos:at]
-        if end - at < CONTENT_HEADER.size or not startswith(content_lead, at):
-            break
-        if not key.startswith(PUBLISH_METHOD, HEAD_OCTETS) or key[-1] != FRAME_END:
-            break
-        # As `content_end`, which would be a call for each.
-        _, _, size, class_id, weight, octets = CONTENT_HEADER.unpack_from(data, at)
-        body_at = at + 8 + size
-        stop = body_at + 8 + octets if octets else body_at
-        if (
-            class_id != BASIC_CLASS
-            or weight
-            or not SMALLEST_CONTENT_HEADER <= size <= limits[0]
-            or octets > most
-            or stop > end
-            or data[body_at - 1] != FRAME_END
-            or data[stop - 1] != FRAME_END
-        ):
-            break
-        if octets and (
-            not startswith(body_lead, body_at) or octets_at(data, body_at + 3)[0] != octets
-        ):
-            break
-        block = data[at + PROPERTIES_AT : body_at - 1]
-        mode = modes.get(block, -1)
-        if mode < 0:
-            mode = mode_of(block, modes)
-        alike = alike + 1 if key == last and mode == found[-1] else 0
+        alike = alike + 1 if mode == last_mode and key == keys[-1] else 0
         if mode < 0 or alike == ALIKE_PUBLISHES:
             break
-        last = key
+        last_mode = mode
         keys.append(key)
         raws.append(data[at:stop])
         found.append(mode)
+        largest = max(largest, stop - at)
         pos = stop
-    return pos, keys, raws, found, max(map(len, raws), default=0)
+    return pos, keys, raws, found, largest
 
 
-def content_end(data: bytes, at: int, key: bytes, limits: tuple[int, int]) -> tuple[int, int]:
+def content_end(
+    data: bytes, at: i64, channel: i64, limits: tuple[int, int], is_native: bool
+) -> tuple[i64, i64]:
     """Where the body frame of the content at `at` begins and where the content ends.
 
-    (0, 0) unless it is whole, plain and in one body frame at most, on the channel of `key`.
+    (0, 0) unless it is whole, plain and in one body frame at most, on that channel.
     """
-    if len(data) - at < CONTENT_HEADER.size:
+    end: i64 = len(data)
+    if end - at < CONTENT_HEADER_OCTETS:
         return 0, 0
-    kind, channel, size, class_id, weight, octets = CONTENT_HEADER.unpack_from(data, at)
+    if is_native:
+        kind: i64 = data[at]
+        number = short_at(data, at + 1)
+        size = long_at(data, at + 3)
+        ids = long_at(data, at + HEAD_OCTETS)
+        octets = long_at(data, at + 11) << 32 | long_at(data, at + 15)
+    else:
+        kind, number, size, ids, octets = HEADER_AND_IDS.unpack_from(data, at)
+    most_payload: i64 = limits[0]
+    most_body: i64 = limits[1]
     if (
         kind != 2
-        or channel != (key[1] << 8) | key[2]
-        or class_id != BASIC_CLASS
-        or weight
-        or not SMALLEST_CONTENT_HEADER <= size <= limits[0]
-        or octets > limits[0]
-        or octets > limits[1]
+        or number != channel
+        or ids != CONTENT_IDS
+        or not SMALLEST_CONTENT_HEADER <= size <= most_payload
+        # Read as a number with a sign.
+        or not 0 <= octets <= most_payload
+        or octets > most_body
     ):
         return 0, 0
-    body_at: int = at + 8 + size
-    stop: int = body_at + 8 + octets if octets else body_at
-    if stop > len(data) or data[body_at - 1] != FRAME_END or data[stop - 1] != FRAME_END:
+    body_at: i64 = at + 8 + size
+    stop: i64 = body_at + 8 + octets if octets else body_at
+    if stop > end or data[body_at - 1] != FRAME_END or data[stop - 1] != FRAME_END:
         return 0, 0
-    if octets and FRAME_HEADER.unpack_from(data, body_at) != (3, channel, octets):
-        return 0, 0
+    if octets:
+        if is_native:
+            kind = data[body_at]
+            number = short_at(data, body_at + 1)
+            size = long_at(data, body_at + 3)
+        else:
+            kind, number, size = FRAME_HEADER.unpack_from(data, body_at)
+        if kind != 3 or number != channel or size != octets:
+            return 0, 0
     return body_at, stop
 
 

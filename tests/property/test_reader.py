@@ -17,6 +17,7 @@ from pamqp import heartbeat as pamqp_heartbeat
 from pamqp.common import FieldTable
 
 from tests import wire
+from tests.both_ways import reading
 from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
 from vouchmq.protocol.fields import encode_shortstr
 from vouchmq.protocol.reader import (
@@ -44,7 +45,18 @@ Thing = tuple[object, ...]
 
 
 def read(pieces: list[bytes]) -> tuple[list[Thing], HardError | None]:
-    """What the pieces say, and the error in which it ends."""
+    """What the pieces say, and the error in which it ends; in whichever way numbers are read."""
+    with reading(natively=True):
+        said, error = read_one_way(pieces)
+    with reading(natively=False):
+        said_too, error_too = read_one_way(pieces)
+    assert said == said_too
+    assert (type(error), str(error)) == (type(error_too), str(error_too))
+    return said, error
+
+
+def read_one_way(pieces: list[bytes]) -> tuple[list[Thing], HardError | None]:
+    """As `read`."""
     reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
     said: list[Thing] = []
     for piece in pieces:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.both_ways import reading
 from vouchmq.protocol.fields import encode_shortstr
 from vouchmq.protocol.runs import (
     Message,
@@ -17,6 +19,7 @@ from vouchmq.protocol.runs import (
     mode_of,
     parse_acks,
     parse_publishes,
+    parse_unlike_publishes,
 )
 
 NO_LIMIT = 1 << 62
@@ -53,7 +56,37 @@ def encode(
     return b"".join(encode_deliveries(messages, tag, b"\x00\x07", encode_shortstr("c"), limits))
 
 
+def broken_parts(broken_at: int) -> tuple[bytes, bytes, bytes]:
+    """The frames of a publish of five octets, in which one thing is not as it should be."""
+    method, header, body = KEY, wire.header(1, 5), wire.frame(3, 1, b"12345")
+    parts = [bytearray(method), bytearray(header), bytearray(body)]
+    which, at, octets = [
+        (0, 0, b"\x02"),
+        (0, 1, b"\x00\x02"),
+        (0, 9, b"\x00\x29"),
+        (0, len(method) - 1, b"\x00"),
+        (0, 3, b"\xff\xff\xff\xff"),
+        (1, 0, b"\x03"),
+        (1, 1, b"\x01\x01"),
+        (1, 9, b"\x00\x01"),
+        (1, 3, b"\x00\x00\x00\x0d"),
+        (1, 11, b"\xff" * 8),
+        (1, len(header) - 1, b"\x00"),
+        (2, 0, b"\x02"),
+        (2, 1, b"\x00\x02"),
+        (2, 3, b"\x00\x00\x00\x04"),
+    ][broken_at]
+    parts[which][at : at + len(octets)] = octets
+    method, header, body = map(bytes, parts)
+    return method, header, body
+
+
 class TestParsing:
+    @pytest.fixture(autouse=True, params=[False, True])
+    def _in_both_ways(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        with reading(natively=request.param):
+            yield
+
     def test_nothing_whole_gives_nothing(self) -> None:
         octets = KEY + wire.header(1, 5) + wire.frame(3, 1, b"12345")
         for length in range(len(octets)):
@@ -81,6 +114,26 @@ class TestParsing:
         octets = wire.publish(1, "q", b"12345")
         assert parse_publishes(octets, 0, KEY, (wire.FRAME_MAX, 4), {})[1] == []
         assert len(parse_publishes(octets, 0, KEY, (wire.FRAME_MAX, 5), {})[1]) == 1
+
+    @pytest.mark.parametrize("broken_at", range(14))
+    def test_unlike_publishes_end_before_one_that_is_not_plain(self, broken_at: int) -> None:
+        method, header, body = broken_parts(broken_at)
+        whole = [wire.publish(1, key, b"12345") for key in ("a", "bb", "ccc")]
+        octets = b"..." + b"".join(whole) + method + header + body + whole[0]
+        stop, keys, raws, modes, largest = parse_unlike_publishes(octets, 3, LIMITS, {})
+        assert stop == 3 + sum(map(len, whole))
+        assert [key + raw for key, raw in zip(keys, raws, strict=True)] == whole
+        assert (modes, largest) == ([0, 0, 0], len(raws[0]))
+
+    def test_unlike_publishes_end_where_wholeness_ends(self) -> None:
+        whole = [wire.publish(1, "q" * number, b"x" * number) for number in range(4)]
+        octets = b"".join(whole)
+        ends = [sum(map(len, whole[:number])) for number in range(5)]
+        # The reader has seen the head of a frame.
+        for length in range(7, len(octets)):
+            stop, keys, *_ = parse_unlike_publishes(octets[:length], 0, LIMITS, {})
+            assert stop == max(end for end in ends if end <= length)
+            assert len(keys) == ends.index(stop)
 
     def test_body_of_another_channel_is_left_to_the_reader(self) -> None:
         octets = KEY + wire.header(1, 5) + wire.frame(3, 2, b"12345")
