@@ -25,11 +25,17 @@ class StatusCommand:
         facts: about the process: its version, number, listeners…
         settings: with which it was started
         clock: monotonic seconds; it is read now for the first time
+        management: tells of the management processes that are there
     """
 
     def __init__(
-        self, facts: Mapping[str, object], settings: Settings, clock: Callable[[], float]
+        self,
+        facts: Mapping[str, object],
+        settings: Settings,
+        clock: Callable[[], float],
+        management: Callable[[], object],
     ) -> None:
+        self._management = management
         self._facts = {**facts, "settings": chosen(settings)}
         self._clock = clock
         self._started_at = clock()
@@ -39,7 +45,9 @@ class StatusCommand:
         commands.register("status", Arguments, self._tell)
 
     def _tell(self, _: Arguments, reply: Reply) -> None:
-        reply({"ok": True, "uptime_s": self._clock() - self._started_at, **self._facts})
+        uptime_s = self._clock() - self._started_at
+        management = self._management()
+        reply({"ok": True, "uptime_s": uptime_s, **self._facts, "management": management})
 
 
 def chosen(settings: Settings) -> dict[str, str]:

@@ -80,7 +80,7 @@ class LocalBroker:
     """
 
     def __init__(self, directory: Path, limit_s: float = ANSWER_LIMIT_S) -> None:
-        self._directory = directory
+        self.directory = directory
         self._limit_s = limit_s
 
     def ask(self, command: str, /, **arguments: object) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class LocalBroker:
         self, command: str, arguments: dict[str, object], limit_s: float | None
     ) -> Iterator[dict[str, Any]]:
         try:
-            for row in ask_rows(self._directory, command, limit_s, **arguments):
+            for row in ask_rows(self.directory, command, limit_s, **arguments):
                 if "ok" in row and not row["ok"]:
                     raise Refused(f"{command}: {row.get('error', 'refused')}", row.get("code", 400))
                 yield row

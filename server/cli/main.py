@@ -43,7 +43,7 @@ ENTRIES: Final = {
     "drain": Entry(f"{COMMANDS}.overview:drain", "Stop a broker when its clients have gone."),
     "manage": Entry(f"{COMMANDS}.manage:manage", "Serve the HTTP API of a running broker."),
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),
-    "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export definitions."),
+    "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export and import definitions."),
     "ledger": Entry(f"{COMMANDS}.ledger:ledger", "Control the ledger of a running broker."),
     "completion": Entry(
         f"{COMMANDS}.completion:completion", "Print a script that completes words in a shell."

@@ -81,11 +81,13 @@ def restored(backup_path: str, directory: Path) -> None:
     """Make a data directory of a backup; both are intact."""
     for command in (
         ("store", "check", backup_path),
-        ("store", "restore", backup_path, str(directory)),
+        ("store", "restore", backup_path, str(directory), "--json"),
         ("store", "check", str(directory)),
     ):
         done = run_command(*command)
         assert done.returncode == 0, done.stderr + done.stdout
+        if "restore" in command:
+            assert json.loads(done.stdout)["path"] == str(directory)
 
 
 def fill(broker: BrokerProcess, queue: str, *, count: int, size: int = 4096) -> list[bytes]:

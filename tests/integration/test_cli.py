@@ -128,8 +128,11 @@ def is_in(process: BrokerProcess, text: str) -> bool:
 def test_ping_asks_the_broker_of_the_data_directory_where_it_listens(tmp_path: Path) -> None:
     """The port is no setting that the other process could know."""
     for process in started(tmp_path, "--log-level", "info"):
-        ping = [sys.executable, "-m", "vouchmq", "ping", "--data-dir", str(process.data_dir)]
-        assert subprocess.run(ping, cwd=PROJECT, env=clean_environment()).returncode == 0
+        asked = run_command("ping", "--data-dir", str(process.data_dir))
+        assert (asked.returncode, asked.stdout) == (0, "")
+        asked = run_command("ping", "--data-dir", str(process.data_dir), "--json")
+        found = {"host": "127.0.0.1", "port": process.port, "ok": True, "reason": ""}
+        assert json.loads(asked.stdout) == found
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", process.port)):
             pass
         wait_until(partial(is_in, process, "connection.closed"))

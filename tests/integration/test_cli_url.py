@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import ssl
 import subprocess
@@ -369,3 +370,52 @@ def _has_peer(port: int) -> bool:
     wanted = f":{port:04X}"
     rows = Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]
     return any(row.split()[1].endswith(wanted) and row.split()[3] == "01" for row in rows)
+
+
+def test_definitions_go_from_one_broker_to_another(managed: ManagedBroker, tmp_path: Path) -> None:
+    done(managed, "put", "vhost", "origin")
+    done(managed, "declare", "queue", "kept", "--vhost", "origin", "--argument", "x-max-length=7")
+    done(managed, "declare", "exchange", "events", "--vhost", "origin")
+    done(managed, "declare", "binding", "events", "kept", "--vhost", "origin")
+    everything = json.loads(done(managed, "definitions", "export"))
+    assert {"guest", "limited"} <= {user["name"] for user in everything["users"]}
+    directory = str(managed.process.data_dir)
+    here = run("definitions", "export", "--running", "--data-dir", directory)
+    on_disk = run("definitions", "export", "--data-dir", directory)
+    # On disk there are versions, too.
+    assert json.loads(on_disk.stdout) | everything == json.loads(on_disk.stdout)
+    assert json.loads(here.stdout) == everything
+    file = tmp_path / "one.json"
+    file.write_text(done(managed, "definitions", "export", "--vhost", "origin"))
+    assert "users" not in json.loads(file.read_text())
+    done(managed, "put", "vhost", "copy")
+    words = ["definitions", "import", str(file), "--vhost", "copy"]
+    assert done(managed, *words) == "definitions imported\n"
+    [queue] = json.loads(done(managed, "definitions", "export", "--vhost", "copy"))["queues"]
+    assert (queue["name"], queue["arguments"]["x-max-length"]) == ("kept", 7)
+    assert len(done(managed, "list", "bindings", "--vhost", "copy").splitlines()) == 2
+    file.write_text('{"federation-upstreams": [1]}')
+    assert json.loads(done(managed, *words, "--json")) == {"skipped": ["federation-upstreams"]}
+    file.write_text('{"queues": 5}')
+    assert "queues" in refused(1, *words, "--url", url(managed))
+    file.write_bytes(b"\xff")
+    assert refused(2, *words, "--url", url(managed)) == "the definitions are not UTF-8"
+    line = refused(2, "definitions", "import", "/missing", "--url", url(managed))
+    assert line == "FILE /missing: No such file or directory"
+    line = refused(2, "definitions", "export", "--vhost", "x", "--data-dir", directory)
+    assert line.startswith("--vhost needs --running or --url")
+    for vhost in ("origin", "copy"):
+        done(managed, "delete", "vhost", vhost)
+
+
+def test_status_says_where_the_management_process_is(managed: ManagedBroker) -> None:
+    [first] = json.loads(done(managed, "status", "--json"))["management"]
+    assert (first["port"], first["metrics_port"]) == (managed.port, managed.metrics_port)
+    os.kill(first["pid"], signal.SIGKILL)
+    managed.wait_ready()
+
+    def is_there() -> bool:
+        shown = run("status", "--json", "--data-dir", str(managed.process.data_dir))
+        return [each["port"] for each in json.loads(shown.stdout)["management"]] == [managed.port]
+
+    managed.process.wait_until(is_there)

@@ -154,6 +154,16 @@ class Broker:
         finally:
             self.watchers -= 1
 
+    async def hold(self, command: str, **arguments: object) -> None:
+        """Have a command begun that lasts as long as it is waited for.
+
+        Raises:
+            CommandRefused: the broker does not do it
+            BrokerUnavailable: it does not answer, or has gone
+        """
+        async for _ in self._watched(command, arguments):
+            pass
+
     async def frames(self, command: str, **arguments: object) -> AsyncGenerator[Row, None]:
         """The frames of an answer as they come, a refusal too, on a connection of its own.
 

@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,7 @@ import uvloop
 from msgspec import json as fast_json
 
 from vouchmq.management.api.app import api_app
-from vouchmq.management.broker import Broker
+from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
 from vouchmq.management.metrics.app import metrics_app
 from vouchmq.management.options import Options
 from vouchmq.management.web.app import WebApp
@@ -43,6 +43,8 @@ STANDARD_INPUT: Final = 0
 # Answers that are on their way when it is to end.
 GRACE_S: Final = 1
 BACKLOG: Final = 128
+# Between attempts to tell a broker that does not answer.
+ANNOUNCE_S: Final = 1.0
 MOST_REQUESTS: Final = 256
 MOST_HEADER_BYTES: Final = 65536
 
@@ -92,7 +94,9 @@ async def _serve(options: Options) -> int:
             return FAILED
         servers.append((_server(app), sockets))
     running = [asyncio.create_task(server.serve(sockets)) for server, sockets in servers]
-    _tell_ready(options, [_port_of(sockets) for _, sockets in servers])
+    ports = [_port_of(sockets) for _, sockets in servers]
+    announcing = asyncio.create_task(_announce(broker, options, *ports))
+    _tell_ready(options, ports)
     ended = asyncio.create_task(stopping.wait())
     await asyncio.wait([ended, *running], return_when=asyncio.FIRST_COMPLETED)
     is_asked = stopping.is_set()
@@ -102,8 +106,19 @@ async def _serve(options: Options) -> int:
         server.should_exit = True
     await asyncio.gather(*running)
     ended.cancel()
+    announcing.cancel()
     broker.close()
     return 0 if is_asked else FAILED
+
+
+async def _announce(broker: Broker, options: Options, port: int, metrics_port: int) -> None:
+    """Have the broker know where this process listens, whenever there is a broker."""
+    facts = {"pid": os.getpid(), "hosts": options.hosts, "port": port, "metrics_port": metrics_port}
+    while True:
+        # An older broker does not take it, and works without.
+        with suppress(BrokerUnavailable, CommandRefused):
+            await broker.hold("announce management", **facts)
+        await asyncio.sleep(ANNOUNCE_S)
 
 
 class _Server(uvicorn.Server):

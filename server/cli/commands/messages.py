@@ -61,18 +61,25 @@ def publish(
         "exchange": exchange,
         "routing_key": routing_key,
         "properties": given,
-        "body": _read(file) if file is not None else str(body).encode("utf-8", "surrogateescape"),
+        "body": read(file, "--file")
+        if file is not None
+        else str(body).encode("utf-8", "surrogateescape"),
     }
     module = import_module("vouchmq.server.cli.running.changes")
     code: int = module.publish(broker, arguments, as_json=as_json)
     return code
 
 
-def _read(file: str) -> bytes:
+def read(file: str, option: str) -> bytes:
+    """What a file holds; - is the input.
+
+    Raises:
+        CommandFailed: it cannot be read
+    """
     try:
         return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
-        raise CommandFailed(f"--file {file}: {error.strerror}", EXIT_MISTAKE) from None
+        raise CommandFailed(f"{option} {file}: {error.strerror}", EXIT_MISTAKE) from None
 
 
 @click.command()

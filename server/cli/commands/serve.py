@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 import click
 
-from vouchmq.server.cli.options import given_on_command_line, only_here, settings_options
+from vouchmq.server.cli.options import (
+    given_on_command_line,
+    json_option,
+    only_here,
+    settings_options,
+)
 from vouchmq.server.cli.program import complain
 from vouchmq.server.settings import settings as s
 
@@ -28,20 +34,22 @@ def serve(settings: s.Settings) -> int:
 
 
 @click.command()
+@json_option
 @settings_options("host", "port", "data_dir")
 @only_here
-def ping(settings: s.Settings) -> int:
+def ping(settings: s.Settings, as_json: bool) -> int:
     """Ask the broker that uses a data directory, wherever it listens; the one at the host and port
     of the settings if no broker uses it, or if you give --host or --port.
 
     Exit 0 if the broker answers, 1 with the reason if it does not.
     """
     check = import_module("vouchmq.server.cli.running.ping")
-    address = (settings.host[0], settings.port)
+    host, port = settings.host[0], settings.port
     if not given_on_command_line("host", "port"):
-        address = check.listeners(Path(settings.data_dir)) or address
-    problem: str = check.ping(*address)
-    if problem:
+        host, port = check.listeners(Path(settings.data_dir)) or (host, port)
+    problem: str = check.ping(host, port)
+    if as_json:
+        click.echo(json.dumps({"host": host, "port": port, "ok": not problem, "reason": problem}))
+    elif problem:
         complain(problem)
-        return EXIT_NO_ANSWER
-    return 0
+    return EXIT_NO_ANSWER if problem else 0

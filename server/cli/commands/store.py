@@ -114,11 +114,13 @@ def backup(target: Path, rate: int, no_check: bool, as_json: bool, settings: Set
 @store.command(short_help="Make a data directory of a backup.")
 @click.argument("backup", metavar="BACKUP", type=Directory())
 @click.argument("directory", metavar="DIR", type=Directory())
+@json_option
 @only_here
-def restore(backup: Path, directory: Path) -> int:
+def restore(backup: Path, directory: Path, as_json: bool) -> int:
     """Copy a backup to DIR, which must be empty or missing, and verify it.
 
     Exit 0 on success, 1 if it fails or the backup is damaged.
     """
-    code: int = import_module("vouchmq.server.cli.data_dir.backup").run_restore(backup, directory)
+    module = import_module("vouchmq.server.cli.data_dir.backup")
+    code: int = module.run_restore(backup, directory, as_json=as_json)
     return code

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from vouchmq.server.backup.copying import Pace, back_up
 from vouchmq.server.backup.manifest import BackupError
 from vouchmq.server.backup.restoring import restore
+from vouchmq.server.cli.units import amount, plural
 from vouchmq.server.edge.control.client import NoBrokerError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 DONE: Final = 0
 FAILED: Final = 1
 NO_BROKER: Final = 2
-MIB: Final = 1024 * 1024
 # The broker beside it goes first.
 NICE: Final = 10
 
@@ -54,8 +54,8 @@ def run_backup(
     else:
         out.write(
             f"{made.path}\n"
-            f"{made.segments} segments, {made.size_bytes / MIB:.1f} MiB; "
-            f"copied {made.copied_segments}, {made.copied_bytes / MIB:.1f} MiB\n"
+            f"{plural(made.segments, 'segment')}, {amount(made.size_bytes)}; "
+            f"copied {made.copied_segments}, {amount(made.copied_bytes)}\n"
         )
     if made.is_damaged:
         sys.stderr.write(
@@ -66,7 +66,9 @@ def run_backup(
     return DONE
 
 
-def run_restore(backup: Path, directory: Path, out: TextIO | None = None) -> int:
+def run_restore(
+    backup: Path, directory: Path, *, as_json: bool = False, out: TextIO | None = None
+) -> int:
     """Restore a backup; returns the exit code."""
     out = sys.stdout if out is None else out
     try:
@@ -74,8 +76,17 @@ def run_restore(backup: Path, directory: Path, out: TextIO | None = None) -> int
     except BackupError as error:
         sys.stderr.write(f"vouchmq: {error}\n")
         return FAILED
+    if as_json:
+        document = {
+            "path": str(directory),
+            "segments": len(manifest.segments),
+            "size_bytes": manifest.size_bytes,
+            "taken_at": manifest.taken_at,
+        }
+        out.write(json.dumps(document, default=str) + "\n")
+        return DONE
     out.write(
-        f"{directory}: {len(manifest.segments)} segments, {manifest.size_bytes / MIB:.1f} MiB, "
+        f"{directory}: {plural(len(manifest.segments), 'segment')}, {amount(manifest.size_bytes)}, "
         f"as of {manifest.taken_at}\n"
     )
     return DONE

@@ -15,7 +15,7 @@ from vouchmq.server.cli.running.listing import cell
 from vouchmq.server.cli.units import amount, duration, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from vouchmq.server.cli.client import Broker
 
@@ -85,6 +85,7 @@ def _facts(document: Facts) -> Iterator[tuple[str, str]]:
     yield "process", f"{document['pid']}, up {duration(document['uptime_s'])}"
     yield "data directory", cell(document["data_directory"])
     yield "listeners", _listeners(document["listeners"])
+    yield "management", _management(document.get("management", ())) or "not running"
     yield "alarms", ", ".join(name for name, each in alarms.items() if each["raised"]) or "none"
     memory, disk = alarms["memory"], alarms["disk"]
     yield (
@@ -128,8 +129,22 @@ def _disk(alarm: Mapping[str, Any]) -> str:
     return f"{shown}, alarm below {amount(limit)}" if limit else f"{shown}, no alarm"
 
 
+def _management(found: Sequence[Mapping[str, Any]]) -> str:
+    """Where the HTTP API is."""
+    return "; ".join(
+        f"process {each['pid']}, {', '.join(_at(each['hosts'], each['port']))}, "
+        f"metrics on port {each['metrics_port']}"
+        for each in found
+    )
+
+
 def _listeners(facts: Mapping[str, Any]) -> str:
-    hosts = [f"[{host}]" if ":" in host else host for host in facts["hosts"]]
-    found = [f"{host}:{facts['port']}" for host in hosts]
-    found += [f"{host}:{facts['tls_port']} (TLS)" for host in hosts if "tls_port" in facts]
+    found = _at(facts["hosts"], facts["port"])
+    found += [f"{each} (TLS)" for each in _at(facts["hosts"], facts.get("tls_port", 0))]
     return ", ".join(found)
+
+
+def _at(hosts: Sequence[str], port: int) -> list[str]:
+    """Addresses with a port; none without one."""
+    shown = [f"[{host}]" if ":" in host else host for host in hosts]
+    return [f"{host}:{port}" for host in shown] if port else []

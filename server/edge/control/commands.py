@@ -18,6 +18,7 @@ from vouchmq.server.admin.accounts.definitions import DefinitionsCommands
 from vouchmq.server.admin.accounts.policies import PolicyCommands
 from vouchmq.server.admin.accounts.users import UserCommands
 from vouchmq.server.admin.accounts.vhosts import VHostCommands
+from vouchmq.server.admin.announced import Announcements
 from vouchmq.server.admin.backup import BackupCommands
 from vouchmq.server.admin.commands import Arguments, ControlCommands
 from vouchmq.server.admin.details import KINDS as DETAILS
@@ -86,7 +87,9 @@ def control_commands(
         "descriptor_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "auth_mechanisms": list(settings.auth_mechanisms),
     }
-    StatusCommand(facts, settings, loop.time).register(commands)
+    announced = Announcements()
+    announced.register(commands)
+    StatusCommand(facts, settings, loop.time, announced.facts).register(commands)
     LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
     wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731

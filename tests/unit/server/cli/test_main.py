@@ -274,6 +274,37 @@ def test_a_mistake_is_one_line_that_says_where_to_read_on(arguments: list[str], 
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", f"vouchmq: {line}\n")
 
 
+# Their output is a document of its own kind, or there is none.
+WITHOUT_JSON = frozenset(
+    {
+        *("serve", "manage", "completion", "definitions export"),
+        *("rabbitmqctl", "conformance", "audit", "archive", "replay"),
+    }
+)
+
+
+def test_every_command_that_prints_something_has_json() -> None:
+    lacking = {
+        path
+        for path, command in commands_of("", program.program)
+        if not any("--json" in each.opts for each in command.params)
+    }
+    assert lacking == WITHOUT_JSON
+
+
+def commands_of(path: str, group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    """All commands below a group, by their words."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        words = f"{path} {name}".strip()
+        if isinstance(command, click.Group):
+            yield from commands_of(words, command)
+        else:
+            yield words, command
+
+
 def test_the_commands_are_listed_without_importing_them() -> None:
     code = (
         "import sys; from vouchmq.server.cli.main import main; main(['--help'])\n"

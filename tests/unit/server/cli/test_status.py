@@ -22,6 +22,9 @@ STATUS: dict[str, Any] = {
     "python": "3.11",
     "data_directory": "/d",
     "settings": {"port": "0"},
+    "management": [
+        {"pid": 9, "hosts": ["127.0.0.1", "::1"], "port": 15672, "metrics_port": 15692},
+    ],
     "listeners": {"host": "::1", "hosts": ["127.0.0.1", "::1"], "port": 5672, "tls_port": 5671},
 }
 OVERVIEW: dict[str, Any] = {
@@ -112,3 +115,13 @@ def test_the_same_for_programs() -> None:
 )
 def test_numbers_as_people_read_them(shown: str, text: str) -> None:
     assert shown == text
+
+
+def test_the_management_processes_are_told() -> None:
+    told = page(broker_with())["management"]
+    assert told == "process 9, 127.0.0.1:15672, [::1]:15672, metrics on port 15692"
+    broker = AnsweringBroker(
+        {"status": {**STATUS, "management": []}},
+        {"list overview": [OVERVIEW], "list alarms": [MEMORY, DISK], "list store": [STORE]},
+    )
+    assert page(broker)["management"] == "not running"
