@@ -63,6 +63,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # Loop devices, mounts and campaigns of kills: one at a time.
             is_alone = folder == "fault" and is_slow
             item.add_marker(pytest.mark.xdist_group("disks" if is_alone else item.path.stem))
+        if folder == "engine":
+            item.add_marker(pytest.mark.xdist_group("engine"))
         is_long = folder in ("property", "simulation") or is_slow
         if is_long or is_hypothesis_test(getattr(item, "obj", None)):
             marked = item.get_closest_marker("timeout")

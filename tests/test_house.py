@@ -117,6 +117,7 @@ SYNC: Final = frozenset(
         "threading",
     }
 )
+REPLICATION: Final = ("vouchmq.server.replication", "vouchmq.server.version", "vouchmq.store")
 ROOMS: Final[dict[str, Room]] = {
     "vouchmq.protocol": Room(("vouchmq.protocol",), frozenset({"pamqp"})),
     # For BytesIO, which is memory and no file.
@@ -140,6 +141,18 @@ ROOMS: Final[dict[str, Room]] = {
     "vouchmq.server.definitions": Room(
         ("vouchmq.server", "vouchmq.protocol"), STATE_MACHINES | {"msgspec"}
     ),
+    # State machines and bytes, but for the modules below.
+    "vouchmq.server.replication": Room(REPLICATION, frozenset({"msgspec", "structlog"})),
+    "vouchmq.server.replication.credentials": Room(REPLICATION, frozenset({"cryptography"})),
+    "vouchmq.server.replication.monitoring": Room(
+        REPLICATION, frozenset({"msgspec"}), frozenset({"ssl"})
+    ),
+    **{
+        f"vouchmq.server.replication.{edge}": Room(
+            REPLICATION, frozenset({"structlog"}), frozenset({"asyncio", "random", "ssl"})
+        )
+        for edge in ("client", "connection", "log")
+    },
     # It reads its file, and has paths among its values.
     "vouchmq.server.settings": Room(
         ("vouchmq.server.settings", "vouchmq.server.errors", "vouchmq.server.ledger.text"),

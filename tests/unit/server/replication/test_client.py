@@ -1,0 +1,265 @@
+"""A client and its servers: which one it is connected to, and when a request has failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.unit.server.replication.answers import First
+from tests.unit.server.replication.scripted_server import (
+    INFO,
+    PATIENCE_S,
+    Answer,
+    ScriptedServer,
+    until,
+)
+from vouchmq.server.replication.addresses import Server
+from vouchmq.server.replication.client import Client
+from vouchmq.server.replication.connection import Options
+from vouchmq.server.replication.credentials import Credentials
+from vouchmq.server.replication.nats_protocol import Message
+
+
+class Told:
+    """What a client tells, as it happens."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._changed = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        """Something has happened."""
+        self.lines.append(line)
+        self._changed.set()
+
+    async def wait_for(self, *parts: str) -> None:
+        """Wait until a line with each of these parts has come."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(any(part in line for line in self.lines) for part in parts):
+                self._changed.clear()
+                await self._changed.wait()
+
+    def count(self, part: str) -> int:
+        """How many lines say so."""
+        return sum(part in line for line in self.lines)
+
+
+@asynccontextmanager
+async def connected(
+    servers: Sequence[Server], told: Told, options: Options | None = None
+) -> AsyncIterator[Client]:
+    """A client that has been started."""
+    client = Client(
+        servers,
+        options or Options(),
+        asyncio.get_running_loop(),
+        First(1),
+        went_up=lambda: told.add("up"),
+        went_down=lambda reason: told.add(f"down {reason}"),
+    )
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+
+
+def ask(client: Client, told: Told, subject: str, limit_s: float = PATIENCE_S) -> int:
+    """A request with one answer."""
+
+    def answered(message: Message) -> bool:
+        told.add(f"{subject} answered {message.payload.decode()}")
+        return True
+
+    return client.request(
+        subject,
+        [b"question"],
+        answered,
+        lambda reason: told.add(f"{subject} failed {reason}"),
+        limit_s=limit_s,
+    )
+
+
+def echo(subject: str, headers: bytes, payload: bytes) -> list[Answer]:
+    """An answer to everything but `silent`."""
+    return [] if subject == "silent" else [(b"", b"to " + payload)]
+
+
+async def test_requests_are_answered() -> None:
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        await told.wait_for("up")
+        assert client.is_up
+        assert client.trouble == ""
+        assert client.max_payload == 1048576
+        ask(client, told, "one")
+        ask(client, told, "two")
+        await told.wait_for("one answered to question", "two answered to question")
+        greeting = server.greetings[0]
+        assert (greeting["headers"], greeting["no_responders"], greeting["echo"]) == (
+            *(True, True, False),
+        )
+
+
+async def test_pings_of_the_server_are_answered() -> None:
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        await told.wait_for("up")
+        server.send(b"PING\r\n")
+        ask(client, told, "one")
+        await told.wait_for("one answered")
+
+
+async def test_the_next_server_is_taken() -> None:
+    told = Told()
+    async with ScriptedServer() as refusing, ScriptedServer() as silent, ScriptedServer() as good:
+        refusing.error = "Authorization Violation"
+        silent.greeting = b""
+        async with ScriptedServer() as gone:
+            nobody = gone.address
+        servers = [nobody, refusing.address, silent.address, good.address]
+        async with connected(servers, told, Options(handshake_limit_s=0.2)) as client:
+            await told.wait_for("up")
+            assert client.server == str(good.address)
+            assert told.count("down") == 1
+            assert (refusing.connections, silent.connections) == (1, 1)
+
+
+async def test_it_goes_on_trying() -> None:
+    told = Told()
+    async with ScriptedServer() as server:
+        server.error = "no"
+        async with connected([server.address], told) as client:
+            await told.wait_for("down")
+            assert client.trouble == f"{server.address}: no"
+            server.error = ""
+            await told.wait_for("up")
+
+
+async def test_a_lost_connection_fails_requests_once() -> None:
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        await told.wait_for("up")
+        ask(client, told, "silent")
+        await until(lambda: "silent" in server.asked)
+        server.drop()
+        await told.wait_for("silent failed", "down")
+        ask(client, told, "early")
+        await told.wait_for("early failed")
+        await until(lambda: client.is_up)
+        ask(client, told, "again")
+        await told.wait_for("again answered")
+        assert told.count("silent failed") == 1
+        assert told.count("down") == 1
+
+
+async def test_the_limit_is_the_age_of_the_request() -> None:
+    """Other answers do not prolong it, and the server that gives them is kept."""
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        await told.wait_for("up")
+        ask(client, told, "silent", limit_s=0.3)
+        number = 0
+        async with asyncio.timeout(PATIENCE_S):
+            while not told.count("silent failed"):
+                number += 1
+                ask(client, told, f"n{number}.", limit_s=0.3)
+                await told.wait_for(f"n{number}. answered", "up")
+        assert number > 1
+        assert told.count("down") == 0
+
+
+async def test_a_late_answer_is_dropped() -> None:
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        await told.wait_for("up")
+        ask(client, told, "silent", limit_s=0.1)
+        await told.wait_for("silent failed no answer after 0.1 s")
+        server.send_answer(server.replies[0], b"", b"late")
+        ask(client, told, "one")
+        await told.wait_for("one answered")
+        assert told.count("silent answered") == 0
+
+
+async def test_a_forgotten_request_is_not_answered() -> None:
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        await told.wait_for("up")
+        client.forget(ask(client, told, "one"))
+        ask(client, told, "two")
+        await told.wait_for("two answered")
+        assert told.count("one") == 0
+
+
+async def test_a_silent_server_is_left() -> None:
+    told = Told()
+    async with (
+        ScriptedServer(echo) as first,
+        ScriptedServer(echo) as second,
+        connected([first.address, second.address], told) as client,
+    ):
+        await told.wait_for("up")
+        first.answers_pings = False
+        ask(client, told, "silent", limit_s=0.2)
+        await told.wait_for("silent failed", "down")
+        await until(lambda: client.is_up)
+        assert client.server == str(second.address)
+
+
+async def test_a_server_that_stops_is_left() -> None:
+    told = Told()
+    async with (
+        ScriptedServer(echo) as first,
+        ScriptedServer(echo) as second,
+        connected([first.address, second.address], told) as client,
+    ):
+        await told.wait_for("up")
+        first.send(b'INFO {"ldm":true}\r\n')
+        await told.wait_for("down", "about to stop")
+        await until(lambda: client.is_up)
+        assert client.server == str(second.address)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "info", "options", "reason"),
+    [
+        (b"HTTP/1.0 400\r\n", INFO, Options(), "is not NATS"),
+        (None, {**INFO, "headers": False}, Options(), "needs nats-server 2.14 or later"),
+        (None, INFO, Options(credentials=Credentials(seed="SU")), "asks for no signature"),
+    ],
+)
+async def test_a_server_that_cannot_be_used(
+    greeting: bytes | None, info: dict[str, Any], options: Options, reason: str
+) -> None:
+    told = Told()
+    async with ScriptedServer(info=info) as server:
+        server.greeting = greeting
+        async with connected([server.address], told, options) as client:
+            await told.wait_for("down")
+            assert reason in client.trouble
+            assert server.greetings == []
+
+
+async def test_nothing_is_said_without_tls() -> None:
+    told = Told()
+    options = Options(credentials=Credentials(user="me", password="it"))
+    async with ScriptedServer() as server:
+        address = Server(server.address.host, server.address.port, needs_tls=True)
+        async with connected([address], told, options) as client:
+            await told.wait_for("down")
+            assert "offers no TLS" in client.trouble
+            assert server.greetings == []
+
+
+async def test_a_client_that_stops_fails_its_requests() -> None:
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        await told.wait_for("up")
+        ask(client, told, "silent")
+        client.stop()
+        assert told.lines[-1].startswith("silent failed")
+        assert server.connections == 1

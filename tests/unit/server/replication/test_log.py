@@ -1,0 +1,311 @@
+"""The log on JetStream: what it tells of appends and readings, whatever the engine does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.unit.server.replication.answers import Answers, First
+from tests.unit.server.replication.scripted_server import (
+    FULL,
+    NO_LEADER,
+    PATIENCE_S,
+    WRONG_LAST,
+    ScriptedServer,
+    ScriptedStream,
+    until,
+)
+from vouchmq.server.replication.addresses import Server
+from vouchmq.server.replication.connection import Options
+from vouchmq.server.replication.log import NatsLog
+
+
+@asynccontextmanager
+async def started(
+    servers: Sequence[Server], answers: Answers, append_limit_s: float = PATIENCE_S
+) -> AsyncIterator[NatsLog]:
+    """A log that is connected."""
+    loop = asyncio.get_running_loop()
+    engine = NatsLog("LOG", servers, Options(), loop, First(1), append_limit_s=append_limit_s)
+    engine.start(answers)
+    try:
+        await until(lambda: engine.client.is_up)
+        yield engine
+    finally:
+        engine.stop()
+
+
+async def test_an_append() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a", b"b"])
+        assert answers.told == []
+        await answers.wait_for("acked", 1, 1)
+        engine.send(2, "vq.LOG.1", 1, [b"c"])
+        await answers.wait_for("acked", 2, 2)
+    assert stream.records == {1: b"ab", 2: b"c"}
+    assert engine.trouble.endswith("this client stops")
+
+
+async def test_a_refused_append() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    stream.put(b"other")
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("refused", 1)
+        assert engine.trouble == ""
+        engine.send(2, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("refused", 2)
+    assert stream.records == {1: b"other"}
+
+
+async def test_an_append_that_is_sent_again() -> None:
+    """The writer has found it too old before the limit here: the later attempt counts."""
+    stream, answers = ScriptedStream(append_answers=[None]), Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        engine.send(2, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("refused", 2)
+        server.send_answer(server.replies[0], b"", b'{"stream":"LOG","seq":1}')
+        engine.send(3, "vq.LOG.1", 1, [b"b"])
+        await answers.wait_for("acked", 3, 2)
+    assert answers.told == [("refused", 2), ("acked", 3, 2)]
+
+
+async def test_a_full_stream_is_said() -> None:
+    stream, answers = ScriptedStream(append_answers=[[FULL], [NO_LEADER]]), Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("refused", 1)
+        assert engine.trouble == "maximum bytes exceeded"
+        engine.send(2, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("refused", 2)
+        assert "no leader" in engine.trouble
+        engine.send(3, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("acked", 3, 1)
+        assert engine.trouble == ""
+
+
+async def test_an_append_that_gets_too_old() -> None:
+    """Its answer may come later, and is not told: reading decides."""
+    stream, answers = ScriptedStream(append_answers=[None]), Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers, append_limit_s=0.2) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("lost")
+        assert engine.trouble == "no answer after 0.2 s"
+        server.send_answer(server.replies[0], b"", b'{"stream":"LOG","seq":1}')
+        engine.read_from(2, 1)
+        await answers.wait_for("ended", 2, 1)
+        engine.send(3, "vq.LOG.1", 1, [b"b"])
+        await answers.wait_for("acked", 3, 2)
+    assert answers.told == [
+        ("lost",),
+        ("found", 2, 1, b"a"),
+        ("ended", 2, 1),
+        ("acked", 3, 2),
+    ]
+
+
+async def test_a_lost_connection_is_told_once() -> None:
+    stream, answers = ScriptedStream(append_answers=[None]), Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await until(lambda: server.asked)
+        server.drop()
+        await answers.wait_for("lost")
+        # Before there is a connection: it is kept.
+        engine.read_from(2, 1)
+        await answers.wait_for("ended", 2, 1)
+    assert answers.told == [("lost",), ("found", 2, 1, b"a"), ("ended", 2, 1)]
+
+
+async def test_a_reading_does_not_outlive_its_connection() -> None:
+    answers = Answers()
+    async with ScriptedServer() as server, started([server.address], answers) as engine:
+        engine.read_from(1, 1)
+        await until(lambda: server.asked)
+        stream = ScriptedStream()
+        stream.put(b"a")
+        server.answer = stream.answer
+        server.drop()
+        await answers.wait_for("lost")
+        await until(lambda: engine.client.is_up)
+        engine.read_from(2, 1)
+        await answers.wait_for("ended", 2, 1)
+    assert [what for what in answers.told if what[1:2] == (1,)] == []
+
+
+async def test_an_empty_log() -> None:
+    answers = Answers()
+    async with (
+        ScriptedServer(ScriptedStream().answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 1)
+        await answers.wait_for("ended", 1, 0)
+    assert answers.told == [("ended", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        ScriptedStream(),
+        ScriptedStream(batch_messages=100),
+        # Another replica has less, or nothing: the leader tells the rest.
+        ScriptedStream(replica_last=5),
+        ScriptedStream(replica_last=0),
+        ScriptedStream(has_direct=False),
+        # A server drops messages of clients that are slow.
+        ScriptedStream(dropped={4}),
+        ScriptedStream(dropped={2, 3}),
+    ],
+    ids=str,
+)
+async def test_everything_is_found_once_and_in_order(stream: ScriptedStream) -> None:
+    answers = Answers()
+    for number in range(1, 11):
+        stream.put(b"%d" % number)
+    # Purged ones are no gap.
+    for gone in (1, 6, 7):
+        del stream.records[gone]
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(9, 1)
+        await answers.wait_for("ended", 9, 10)
+    there = [("found", 9, each, b"%d" % each) for each in (2, 3, 4, 5, 8, 9, 10)]
+    assert answers.told == [*there, ("ended", 9, 10)]
+
+
+async def test_nothing_beyond_the_end_is_told() -> None:
+    stream, answers = ScriptedStream(ends=[2]), Answers()
+    stream.put(b"a", b"b", b"c")
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 1)
+        await answers.wait_for("ended", 1, 2)
+    assert [what[2] for what in answers.told if what[0] == "found"] == [1, 2]
+
+
+async def test_a_purged_end() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    stream.put(b"a", b"b", b"c")
+    del stream.records[3]
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 2)
+        await answers.wait_for("ended", 1, 3)
+    assert answers.told == [("found", 1, 2, b"b"), ("ended", 1, 3)]
+
+
+async def test_an_older_end_is_not_believed_at_once() -> None:
+    """A leader that has just been elected may not have applied everything yet."""
+    stream, answers = ScriptedStream(), Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("acked", 1, 1)
+        stream.ends = [0, 0]
+        engine.read_from(2, 1)
+        await answers.wait_for("ended", 2, 1)
+    assert answers.told[1:] == [("found", 2, 1, b"a"), ("ended", 2, 1)]
+
+
+async def test_the_end_that_a_reader_knows_is_not_denied() -> None:
+    """Whoever reads from a sequence on knows what stands before it."""
+    stream, answers = ScriptedStream(ends=[1]), Answers()
+    stream.put(b"a", b"b", b"c")
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 3)
+        await answers.wait_for("ended", 1, 3)
+    assert answers.told == [("found", 1, 3, b"c"), ("ended", 1, 3)]
+
+
+async def test_a_later_reading_takes_the_place_of_an_earlier_one() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    stream.put(b"a", b"b")
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 1)
+        engine.read_from(2, 2)
+        await answers.wait_for("ended", 2, 2)
+    assert answers.told == [("found", 2, 2, b"b"), ("ended", 2, 2)]
+
+
+async def test_a_stream_without_leader_is_asked_again() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    stream.put(b"a")
+    async with (
+        ScriptedServer(lambda *_: [NO_LEADER]) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 1)
+        await until(lambda: len(server.asked) >= 2)
+        assert "no leader" in engine.trouble
+        server.answer = stream.answer
+        await answers.wait_for("ended", 1, 1)
+        assert engine.trouble == ""
+
+
+async def test_a_purge() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    stream.put(b"a")
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.purge("vq.LOG.1")
+        await until(lambda: not stream.records)
+        engine.read_from(1, 1)
+        await answers.wait_for("ended", 1, 1)
+
+
+async def test_refusals_that_say_nothing_new_are_kept_back() -> None:
+    """Otherwise racing writers would ask a leader without quorum as fast as they can."""
+    stream = ScriptedStream(append_answers=[[(b"", WRONG_LAST)]] * 4)
+    answers = Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("refused", 1)
+        engine.send(2, "vq.LOG.1", 0, [b"a"])
+        await until(lambda: len(server.asked) >= 2)
+        # It is answered within the next turns, and kept.
+        await asyncio.sleep(0)
+        assert ("refused", 2) not in answers.told
+        await answers.wait_for("refused", 2)

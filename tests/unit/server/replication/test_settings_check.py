@@ -1,0 +1,170 @@
+"""Settings of servers and streams that lose records: each is found, and named in one line."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import msgspec
+import pytest
+
+from vouchmq.server.replication import monitoring
+from vouchmq.server.replication.jetstream import (
+    Cluster,
+    Replica,
+    StreamConfig,
+    StreamInfo,
+)
+from vouchmq.server.replication.monitoring import MonitoringError, ServerReport, parse_report
+from vouchmq.server.replication.settings_check import find_faults
+
+SUBJECT = "vq.LOG.>"
+RECORD_BYTES = 600_000
+GOOD = StreamConfig(
+    name="LOG",
+    subjects=[SUBJECT],
+    storage="file",
+    retention="limits",
+    discard="new",
+    num_replicas=3,
+    deny_delete=True,
+    allow_direct=True,
+)
+
+
+def report(name: str, version: str = "2.15.1", sync: str = '"sync_always":true,') -> ServerReport:
+    """As recorded from a server, without what nobody reads."""
+    return parse_report(
+        b'{"server_id":"NAPZ","server_name":"%b","version":"%b","proto":1,"max_payload":1048576,'
+        b'"jetstream":{"config":{"max_memory":18957382656,"store_dir":"/data",'
+        b'"sync_interval":120000000000,%b"strict":true},"stats":{"memory":0}}}'
+        % (name.encode(), version.encode(), sync.encode())
+    )
+
+
+REPORTS: dict[str, ServerReport | str] = {
+    f"http://{name}:8222": report(name) for name in ("n1", "n2", "n3")
+}
+
+
+def info(config: StreamConfig = GOOD) -> StreamInfo:
+    replicas = [Replica(name="n2", current=True), Replica(name="n3", current=True)]
+    return StreamInfo(config=config, cluster=Cluster(leader="n1", replicas=replicas))
+
+
+def test_nothing_is_wrong() -> None:
+    assert find_faults(info(), SUBJECT, REPORTS, RECORD_BYTES) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"num_replicas": 1}, "has 1 of 3 replicas that it needs: set its replicas to 3"),
+        ({"storage": "memory"}, "is kept in memory: its storage must be file"),
+        ({"retention": "workqueue"}, "it must be limits"),
+        ({"retention": "interest"}, "must be limits"),
+        ({"discard": "old"}, "its discard must be new"),
+        ({"max_age": 1}, "its max_age must be 0"),
+        ({"max_msgs_per_subject": 1}, "its max_msgs_per_subject must be -1"),
+        ({"deny_delete": False}, "its deny_delete must be true"),
+        ({"deny_purge": True}, "its deny_purge must be false"),
+        ({"allow_rollup_hdrs": True}, "its allow_rollup_hdrs must be false"),
+        ({"allow_msg_ttl": True}, "its allow_msg_ttl must be false"),
+        ({"sealed": True}, "is sealed"),
+        ({"no_ack": True}, "its no_ack must be false"),
+        ({"persist_mode": "async"}, "its persist_mode must be default"),
+        ({"allow_direct": False}, "its allow_direct must be true"),
+        ({"max_msg_size": 1000}, "its max_msg_size must be -1, or 600000 or more"),
+        ({"subjects": []}, "it must have vq.LOG.> only"),
+        ({"subjects": [SUBJECT, "x"]}, "it must have vq.LOG.> only"),
+        ({"mirror": {"name": "A"}}, "no mirror"),
+        ({"sources": [{"name": "A"}]}, "no mirror and no sources"),
+        ({"subject_transform": {"dest": "A"}}, "no subject_transform"),
+    ],
+)
+def test_one_setting_of_the_stream(changes: dict[str, object], text: str) -> None:
+    config = msgspec.structs.replace(GOOD, **changes)
+    [fault] = find_faults(info(config), SUBJECT, REPORTS, RECORD_BYTES)
+    assert fault.startswith("stream LOG ")
+    assert len(fault.splitlines()) == 1
+    assert text in fault
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (report("n2", "2.9.10"), "install version 2.14 or later"),
+        (report("n2", "2.13.9"), "install version 2.14 or later"),
+        (report("n2", "unknown"), "install version 2.14 or later"),
+        (report("n2", sync=""), "sync_interval: always"),
+        (report("n2", sync='"sync_always":false,'), "sync_interval: always"),
+        (ServerReport("2.15.1", "n2", 1048576), "add a jetstream block"),
+        (msgspec.structs.replace(report("n2"), max_payload=65536), "set max_payload to 600000"),
+    ],
+)
+def test_one_setting_of_a_server(found: ServerReport, text: str) -> None:
+    reports = {**REPORTS, "http://n2:8222": found}
+    [fault] = find_faults(info(), SUBJECT, reports, RECORD_BYTES)
+    assert fault.startswith("server n2 ")
+    assert text in fault
+
+
+def test_later_versions_are_good() -> None:
+    for version in ("2.14.0", "2.14.3-RC.1", "v2.20.1", "3.0.0"):
+        reports = {**REPORTS, "http://n2:8222": report("n2", version)}
+        assert find_faults(info(), SUBJECT, reports, RECORD_BYTES) == []
+
+
+def test_a_server_that_nobody_has_asked() -> None:
+    reports = {address: each for address, each in REPORTS.items() if "n3" not in address}
+    [fault] = find_faults(info(), SUBJECT, reports, RECORD_BYTES)
+    assert fault.startswith("server n3 holds the stream")
+
+
+def test_a_server_that_does_not_answer() -> None:
+    reports = {**REPORTS, "http://n2:8222": "it does not answer: refused"}
+    cannot, unknown = find_faults(info(), SUBJECT, reports, RECORD_BYTES)
+    assert cannot == "the server monitored at http://n2:8222 cannot be checked: " + (
+        "it does not answer: refused"
+    )
+    assert unknown.startswith("server n2 holds the stream")
+
+
+def test_asking_over_http() -> None:
+    sent = msgspec.json.encode(report("n1"))
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_report = self.path == "/varz"
+            self.send_response(200 if is_report else 404)
+            self.end_headers()
+            self.wfile.write(sent)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            assert monitoring.ask(address + "/") == report("n1")
+            with pytest.raises(MonitoringError, match="Not Found"):
+                monitoring.ask(address + "/elsewhere")
+        finally:
+            server.shutdown()
+            thread.join()
+    with pytest.raises(MonitoringError, match="does not answer"):
+        monitoring.ask(address)
+
+
+@pytest.mark.parametrize("address", ["file:///etc/passwd", "n1:8222", "nats://n1:4222"])
+def test_what_is_no_address_of_monitoring(address: str) -> None:
+    with pytest.raises(MonitoringError, match="http://host:8222"):
+        monitoring.ask(address)
+
+
+@pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"version":1,"server_name":"n1"}'])
+def test_what_is_no_report(text: bytes) -> None:
+    with pytest.raises(MonitoringError, match="something else"):
+        parse_report(text)
