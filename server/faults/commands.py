@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from msgspec import Meta
 
 from vouchmq.server.admin.commands import Arguments, CommandRefused
-from vouchmq.server.admin.views import QueueView, Selection, Views
+from vouchmq.server.admin.views import Selection, Views
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from vouchmq.server.admin.commands import ControlCommands, Reply
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
@@ -24,11 +22,6 @@ if TYPE_CHECKING:
     from vouchmq.server.runtime.runtime import BrokerRuntime
 
 NOT_FOUND: Final = 404
-TIMED_OUT: Final = 408
-COUNTS: Final = tuple(
-    name for name, kind in QueueView.__annotations__.items() if kind in ("int", int)
-)
-"""What of a queue can be waited for."""
 MOST_AHEAD_MS: Final = 100 * 365 * 86_400_000
 
 
@@ -67,16 +60,6 @@ class CutConnections(Arguments, frozen=True):
     timeout_s: float = 10.0
 
 
-class AwaitQueue(Arguments, frozen=True):
-    """Numbers of a queue, as `list queues` has them, to be waited for."""
-
-    vhost: str
-    name: str
-    counts: dict[str, int]
-    at_least: bool = False
-    timeout_s: float = 10.0
-
-
 class AwaitConnections(Arguments, frozen=True):
     """How many open connections a virtual host is to have; `blocked`: how many of them by an alarm.
 
@@ -111,7 +94,6 @@ class FaultCommands:
         commands.register("test refuse publishes", RefusePublishes, self._refuse_publishes)
         commands.register("test accept publishes", QueueName, self._accept_publishes)
         commands.register("test cut connections", CutConnections, self._cut_connections)
-        commands.register("test await queue", AwaitQueue, self._await_queue)
         commands.register("test await connections", AwaitConnections, self._await_connections)
         commands.register("test advance clock", AdvanceClock, self._advance_clock)
         commands.register("test heal", Arguments, self._heal)
@@ -161,7 +143,7 @@ class FaultCommands:
 
     def _cut_connections(self, wanted: CutConnections, reply: Reply) -> None:
         cut = self._cut(wanted.vhost, wanted.name)
-        self._await(
+        self._waits.answer(
             reply, lambda: self._are_gone(cut), lambda: {"count": len(cut)}, wanted.timeout_s
         )
 
@@ -184,36 +166,6 @@ class FaultCommands:
 
     # Waiting
 
-    def _await_queue(self, wanted: AwaitQueue, reply: Reply) -> None:
-        unknown = sorted(set(wanted.counts) - set(COUNTS))
-        if unknown or not wanted.counts:
-            raise CommandRefused(
-                f"a queue has no count {unknown[0]!r}; it has {', '.join(COUNTS)}"
-                if unknown
-                else "counts must not be empty"
-            )
-        chosen = Selection(vhost=wanted.vhost, name=wanted.name)
-
-        def view() -> QueueView | None:
-            return next(iter(self._views.queues(chosen)), None)
-
-        def is_so() -> bool:
-            queue = view()
-            if queue is None:
-                return False
-            counts = [(getattr(queue, name), count) for name, count in wanted.counts.items()]
-            if wanted.at_least:
-                return all(count >= least for count, least in counts)
-            return all(count == exactly for count, exactly in counts)
-
-        def facts() -> dict[str, Any]:
-            queue = view()
-            if queue is None:
-                return {"queue": None}
-            return {"queue": {name: getattr(queue, name) for name in QueueView.__annotations__}}
-
-        self._await(reply, is_so, facts, wanted.timeout_s)
-
     def _await_connections(self, wanted: AwaitConnections, reply: Reply) -> None:
         if wanted.count is None and wanted.blocked is None:
             raise CommandRefused("count or blocked is needed")
@@ -233,24 +185,7 @@ class FaultCommands:
                 for name, expected in (("count", wanted.count), ("blocked", wanted.blocked))
             )
 
-        self._await(reply, is_so, facts, wanted.timeout_s)
-
-    def _await(
-        self,
-        reply: Reply,
-        is_so: Callable[[], bool],
-        facts: Callable[[], dict[str, Any]],
-        timeout_s: float,
-    ) -> None:
-        def tell(has_come: bool) -> None:
-            if has_come:
-                reply({"ok": True, **facts()})
-            else:
-                text = f"not within {timeout_s:g} s"
-                reply({"ok": False, "error": text, "code": TIMED_OUT, **facts()})
-
-        wait = self._waits.begin(is_so, tell, timeout_s)
-        reply.when_gone(lambda: self._waits.forget(wait))
+        self._waits.answer(reply, is_so, facts, wanted.timeout_s)
 
     def _queue(self, vhost_name: str, name: str) -> tuple[VHost[Queue], Queue]:
         vhost = self._runtime.broker.vhosts.get(vhost_name)

@@ -7,14 +7,13 @@ none of it, and pays nothing.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
+from vouchmq.server.admin.objects.waiting import Waits
 from vouchmq.server.faults.clock import ShiftedClock, ShiftedHost, shifted_host
 from vouchmq.server.faults.disk import FaultyDisk
 from vouchmq.server.faults.refusals import Refusals
 from vouchmq.server.faults.sync_worker import PausableWorker
-from vouchmq.server.faults.waits import Waits
 
 if TYPE_CHECKING:
     import os
@@ -44,7 +43,7 @@ class Faults:
     ) -> None:
         self.clock = ShiftedClock(call_later, clock)
         self.worker = PausableWorker(worker)
-        self._new_waits = partial(Waits, call_later, clock)
+        self._call_later, self._clock = call_later, clock
         self.refusals = Refusals()
         self.disk: FaultyDisk | None = None
 
@@ -59,7 +58,7 @@ class Faults:
 
     def waits(self, turn: Turn) -> Waits:
         """What is waited for in a broker with these turns."""
-        return self._new_waits(turn.observers, turn.wake)
+        return Waits.after(turn, self._call_later, self._clock)
 
     def set_disk(self, *, is_full: bool, free_bytes: int | None) -> None:
         """What the data directory's file system does and says from now on."""

@@ -287,12 +287,12 @@ class Queue:
         """
         __tracebackhide__ = True  # pytest shows the line of the test instead
         answer = self._broker.try_command(
-            "test await queue",
+            "wait queue",
             vhost=self.vhost,
             name=self.name,
             counts=counts,
             at_least=at_least,
-            timeout_s=timeout_s,
+            limit_ms=max(1, round(timeout_s * 1000)),
         )
         if "queue" not in answer:
             raise BrokerError(f"the broker refuses: {answer['error']}")

@@ -33,7 +33,7 @@ from vouchmq.server.admin.objects.move import MoveCommands
 from vouchmq.server.admin.objects.operator import Operator
 from vouchmq.server.admin.objects.peek import PeekCommands
 from vouchmq.server.admin.objects.queues import QueueCommands
-from vouchmq.server.admin.objects.waiting import WaitCommands
+from vouchmq.server.admin.objects.waiting import WaitCommands, Waits
 from vouchmq.server.admin.status import StatusCommand
 from vouchmq.server.admin.views import KINDS, Views
 from vouchmq.server.admin.watch import WatchCommand
@@ -108,11 +108,14 @@ def control_commands(
         call_later=loop.call_later,
         clock=loop.time,
     ).register(commands)
-    register_object_commands(commands, runtime)
+    waits = Waits.after(runtime.turn, loop.call_later, loop.time)
+    register_object_commands(commands, runtime, waits)
     return commands
 
 
-def register_object_commands(commands: ControlCommands, runtime: BrokerRuntime) -> None:
+def register_object_commands(
+    commands: ControlCommands, runtime: BrokerRuntime, waits: Waits
+) -> None:
     """Enter the commands that act on what is in virtual hosts, and on connections."""
     operator = Operator(
         runtime.context, runtime.all_connections.commands, runtime.authenticator.find
@@ -122,7 +125,7 @@ def register_object_commands(commands: ControlCommands, runtime: BrokerRuntime) 
     MessageCommands(operator).register(commands)
     MoveCommands(operator, runtime.dead_letter_publisher).register(commands)
     PeekCommands(operator, runtime.all_connections).register(commands)
-    WaitCommands(operator).register(commands)
+    WaitCommands(operator, waits).register(commands)
     ConnectionCommands(operator, runtime.connections).register(commands)
 
 

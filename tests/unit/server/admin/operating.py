@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.unit.server.admin.listings import Reader
 from vouchmq.server.admin.commands import ControlCommands
+from vouchmq.server.admin.objects.waiting import Waits
 from vouchmq.server.edge.control.commands import register_object_commands
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 def begun(world: World, command: str, **arguments: object) -> Reader:
     """A command that has been asked for, and whoever waits for its answer."""
     registry = ControlCommands()
-    register_object_commands(registry, world.runtime)
+    waits = Waits.after(world.turn, world.call_later, lambda: world.now)
+    register_object_commands(registry, world.runtime, waits)
     reader = Reader()
     registry.run({"command": command, **arguments}, reader)
     return reader

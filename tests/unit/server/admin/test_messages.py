@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.unit.server.admin.listings import Reader
 from tests.unit.server.admin.operating import asked, begun, refused
 from tests.unit.server.amqp_client import bodies, declare, got, publish
 from tests.unit.server.in_memory import Client, World
@@ -186,9 +187,21 @@ class TestGet:
         assert refused(world, "get", name="s")[0] == 540
 
 
+def waited(world: World, *, limit_ms: int = 0, at_least: bool = False, **counts: int) -> Reader:
+    """Who waits until the queue q is as it should be."""
+    return begun(world, "wait queue", name="q", counts=counts, at_least=at_least, limit_ms=limit_ms)
+
+
+def found(reader: Reader) -> tuple[int, int, int]:
+    """What the queue had of ready and unacknowledged messages and consumers."""
+    assert reader.facts is not None
+    row = cast("dict[str, int]", reader.facts["queue"])
+    return row["messages_ready"], row["messages_unacknowledged"], row["consumers"]
+
+
 class TestWait:
     def test_it_is_answered_when_it_is_so(self, world: World, client: Client) -> None:
-        reader = begun(world, "wait queue", name="q", ready=2, consumers=0)
+        reader = waited(world, messages_ready=2, consumers=0)
         world.run_turns()
         assert not reader.has_answer()
         declare(client, "q")
@@ -197,48 +210,43 @@ class TestWait:
         publish(client, "q", b"2", b"3")
         assert not reader.has_answer()
         assert got(client, "q") is not None
-        assert reader.facts == {"ok": True, "ready": 2, "unacknowledged": 0, "consumers": 0}
+        assert found(reader) == (2, 0, 0)
         assert not world.turn.observers
 
     def test_consumers_and_what_they_hold(self, world: World, client: Client) -> None:
         declare(client, "q")
-        held = begun(world, "wait queue", name="q", unacknowledged=2, consumers_at_least=1)
-        none = begun(world, "wait queue", name="q", ready_at_least=1, consumers=0)
+        held = waited(world, messages_unacknowledged=2, consumers=1)
+        none = waited(world, messages_ready=1, published=2, at_least=True)
         client.consume("q", "c")
         publish(client, "q", b"1")
         assert not held.has_answer()
         publish(client, "q", b"2")
-        assert held.facts == {"ok": True, "ready": 0, "unacknowledged": 2, "consumers": 1}
+        assert found(held) == (0, 2, 1)
         assert not none.has_answer()
         client.hear()
         client.ask(1, commands.Channel.Close(0, "", 0, 0))
-        assert none.facts == {"ok": True, "ready": 2, "unacknowledged": 0, "consumers": 0}
-
-    def test_a_limit_of_minutes_is_kept(self, world: World, client: Client) -> None:
-        """A timer of the broker looks again in a minute at the latest."""
-        declare(client, "q")
-        reader = begun(world, "wait queue", name="q", ready=1, limit_ms=150_000)
-        for _ in range(2):
-            world.pass_time(61)
-            assert reader.facts is None
-        world.pass_time(30)
-        assert reader.facts is not None
-        assert reader.facts["code"] == 408
+        assert found(none) == (2, 0, 0)
 
     def test_it_may_have_a_limit(self, world: World, client: Client) -> None:
-        declare(client, "q")
-        reader = begun(world, "wait queue", name="q", ready=1, limit_ms=500)
-        missing = begun(world, "wait queue", name="none", ready=0, limit_ms=500)
+        missing = waited(world, messages_ready=0, limit_ms=500)
         world.pass_time(0.6)
-        assert reader.facts is not None
-        assert missing.facts is not None
-        assert (reader.facts["code"], missing.facts["code"]) == (408, 408)
-        assert "is not there after 500 ms" in str(missing.facts["error"])
+        assert missing.facts == {
+            "ok": False,
+            "error": "not within 0.5 s",
+            "code": 408,
+            "queue": None,
+        }
+        declare(client, "q")
+        reader = waited(world, messages_ready=1, limit_ms=150_000)
+        world.pass_time(149)
+        assert reader.facts is None
+        world.pass_time(1)
+        assert found(reader) == (0, 0, 0)
         assert not world.turn.observers
 
     def test_who_goes_waits_no_more(self, world: World, client: Client) -> None:
         declare(client, "q")
-        reader = begun(world, "wait queue", name="q", ready=1, limit_ms=500)
+        reader = waited(world, messages_ready=1, limit_ms=500)
         for job in reader.gone:
             job()
         assert not world.turn.observers
@@ -246,6 +254,9 @@ class TestWait:
         assert not reader.has_answer()
 
     def test_refusals(self, world: World) -> None:
+        counts = {"messages_ready": 0}
         assert refused(world, "wait queue", name="q")[0] == 400
-        assert refused(world, "wait queue", name="q", ready=0, user="poor")[0] == 403
-        assert refused(world, "wait queue", name="q", ready=0, vhost="none")[0] == 404
+        code, text = refused(world, "wait queue", name="q", counts={"redy": 1})
+        assert (code, "it has messages, messages_ready," in text) == (400, True)
+        assert refused(world, "wait queue", name="q", counts=counts, user="poor")[0] == 403
+        assert refused(world, "wait queue", name="q", counts=counts, vhost="none")[0] == 404

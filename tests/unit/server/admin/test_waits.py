@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.server.faults.loop_clock import LoopClock as Clock
 from tests.unit.server.faults.loop_clock import Turns
-from vouchmq.server.faults.waits import LOOK_S, Waits
+from vouchmq.server.admin.objects.waiting import LOOK_S, Waits
 
 
 def waits_in(clock: Clock, turns: Turns) -> Waits:
