@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 # Distinct method frames of one channel: a publisher with ever new routing keys must not grow it.
 ROUTES_KEPT: Final = 4096
 # From this size on a content is written in pieces, before it is stored.
-LARGE_OCTETS: int = 32 * 1024 * 1024
+LARGE_OCTETS: int = 4 * 1024 * 1024
 NOWHERE: Final[tuple[Queue, ...]] = ()
 EXPIRATION: Final = re.compile(r"[+-]?[0-9]+")
 

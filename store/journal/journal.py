@@ -393,6 +393,11 @@ class Journal:
         brings_new = self._buffer.brings_new
         chain = self._chain
         staged = chain.staging.take(self._buffer.raws) if chain.staging else None
+        if staged is not None and staged.is_ahead:
+            if self._has_room_around(staged, length):
+                self._append(*self._encode_around(staged, length), staged)
+                return
+            staged = None
         fits = chain.has_room(records.HEADER_SIZE + length, brings_new=brings_new)
         if staged is not None or not fits:
             need = records.HEADER_SIZE + length + self._routes.size_of(self._buffer.route_numbers)
@@ -412,6 +417,12 @@ class Journal:
         lead = self._chain.active.offset + records.HEADER_SIZE + length - self._behind(staged)
         zeros = bytes(staged.start - lead - records.SECTION_SIZE)
         return self._encode(records.pack_section(records.PADDING, 0, zeros))
+
+    def _has_room_around(self, staged: StagedContent, length: int) -> bool:
+        """Whether sections of this length, with that content among them, fit where it is."""
+        behind = self._behind(staged)
+        lead = self._chain.active.offset + records.HEADER_SIZE + length - behind
+        return staged.has_room(lead + records.SECTION_SIZE, behind)
 
     def _behind(self, staged: StagedContent) -> int:
         """Octets of contents of the next block from this one on."""

@@ -194,6 +194,8 @@ class SegmentChain:
         active = self.active
         block = self._seal(active, kind, payload, length, first_lsn, next_lsn, staged)
         size = records.HEADER_SIZE + length
+        if self.staging:
+            self.staging.keep_out(active.offset + size)
         self._needs_wipe = True
         self._block_offset = active.offset
         if staged is None:
@@ -214,6 +216,7 @@ class SegmentChain:
         """
         if not self._needs_wipe:
             return 0
+        self.staging.keep_out(self.active.offset + records.HEADER_SIZE)
         self.active.wipe(records.HEADER_SIZE)
         self._needs_wipe = False
         if self.active not in self._dirty:
@@ -423,16 +426,21 @@ class SegmentChain:
         segment.head_bytes = size
         segment.outer = array("I")
         self._note_block(segment)
+        self._follow(segment, first_lsn)
+        if segment.size_bytes >= self._segment_pool.size_bytes:
+            self._segment_pool.hold_back(size)
+        return size
+
+    def _follow(self, segment: Segment, first_lsn: int) -> None:
+        """Have a segment take new blocks in place of the active one."""
         self._segments.append(segment)
         self._segment_map.begin(first_lsn, segment)
         if self._active is not None:
             self._active.rest(first_lsn)
             self._full.append(self._active)
+        self.staging.leave()
         self._active = segment
         self._needs_wipe = False
-        if segment.size_bytes >= self._segment_pool.size_bytes:
-            self._segment_pool.hold_back(size)
-        return size
 
     def _make_file(self, segment: Segment, need: int, *, brings_new: bool) -> DiskFile:
         try:
@@ -556,7 +564,13 @@ class SegmentChain:
 
     def stage(self, raw: bytes) -> StagedContent | None:
         """Begin to write a large content before its block; None if it is not worth it."""
-        return self.staging.begin(raw, self.active.head_bytes, self.tail_room_bytes)
+        active = self.active
+        content = None
+        if active.file is not None and active.size_bytes >= self._segment_pool.size_bytes:
+            content = self.staging.begin_ahead(
+                raw, active.file, active.name, active.offset, active.size_bytes
+            )
+        return content or self.staging.begin(raw, active.head_bytes, self.tail_room_bytes)
 
     def close(self) -> None:
         """Close all files."""

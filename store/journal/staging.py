@@ -3,15 +3,20 @@
     stage ─▶ go_on, go_on, … ─▶ append_run, write: the block is written around what is there
 
 The checksum and the copy of a large content take longer than others should wait. So both are done
-piece by piece into a file that is no segment yet. When the block comes, a segment begins with that
-file, padded so that the content is where the block wants it, and only what is around it is
-written. What is staged counts for nothing until then: the file has the name of a spare one, which
-a start removes, and no block is about it. The format is that of any other block.
+piece by piece, and when the block comes, only what is around the content is written, padded so that
+the content is where the block wants it. What is staged counts for nothing until then, because no
+block is about it. The format is that of any other block. There are two places:
+
+- ahead, in the active segment, a little behind its end: what others write meanwhile goes between.
+  If that is too much, the content is no longer whole and is written with its block. One at a time.
+- in a file of its own, which becomes a segment with the block, where the active one has no room.
+  It has the name of a spare one, which a start removes. It costs the rest of the segment before it,
+  so that rest must be small beside the content.
 
 What was tried: a larger segment alone. The copy into pages that are new to the kernel costs most.
 
-What it costs: the rest of the segment before it, so nothing is staged unless that rest is small
-beside the content. A content that comes otherwise than it was staged is written once more.
+What it costs: a content that comes otherwise than it was staged is written once more. After a crash
+what was ahead is cut off like a torn tail.
 
 It must not know segments, nor for whom the content is.
 """
@@ -28,6 +33,8 @@ from vouchmq.store.journal.segment_pool import SPARE_SUFFIX, SegmentPool
 PIECE_BYTES: Final = 256 * 1024
 # What a block may say beside its contents.
 ROOM_BYTES: Final = 512 * 1024
+# What others may write while a content is staged ahead; of it, what is left over becomes padding.
+AHEAD_BYTES: Final = 1024 * 1024
 # Of contents that are staged at a time; others are written with their blocks.
 MOST: Final = 4
 # A content is at least this share of what a segment leaves unused for it.
@@ -37,7 +44,8 @@ _WASTE_SHARE: Final = 2
 class StagedContent:
     """One content, and how much of it is in its file.
 
-    `raw` begins at `start`; `size_bytes` is that of the file.
+    `raw` begins at `start`; `size_bytes` is that of the file. One that `is_ahead` is in the active
+    segment, else it has a file of its own.
     """
 
     __slots__ = (
@@ -46,6 +54,7 @@ class StagedContent:
         "crc",
         "file",
         "has_failed",
+        "is_ahead",
         "is_due",
         "name",
         "raw",
@@ -54,9 +63,18 @@ class StagedContent:
     )
 
     def __init__(
-        self, raw: bytes, file: DiskFile, name: str, start: int, size_bytes: int, piece_bytes: int
+        self,
+        raw: bytes,
+        file: DiskFile,
+        name: str,
+        start: int,
+        size_bytes: int,
+        piece_bytes: int,
+        *,
+        is_ahead: bool = False,
     ) -> None:
         self.raw = raw
+        self.is_ahead = is_ahead
         self._piece_bytes = piece_bytes
         self.file = file
         self.name = name
@@ -85,6 +103,8 @@ class StagedContent:
     def go_on(self, is_over: Callable[[], bool]) -> bool:
         """Write pieces until it is over; return whether there is nothing left to write."""
         while self._written < len(self.raw):
+            if self.has_failed:
+                return True  # what is there now may be a block of others
             piece = self.raw[self._written : self._written + self._piece_bytes]
             try:
                 self.file.write([piece], self.start + self._written)
@@ -114,9 +134,41 @@ class Staging:
         self._next_number = 1
         self.room_bytes = ROOM_BYTES
         self.piece_bytes = PIECE_BYTES
+        self.ahead_bytes = AHEAD_BYTES
 
     def __bool__(self) -> bool:
         return bool(self._contents)
+
+    def begin_ahead(
+        self, raw: bytes, file: DiskFile, name: str, offset: int, size_bytes: int
+    ) -> StagedContent | None:
+        """Stage a content in the active segment; None if there is no room, or another one.
+
+        Args:
+            raw: the content
+            file: that of the segment
+            name: of the same
+            offset: where the segment ends by now
+            size_bytes: how long it may get
+        """
+        start = offset + self.ahead_bytes
+        has_other = any(each.is_ahead and not each.has_failed for each in self._contents)
+        if has_other or start + len(raw) + self.room_bytes > size_bytes:
+            return None
+        content = StagedContent(raw, file, name, start, size_bytes, self.piece_bytes, is_ahead=True)
+        self._contents.append(content)
+        return content
+
+    def keep_out(self, end: int) -> None:
+        """A block is about to be written up to there: what is ahead of it must lie behind."""
+        for content in self._contents:
+            if content.is_ahead and content.start < end:
+                content.has_failed = True
+
+    def leave(self) -> None:
+        """Another segment begins: nothing is ahead of the old one's end any more."""
+        for content in self._contents:
+            content.has_failed |= content.is_ahead
 
     def begin(self, raw: bytes, head_bytes: int, left_bytes: int) -> StagedContent | None:
         """Make a file for a content; None if it is to be written with its block.
@@ -141,7 +193,7 @@ class Staging:
         return content
 
     def take(self, raws: Sequence[bytes]) -> StagedContent | None:
-        """Return one of these contents if it is whole, and forget it: its file is the caller's."""
+        """Return one of these contents if it is whole, and forget it: it is the caller's."""
         for content in self._contents:
             if content.is_due and content.is_whole and any(content.raw is raw for raw in raws):
                 self._contents.remove(content)
@@ -170,13 +222,16 @@ class Staging:
         return content.file
 
     def drop(self, content: StagedContent) -> None:
-        """Let go of a file that was taken."""
-        content.file.close()
-        self._segment_pool.drop(content.name)
+        """Let go of one that was taken, and of its own file."""
+        if not content.is_ahead:
+            content.file.close()
+            self._segment_pool.drop(content.name)
 
     def close(self) -> None:
         """Close all files, and remove them if the disk lets us."""
         for content in self._contents:
+            if content.is_ahead:
+                continue
             content.file.close()
             with suppress(OSError):
                 self._disk.unlink(content.name)

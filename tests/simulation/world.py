@@ -305,7 +305,7 @@ class World:
         least = self.settings.publisher_flow_messages
         runtime.turn.flow = FlowControl(lambda: loop.now, loop.call_later, least)
         staging = runtime.journal.chain.staging
-        staging.room_bytes, staging.piece_bytes = 1000, 128
+        staging.room_bytes, staging.piece_bytes, staging.ahead_bytes = 1000, 128, 400
         return runtime
 
     def _watch_journal(self) -> None:

@@ -16,6 +16,7 @@ from vouchmq.store.errors import WriteFailed
 from vouchmq.store.journal import records
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.journal.staging import MOST, StagedContent
+from vouchmq.store.recovery.recover import Recovered
 
 LARGE = random.Random(7).randbytes(9000)
 
@@ -26,6 +27,19 @@ def opened(disk: SimDisk) -> Journal:
     journal.chain.staging.room_bytes, journal.chain.staging.piece_bytes = 400, 1000
     publish(journal, 1, b"first")
     return journal
+
+
+def opened_wide(disk: SimDisk) -> Journal:
+    """The same with segments in which there is room ahead of the end."""
+    journal, _ = open_on(disk, size=1 << 16)
+    staging = journal.chain.staging
+    staging.room_bytes, staging.piece_bytes, staging.ahead_bytes = 400, 1000, 2000
+    publish(journal, 1, b"first")
+    return journal
+
+
+def reopened(disk: SimDisk) -> tuple[Journal, Recovered]:
+    return open_on(disk, size=1 << 16)
 
 
 def staged_whole(journal: Journal, raw: bytes = LARGE) -> StagedContent:
@@ -227,3 +241,145 @@ def test_a_start_removes_what_was_staged() -> None:
     disk.crash(1)
     assert raws_of(open_on(disk)[1], 1) == [b"first"]
     assert spares_on(disk) == []
+
+
+class TestAhead:
+    """Where the active segment has room, the content is staged there."""
+
+    def test_the_block_is_written_around_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        disk = SimDisk()
+        journal = opened_wide(disk)
+        generation = journal.chain.tail_generation
+        content = staged_whole(journal)
+        assert content.is_ahead
+        assert spares_on(disk) == []
+        sizes = octets_written(monkeypatch)
+        # Others write meanwhile, also in the same block.
+        content.is_due = False
+        publish(journal, 2, b"meanwhile")
+        content.is_due = True
+        journal.append_run((1,), b"t", [b"before"])
+        journal.append_run((1, 2), b"t", [LARGE])
+        journal.append_run((2,), b"t", [b"behind"])
+        sync(journal)
+        assert sum(sizes) < 3500
+        assert journal.chain.tail_generation == generation
+        publish(journal, 1, b"last")
+        disk.crash(3)
+        journal, recovered = reopened(disk)
+        assert raws_of(recovered, 1) == [b"first", b"before", LARGE, b"last"]
+        assert raws_of(recovered, 2) == [b"meanwhile", LARGE, b"behind"]
+        assert recovered.report.damaged == []
+        assert recovered.report.truncated_bytes == 0
+
+    def test_no_write_is_longer_than_a_piece(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """LIMIT-23: neither the content nor what is around it."""
+        journal = opened_wide(SimDisk())
+        sizes = octets_written(monkeypatch)
+        staged_whole(journal)
+        journal.append_run((1,), b"t", [LARGE])
+        journal.write()
+        assert len(sizes) == 10  # of the content 9, all else at once
+        assert max(sizes) <= 2000
+
+    def test_it_is_one_of_a_block_that_is_there_or_not(self) -> None:
+        """Whatever the power cut leaves: nothing that was synced is missing, no part is there."""
+        found = set()
+        for at in range(40):
+            for seed in range(6):
+                disk = SimDisk(seed, is_strict=seed % 2 == 0)
+                journal = opened_wide(disk)
+                disk.crash_after = at
+                is_synced = False
+                try:
+                    staged_whole(journal)
+                    journal.append_run((1,), b"t", [LARGE])
+                    sync(journal)
+                    is_synced = True
+                except PowerCut:
+                    pass
+                disk.crash(seed)
+                raws = raws_of(reopened(disk)[1], 1)
+                assert raws in ([b"first"], [b"first", LARGE])
+                assert len(raws) == 2 or not is_synced
+                found.add((len(raws), is_synced))
+        assert found == {(1, False), (2, False), (2, True)}
+
+    @pytest.mark.parametrize("is_half", [True, False])
+    def test_what_others_write_is_never_overwritten(self, is_half: bool) -> None:
+        """One that blocks have reached is written no further, and with its block as a whole."""
+        disk = SimDisk()
+        journal = opened_wide(disk)
+        content = journal.stage(LARGE)
+        assert content is not None
+        content.go_on(lambda: is_half)
+        assert content.is_whole is not is_half
+        publish(journal, 1, b"x" * 5000)
+        assert content.go_on(lambda: False)
+        assert not content.is_whole
+        content.is_due = True
+        journal.append_run((1,), b"t", [LARGE])
+        sync(journal)
+        disk.crash(1)
+        _, recovered = reopened(disk)
+        assert raws_of(recovered, 1) == [b"first", b"x" * 5000, LARGE]
+        assert recovered.report.damaged == []
+
+    def test_a_block_that_was_refused_may_have_spoilt_it(self) -> None:
+        disk = SimDisk()
+        journal = opened_wide(disk)
+        content = staged_whole(journal)
+        content.is_due = False
+        disk.fail_next("write", errno.ENOSPC)
+        journal.append_run((1,), b"t", [b"x" * 5000])
+        with pytest.raises(WriteFailed):
+            journal.write()
+        assert not content.is_whole
+
+    def test_it_does_not_follow_into_another_segment(self) -> None:
+        disk = SimDisk()
+        journal = opened_wide(disk)
+        content = journal.stage(LARGE)
+        assert content is not None
+        content.go_on(lambda: True)
+        publish(journal, 1, b"x" * 60_000)
+        publish(journal, 1, b"y" * 60_000)
+        assert content.go_on(lambda: False)
+        content.is_due = True
+        journal.append_run((1,), b"t", [LARGE])
+        sync(journal)
+        disk.crash(1)
+        raws = raws_of(reopened(disk)[1], 1)
+        assert raws == [b"first", b"x" * 60_000, b"y" * 60_000, LARGE]
+
+    def test_without_room_around_it_the_block_is_written_whole(self) -> None:
+        disk = SimDisk()
+        journal = opened_wide(disk)
+        staged_whole(journal)
+        journal.append_run((1,), b"t", [b"x" * 3000])
+        journal.append_run((1,), b"t", [LARGE])
+        sync(journal)
+        disk.crash(1)
+        assert raws_of(reopened(disk)[1], 1) == [b"first", b"x" * 3000, LARGE]
+
+    def test_one_at_a_time(self) -> None:
+        journal = opened_wide(SimDisk())
+        first = journal.stage(LARGE)
+        assert first is not None
+        assert journal.stage(bytes(LARGE)) is None
+        first.is_due = True
+        journal.write()
+        second = journal.stage(LARGE)
+        assert second is not None
+        assert second.is_ahead
+        journal.close()
+
+    def test_what_no_block_wanted_is_no_part_of_the_journal(self) -> None:
+        disk = SimDisk()
+        journal = opened_wide(disk)
+        staged_whole(journal)
+        publish(journal, 1, b"second")
+        disk.crash(1)
+        _, recovered = reopened(disk)
+        assert raws_of(recovered, 1) == [b"first", b"second"]
+        assert recovered.report.damaged == []
