@@ -180,7 +180,7 @@ class Moving:
         taken = queue.take_ready(min(self._left, PIECE_MESSAGES))
         if taken is None:
             return self._later(self._step)
-        self._give(taken, [])
+        self._give(taken, taken)
         self._left -= len(taken)
         if not taken or self._stopped:
             self._left = 0
@@ -190,23 +190,23 @@ class Moving:
         """Move those that were chosen, all at once; True: it is done, or is to be done later."""
         queue, wanted = self._queue, set(self._asked.ids or ())
         chosen: list[Message] = []
-        others: list[Message] = []
-        while wanted and len(others) < CHOSEN_FROM:
+        first: list[Message] = []
+        while wanted and len(first) - len(chosen) < CHOSEN_FROM:
             taken = queue.take_ready(PIECE_MESSAGES)
-            if taken is None and not (chosen or others):
+            if taken is None and not first:
                 return self._later(self._step_chosen)
             if not taken:
                 break
-            for message in taken:
-                (chosen if message[2] in wanted else others).append(message)
-                wanted.discard(message[2])
+            first += taken
+            chosen += [message for message in taken if message[2] in wanted]
+            wanted.difference_update(message[2] for message in taken)
         if wanted:
-            queue.put_back(chosen + others)
+            queue.return_taken(first)
             raise NotFound(
                 f"no message with id {min(wanted)} among the first {CHOSEN_FROM} ready ones of "
                 f"{queue.spec.text}"
             )
-        self._give(chosen, others)
+        self._give(chosen, first)
         self._end()
         return True
 
@@ -216,20 +216,21 @@ class Moving:
         connection.go_on_later(1, lambda: connection.channel.in_slices(step))
         return True
 
-    def _give(self, taken: list[Message], others: list[Message]) -> None:
-        """Move what was taken, as far as it can go; the rest returns to its place."""
+    def _give(self, chosen: list[Message], taken: list[Message]) -> None:
+        """Move what was chosen of what was taken, as far as it can go; the rest returns."""
         try:
-            ways = self._ways(taken)
+            ways = self._ways(chosen)
         except BaseException:
-            self._queue.put_back(taken + others)
+            self._queue.return_taken(taken)
             raise
-        count = self._publisher.move(self._queue, taken[: len(ways)], ways)
+        count = self._publisher.move(self._queue, chosen[: len(ways)], ways)
         if count < len(ways):
             self._stopped = "a queue refuses the next message"
         self._moved += count
-        stay = taken[count:] + others
+        gone = {message[2] for message in chosen[:count]}
+        stay = [message for message in taken if message[2] not in gone]
         if stay:
-            self._queue.put_back(stay)
+            self._queue.return_taken(stay)
         self._queue.settle([])
         self._queue.wake()
 

@@ -185,9 +185,14 @@ class Queue(QueueLike, Protocol):
     def take_ready(self, most: int) -> list[Message] | None:
         """Take messages from the head, which count as handed out to nobody.
 
-        Who has taken them gives them to `put_back`, or sees to their end. None: in a later turn.
+        Who has taken them gives them to `return_taken`, or sees to their end. None: in a later
+        turn.
         """
         del most
+        raise TypeError(self.spec.text)
+
+    def return_taken(self, messages: list[Message]) -> None:
+        """Messages that `take_ready` gave are ready again, as if nobody had touched them."""
         raise TypeError(self.spec.text)
 
     def put_back(self, messages: list[Message]) -> None:
@@ -341,6 +346,14 @@ class HostQueue(Queue, Protocol):
             if not line.is_empty:
                 return line.take_head(most)
         return []
+
+    def return_taken(self, messages: list[Message]) -> None:
+        """See `Queue`."""
+        if messages and self.levels is not None:
+            self.levels.return_taken(messages)
+            self.wake()
+        else:
+            self.put_back(messages)
 
     def run_features(self) -> None:
         """Have features do what a dispatch would have them do, without serving anybody."""

@@ -120,6 +120,23 @@ class PriorityLevels:
         for line, some in self.sorted_out(messages):
             line.return_delivered(some)
 
+    def return_taken(self, messages: list[Message]) -> None:
+        """Messages that nobody was handed return, from the head of any lines, in their order.
+
+        What had come back before stands before all levels again; so does what a restart has found
+        handed out.
+        """
+        if self._returned is None:
+            self.return_delivered(messages)
+            return
+        new: set[int] = set()
+        for line, some in self.sorted_out(messages):
+            ahead = [message for message in some if message[2] > line.mark]
+            if ahead:
+                line.return_delivered(ahead)
+                new.update(message[2] for message in ahead)
+        self._returned.prepend_paged([message for message in messages if message[2] not in new])
+
     def sorted_out(self, messages: list[Message]) -> list[tuple[ReadyList, list[Message]]]:
         """Messages by the lines they belong to."""
         by_level: dict[int, list[Message]] = defaultdict(list)

@@ -316,12 +316,20 @@ class ReadyList:
 
     def append_paged(self, messages: list[Message]) -> None:
         """Put messages behind everything else, whatever their seq; nothing of it is ever paged."""
+        self._charge_paged(messages)
+        self.ready.extend(messages)
+
+    def prepend_paged(self, messages: list[Message]) -> None:
+        """Put messages of such a list in front of everything else."""
+        self._charge_paged(messages)
+        self.ready.extendleft(reversed(messages))
+
+    def _charge_paged(self, messages: list[Message]) -> None:
         octets = sum(len(message[0]) + MESSAGE_OVERHEAD_OCTETS for message in messages)
         self.octets += octets
         self._pager.charge(self, octets, is_new=False)
         if self.ready_bytes is not None:
             self.ready_bytes.add(messages)
-        self.ready.extend(messages)
 
     def drop_all(self) -> list[Sequence[int]]:
         """Empty the line; gives the LSNs of what the journal holds of it."""

@@ -288,3 +288,24 @@ class TestReturn:
         text = "the next message died in queue 'a' in vhost '/', which is gone"
         assert moved(world, "return dead letters", name="dead") == (0, text)
         assert bodies(client, "dead") == [b"2"]
+
+
+@pytest.mark.parametrize("ids", [False, True], ids=["head", "chosen"])
+def test_what_stays_is_as_before_whatever_its_priority(
+    world: World, client: Client, ids: bool
+) -> None:
+    """HTTP-37, PRIO-07: what nobody was handed is not redelivered, what came back stays first."""
+    arguments = {"x-queue-type": "quorum"}
+    client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=arguments))  # type: ignore[arg-type]
+    for priority in (1, 9):
+        publish(client, "q", b"first%d" % priority, b"second%d" % priority, priority=priority)
+    for _ in range(3):
+        client.method(1, commands.Basic.Get(queue="q"))
+    client.hear()
+    client.send(wire.nack(1, 3, requeue=True, multiple=True))
+    client.hear()
+    before = [(row["body"], row["redelivered"]) for row in peeked(world, "q")]
+    assert [body for body, is_again in before if is_again] == [b"first9", b"second9", b"first1"]
+    asked_for = {"ids": [row["id"] for row in peeked(world, "q")[1:4]]} if ids else {}
+    assert moved(world, name="q", to_exchange="amq.direct", **asked_for)[0] == 0
+    assert [(row["body"], row["redelivered"]) for row in peeked(world, "q")] == before
