@@ -16,6 +16,7 @@ from typing import Any
 from tests.simulation.clients import Client
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
+from tests.simulation.operators import OperatedBooks, OperatorActor
 from tests.simulation.sim_disk import SimDisk
 from vouchmq.server.admin.accounts.administration import Administration
 from vouchmq.server.admin.commands import ControlCommands
@@ -32,6 +33,7 @@ VHOSTS = ("v0", "v1")
 NAMES = ("a", "b")
 PATTERNS = ("", ".*", "^a")
 ADMIN_RATE = 0.2
+OPERATE_RATE = 0.2
 # What a command may be refused with here: nothing of that name, protected, no disk.
 REFUSALS = frozenset({404, 412, 503, 541})
 
@@ -231,9 +233,14 @@ def draw_change(draw: random.Random) -> tuple[str, dict[str, Any]]:
 class AdminWorld(FeatureWorld):
     """One history of a broker with every feature, and an administrator."""
 
+    new_books = OperatedBooks
+    books: OperatedBooks
+
     def __init__(self, seed: int, bugs: list[BaseException], *, crash_rate: float = 0.5) -> None:
         self.book = AnswerBook()
         self.administrator: Administrator
+        self.operator: OperatorActor
+        self.moved_count = 0
         super().__init__(seed, bugs, crash_rate=crash_rate)
 
     def start(self) -> None:
@@ -243,6 +250,7 @@ class AdminWorld(FeatureWorld):
         self.book.judge(found)
         self.book.restarted(found)
         self.administrator = Administrator(self)
+        self.operator = OperatorActor(self, self.books)
         self._check_users()
 
     def assemble(self, disk: SimDisk, *what: Any) -> BrokerRuntime:
@@ -256,8 +264,20 @@ class AdminWorld(FeatureWorld):
         """See `World`."""
         if self.draw.random() < ADMIN_RATE and not self.model.has_failed:
             self.administrator.act(self.draw)
+        elif self.draw.random() < OPERATE_RATE and not self.model.has_failed:
+            self.operator.act(self.draw)
         else:
             super().act(client)
+
+    def count(self) -> None:
+        """See `World`."""
+        super().count()
+        self.moved_count += self.books.moved_count
+
+    def drain(self) -> None:
+        """See `FeatureWorld`: nobody gets what is in a paused queue."""
+        self.operator.resume_all()
+        super().drain()
 
     def _check_users(self) -> None:
         """Those who may enter are those who have permissions."""

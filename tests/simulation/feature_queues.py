@@ -158,10 +158,10 @@ class WatchedHold(DelayQueue):
 
 
 @contextmanager
-def watched_queues() -> Iterator[None]:
+def watched_queues(kind: type[WatchedQueue] = WatchedQueue) -> Iterator[None]:
     """Every queue that is made is one of these."""
     with (
-        patch.object(vouchmq.server.runtime.queue_factory, "ClassicQueue", WatchedQueue),
+        patch.object(vouchmq.server.runtime.queue_factory, "ClassicQueue", kind),
         patch.object(vouchmq.server.runtime.queue_factory, "DelayQueue", WatchedHold),
     ):
         try:

@@ -81,6 +81,7 @@ class FeatureWorld(World):
     model: Judge  # type: ignore[assignment]
     draw: random.Random
     has_timeouts = False  # whatever the queues' arguments say
+    new_books: type[Books] = Books
 
     def __init__(self, seed: int, bugs: list[BaseException], *, crash_rate: float = 0.5) -> None:
         self.draw = random.Random(seed)
@@ -93,7 +94,7 @@ class FeatureWorld(World):
         self.disk = WorldDisk(seed, is_strict=True)
         self.loop = Loop()
         self.base_ms = WALL_MS
-        self.books = Books(self)
+        self.books = self.new_books(self)
         self.clients = {}
         self.trace: Callable[[str], None] | None = None
         self.states = self.crashes = self.deliveries = self.confirms = 0
@@ -137,7 +138,7 @@ class FeatureWorld(World):
         self.runtime = self.assemble(self.disk, self.worker, self.loop)
         listing = self.listing()
         self.model.ledger = States(snapshot_of(self.runtime, listing, None))
-        old, self.books = self.books, Books(self)
+        old, self.books = self.books, self.new_books(self)
         books = self.books
         books.messages, books.acks = old.messages, old.acks
         books.rejections, books.no_ack = old.rejections, old.no_ack

@@ -17,6 +17,7 @@ from tests.simulation.feature_queues import watched_queues
 from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
 from tests.simulation.ledger_world import LedgerWorld
+from tests.simulation.operators import OperatedQueue
 from tests.simulation.pair_world import PairWorld, watched_timeouts
 from tests.simulation.sim_disk import PowerCut
 from tests.simulation.world import World
@@ -48,6 +49,7 @@ class Outcome:
     confirms: int = 0
     failure: BaseException | None = None
     answers: int = 0  # to changes that an administrator asked for
+    moved: int = 0  # messages, by an operator
     ledger_kinds: set[str] = field(default_factory=set)  # of the lines in its ledger
 
 
@@ -163,17 +165,17 @@ def run_admin(
     is_rough: bool = False,
     trace: Callable[[str], None] | None = None,
 ) -> Outcome:
-    """The same, where users, virtual hosts and policies are changed meanwhile."""
+    """The same, where users, virtual hosts, policies, queues and messages are administered."""
     bugs: list[BaseException] = []
     outcome = Outcome(seed, 0)
     with quiet_logs(bugs), ExitStack() as around:
-        around.enter_context(watched_queues())
+        around.enter_context(watched_queues(OperatedQueue))
         if seed % 2:
             around.enter_context(small_pages())
         world = AdminWorld(seed, bugs, crash_rate=crash_rate)
         world.trace = trace
         _lived(world, outcome, steps, is_rough=is_rough)
-    outcome.answers = world.book.count
+    outcome.answers, outcome.moved = world.book.count, world.moved_count
     return outcome
 
 

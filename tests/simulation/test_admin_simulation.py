@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.simulation import history
 from vouchmq.server.admin.accounts import administration
+from vouchmq.server.broker import broker, definitions_replay
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.accounts import Accounts
 from vouchmq.server.broker.broker import Broker
+from vouchmq.server.broker.queues.api import HostQueue
+from vouchmq.server.broker.queues.classic import ClassicQueue
+from vouchmq.server.broker.queues.consumers import QueueConsumers
+from vouchmq.server.broker.queues.ready_list import ReadyList
+
+if TYPE_CHECKING:
+    from vouchmq.server.broker.message import Message
+    from vouchmq.server.broker.queues.spec import QueueLike
+    from vouchmq.server.broker.vhost import VHost
 
 # As many histories as a planted bug may survive.
 MOST_SEEDS = 40
@@ -92,3 +104,64 @@ def test_finds_a_vhost_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Broker, "delete_vhost", unmarked)
     failure = caught()
     assert "answered, and lost" in failure or "definitions" in failure
+
+
+# What operators do
+
+
+def test_much_is_moved() -> None:
+    outcomes = [history.run_admin(seed, 300) for seed in range(910, 914)]
+    assert sum(outcome.moved for outcome in outcomes) > 10
+
+
+def test_finds_a_move_that_has_what_stays_redelivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-37, PRIO-07: it was so once, what a move had not taken went to what had come back."""
+    monkeypatch.setattr(HostQueue, "return_taken", lambda self, messages: self.put_back(messages))
+    assert "redelivered is True" in caught()
+
+
+def test_finds_a_move_in_two_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end in the source is written later: a crash in between leaves two copies."""
+    drop = ClassicQueue.drop
+
+    def late(self: ClassicQueue, messages: list[Message]) -> None:
+        if self.is_deleted or not self._context.dead_letter_sender.is_sending:
+            drop(self, messages)
+        else:
+            timers = self._context.timers
+            timers.at(timers.now_ms() + 5, lambda: drop(self, messages))
+
+    monkeypatch.setattr(ClassicQueue, "drop", late)
+    assert "came back" in caught()
+
+
+def test_finds_a_paused_queue_that_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-36."""
+    monkeypatch.setattr(QueueConsumers, "pause", lambda self, *, is_paused: None)
+    assert "is paused, and hands out" in caught()
+
+
+def test_finds_a_pause_that_a_restart_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-36."""
+    apply_definition = definitions_replay.apply_definition
+
+    def forgetful(vhost: VHost[QueueLike], definition: d.VHostDefinition) -> None:
+        if not isinstance(definition, d.QueuePaused):
+            apply_definition(vhost, definition)
+
+    monkeypatch.setattr(broker, "apply_definition", forgetful)
+    assert "definitions" in caught()
+
+
+def test_finds_a_look_that_hands_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-34: what was peeked at is not redelivered."""
+    peek = ReadyList.peek
+
+    def marking(self: ReadyList, at: int, count: int) -> list[Message] | None:
+        found = peek(self, at, count)
+        if found:
+            self.mark = max(self.mark, found[-1][2])
+        return found
+
+    monkeypatch.setattr(ReadyList, "peek", marking)
+    assert "redelivered is True" in caught()

@@ -306,6 +306,8 @@ def test_what_stays_is_as_before_whatever_its_priority(
     client.hear()
     before = [(row["body"], row["redelivered"]) for row in peeked(world, "q")]
     assert [body for body, is_again in before if is_again] == [b"first9", b"second9", b"first1"]
-    asked_for = {"ids": [row["id"] for row in peeked(world, "q")[1:4]]} if ids else {}
+    asked_for: dict[str, Any] = (
+        {"ids": [row["id"] for row in peeked(world, "q")[1:4]]} if ids else {}
+    )
     assert moved(world, name="q", to_exchange="amq.direct", **asked_for)[0] == 0
     assert [(row["body"], row["redelivered"]) for row in peeked(world, "q")] == before
