@@ -133,8 +133,13 @@ class Listener:
             self._moved_octets = 0
             self.loop.call_soon(self._look)
 
-    def over_budget(self) -> bool:
-        """True when this loop turn has spent its time on reading; `is_late`: far more than that."""
+    def begins_read(self, octets: int) -> bool:
+        """So much has come in. True when this loop turn has spent its time on reading; `is_late`:
+        far more than that.
+        """
+        self._moved_octets += octets
+        if self._moved_octets >= LOOK_OCTETS:
+            self.count(0)
         now = self._clock()
         if not self._turn_began:
             self._turn_began = now
@@ -191,6 +196,11 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self.certified = certified
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
+        # Once it is heard and until it ends: the connection's `receive`.
+        self._take: Callable[..., None] | None = None
+        # Of the socket while it may be written to here; whether the transport may hold something.
+        self._own_descriptor = -1
+        self._is_behind = False
         self._paused = 0
         self._is_finishing = False
         self._linger_until = 0.0
@@ -230,7 +240,9 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._connect(socket_transport)
 
     def _connect(self, transport: asyncio.Transport) -> None:
-        peer = transport.get_extra_info("peername")
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("socket")
+        if self._is_plain and own is not None:
+            self._own_descriptor = own.fileno()
         self._connection = self._listener.new_connection(self, str(peer[0]) if peer else "")
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -239,8 +251,15 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand the received octets to the connection, copied out of the buffer."""
-        if not self.is_swallowing(nbytes):
-            self.receive(bytes(self._listener.buffer[:nbytes]), is_full=nbytes == RECEIVE_OCTETS)
+        take, listener = self._take, self._listener
+        if take is not None:
+            # All that `receive` looks at has been found to be as usual.
+            is_over = listener.begins_read(nbytes)
+            take(listener.buffer[:nbytes].tobytes(), is_late=listener.is_late)
+            if is_over and nbytes == RECEIVE_OCTETS:
+                listener.wait_for_turn(self)
+        elif not self.is_swallowing(nbytes):
+            self.receive(bytes(listener.buffer[:nbytes]), is_full=nbytes == RECEIVE_OCTETS)
 
     def is_swallowing(self, octets: int) -> bool:
         """True when all has been said: what still comes is counted, and not read."""
@@ -261,25 +280,28 @@ class SocketProtocol(asyncio.BufferedProtocol):
             self._is_silent = False
             self._listener.admission.speaks(self)
         if self._connection is not None:
-            self._listener.count(len(data))
-            over = self._listener.over_budget()
-            self._connection.receive(data, is_late=self._listener.is_late)
+            self._take = self._connection.receive
+            over = self._listener.begins_read(len(data))
+            self._take(data, is_late=self._listener.is_late)
             if over and is_full:
                 self._listener.wait_for_turn(self)
 
     def eof_received(self) -> bool:
         """The client will send no more: that is the end, in a later turn when many end at once."""
+        self._own_descriptor = -1
         return self._listener.ends(self)
 
     def end(self) -> None:
         """See `Ends`."""
+        self._own_descriptor = -1
         if self._transport is not None:
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
         self._listener.edges.discard(self)
-        self._transport = None
+        self._transport = self._take = None
+        self._own_descriptor = -1
         if self._is_plain:
             self._listener.admission.leaves(self, self._descriptor)
         self._cancel_lingering()
@@ -356,14 +378,30 @@ class SocketProtocol(asyncio.BufferedProtocol):
         return self._connection
 
     def write(self, data: bytes | memoryview) -> None:
-        """Send octets."""
-        if self._transport is None or self._is_finishing:
+        """Send octets: at once, if the socket takes them and nothing waits in front of them.
+
+        The transport would wait for the end of the loop's turn, and it costs as much as the write.
+        """
+        transport = self._transport
+        if transport is None or self._is_finishing:
             return
         self._listener.count(len(data))
-        self._transport.write(data)
+        if self._own_descriptor >= 0 and not (
+            self._is_behind and transport.get_write_buffer_size()
+        ):
+            self._is_behind = False
+            try:
+                sent = os.write(self._own_descriptor, data)
+            except OSError:
+                sent = 0  # it is full; or broken, which the transport finds out as well
+            if sent == len(data):
+                return
+            data = memoryview(data)[sent:]
+        self._is_behind = True
+        transport.write(data)
         # Deliveries stop at the high mark; answers do not. A client that asks on and on and
         # never reads is no longer listened to.
-        if self._is_held and self._transport.get_write_buffer_size() > UNREAD_OCTETS:
+        if self._is_held and transport.get_write_buffer_size() > UNREAD_OCTETS:
             self.pause(UNREAD)
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
@@ -371,6 +409,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if self._transport is None or self._is_finishing:
             return
         self._listener.count(sum(map(len, parts)))
+        self._is_behind = True
         self._transport.writelines(parts)
         if self._is_held and self._transport.get_write_buffer_size() > UNREAD_OCTETS:
             self.pause(UNREAD)
@@ -406,6 +445,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         if transport is None or self._is_finishing or transport.is_closing():
             return
         self._is_finishing = True
+        self._take = None
         self._is_orderly = is_orderly
         if self._paused:
             self._paused = 0
@@ -441,6 +481,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close the socket at once; unsent octets are lost."""
+        self._own_descriptor = -1
         if self._transport is not None:
             self._transport.abort()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.edge.admission import Admission, Watch
@@ -85,6 +85,9 @@ class Socket:
         assert not self.has_eof
         assert not self.is_closed
         self.written += data
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.write(b"".join(parts))
 
     def write_eof(self) -> None:
         self.has_eof = True

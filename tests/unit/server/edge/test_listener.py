@@ -1,10 +1,12 @@
-"""Sockets that end: never more in one turn of the loop than it has time for.
+"""Sockets that end: never more in one turn of the loop than it has time for; writes.
 
 Spec: LIMIT-23
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from socket import socketpair
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -14,6 +16,7 @@ from vouchmq.server.edge.listener import READS_S, TURN_ENDS, Listener, SocketPro
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
 
     from vouchmq.server.connection.connection import Connection
 
@@ -121,3 +124,109 @@ def test_what_many_sockets_bring_is_worked_through_while_there_is_time() -> None
         world.turn()
     world.edges[-1].receive(b"y", is_full=False)
     assert connections[-1].late == b"x"
+
+
+class Written:
+    """An edge whose socket is real, and whose transport keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socketpair()
+        self.ours.setblocking(False)
+        self.transport = Transport(self.ours)
+        loop = Loop()
+        listener = Listener(
+            cast("asyncio.AbstractEventLoop", loop),
+            lambda edge, _: cast("Connection", Echo(edge)),
+            65536,
+            10_000,
+            look=lambda: None,
+            is_short=lambda: False,
+            admission=admission_of(loop, at_once=1),
+        )
+        self.edge = SocketProtocol(listener)
+        self.edge.connection_made(cast("asyncio.Transport", self.transport))
+
+    def fill(self) -> bytes:
+        """Write more than the socket takes; gives all of it."""
+        octets = bytes(range(256)) * 16384
+        self.edge.write(octets)
+        assert 0 < len(self.transport.written) < len(octets)
+        return octets
+
+    def hear(self) -> bytes:
+        self.theirs.setblocking(False)
+        heard = bytearray()
+        with suppress(BlockingIOError):
+            while octets := self.theirs.recv(1 << 20):
+                heard += octets
+        return bytes(heard)
+
+
+class Transport(Socket):
+    """Holds what it is given, until it is said to be sent."""
+
+    def __init__(self, own: object) -> None:
+        super().__init__()
+        self.own = own
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
+
+@pytest.fixture
+def written() -> Iterator[Written]:
+    found = Written()
+    with found.ours, found.theirs:
+        yield found
+
+
+def test_what_the_socket_takes_is_written_at_once(written: Written) -> None:
+    written.edge.write(b"one")
+    written.edge.write(memoryview(b"two"))
+    assert (written.hear(), bytes(written.transport.written)) == (b"onetwo", b"")
+
+
+def test_what_the_socket_does_not_take_is_left_to_the_transport(written: Written) -> None:
+    octets = written.fill()
+    assert written.hear() + written.transport.written == octets
+
+
+def test_nothing_overtakes_what_the_transport_still_holds(written: Written) -> None:
+    octets = written.fill()
+    heard = written.hear()
+    written.edge.write(b"last")
+    assert heard + written.transport.written == octets + b"last"
+    assert not written.hear()
+    written.transport.written.clear()
+    written.edge.write(b"again")
+    assert (written.hear(), bytes(written.transport.written)) == (b"again", b"")
+
+
+def test_parts_that_the_transport_holds_are_not_overtaken(written: Written) -> None:
+    written.edge.write_parts([b"one", b"two"])
+    written.edge.write(b"three")
+    assert (written.hear(), bytes(written.transport.written)) == (b"", b"onetwothree")
+
+
+def test_a_broken_socket_is_left_to_the_transport(written: Written) -> None:
+    written.theirs.close()
+    written.edge.write(b"one")
+    assert bytes(written.transport.written) == b"one"
+
+
+@pytest.mark.parametrize("end", ["eof", "abort", "lost"])
+def test_a_socket_that_has_ended_is_not_written_to(written: Written, end: str) -> None:
+    """Its number may be that of another one by then."""
+    edge = written.edge
+    if end == "eof":
+        edge.eof_received()
+    elif end == "abort":
+        edge.abort()
+        written.transport.is_closed = False
+    else:
+        edge.connection_lost(None)
+    edge.write(b"one")
+    assert (written.hear(), bytes(written.transport.written)) == (
+        b"",
+        b"" if end == "lost" else b"one",
+    )
