@@ -12,8 +12,10 @@ the errors of FRAME-10…38 and CONN-63.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import BytesIO
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import Final
 
 from vouchmq.protocol.constants import (
     BASIC_PUBLISH,
@@ -29,14 +31,12 @@ from vouchmq.protocol.runs import (
     PROPERTIES_AT,
     PUBLISH_METHOD,
     SMALLEST_CONTENT_HEADER,
+    TAG,
     parse_acks,
     parse_publishes,
     parse_unlike_publishes,
 )
 from vouchmq.protocol.text import describe_octets
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 # Kinds of events, first in each event tuple; the channel number is always second.
 PUBLISHES: Final = 0  # (kind, channel, key, raws, mode, largest_octets)
@@ -47,6 +47,9 @@ TOO_LARGE: Final = 4  # (kind, channel, key, body_octets): refused at the header
 HEARTBEAT: Final = 5  # (kind, 0)
 REJECTS: Final = 6  # (kind, channel, ranges): rejects that put nothing back
 UNLIKE: Final = 7  # (kind, channel, keys, raws, modes, largest_octets): publishes, each its own key
+
+# Of octets that the first event has used up.
+NO_MORE: Final[Iterator[Event]] = iter(())
 
 PublishesEvent = tuple[int, int, bytes, list[bytes], int, int]
 UnlikeEvent = tuple[int, int, list[bytes], list[bytes], list[int], int]
@@ -61,7 +64,8 @@ Event = (
 
 # basic.ack and basic.reject look alike: a bit that says multiple there says requeue here, and a
 # method with that bit set is in no run.
-SETTLES: Final = {b"\x00\x3c\x00\x50": ACKS, b"\x00\x3c\x00\x5a": REJECTS}
+ACK_METHOD: Final = b"\x00\x3c\x00\x50"
+SETTLES: Final = {ACK_METHOD: ACKS, b"\x00\x3c\x00\x5a": REJECTS}
 # channel.open (an error then), close and close-ok: what counts on a channel being closed.
 CLOSE_METHODS: Final = (b"\x00\x14\x00\x0a", b"\x00\x14\x00\x28", b"\x00\x14\x00\x29")
 # A header frame shorter than class, weight and body size is no frame at all (FRAME-14).
@@ -106,6 +110,7 @@ class Reader:
 
     __slots__ = (
         "_assemblies",
+        "_at",
         "_body",
         "_data",
         "_discarded",
@@ -124,6 +129,7 @@ class Reader:
         self._largest_payload = 0
         self.set_frame_max(frame_max)
         self._data = b""
+        self._at = 0  # where in it the next event begins
         self._rest: list[bytes] = []
         self._missing = 0
         self._assemblies: dict[int, Assembly] = {}
@@ -175,13 +181,69 @@ class Reader:
             HardError: while iterating, at the frame that breaks a rule; nothing can be read
                 after that.
         """
+        first = self.begin(data)
+        return self.rest() if first is None else chain((first,), self.rest())
+
+    def begin(self, data: bytes) -> Event | None:
+        """Take received octets; give the event with which they begin, if that is easily told.
+
+        Most reads are one event: a run of publishes or of acks, and nothing else. `rest` must be
+        called next.
+        """
+        self._at = 0
+        self._data = data
+        if self._missing or self._discards_all or len(data) < ACK_FRAME_OCTETS:
+            return None
+        method = data[HEAD_OCTETS : HEAD_OCTETS + 4]
+        is_publish = method == PUBLISH_METHOD
+        if not is_publish and method != ACK_METHOD:
+            return None
+        kind, channel, size = FRAME_HEADER.unpack_from(data)
+        stop = size + 8
+        if (
+            kind != 1
+            or not channel
+            or size > self._largest_payload
+            or stop > len(data)
+            or data[stop - 1] != FRAME_END
+            or channel in self._assemblies
+            or channel in self._discarded
+        ):
+            return None
+        if is_publish:
+            publishes = self._publishes(data, 0, data[:stop], channel)
+            if publishes is None:
+                return None
+            self._at = publishes[0]
+            return publishes[1]
+        if stop != ACK_FRAME_OCTETS:
+            return None
+        if len(data) == ACK_FRAME_OCTETS and not data[ACK_FRAME_OCTETS - 2]:
+            self._at = ACK_FRAME_OCTETS
+            tag = TAG.unpack_from(data, HEAD_OCTETS + 4)[0]
+            return (ACKS, channel, [(tag, tag)])
+        self._at, ranges = parse_acks(data, 0)
+        return (ACKS, channel, ranges) if ranges else None
+
+    def rest(self) -> Iterator[Event]:
+        """The events that come after the one with which the octets begin.
+
+        Raises: see `receive_data`
+        """
+        data = self._data
+        if self._at:
+            if self._at == len(data):
+                self._data = b""
+                return NO_MORE
+            return self._events()
         if self._missing > len(data):
             self._missing -= len(data)
             if self._body is None:
                 self._rest.append(data)
             else:
                 self._add_to_body(self._body, data, 0, len(data))
-            return iter(())
+            self._data = b""
+            return NO_MORE
         if self._rest:
             self._rest.append(data)
             data = b"".join(self._rest)
@@ -192,7 +254,7 @@ class Reader:
     def _events(self) -> Iterator[Event]:
         data = self._data
         end = len(data)
-        pos = 0
+        pos = self._at
         if self._body is not None:
             pos = self._missing
             yield from self._end_body(self._body, data, pos)

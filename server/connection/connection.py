@@ -24,8 +24,7 @@ work is put off to a later turn, an alarm blocks publishers.
 
 What was learnt: all that one read held was once done in one go, and 500 gets of 10 MB kept
 everybody else waiting for seconds (commit fdfff34). Work is now cut by the clock between events,
-and a client that does not read has no further method done, but for those that settle or end
-something.
+and a client that does not read has only those methods done that settle or end something.
 
 What it costs: a connection and its parts refer to each other. `_tear_down` cuts that circle, or
 thousands of short connections would be left to the garbage collector.
@@ -284,9 +283,10 @@ class Connection:
         elif kind in {ACKS, REJECTS}:
             self._ids = BASIC_ACK if kind == ACKS else BASIC_REJECT
             channel = self._open_channel(number)
-            if channel is not None:
-                take = channel.ack_ranges if kind == ACKS else channel.reject_ranges
-                take(event[2])  # type: ignore[misc, arg-type]
+            if channel is not None and kind == ACKS:
+                channel.ack_ranges(event[2])  # type: ignore[misc, arg-type]
+            elif channel is not None:
+                channel.reject_ranges(event[2])  # type: ignore[misc, arg-type]
         elif kind == METHOD:
             self._method(number, event[2])  # type: ignore[misc, arg-type]
         elif kind == PUBLISH_BEGUN:

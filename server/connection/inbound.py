@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vouchmq.protocol.errors import AmqpError
+from vouchmq.protocol.reader import NO_MORE
 from vouchmq.server.connection.wire import PUT_OFF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from vouchmq.protocol.reader import Event, Reader
     from vouchmq.server.connection.wire import Wire
@@ -80,7 +81,7 @@ class InboundQueue:
         self._budget = budget
         self._flow = flow
         self._publisher = publisher
-        self._events: Iterator[Event] = iter(())
+        self._events = NO_MORE
         self._is_walking = False
         self._kept: Task | None = None
         self._late: list[bytes] = []
@@ -102,8 +103,13 @@ class InboundQueue:
             self._late.append(data)
             self.put_off()
             return
-        self._events = self._reader.receive_data(data)
+        self._begin(data)
         self._walk()
+
+    def _begin(self, data: bytes) -> None:
+        reader = self._reader
+        self._kept = reader.begin(data)
+        self._events = reader.rest()
 
     def pause(self, reason: int) -> None:
         """Take no further event, and read no further octets, for this reason."""
@@ -138,7 +144,7 @@ class InboundQueue:
         is_busy = self._walk()
         while self._late and not self.stops:
             late, self._late = self._late, []
-            self._events = self._reader.receive_data(b"".join(late))
+            self._begin(b"".join(late))
             is_busy |= self._walk()
         if is_busy:
             # Nobody else may have asked for a turn, and what was done to the journal waits for one.
@@ -155,7 +161,7 @@ class InboundQueue:
         self._kept = None
         self._late.clear()
         if not self._is_walking:
-            self._events = iter(())
+            self._events = NO_MORE
 
     def _walk(self) -> bool:
         """Take events until they are used up or there is a reason to stop: whether any came."""
@@ -170,7 +176,10 @@ class InboundQueue:
             if kept is not None:
                 is_busy = True
                 self._take(kept)
-                if self.stops:
+                if self.stops or self._events is NO_MORE:
+                    return True
+                if budget.is_over():
+                    self.put_off()
                     return True
             for event in self._events:
                 is_busy = True
