@@ -10,7 +10,7 @@ The channel itself knows its connection as `ChannelHost`.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mypy_extensions import mypyc_attr
 
@@ -19,12 +19,13 @@ from vouchmq.protocol.constants import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT, T
 from vouchmq.protocol.errors import ChannelError, PreconditionFailed
 from vouchmq.protocol.reader import PUBLISHES
 from vouchmq.server.broker.counters import ChannelCounters
+from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 from vouchmq.server.channel.consumer import Consumer, Credit
 from vouchmq.server.channel.publish import Publisher
 from vouchmq.server.channel.stream_settlement import holds_of_streams, refuse_nack
 from vouchmq.server.channel.timeouts import Timeouts
-from vouchmq.server.channel.unacked import Unacked, octets_of
+from vouchmq.server.channel.unacked import Unacked, octets_of, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.confirms import Confirms
     from vouchmq.server.channel.reply_to import ReplyConsumer, ReplyNames
     from vouchmq.server.channel.tx import HeldSettlement, Transaction
-    from vouchmq.server.channel.unacked import UnackedBatch
+    from vouchmq.server.channel.unacked import Run, UnackedBatch
     from vouchmq.server.connection.outbox import Outbox
     from vouchmq.server.connection.port import ChannelHost
     from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
@@ -254,11 +255,35 @@ class Channel:
         if self.is_committing:
             raise ChannelError("unexpected command while processing 'tx.commit'", ids=BASIC_ACK)
         for first, last in ranges:
+            if first == last and self.transaction is None:
+                run = self.unacked.take_oldest(first)
+                if run is not None:
+                    self._acked(run)
+                    continue
             taken, unknown = self.unacked.take_range(first, last)
             if taken:
                 self._settle_or_hold(taken, Outcome.ACKED)
             if unknown or not first:
                 raise unknown_tag(unknown, BASIC_ACK)
+
+    def _acked(self, run: Run) -> None:
+        """One delivery is settled, as `settle` does it with many."""
+        queue, consumer = run.queue, run.consumer
+        if (
+            consumer is None
+            or self.recorder is not None
+            or self.credit.limit
+            or self.credit.limit_octets
+            or not isinstance(queue, ClassicQueue)
+        ):
+            self.settle([whole(run)], Outcome.ACKED)
+            return
+        # Nothing in it is None: it is outstanding.
+        messages = cast("list[Message]", run.messages)
+        consumer.credit.give_back(messages)
+        self.credit.outstanding -= 1
+        self.counters.acked += 1
+        queue.acked(messages, consumer)
 
     def reject_ranges(self, ranges: list[tuple[int, int]]) -> None:
         """The same for rejects that put nothing back (ACK-06)."""

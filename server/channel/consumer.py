@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.protocol.fields import encode_shortstr
-from vouchmq.protocol.runs import body_size, encode_deliveries
+from vouchmq.protocol.runs import DELIVER_METHOD, SIZE, body_size, encode_deliveries
 from vouchmq.server.connection.outbox import UNJOINED_OCTETS
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ class Credit:
         self.outstanding = 0
         self.outstanding_octets = 0
 
-    def capacity(self, head: Message) -> int:
+    def capacity(self, head: bytes) -> int:
         """Messages that may still go out, `head` first (QOS-21: one too large goes alone)."""
         room = self.limit - self.outstanding if self.limit else UNLIMITED
         if room <= 0 or not self.limit_octets:
             return room
-        fits = self.outstanding_octets + body_size(head[0]) <= self.limit_octets
+        fits = self.outstanding_octets + body_size(head) <= self.limit_octets
         return 1 if fits or not self.outstanding else 0
 
     def use(self, messages: list[Message]) -> None:
@@ -112,7 +112,14 @@ class Consumer:
     """
 
     __slots__ = (
+        "_before_tag",
+        "_behind_tag",
+        "_frame_max",
+        "_outbox",
+        "_own_header",
+        "_shared",
         "_shortstr",
+        "_tail",
         "channel",
         "credit",
         "is_active",
@@ -145,16 +152,24 @@ class Consumer:
         self.is_active = True
         self.recorder: ConsumerEventRecorder | None = None  # while the ledger is on
         self._shortstr = encode_shortstr(tag)
+        # What stays the channel's own as long as there is a consumer.
+        self._outbox = channel.outbox
+        self._shared = channel.credit
+        self._frame_max = channel.frame_max
+        # How contents begin that need no other channel number; of the last message delivered
+        # alone, what stands in the deliver frame before the tag and behind it.
+        self._own_header = b"\x02" + channel.octets
+        self._tail = self._before_tag = self._behind_tag = b""
 
     @property
     def shares_room(self) -> bool:
         """See `ConsumerPort`; other deliveries fill a channel's limit, also for no-ack (QOS-08)."""
-        return self.channel.credit.limit > 0 or self.judges_size
+        return self._shared.limit > 0 or self.judges_size
 
     @property
     def judges_size(self) -> bool:
         """See `ConsumerPort`."""
-        octets = self.channel.credit.limit_octets or self.credit.limit_octets
+        octets = self._shared.limit_octets or self.credit.limit_octets
         return not self.no_ack and octets > 0
 
     @property
@@ -162,16 +177,16 @@ class Consumer:
         """See `ConsumerPort`."""
         return self.credit.outstanding > 0
 
-    def capacity(self, head: Message) -> int:
+    def capacity(self, head: bytes) -> int:
         """See `ConsumerPort`; 0 also while the socket is full (CONS-11) or flow is off (CHAN-20).
 
         While a reply waits for the disk, too: it may be the consume-ok of this very consumer,
         which no delivery may overtake (CONS-01).
         """
-        channel, outbox = self.channel, self.channel.outbox
-        if outbox.blocked or outbox.waits_for_reply or not channel.flow_active:
+        outbox = self._outbox
+        if outbox.blocked or outbox.waits_for_reply or not self.channel.flow_active:
             return 0
-        shared = channel.credit
+        shared = self._shared
         if self.no_ack:
             return 0 if 0 < shared.limit <= shared.outstanding else UNLIMITED
         if shared.limit or shared.limit_octets:
@@ -186,25 +201,53 @@ class Consumer:
         count = len(messages)
         first = channel.next_tag
         channel.next_tag = first + count
-        limits = (channel.frame_max, mark)
-        parts = encode_deliveries(shown or messages, first, channel.octets, self._shortstr, limits)
-        if messages[0][2] <= mark:
-            self._count_again(sum(message[2] <= mark for message in messages))
-        octets = max(self.queue.largest_octets, 64) + DELIVER_OVERHEAD_OCTETS
-        channel.outbox.add(parts, octets * count)
-        if octets > UNJOINED_OCTETS:
-            channel.outbox.has_large = True
+        raw, tail, seq, _ = messages[0]
+        if (
+            count == 1
+            and seq > mark
+            and shown is None
+            and len(raw) <= self._frame_max
+            and raw.startswith(self._own_header)
+        ):
+            self._write_alone(raw, tail, first)
+        else:
+            limits = (self._frame_max, mark)
+            own = channel.octets
+            parts = encode_deliveries(shown or messages, first, own, self._shortstr, limits)
+            if seq <= mark:
+                self._count_again(sum(message[2] <= mark for message in messages))
+            octets = max(self.queue.largest_octets, 64) + DELIVER_OVERHEAD_OCTETS
+            self._outbox.add(parts, octets * count)
+            if octets > UNJOINED_OCTETS:
+                self._outbox.has_large = True
         recorder = self.recorder
         is_dense = recorder is not None and recorder.delivered(
             messages, first, mark, no_ack=self.no_ack
         )
-        if channel.credit.limit:
+        if self._shared.limit:
             channel.served(self)
         if self.no_ack:
             self.queue.settle(messages)
             return
         self.credit.use(messages)
         channel.delivered(self, messages, first, is_dense=is_dense)
+
+    def _write_alone(self, raw: bytes, tail: bytes, tag: int) -> None:
+        """Write one delivery of what is sent as it came, for the first time.
+
+        A worker that takes one message at a time gets most of them by the same route as the last.
+        """
+        if tail is not self._tail and tail != self._tail:
+            self._tail = tail
+            size = SIZE.pack(len(DELIVER_METHOD) + len(self._shortstr) + 9 + len(tail))
+            number = self._own_header[1:]
+            self._before_tag = b"".join((b"\x01", number, size, DELIVER_METHOD, self._shortstr))
+            self._behind_tag = b"\x00" + tail + b"\xce"
+        parts = [self._before_tag, tag.to_bytes(8, "big"), self._behind_tag, raw]
+        octets = len(raw) + len(tail) + DELIVER_OVERHEAD_OCTETS
+        self._outbox.add(parts, octets)
+        if octets > UNJOINED_OCTETS:
+            self._outbox.has_large = True
 
     def _count_again(self, count: int) -> None:
         """Some of a batch have been handed out before."""

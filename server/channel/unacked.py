@@ -145,6 +145,18 @@ class Unacked:
         """Whose the outstanding deliveries are and when they were written, run by run."""
         return [(run.consumer, run.queue, run.since_ms) for run in self._runs]
 
+    def take_oldest(self, tag: int) -> Run | None:
+        """Take the oldest run if it is this delivery alone, as of a consumer that takes one."""
+        runs = self._runs
+        if not runs:
+            return None
+        run = runs[0]
+        if run.first != tag or len(run.messages) != 1:
+            return None
+        self.count -= 1
+        del runs[0]
+        return run
+
     def take_range(self, first: int, last: int) -> tuple[list[UnackedBatch], int]:
         """Take the deliveries `first` … `last`.
 

@@ -296,7 +296,10 @@ class Turn:
         self.write_owed()
         outboxes, self._outboxes = self._outboxes, []
         for outbox in outboxes:
-            self._guard(outbox.flush)
+            try:
+                outbox.flush()
+            except Exception as error:  # noqa: BLE001 - as in `_guard`
+                self._report(error)
 
     def _guard(self, job: Callable[[], object]) -> None:
         try:

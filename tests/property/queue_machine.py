@@ -39,9 +39,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def next_consumer(self) -> FakeConsumer | None:
         """CONS-10, CONS-20: highest priority with room, then longest not served."""
-        head: Message = (b"", b"", 0, 0)
         able = [consumer for consumer in self.served_order if self.room(consumer) > 0]
-        assert all(consumer.capacity(head) > 0 for consumer in able)
+        assert all(consumer.capacity(b"") > 0 for consumer in able)
         return max(able, key=lambda consumer: consumer.priority, default=None)
 
     def room(self, consumer: FakeConsumer) -> int:

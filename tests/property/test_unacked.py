@@ -9,15 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.unit.server.queues import silent_channel
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.api import Queue
-from vouchmq.server.channel.consumer import Consumer, Credit, DeliveryChannel
+from vouchmq.server.channel.consumer import Consumer, Credit
 from vouchmq.server.channel.unacked import Unacked, UnackedBatch
 
 QUEUES = [cast("Queue", SimpleNamespace(name=name)) for name in "qr"]
 CONSUMERS = [
     Consumer(
-        cast("DeliveryChannel", SimpleNamespace()),
+        silent_channel(),
         QUEUES[0],
         name,
         no_ack=False,

@@ -131,7 +131,7 @@ class Probe:
 
     has_outstanding = False
 
-    def capacity(self, head: Message) -> int:
+    def capacity(self, head: bytes) -> int:
         del head
         return 1 << 30
 

@@ -451,7 +451,8 @@ class Books:
     def _check_unwanted(self, queue: Queue, copy: Copy, message: Message) -> None:
         """LEN-04: what a consumer waits for is theirs, unless something has come back (LEN-06)."""
         is_first = copy.place[0] not in self.returned_to and self.unserved == copy.place[0]
-        waits = any(port.capacity(message) > 0 for port in classic(queue).subscribers.everybody())
+        ports = classic(queue).subscribers.everybody()
+        waits = any(port.capacity(message[0]) > 0 for port in ports)
         if is_first and waits and classic(queue).subscribers.single_active is None:
             raise Violation(f"{copy.number} was dropped in {copy.place[0]}, and wanted (LEN-04)")
 

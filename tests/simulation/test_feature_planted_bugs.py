@@ -90,12 +90,12 @@ def test_finds_counts_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """PRIO-05: each level has a mark of its own."""
-    handed = ClassicQueue._on_delivered
+    handed = ClassicQueue.on_delivered
 
     def confused(self: ClassicQueue, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
         handed(self, self.lines[-1], last_seq, no_ack=no_ack)
 
-    monkeypatch.setattr(ClassicQueue, "_on_delivered", confused)
+    monkeypatch.setattr(ClassicQueue, "on_delivered", confused)
     assert "redelivered" in caught()
 
 

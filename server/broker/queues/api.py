@@ -329,7 +329,13 @@ class HostQueue(Queue, Protocol):
     def deliver(
         self, consumer: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
     ) -> bool:
-        """Give a batch to a consumer; False when there was nothing in it."""
+        """Give a batch to a consumer; False when there was nothing in it.
+
+        `mark`: that of the line before it, if `on_delivered` has been told already; -1: tell it.
+        """
+
+    def on_delivered(self, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
+        """Up to this one messages are handed out, to somebody who owes acks or not."""
 
     def dead_letter(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """Messages in no line any more and not unacked: dead letters, if the queue has them."""
@@ -450,8 +456,8 @@ class ConsumerPort(Protocol):
     def has_outstanding(self) -> bool:
         """True while deliveries to it are unsettled."""
 
-    def capacity(self, head: Message) -> int:
-        """How many messages it can take now, `head` being the first; 0 when it must wait.
+    def capacity(self, head: bytes) -> int:
+        """How many messages it can take now, the first with content `head`; 0 when it must wait.
 
         Its queue hears of it when that has changed, see `Queue.credit_available`.
         """

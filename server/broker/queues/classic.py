@@ -323,11 +323,8 @@ class ClassicQueue(HostQueue):
         for group in self.subscribers.groups:
             if left <= 0 or self.next_ready() is None:
                 break
-            left -= (
-                self._serve_one(group.oldest, left)
-                if len(group) == 1
-                else serve_group(self, group, left)
-            )
+            one = group.oldest if len(group) == 1 else None
+            left -= self._serve_one(one, left) if one else serve_group(self, group, left)
         if hooks is not None:
             hooks.after_dispatch()
             self._forget_when_empty()
@@ -353,7 +350,7 @@ class ClassicQueue(HostQueue):
     def _serve_one(self, consumer: ConsumerPort, limit: int) -> int:
         served = 0
         while served < limit and (line := self.next_ready()) is not None:
-            room = min(consumer.capacity(line.ready[0]), limit - served, line.batch_limit)
+            room = min(consumer.capacity(line.ready[0][0]), limit - served, line.batch_limit)
             if room <= 0:
                 break
             room = min(room, len(line.ready))
@@ -375,17 +372,17 @@ class ClassicQueue(HostQueue):
     def deliver(
         self, consumer: ConsumerPort, line: ReadyList, batch: list[Message], mark: int = -1
     ) -> bool:
-        """Give a batch to a consumer; False when there was nothing in it."""
+        """See `HostQueue`."""
         if not batch:
             return False
         if mark < 0:
             mark = line.mark
-        self._on_delivered(line, batch[-1][2], no_ack=consumer.no_ack)
+            self.on_delivered(line, batch[-1][2], no_ack=consumer.no_ack)
         hooks = self.hooks
         consumer.deliver(batch, mark, None if hooks is None else hooks.as_delivered(batch))
         return True
 
-    def _on_delivered(self, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
+    def on_delivered(self, line: ReadyList, last_seq: int, *, no_ack: bool) -> None:
         if last_seq > line.mark:
             line.mark = last_seq
         # Not only when the mark grows: a no-ack consumer may have moved it, and its are not logged.
@@ -407,7 +404,7 @@ class ClassicQueue(HostQueue):
             if batch:
                 message = batch[0]
                 redelivered = message[2] <= line.mark
-                self._on_delivered(line, message[2], no_ack=no_ack)
+                self.on_delivered(line, message[2], no_ack=no_ack)
                 hooks = self.hooks
                 if hooks is not None:
                     # Another message is the head: it may have expired (TTL-03).
@@ -422,7 +419,7 @@ class ClassicQueue(HostQueue):
         limits = self.publish_filter
         if limits is not None and not limits.has_room(1, body_size(message[0])):
             return False
-        return not self.ready_count and self._is_wanted(message)
+        return not self.ready_count and self._is_wanted(message[0])
 
     @property
     def owes(self) -> bool:
@@ -433,10 +430,10 @@ class ClassicQueue(HostQueue):
     def is_head_wanted(self) -> bool:
         """True when a consumer has room for the head: it is served in this turn (TTL-06)."""
         line = self.next_ready() if self.has_consumers else None
-        return line is not None and self._is_wanted(line.ready[0])
+        return line is not None and self._is_wanted(line.ready[0][0])
 
-    def _is_wanted(self, message: Message) -> bool:
-        return any(group.first_able(message) is not None for group in self.subscribers.groups)
+    def _is_wanted(self, head: bytes) -> bool:
+        return any(group.first_able(head) is not None for group in self.subscribers.groups)
 
     # What becomes of deliveries
 
@@ -446,6 +443,12 @@ class ClassicQueue(HostQueue):
         if not self.is_deleted:
             self.drop(messages)
             self._forget_when_empty()
+
+    def acked(self, messages: list[Message], consumer: ConsumerPort) -> None:
+        """A consumer, which has room now, has acked these: count, `settle`, `credit_available`."""
+        self.counters.acked += len(messages)
+        self.settle(messages)
+        self.credit_available(consumer)
 
     def discard(self, messages: list[Message], reason: DeadLetterReason) -> None:
         """These deliveries are refused: they become dead letters or nothing (ACK-06)."""
@@ -638,11 +641,8 @@ class ClassicQueue(HostQueue):
 
     def _forget_when_empty(self) -> None:
         """Never while a batch is on its way: what is in no line then may still be settled."""
-        if (
-            self.unacked_count
-            or self.returned_count
-            or (self.hooks is not None and self.hooks.has_held)
-        ):
+        hooks = self.hooks
+        if self.unacked_count or self.returned_count or (hooks is not None and hooks.has_held):
             return
         if all(line.is_empty for line in self.lines):
             self.holds_stored = False

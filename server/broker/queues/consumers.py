@@ -76,12 +76,21 @@ class RoundRobin:
         self._last[consumer] = self._time
         heappush(self._idle, (self._time, consumer))
 
-    def all_served(self, able: list[ConsumerPort]) -> None:
-        """All that have room, and no others, have got something, in this order."""
-        times = range(self._time + 1, self._time + len(able) + 1)
-        self._time += len(able)
-        self._idle = list(zip(times, able, strict=True))
-        self._last.update(zip(able, times, strict=True))
+    def all_served(self, able: list[ConsumerPort], rooms: list[int], count: int) -> None:
+        """All that have room, and no others, have got so many, in this order; `rooms` is what room
+        they had, the size of their heads apart.
+        """
+        time, last = self._time, self._last
+        idle: list[tuple[int, ConsumerPort]] = []
+        for at, consumer in enumerate(able):
+            time += 1
+            last[consumer] = time
+            if rooms[at] > count:
+                idle.append((time, consumer))
+            else:
+                # Not asked in vain: it will be told when there is some again.
+                self._full.add(consumer)
+        self._time, self._idle = time, idle
 
     def credit_available(self, consumer: ConsumerPort) -> None:
         """It may have room, which it had not."""
@@ -89,7 +98,7 @@ class RoundRobin:
             self._full.remove(consumer)
             heappush(self._idle, (self._last[consumer], consumer))
 
-    def first_able(self, head: Message) -> ConsumerPort | None:
+    def first_able(self, head: bytes) -> ConsumerPort | None:
         """Whose turn it is: the one longest not served that has room; None: nobody has."""
         self._judge_again()
         idle = self._idle
@@ -102,25 +111,25 @@ class RoundRobin:
             heappop(idle)
         return None
 
-    def able(self, head: Message) -> tuple[list[ConsumerPort], int]:
-        """All that have room, longest not served first, and how much each of them has at least."""
+    def able(self, head: bytes) -> tuple[list[ConsumerPort], list[int]]:
+        """All that have room, longest not served first, and how much each of them has."""
         self._judge_again()
         able: list[ConsumerPort] = []
-        entries: list[tuple[int, ConsumerPort]] = []
-        least = 0
-        for entry in sorted(self._idle):
-            time, consumer = entry
-            if self._last.get(consumer) != time:
+        rooms: list[int] = []
+        last = self._last
+        self._idle.sort()
+        for time, consumer in self._idle:
+            if last.get(consumer) != time:
                 continue
             room = consumer.capacity(head)
             if room > 0:
                 able.append(consumer)
-                entries.append(entry)
-                least = min(least, room) if least else room
+                rooms.append(room)
             else:
                 self._wait(consumer)
-        self._idle = entries
-        return able, least
+        if len(able) < len(self._idle):
+            self._idle = [(last[consumer], consumer) for consumer in able]
+        return able, rooms
 
     def _wait(self, consumer: ConsumerPort) -> None:
         if consumer.judges_size:
@@ -298,16 +307,15 @@ def serve_group(queue: HostQueue, group: RoundRobin, limit: int) -> int:
     served = 0
     while served < limit and (line := queue.next_ready()) is not None:
         if len(line.ready) >= group.idle_count:
-            able, least = group.able(line.ready[0])
+            able, rooms = group.able(line.ready[0][0])
             if not able:
                 break
-            if any(consumer.shares_room for consumer in able):
+            if share_room(able):
                 served += _serve_singly(queue, group, able, limit - served)
             else:
-                rounds = min(least, _rounds(line, able, limit - served))
-                served += _deal(queue, group, able, line, rounds)
+                served += _deal(queue, group, able, rooms, line, limit - served)
             continue
-        consumer = group.first_able(line.ready[0])
+        consumer = group.first_able(line.ready[0][0])
         if consumer is None:
             break
         if queue.deliver(consumer, line, queue.take(line, 1)):
@@ -327,11 +335,19 @@ def _serve_singly(queue: HostQueue, group: RoundRobin, able: list[ConsumerPort],
         line = queue.next_ready()
         if served >= limit or line is None:
             break
-        if consumer.capacity(line.ready[0]) > 0:
+        if consumer.capacity(line.ready[0][0]) > 0:
             if queue.deliver(consumer, line, queue.take(line, 1)):
                 group.served(consumer)
             served += 1
     return served
+
+
+def share_room(able: list[ConsumerPort]) -> bool:
+    """Whether the room of one of them depends on what others get, or on message sizes."""
+    for consumer in able:  # noqa: SIM110 - `any` makes a list of all when it is compiled
+        if consumer.shares_room:
+            return True
+    return False
 
 
 def _rounds(line: ReadyList, able: list[ConsumerPort], limit: int) -> int:
@@ -340,17 +356,38 @@ def _rounds(line: ReadyList, able: list[ConsumerPort], limit: int) -> int:
     return min(len(line.ready) // count, limit // count + 1, max(1, line.batch_limit // count))
 
 
+def _tell_delivered(
+    queue: HostQueue, able: list[ConsumerPort], line: ReadyList, batch: list[Message]
+) -> None:
+    """Tell the queue, once for all, up to where messages are about to be handed out, and up to
+    where to those who owe an ack.
+    """
+    last = len(batch) - 1
+    for at in range(last, max(last - len(able), -1), -1):
+        no_ack = able[at % len(able)].no_ack
+        queue.on_delivered(line, batch[at][2], no_ack=no_ack)
+        if not no_ack:
+            break
+
+
 def _deal(
-    queue: HostQueue, group: RoundRobin, able: list[ConsumerPort], line: ReadyList, rounds: int
+    queue: HostQueue,
+    group: RoundRobin,
+    able: list[ConsumerPort],
+    rooms: list[int],
+    line: ReadyList,
+    limit: int,
 ) -> int:
     """Give each of `able` every n-th message of a batch, which is exact round robin."""
+    rounds = min(min(rooms), _rounds(line, able, limit))
     count = rounds * len(able)
     batch = queue.take(line, count)
     mark = line.mark
     recorder = queue.recorder
     if recorder is not None:
         recorder.dealing()
-    group.all_served(able)
+    group.all_served(able, rooms, rounds)
+    _tell_delivered(queue, able, line, batch)
     for index, consumer in enumerate(able):
         queue.deliver(consumer, line, batch[index :: len(able)], mark)
     if recorder is not None:

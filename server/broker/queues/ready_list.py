@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.message import Message, lsn_of, lsns_of, seq_of
@@ -28,7 +28,7 @@ from vouchmq.server.broker.paging.pager import (
 from vouchmq.server.broker.queues.requeued import Requeued
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 
     from vouchmq.server.broker.paging.pager import Pager
 
@@ -229,8 +229,9 @@ class ReadyList:
             batch = list(ready)
             ready.clear()
         else:
-            popleft = ready.popleft
-            batch = [popleft() for _ in range(count)]
+            # Compiled, a `Message` would be taken apart and put together again.
+            popleft: Callable[[], object] = ready.popleft
+            batch = cast("list[Message]", [popleft() for _ in range(count)])
         if self.ready_bytes is not None:
             self.ready_bytes.remove(batch)
         return batch

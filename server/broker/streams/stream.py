@@ -58,7 +58,7 @@ SLICE_MESSAGES: Final = 1024
 MEASURE_MESSAGES: Final = 4096
 MEASURE_OCTETS: Final = 1024 * 1024
 # A message of no size, to ask whether a consumer can take any at all.
-ANY: Final[Message] = (bytes(19), b"", 1, 0)
+ANY: Final = bytes(19)
 # Below every seq: what a stream hands out is never a redelivery (STREAM-16).
 NEVER: Final = 0
 
@@ -348,7 +348,7 @@ class Stream(Queue):
         if not wanted:
             reader.moved(len(messages))
             return len(messages)
-        room = min(consumer.capacity(wanted[0]), self._batch_limit(wanted))
+        room = min(consumer.capacity(wanted[0][0]), self._batch_limit(wanted))
         if room <= 0:
             return 0
         moved = len(messages)

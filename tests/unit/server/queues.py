@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from tests.unit.server.broker.paging.paged_worlds import FakePagedStore
 from vouchmq.server.broker.features.feature import FeatureContext
@@ -14,6 +14,8 @@ from vouchmq.server.broker.paging.pager import Pager
 from vouchmq.server.broker.queues.api import Queue
 from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.spec import QueueSpec
+from vouchmq.server.channel.consumer import Credit, DeliveryChannel
+from vouchmq.server.connection.outbox import Outbox
 from vouchmq.server.runtime.flow import FlowControl
 
 QUEUE_ID = 5
@@ -50,7 +52,7 @@ class FakeConsumer:
     def judges_size(self) -> bool:
         return False
 
-    def capacity(self, head: Message) -> int:
+    def capacity(self, head: bytes) -> int:
         rooms = [self.left, self.shared.left if self.shared is not None else None]
         return min((room for room in rooms if room is not None), default=1 << 30)
 
@@ -62,7 +64,7 @@ class FakeConsumer:
         self, messages: list[Message], mark: int, shown: list[Message] | None = None
     ) -> None:
         assert messages
-        assert len(messages) <= self.capacity(messages[0])
+        assert len(messages) <= self.capacity(messages[0][0])
         if self.left is not None:
             self.left -= len(messages)
         if self.shared is not None and self.shared.left is not None:
@@ -84,6 +86,20 @@ class FakeConsumer:
 
     def queue_deleted(self) -> None:
         self.is_told_of_deletion = True
+
+
+def silent_channel() -> DeliveryChannel:
+    """A channel of consumers that nobody asks for anything."""
+    outbox = Outbox(FakeFlusher(), lambda *_: None, 1 << 20, lambda: None)
+    parts = SimpleNamespace(outbox=outbox, credit=Credit(), octets=b"\0\1", frame_max=4096)
+    return cast("DeliveryChannel", parts)
+
+
+class FakeFlusher:
+    """Flushes nothing."""
+
+    def wants_flush(self, outbox: Outbox) -> None:
+        raise AssertionError("nothing is said here")
 
 
 def no_flow_control() -> FlowControl:

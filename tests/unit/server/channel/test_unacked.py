@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.server.queues import silent_channel
 from vouchmq.server.broker.message import Message
 from vouchmq.server.broker.queues.classic import ClassicQueue
-from vouchmq.server.channel.consumer import Consumer, Credit, DeliveryChannel
+from vouchmq.server.channel.consumer import Consumer, Credit
 from vouchmq.server.channel.unacked import RUN_MESSAGES, Unacked, UnackedBatch
 
 QUEUE = cast("ClassicQueue", SimpleNamespace(name="q"))
@@ -18,7 +19,7 @@ QUEUE = cast("ClassicQueue", SimpleNamespace(name="q"))
 
 def consumer(tag: str) -> Consumer:
     """A consumer that nobody asks for anything."""
-    channel = cast("DeliveryChannel", SimpleNamespace())
+    channel = silent_channel()
     return Consumer(channel, QUEUE, tag, no_ack=False, priority=0, credit=Credit())
 
 

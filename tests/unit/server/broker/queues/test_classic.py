@@ -92,7 +92,7 @@ class TestDispatch:
         asked: list[FakeConsumer] = []
         room = FakeConsumer.capacity
 
-        def counted(self: FakeConsumer, head: Message) -> int:
+        def counted(self: FakeConsumer, head: bytes) -> int:
             asked.append(self)
             return room(self, head)
 
