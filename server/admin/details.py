@@ -10,11 +10,13 @@ Must not know how views are shown, nor change anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec.structs import astuple
 
 from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.admin.totals import OverviewView
 from vouchmq.server.admin.views import (
     ChannelView,
     ConnectionView,
@@ -39,6 +41,20 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.consumer import Consumer
 
 T = TypeVar("T")
+
+
+class OverviewDetails(OverviewView, frozen=True, array_like=True):
+    """The same, and what Prometheus is told besides.
+
+    For `oldest_unacked_s` seconds at least the oldest unacknowledged delivery has been outstanding.
+    `publishers` are channels that have published, `published_confirm` what came on those with
+    confirms. `by_type` has what queues of each type have counted.
+    """
+
+    oldest_unacked_s: float
+    publishers: int
+    published_confirm: int
+    by_type: Mapping[str, Mapping[str, int]]
 
 
 class QueueDetails(QueueView, frozen=True, array_like=True):
@@ -92,6 +108,7 @@ class ConsumerDetails(ConsumerView, frozen=True, array_like=True):
 
 
 KINDS: Final[Mapping[str, type[View]]] = {
+    "overview-details": OverviewDetails,
     "queue-details": QueueDetails,
     "connection-details": ConnectionDetails,
     "channel-details": ChannelDetails,
@@ -116,11 +133,27 @@ class Details:
         # Once: a connection has been opened at one time, however often it is asked.
         self._zero_ms = wall_ms() - clock() * 1000
         self.listings: dict[str, Listing] = {
+            "overview-details": self.overview,
             "queue-details": self.queues,
             "connection-details": self.connections,
             "channel-details": self.channels,
             "consumer-details": self.consumers,
         }
+
+    def overview(self, wanted: Selection) -> Iterator[View | None]:
+        """See `Views`."""
+        del wanted
+        totals = self._views.totals()
+        for _ in totals.add_up():
+            yield None
+        yield extended(
+            OverviewDetails,
+            totals.view(),
+            oldest_unacked_s=self._views.oldest_unacked.age_s(self._clock()),
+            publishers=totals.publishers,
+            published_confirm=totals.published_confirm,
+            by_type={name: asdict(counters) for name, counters in totals.by_type.items()},
+        )
 
     def queues(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from msgspec import Struct
 
     from vouchmq.server.admin.commands import Command, ControlCommands, Reply
-    from vouchmq.server.admin.views import Listing
 
 # A listing has this much of a turn.
 SLICE_S: Final = 0.002
@@ -83,7 +82,7 @@ class ListingCommands:
 
     def __init__(
         self,
-        listings: Mapping[str, Listing],
+        listings: Mapping[str, Callable[[Selection], Iterator[Struct | None]]],
         kinds: Mapping[str, type[Struct]],
         sender: RowSender,
     ) -> None:
@@ -97,7 +96,9 @@ class ListingCommands:
             columns = list(self._kinds[name].__struct_fields__)
             commands.register(f"list {name}", Selection, self._command(listing, columns))
 
-    def _command(self, listing: Listing, columns: list[str]) -> Command[Selection]:
+    def _command(
+        self, listing: Callable[[Selection], Iterator[Struct | None]], columns: list[str]
+    ) -> Command[Selection]:
         def begin(wanted: Selection, reply: Reply) -> None:
             reply.send({"columns": columns})
             self._sender.send(listing(wanted), reply)

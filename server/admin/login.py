@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from vouchmq.server.admin.commands import Arguments, refuse
+from vouchmq.server.auth.attempts import HTTP
 from vouchmq.server.auth.authenticator import LoginError, is_loopback
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class LoginCommands:
 
     def _answer(self, login: Login, outcome: Outcome, reply: Reply) -> None:
         """Tell what the user may look at; what they may change, commands ask when it is time."""
+        self._auth.attempts.count(HTTP, is_ok=not isinstance(outcome, LoginError))
         if isinstance(outcome, LoginError):
             if outcome.is_told:
                 log.warning("management.login_failed", address=login.address, reason=str(outcome))

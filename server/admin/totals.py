@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from vouchmq.server.broker.counters import QueueCounters
+from vouchmq.server.broker.features.options import CLASSIC, QUORUM, STREAM, queue_type_of
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.counters import ClosedCounters
     from vouchmq.server.broker.queues.api import Queue
+    from vouchmq.server.channel.channel import Channel
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.alarms import Alarms
 
@@ -63,6 +66,34 @@ class Source(Protocol):
     broker: Broker[Queue]
     alarms: Alarms
     closed_counters: ClosedCounters
+    clock: Callable[[], float]
+
+
+class OldestUnacked:
+    """For how long the oldest delivery of any channel has been outstanding.
+
+    Nobody writes down when a delivery was made, unless it has to be acknowledged in time. So each
+    look at the channels notes which delivery is the oldest of each; the same at the next look has
+    been outstanding since the first one.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Channel, tuple[int, float]] = {}
+
+    def look(self, channels: Iterable[Channel], now: float) -> Iterator[None]:
+        """Look at these channels, one at each step; those that are not among them have gone."""
+        seen, before = {}, self._seen
+        for channel in channels:
+            tag = channel.unacked.oldest_tag
+            if tag:
+                known = before.get(channel)
+                seen[channel] = known if known is not None and known[0] == tag else (tag, now)
+            yield
+        self._seen = seen
+
+    def age_s(self, now: float) -> float:
+        """Of the one that has been seen first; 0.0 without any."""
+        return now - min((since for _, since in self._seen.values()), default=now)
 
 
 class Totals:
@@ -71,18 +102,23 @@ class Totals:
     Args:
         source: the running broker
         connections: all there are
+        oldest: what has been seen of unacknowledged deliveries so far
     """
 
-    def __init__(self, source: Source, connections: Collection[Connection]) -> None:
+    def __init__(
+        self, source: Source, connections: Collection[Connection], oldest: OldestUnacked
+    ) -> None:
         self._source = source
+        self._oldest = oldest
         closed = source.closed_counters
         self._channel_totals = replace(closed.channels)
         self._bytes = replace(closed.connections)
         self._opened = (closed.connections_opened, closed.channels_opened)
         vhosts = source.broker.vhosts.values()
-        self._queue_totals = replace(source.broker.deleted_counters)
-        for vhost in vhosts:
-            self._queue_totals.add(vhost.deleted_counters)
+        self.by_type = {each: QueueCounters() for each in (CLASSIC, QUORUM, STREAM)}
+        for gone in (source.broker.deleted_counters, *(vhost.deleted_counters for vhost in vhosts)):
+            for queue_type, counters in gone.by_type.items():
+                self.by_type[queue_type].add(counters)
         self._queues = [queue for vhost in vhosts for queue in vhost.every_queue()]
         self._queue_count = sum(len(vhost.queues) for vhost in vhosts)
         # A connection leaves its own counters when it closes; these stay as they are then.
@@ -94,6 +130,7 @@ class Totals:
             if not channel.is_closing
         ]
         self._consumers = self._ready = self._unacked = 0
+        self.publishers = 0
 
     def add_up(self) -> Iterator[None]:
         """Add one object at each step."""
@@ -101,21 +138,32 @@ class Totals:
             self._bytes.add(counters)
             yield
         for channel in self._channels:
-            self._channel_totals.add(channel.counted)
+            counted = channel.counted
+            self._channel_totals.add(counted)
             self._consumers += len(channel.consumers)
+            self.publishers += counted.published > 0
             yield
         for queue in self._queues:
-            self._queue_totals.add(queue.counters)
+            self.by_type[queue_type_of(queue.spec.arguments)].add(queue.counters)
             self._ready += queue.ready_count
             self._unacked += queue.unacked_count
             yield
+        yield from self._oldest.look(self._channels, self._source.clock())
+
+    @property
+    def published_confirm(self) -> int:
+        """Publishes on channels with confirms."""
+        return self._channel_totals.published_confirm
 
     def view(self) -> OverviewView:
         """The totals, which are complete when `add_up` has ended."""
-        source, queues = self._source, self._queue_totals
+        source, queues = self._source, QueueCounters()
+        for each in self.by_type.values():
+            queues.add(each)
         vhosts = source.broker.vhosts.values()
         channels = asdict(self._channel_totals)
-        del channels["resent"]
+        for name in ("resent", "published_confirm"):
+            del channels[name]
         return OverviewView(
             node=source.name,
             version=VERSION,

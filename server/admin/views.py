@@ -21,7 +21,7 @@ from msgspec import Struct
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.admin.accounts.views import ACCOUNT_KINDS, AccountView, AccountViews
 from vouchmq.server.admin.commands import Arguments
-from vouchmq.server.admin.totals import OverviewView, Source, Totals
+from vouchmq.server.admin.totals import OldestUnacked, OverviewView, Source, Totals
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
@@ -241,12 +241,6 @@ def columns_of(listing: str) -> list[str]:
     return list(KINDS[listing].__struct_fields__)
 
 
-class Running(Source, Protocol):
-    """What the views of a broker are made from."""
-
-    clock: Callable[[], float]
-
-
 class Store(Protocol):
     """What is asked of the journal."""
 
@@ -271,7 +265,7 @@ class Views:
 
     def __init__(
         self,
-        source: Running,
+        source: Source,
         connections: Collection[Connection],
         journal: Store,
         commit: GroupCommit,
@@ -280,6 +274,7 @@ class Views:
         self._connections = connections
         self._journal = journal
         self._commit = commit
+        self.oldest_unacked = OldestUnacked()
         self.listings: dict[str, Listing] = {
             "overview": self.overview,
             "vhosts": self.vhosts,
@@ -301,10 +296,14 @@ class Views:
         is looked up in one go.
         """
         del wanted
-        totals = Totals(self._source, self._connections)
+        totals = self.totals()
         for _ in totals.add_up():
             yield None
         yield totals.view()
+
+    def totals(self) -> Totals:
+        """What adds up the whole broker."""
+        return Totals(self._source, self._connections, self.oldest_unacked)
 
     def vhosts(self, wanted: Selection = ALL) -> Iterator[VHostView]:
         """A view for each virtual host."""

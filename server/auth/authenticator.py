@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.text import encode_text
+from vouchmq.server.auth.attempts import LoginAttempts
 from vouchmq.server.auth.failed_logins import FailedLogins, network_of
 from vouchmq.server.auth.passwords import (
     SCRYPT,
@@ -94,6 +95,7 @@ class Authenticator:
     ) -> None:
         self.accounts = accounts
         self.algorithm = algorithm
+        self.attempts = LoginAttempts()  # counted by those who hear of their outcome
         self._loopback_users = frozenset(loopback_users)
         self._random_bytes = random_bytes
         self._failures = failures

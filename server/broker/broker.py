@@ -13,7 +13,7 @@ from typing import Generic
 
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.accounts import Accounts
-from vouchmq.server.broker.counters import QueueCounters
+from vouchmq.server.broker.counters import DeletedCounters
 from vouchmq.server.broker.data_directory import DataDirectory
 from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
 from vouchmq.server.broker.events import EventBus
@@ -52,7 +52,7 @@ class Broker(Generic[Q_co]):
         self.vhosts: dict[str, VHost[Q_co]] = {} if vhosts is None else vhosts
         self.data_directory = DataDirectory()
         self.accounts = Accounts(define)
-        self.deleted_counters = QueueCounters()  # of virtual hosts that are gone
+        self.deleted_counters = DeletedCounters()  # of virtual hosts that are gone
         self._new_queue = new_queue
         self._define = define
         self._drop_queue = drop_queue
@@ -106,7 +106,7 @@ class Broker(Generic[Q_co]):
         vhost.is_deleted = True
         vhost.generation += 1
         # Queues that go later are counted there, too.
-        self.deleted_counters.add(vhost.deleted_counters)
+        self.deleted_counters.add_all(vhost.deleted_counters)
         vhost.deleted_counters = self.deleted_counters
         self.accounts.forget_vhost(name)
         self.events.tell("vhost.deleted", name=name)

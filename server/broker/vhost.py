@@ -22,7 +22,7 @@ import structlog
 from vouchmq.protocol.errors import NotFound, PreconditionFailed
 from vouchmq.protocol.fields import Table, longstr
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.counters import QueueCounters
+from vouchmq.server.broker.counters import DeletedCounters
 from vouchmq.server.broker.delays import delay_queue_name
 from vouchmq.server.broker.events import EventBus
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
@@ -35,10 +35,12 @@ from vouchmq.server.broker.exchanges.exchange import (
 from vouchmq.server.broker.exchanges.routes import Later, Routes, RouteWalk
 from vouchmq.server.broker.features.dedup import ExchangeDedup, KeyWindow
 from vouchmq.server.broker.features.options import (
+    CLASSIC,
     X_QUEUE_TYPE,
     check_arguments,
     dead_letter_exchange,
     levels_of,
+    queue_type_of,
 )
 from vouchmq.server.broker.names import (
     SERVER_NAMED_PREFIX,
@@ -115,7 +117,7 @@ class VHost(Generic[Q_co]):
         # Of exchanges, by their names: the journal may say such a queue before its exchange.
         self.delay_queues: dict[str, Q_co] = {}
         self.generation = 0
-        self.deleted_counters = QueueCounters()  # of queues that are gone
+        self.deleted_counters = DeletedCounters()
         self.defined_lsn = 0
         self.exchange_limit: int | None = None
         self.queue_limit: int | None = None
@@ -284,7 +286,7 @@ class VHost(Generic[Q_co]):
         queue = self.delay_queues.pop(exchange_name, None)
         if queue is None:
             return self.defined_lsn
-        self.deleted_counters.add(queue.counters)
+        self.deleted_counters.add(CLASSIC, queue.counters)
         self.generation += 1
         lsn = self._log_queue_gone(queue)
         queue.deleted()
@@ -603,7 +605,7 @@ class VHost(Generic[Q_co]):
     def _remove_queue(self, queue: QueueLike) -> int:
         """Take a queue and its bindings out of the vhost and log it; the queue is told later."""
         spec = queue.spec
-        self.deleted_counters.add(queue.counters)
+        self.deleted_counters.add(queue_type_of(spec.arguments), queue.counters)
         del self.queues[spec.name]
         self.policy_engine.forget_queue(spec.name)
         self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)

@@ -168,7 +168,7 @@ class Channel:
             lsn = wanted_lsn = 0  # of a duplicate, safe already: the watermark need not move
         if self.barrier_lsn > context.watermark:
             wanted_lsn = max(lsn, self.barrier_lsn)
-        confirms.published(count, wanted_lsn)
+        confirms.published(count, wanted_lsn, context.budget.began_at)
         if wanted_lsn or confirms.waits:
             context.waits(self)
         if not lsn:
@@ -414,6 +414,7 @@ class Channel:
         confirms = self.confirms
         if confirms is not None:
             found.published += confirms.last
+            found.published_confirm = confirms.last
             found.nacked = confirms.nacked
             found.confirmed = confirms.last - confirms.unconfirmed_count - confirms.nacked
         return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from vouchmq.protocol.codec import basic_ack, basic_nack
 
 if TYPE_CHECKING:
+    from vouchmq.server.broker.counters import ConfirmTimes
     from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
 
 
@@ -22,6 +23,7 @@ class Confirms:
 
     Args:
         channel: its number, for the frames
+        times: of all channels
     """
 
     __slots__ = (
@@ -29,18 +31,21 @@ class Confirms:
         "_due",
         "_refused",
         "_settled",
+        "_times",
         "_waiting",
         "last",
         "nacked",
         "recorder",
     )
 
-    def __init__(self, channel: int) -> None:
+    def __init__(self, channel: int, times: ConfirmTimes) -> None:
         self._channel = channel
+        self._times = times
         self.last = 0
         self.nacked = 0  # so far
         self._settled = 0  # every number up to here has been settled
-        self._waiting: deque[tuple[int, int, int]] = deque()  # (first, last, lsn)
+        # (first, last, lsn, since)
+        self._waiting: deque[tuple[int, int, int, float]] = deque()
         self._due: list[tuple[int, int]] = []
         self._refused: list[int] = []
         self.recorder: ChannelEventRecorder | None = None  # while the ledger is on
@@ -53,12 +58,14 @@ class Confirms:
     @property
     def unconfirmed_count(self) -> int:
         """The number of publishes neither acked nor nacked yet."""
-        waiting = sum(last - first + 1 for first, last, _ in self._waiting)
+        waiting = sum(last - first + 1 for first, last, _, _ in self._waiting)
         due = sum(last - first + 1 for first, last in self._due)
         return waiting + due + len(self._refused)
 
-    def published(self, count: int, lsn: int) -> None:
+    def published(self, count: int, lsn: int, since: float = 0.0) -> None:
         """Number `count` publishes; `lsn` is what must be synced first, 0 for nothing.
+
+        They were received at the time `since`.
 
         Spec: CONF-03, CONF-06
         """
@@ -69,7 +76,7 @@ class Confirms:
         else:
             # Never joined to the range before it: a steady publisher would then push the LSN of
             # one range ahead of the watermark for ever, and nothing of it could be confirmed.
-            self._waiting.append((first, self.last, lsn))
+            self._waiting.append((first, self.last, lsn, since))
 
     def refused(self) -> None:
         """Number a publish that a queue refuses; its nack leaves with the next release."""
@@ -81,11 +88,12 @@ class Confirms:
 
         Spec: CONF-08, CONF-09
         """
-        waiting = self._waiting
+        waiting, times = self._waiting, self._times
         released: list[tuple[int, int]] = []
         while waiting and waiting[0][2] <= watermark:
-            first, last, _ = waiting.popleft()
+            first, last, _, since = waiting.popleft()
             released.append((first, last))
+            times.histogram.observe(times.synced_at - since, last - first + 1)
         if not released and not self._due and not self._refused:
             return b""
         due = sorted(released + self._due)
@@ -126,10 +134,10 @@ class Confirms:
         refused = [entry for entry in self._waiting if entry[2] >= first_lsn]
         if not refused:
             return b""
-        self.nacked += sum(last - first + 1 for first, last, _ in refused)
+        self.nacked += sum(last - first + 1 for first, last, _, _ in refused)
         self._waiting = deque(entry for entry in self._waiting if entry[2] < first_lsn)
         if self.recorder is not None:
-            ranges = [(first, last) for first, last, _ in refused]
+            ranges = [(first, last) for first, last, _, _ in refused]
             self.recorder.confirmed(ranges, watermark, is_ok=False)
         if not self._waiting and not self._due and not self._refused:
             newest = refused[-1][1]
@@ -138,6 +146,6 @@ class Confirms:
             return basic_nack(self._channel, newest, multiple, True)
         return b"".join(
             basic_nack(self._channel, number, False, True)
-            for first, last, _ in refused
+            for first, last, _, _ in refused
             for number in range(first, last + 1)
         )

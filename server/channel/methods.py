@@ -63,7 +63,7 @@ def select_confirms(channel: Channel, method: commands.Confirm.Select, _argument
     if channel.transaction is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     if channel.confirms is None:
-        channel.confirms = Confirms(channel.number)
+        channel.confirms = Confirms(channel.number, channel.context.confirm_times)
         channel.confirms.recorder = channel.recorder
         if channel.recorder is not None:
             channel.recorder.selected()

@@ -141,6 +141,17 @@ class Unacked:
         entries: list[Message | None] = [*messages]
         self._runs.append(Run(first, entries, consumer, queue, since_ms, is_dense=is_dense))
 
+    @property
+    def oldest_tag(self) -> int:
+        """The lowest tag that is outstanding; 0 when none is."""
+        if not self._runs:
+            return 0
+        run = self._runs[0]
+        for at, message in enumerate(run.messages):
+            if message is not None:
+                return run.first + at
+        return run.first
+
     def times(self) -> list[tuple[Consumer | None, Queue, int]]:
         """Whose the outstanding deliveries are and when they were written, run by run."""
         return [(run.consumer, run.queue, run.since_ms) for run in self._runs]

@@ -39,6 +39,7 @@ from vouchmq.protocol.states import (
     next_connection_state,
 )
 from vouchmq.protocol.text import encode_text
+from vouchmq.server.auth.attempts import AMQP
 from vouchmq.server.auth.authenticator import Authenticator, LoginError, Outcome
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import User
@@ -346,6 +347,7 @@ class Handshake:
         Raises:
             LoginRefused: 403, nothing
         """
+        self._auth.attempts.count(AMQP, is_ok=not isinstance(outcome, LoginError))
         if isinstance(outcome, LoginError):
             if outcome.is_told:
                 log.warning("login.refused", connection=self._peer, reason=str(outcome))

@@ -145,6 +145,11 @@ class CompactionScheduler:
         """Whether there is more to do, and room to do it."""
         return self._is_scheduled
 
+    @property
+    def moved_bytes(self) -> int:
+        """Octets that were written again since the start."""
+        return self._steps.moved_bytes
+
     def look(self) -> None:
         """Begin with what there is to do; to be called now and then."""
         if not self._is_scheduled and self._may_write() and self._steps.look():

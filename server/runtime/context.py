@@ -15,6 +15,7 @@ from vouchmq.protocol.errors import NotAllowed
 from vouchmq.server.broker.counters import (
     ChannelCounters,
     ClosedCounters,
+    ConfirmTimes,
     ConnectionCounters,
 )
 from vouchmq.server.channel.reply_to import ReplyNames
@@ -162,6 +163,7 @@ class BrokerContext:
         self.events = events
         self._refused_lsns = range(0)  # what the block was to hold that the disk refused last
         self.watermark = turn.watermark
+        self.confirm_times = ConfirmTimes()
         self.has_failed = False
         self.name = name
         self.alarms = alarms
@@ -217,6 +219,7 @@ class BrokerContext:
     def synced(self, watermark: int) -> None:
         """Everything up to `watermark` is on disk: say so, and write it out at once."""
         self.watermark = watermark
+        self.confirm_times.synced_at = self.clock()
         try:
             self.turn.synced(watermark)
             for waiter in list(self._waiters):

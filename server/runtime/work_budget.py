@@ -38,6 +38,7 @@ class WorkBudget:
         "_later",
         "_soon_until",
         "_waiting",
+        "began_at",
         "slice_count",
     )
 
@@ -46,6 +47,7 @@ class WorkBudget:
     ) -> None:
         self._clock = clock
         self._later = later
+        self.began_at = 0.0  # the present slice
         self._ends_at = 0.0
         self.slice_count = 0  # so far: each is something that one connection had to do
         self._waiting: deque[Callable[[], None]] = deque()
@@ -60,7 +62,8 @@ class WorkBudget:
     def begin(self) -> None:
         """Start measuring a slice of work."""
         self.slice_count += 1
-        self._ends_at = self._clock() + SLICE_S
+        self.began_at = now = self._clock()
+        self._ends_at = now + SLICE_S
 
     def is_over(self) -> bool:
         """Whether the slice is used up: then `put_off` what is left."""

@@ -36,6 +36,7 @@ from mypy_extensions import mypyc_attr
 
 from vouchmq.store.disk import Disk, DiskFile, Syncable
 from vouchmq.store.errors import WriteFailed
+from vouchmq.store.histogram import SIZES_BYTES, Histogram
 from vouchmq.store.journal import records
 from vouchmq.store.journal.block_buffer import BlockBuffer, encode_head
 from vouchmq.store.journal.end_mark import EndMark, EndMarkFile
@@ -127,6 +128,7 @@ class Journal:
         self.wants_sync = False
         # How many blocks the disk has refused, with the moves in them.
         self.refusals = 0
+        self.block_sizes = Histogram(SIZES_BYTES)
         self._chain = SegmentChain(disk, segment_size_bytes, state.chain)
         self._index = state.index
         self._reader = Reader(disk, state.index, self.distrust)
@@ -439,6 +441,7 @@ class Journal:
         kind = records.CHECKPOINT if self._buffer.retired_early else records.BATCH
         size = self._chain.append(payload, length, first_lsn, self.next_lsn, kind, staged)
         self.unsynced_bytes += size
+        self.block_sizes.observe(size)
         self.written_lsn = self.next_lsn - 1
         moves = self._buffer.moves
         self._index.active.add(

@@ -34,10 +34,11 @@ Spec: DURABLE-10, DURABLE-21
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from vouchmq.store.disk import Syncable
+from vouchmq.store.histogram import DURATIONS_S, Histogram
 from vouchmq.store.journal.journal import Journal, SyncTicket
 from vouchmq.store.sync.worker import SyncWorker
 
@@ -59,6 +60,8 @@ class SyncCounters:
     own_syncs: int = 0
     last_sync_ms: float = 0.0
     max_sync_ms: float = 0.0
+    # How long they took, in seconds.
+    durations: Histogram = field(default_factory=lambda: Histogram(DURATIONS_S))
 
 
 class ExtraSyncTargets(Protocol):
@@ -191,6 +194,7 @@ class GroupCommit:
         counters = self.counters
         counters.syncs += 1
         counters.synced_bytes += ticket.size_bytes
+        counters.durations.observe(duration_s)
         counters.last_sync_ms = duration_ms
         counters.max_sync_ms = max(counters.max_sync_ms, duration_ms)
 

@@ -65,6 +65,125 @@ def test_totals(managed: ManagedBroker) -> None:
     assert any(name == "rabbitmq_build_info" for name, _ in found)
 
 
+def test_labels_that_dashboards_join_by(managed: ManagedBroker) -> None:
+    found = samples(managed.metrics())
+    labels = {name: labels for name, labels in found if name.endswith("_info")}
+    for label in ("rabbitmq_cluster", "rabbitmq_node", "rabbitmq_cluster_permanent_id"):
+        assert f'{label}="' in labels["rabbitmq_identity_info"]
+    for label in ("rabbitmq_version", "prometheus_plugin_version", "erlang_version"):
+        assert f'{label}="' in labels["rabbitmq_build_info"]
+
+
+def test_counters_have_the_protocol_and_the_type_of_queue(managed: ManagedBroker) -> None:
+    found = samples(managed.metrics())
+    assert found["rabbitmq_global_messages_received_confirm_total", 'protocol="amqp091"'] == 6
+    assert found["rabbitmq_global_publishers", 'protocol="amqp091"'] == 1
+    delivered = {
+        labels: value
+        for (name, labels), value in found.items()
+        if name == "rabbitmq_global_messages_delivered_total"
+    }
+    assert delivered == {
+        f'protocol="amqp091",queue_type="rabbit_{kind}_queue"': float(kind == "classic")
+        for kind in ("classic", "quorum", "stream")
+    }
+
+
+def test_logins(managed: ManagedBroker) -> None:
+    def attempts() -> dict[str, float]:
+        found = samples(managed.metrics())
+        return {
+            f"{name.split('_')[3]} {labels}": value
+            for (name, labels), value in found.items()
+            if name.startswith("rabbitmq_auth_attempts")
+        }
+
+    before = attempts()
+    assert managed.ask("GET", "/whoami", password="wrong").status == 401
+    assert managed.ask("GET", "/whoami").status == 200
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(pika.URLParameters(managed.process.url.replace("guest@", "no@")))
+    after = attempts()
+    assert {name: after[name] - before[name] for name in after} == {
+        'total protocol="amqp091"': 1,
+        'total protocol="http"': 2,
+        'succeeded protocol="amqp091"': 0,
+        'succeeded protocol="http"': 1,
+        'failed protocol="amqp091"': 1,
+        'failed protocol="http"': 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vouchmq_journal_sync_duration_seconds",
+        "vouchmq_confirm_latency_seconds",
+        "vouchmq_loop_lag_seconds",
+        "vouchmq_journal_block_size_bytes",
+    ],
+)
+def test_histograms(managed: ManagedBroker, name: str) -> None:
+    found = samples(managed.metrics())
+    buckets = [value for (each, _), value in found.items() if each == f"{name}_bucket"]
+    assert buckets == sorted(buckets)
+    assert found[f"{name}_bucket", 'le="+Inf"'] == buckets[-1] == found[f"{name}_count", ""]
+    assert found[f"{name}_sum", ""] >= 0.0
+
+
+def test_confirms_are_in_the_histogram(managed: ManagedBroker) -> None:
+    name = ("vouchmq_confirm_latency_seconds_count", "")
+    before = samples(managed.metrics())[name]
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("kept", durable=True)
+        for _ in range(5):
+            channel.basic_publish("", "kept", b"x", pika.BasicProperties(delivery_mode=2))
+        channel.queue_delete("kept")
+    assert samples(managed.metrics())[name] == before + 5
+
+
+# What the dashboard RabbitMQ-Overview of rabbitmq_prometheus asks for.
+ASKED_FOR = """
+rabbitmq_build_info rabbitmq_identity_info
+rabbitmq_connections rabbitmq_connections_opened_total rabbitmq_connections_closed_total
+rabbitmq_channels rabbitmq_channels_opened_total rabbitmq_channels_closed_total
+rabbitmq_queues rabbitmq_queues_created_total rabbitmq_queues_declared_total
+rabbitmq_queues_deleted_total
+rabbitmq_consumers rabbitmq_queue_messages_ready rabbitmq_queue_messages_unacked
+rabbitmq_process_resident_memory_bytes rabbitmq_resident_memory_limit_bytes
+rabbitmq_disk_space_available_bytes rabbitmq_process_open_fds rabbitmq_process_max_fds
+rabbitmq_process_open_tcp_sockets rabbitmq_process_max_tcp_sockets
+rabbitmq_global_publishers rabbitmq_global_messages_received_total
+rabbitmq_global_messages_received_confirm_total rabbitmq_global_messages_confirmed_total
+rabbitmq_global_messages_routed_total rabbitmq_global_messages_unroutable_dropped_total
+rabbitmq_global_messages_unroutable_returned_total rabbitmq_global_messages_redelivered_total
+rabbitmq_global_messages_acknowledged_total rabbitmq_global_messages_delivered_total
+rabbitmq_global_messages_delivered_consume_auto_ack_total
+rabbitmq_global_messages_delivered_consume_manual_ack_total
+rabbitmq_global_messages_delivered_get_auto_ack_total
+rabbitmq_global_messages_delivered_get_manual_ack_total
+rabbitmq_global_messages_get_empty_total
+"""
+NOT_SERVED = {
+    "rabbitmq_queues_created_total": "not counted apart",
+    "rabbitmq_queues_declared_total": "not counted apart",
+    "rabbitmq_queues_deleted_total": "not counted apart",
+    "rabbitmq_global_messages_routed_total": "not counted apart from other arrivals",
+    "rabbitmq_global_messages_delivered_consume_auto_ack_total": "deliveries are counted together",
+    "rabbitmq_global_messages_delivered_consume_manual_ack_total": "the same",
+    "rabbitmq_global_messages_delivered_get_auto_ack_total": "the same",
+    "rabbitmq_global_messages_delivered_get_manual_ack_total": "the same",
+    "rabbitmq_global_messages_get_empty_total": "not counted",
+}
+
+
+def test_the_dashboard_of_rabbitmq_finds_its_metrics(managed: ManagedBroker) -> None:
+    served = {name for name, _ in samples(managed.metrics())}
+    assert set(ASKED_FOR.split()) - served == set(NOT_SERVED)
+
+
 def test_objects_one_by_one(managed: ManagedBroker) -> None:
     found = samples(managed.metrics("/metrics/per-object"))
     assert found["rabbitmq_queue_messages_ready", 'queue="q",vhost="/"'] == 2

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pamqp import commands
 
 from tests import wire
+from vouchmq.server.broker.counters import ConfirmTimes
 from vouchmq.server.channel.confirms import Confirms
 
 
@@ -16,7 +17,7 @@ class ConfirmsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.confirms = Confirms(1)
+        self.confirms = Confirms(1, ConfirmTimes())
         self.pending: dict[int, int] = {}  # number → LSN, 0 when due at once
         self.last = 0
         self.lsn = 0

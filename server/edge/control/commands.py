@@ -26,6 +26,8 @@ from vouchmq.server.admin.details import Details
 from vouchmq.server.admin.ledger import LedgerCommands
 from vouchmq.server.admin.listing import ListingCommands, RowSender
 from vouchmq.server.admin.login import LoginCommands
+from vouchmq.server.admin.measures import KINDS as MEASURES
+from vouchmq.server.admin.measures import measures_of
 from vouchmq.server.admin.objects.connections import ConnectionCommands
 from vouchmq.server.admin.objects.exchanges import ExchangeCommands
 from vouchmq.server.admin.objects.messages import MessageCommands
@@ -39,6 +41,8 @@ from vouchmq.server.admin.views import KINDS, Views
 from vouchmq.server.admin.watch import WatchCommand
 from vouchmq.server.edge.control.client import LISTENERS, NAME
 from vouchmq.server.edge.control.peer import listening_socket
+from vouchmq.server.edge.listener import RESERVED_DESCRIPTORS
+from vouchmq.server.runtime.loop_lag import LoopLag
 from vouchmq.server.version import VERSION, build_kind
 
 if TYPE_CHECKING:
@@ -75,18 +79,7 @@ def control_commands(
 
     commands.register(LISTENERS, Arguments, tell_listeners)
     LoginCommands(runtime.authenticator, runtime.broker.vhosts).register(commands)
-    facts = {
-        "node": settings.node,
-        "version": VERSION,
-        "build": build_kind(),
-        "pid": os.getpid(),
-        "python": platform.python_version(),
-        "data_directory": str(settings.data_dir.absolute()),
-        "listeners": listeners,
-        "processors": os.cpu_count() or 1,
-        "descriptor_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "auth_mechanisms": list(settings.auth_mechanisms),
-    }
+    facts = facts_of(runtime, listeners, settings)
     announced = Announcements()
     announced.register(commands)
     StatusCommand(facts, settings, loop.time, announced.facts).register(commands)
@@ -97,6 +90,10 @@ def control_commands(
     sender = RowSender(runtime.context.budget.put_off, loop.time)
     ListingCommands(views.listings, KINDS, sender).register(commands)
     ListingCommands(details.listings, DETAILS, sender).register(commands)
+    loop_lag = LoopLag(loop.call_later, time.monotonic)
+    loop_lag.start()
+    measures = measures_of(runtime, views, loop_lag.histogram)
+    ListingCommands(measures.listings, MEASURES, sender).register(commands)
     register_account_commands(commands, Administration(runtime), sender)
     WatchCommand(runtime.events, wall_ms).register(commands)
     BackupCommands(
@@ -111,6 +108,30 @@ def control_commands(
     waits = Waits.after(runtime.turn, loop.call_later, loop.time)
     register_object_commands(commands, runtime, waits)
     return commands
+
+
+def facts_of(
+    runtime: BrokerRuntime, listeners: Mapping[str, object], settings: Settings
+) -> dict[str, object]:
+    """What `status` tells of this process."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = descriptors - RESERVED_DESCRIPTORS
+    if settings.connection_max >= 0:
+        limit = min(limit, settings.connection_max)
+    return {
+        "node": settings.node,
+        "version": VERSION,
+        "build": build_kind(),
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "data_directory_id": runtime.broker.data_directory.identity,
+        "data_directory": str(settings.data_dir.absolute()),
+        "listeners": listeners,
+        "processors": os.cpu_count() or 1,
+        "descriptor_limit": descriptors,
+        "connection_limit": limit,
+        "auth_mechanisms": list(settings.auth_mechanisms),
+    }
 
 
 def register_object_commands(

@@ -17,6 +17,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
+from vouchmq.management.metrics.measures import (
+    histogram_families,
+    login_families,
+    store_families,
+)
 from vouchmq.management.metrics.node import node_families
 from vouchmq.management.metrics.objects import (
     DETAILED_PREFIX,
@@ -70,11 +75,19 @@ def metrics_app(broker: Broker) -> Starlette:
 
 async def _aggregated(broker: Broker) -> list[Metric]:
     """What is in /metrics."""
-    [overview] = await broker.rows("overview")
-    [store] = await broker.rows("store")
+    [overview] = await broker.rows("overview-details")
+    [store] = await broker.rows("store-details")
+    histograms = await broker.rows("histograms")
+    logins = await broker.rows("login-attempts")
     alarms = await broker.rows("alarms")
     status = await broker.ask("status")
-    return [*node_families(overview, alarms, store, status), *total_families(overview)]
+    return [
+        *node_families(overview, alarms, store, status),
+        *total_families(overview),
+        *store_families(store),
+        *login_families(logins),
+        *histogram_families(histograms),
+    ]
 
 
 async def _per_object(broker: Broker) -> list[Metric]:

@@ -5,6 +5,7 @@ Spec: METRIC-02, METRIC-03, METRIC-04, METRIC-08
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,10 +56,23 @@ def node_families(
         status: what the broker says of its process
     """
     yield from _process_families(status)
-    yield _info("rabbitmq_build_info", {"rabbitmq_version": VERSION, "product_name": "VouchMQ"})
+    build = {
+        "rabbitmq_version": VERSION,
+        "product_name": "VouchMQ",
+        "prometheus_plugin_version": VERSION,
+        "prometheus_client_version": version("prometheus-client"),
+        # Dashboards show it beside the version.
+        "erlang_version": f"Python {status['python']}",
+    }
+    yield _info("rabbitmq_build_info", build)
     yield _info("vouchmq_build_info", {"version": VERSION})
     node = overview["node"]
-    yield _info("rabbitmq_identity_info", {"rabbitmq_node": node, "rabbitmq_cluster": node})
+    identity = {
+        "rabbitmq_node": node,
+        "rabbitmq_cluster": node,
+        "rabbitmq_cluster_permanent_id": status["data_directory_id"],
+    }
+    yield _info("rabbitmq_identity_info", identity)
     for alarm in alarms:
         name, text = ALARMS[alarm["name"]]
         yield GaugeMetricFamily(name, text, value=int(alarm["raised"]))
@@ -83,6 +97,11 @@ def node_families(
 def _process_families(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "rabbitmq_process_max_fds", "Open file descriptors limit", status["descriptor_limit"]
+    )
+    yield GaugeMetricFamily(
+        "rabbitmq_process_max_tcp_sockets",
+        "Limit of open TCP sockets",
+        status["connection_limit"],
     )
     yield GaugeMetricFamily("vouchmq_uptime_seconds", "Time since the start", status["uptime_s"])
     used = open_descriptors(status["pid"])

@@ -42,7 +42,14 @@ GAUGES: Final = (
     ),
     Family("rabbitmq_queue_messages", "messages", "Sum of ready and unacknowledged messages"),
     Family("rabbitmq_queue_consumers", "consumers", "Consumers on queues"),
+    # RabbitMQ counts sockets of the operating system: a broker has one for each connection.
+    Family("rabbitmq_process_open_tcp_sockets", "connections", "Open TCP sockets"),
     Family("vouchmq_virtual_hosts", "vhosts", "Virtual hosts"),
+    Family(
+        "vouchmq_oldest_unacked_age_seconds",
+        "oldest_unacked_s",
+        "For how long the oldest unacknowledged delivery has been so, seen from scrape to scrape",
+    ),
     Family("vouchmq_exchanges", "exchanges", "Exchanges"),
     Family(
         "vouchmq_connections_blocked",
@@ -86,6 +93,11 @@ COUNTERS: Final = (
 # Counted once for the whole broker, with the labels that rabbitmq_prometheus has.
 GLOBAL_COUNTERS: Final = (
     Family("rabbitmq_global_messages_received", "published", "Messages received from publishers"),
+    Family(
+        "rabbitmq_global_messages_received_confirm",
+        "published_confirm",
+        "Messages received from publishers that want confirms",
+    ),
     Family("rabbitmq_global_messages_confirmed", "confirmed", "Messages confirmed to publishers"),
     Family(
         "rabbitmq_global_messages_unroutable_dropped",
@@ -97,15 +109,22 @@ GLOBAL_COUNTERS: Final = (
         "returned",
         "Messages published as mandatory and returned as unroutable",
     ),
+)
+GLOBAL_GAUGES: Final = (
+    Family("rabbitmq_global_publishers", "publishers", "Channels that have published"),
+    Family("rabbitmq_global_consumers", "consumers", "Consumers"),
+)
+# The same for the queues of each type.
+TYPE_COUNTERS: Final = (
     Family("rabbitmq_global_messages_delivered", "delivered", "Messages delivered to consumers"),
     Family("rabbitmq_global_messages_redelivered", "redelivered", "Messages redelivered"),
     Family("rabbitmq_global_messages_acknowledged", "acked", "Messages acknowledged by consumers"),
 )
-PROTOCOL: Final = ("amqp091",)
+PROTOCOL: Final = "amqp091"
 
 
 def total_families(overview: Mapping[str, Any]) -> Iterator[Metric]:
-    """The metrics of one row of `overview`."""
+    """The metrics of one row of `overview-details`."""
     row = {
         **overview,
         "messages": overview["messages_ready"] + overview["messages_unacknowledged"],
@@ -118,5 +137,15 @@ def total_families(overview: Mapping[str, Any]) -> Iterator[Metric]:
         yield CounterMetricFamily(each.name, each.text, value=row[each.column])
     for each in GLOBAL_COUNTERS:
         counter = CounterMetricFamily(each.name, each.text, labels=["protocol"])
-        counter.add_metric(PROTOCOL, row[each.column])
+        counter.add_metric([PROTOCOL], row[each.column])
+        yield counter
+    for each in GLOBAL_GAUGES:
+        gauge = GaugeMetricFamily(each.name, each.text, labels=["protocol"])
+        gauge.add_metric([PROTOCOL], row[each.column])
+        yield gauge
+    for each in TYPE_COUNTERS:
+        counter = CounterMetricFamily(each.name, each.text, labels=["protocol", "queue_type"])
+        for queue_type, counted in row["by_type"].items():
+            labels = [PROTOCOL, f"rabbit_{queue_type}_queue"]
+            counter.add_metric(labels, counted[each.column])
         yield counter

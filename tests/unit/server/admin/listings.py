@@ -11,7 +11,10 @@ from vouchmq.server.admin.details import KINDS as DETAILS
 from vouchmq.server.admin.details import Details
 from vouchmq.server.admin.frames import FrameReader, frame
 from vouchmq.server.admin.listing import ListingCommands, RowSender
+from vouchmq.server.admin.measures import KINDS as MEASURES
+from vouchmq.server.admin.measures import measures_of
 from vouchmq.server.admin.views import KINDS, Views
+from vouchmq.store.histogram import DURATIONS_S, Histogram
 
 WALL_MS = 1_700_000_000_000
 
@@ -65,11 +68,13 @@ def listed(world: World, what: str, **selection: str) -> list[dict[str, Any]]:
     sender = RowSender(later.append, lambda: world.now)
     ListingCommands(views.listings, KINDS, sender).register(registry)
     ListingCommands(details.listings, DETAILS, sender).register(registry)
+    measures = measures_of(world.runtime, views, Histogram(DURATIONS_S))
+    ListingCommands(measures.listings, MEASURES, sender).register(registry)
     reader = Reader()
     registry.run({"command": f"list {what}", **selection}, reader)
     while later:
         later.pop(0)()
-    kind = {**KINDS, **DETAILS}[what]
+    kind = {**KINDS, **DETAILS, **MEASURES}[what]
     assert reader.columns == list(kind.__struct_fields__)
     assert reader.facts == {"ok": True, "count": len(reader.lines)}
     return reader.lines

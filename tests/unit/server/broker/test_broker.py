@@ -16,6 +16,7 @@ from tests.unit.server.broker.stand_ins import (
 from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.broker import Broker, keeper_of
+from vouchmq.server.broker.counters import QueueCounters
 
 ME = object()
 
@@ -185,11 +186,15 @@ class TestDeletedVHost:
 
     def test_what_was_counted_stays_counted(self) -> None:
         self.queue.counters.published = 5
-        self.vhost.deleted_counters.published = 2
+        self.vhost.deleted_counters.add("classic", QueueCounters(published=2))
+        self.vhost.deleted_counters.add("stream", QueueCounters(acked=3))
         self.delete()
         for _ in self.vhost.dismantle():
             pass
-        assert self.broker.deleted_counters.published == 7
+        assert self.broker.deleted_counters.by_type == {
+            "classic": QueueCounters(published=7),
+            "stream": QueueCounters(acked=3),
+        }
 
     def test_a_replay_over_a_snapshot_ends_the_same(self) -> None:
         self.delete()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pamqp import commands
 
 from tests import wire
+from vouchmq.server.broker.counters import ConfirmTimes
 from vouchmq.server.channel.confirms import Confirms
 
 
@@ -20,7 +21,7 @@ def told(octets: bytes) -> list[tuple[str, int, bool]]:
 
 
 def test_first_number_is_one_and_counts_every_publish() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(1, 0)
     assert told(confirms.release(0)) == [("ack", 1, False)]
     confirms.published(3, 0)
@@ -29,7 +30,7 @@ def test_first_number_is_one_and_counts_every_publish() -> None:
 
 
 def test_confirm_waits_for_the_watermark() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(10, 17)
     assert confirms.release(16) == b""
     assert (confirms.waits, confirms.unconfirmed_count) == (True, 10)
@@ -39,7 +40,7 @@ def test_confirm_waits_for_the_watermark() -> None:
 
 def test_steady_publisher_is_confirmed_while_it_publishes() -> None:
     """CONF-06, CONF-09: what is synced is confirmed, though more has come meanwhile."""
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(10, 10)
     confirms.published(10, 20)
     assert told(confirms.release(10)) == [("ack", 10, True)]
@@ -49,14 +50,14 @@ def test_steady_publisher_is_confirmed_while_it_publishes() -> None:
 
 
 def test_ranges_synced_together_are_one_frame() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     for lsn in range(1, 6):
         confirms.published(1, lsn)
     assert told(confirms.release(5)) == [("ack", 5, True)]
 
 
 def test_multiple_never_speaks_for_a_pending_number() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(2, 0)
     confirms.published(1, 9)
     confirms.published(2, 0)
@@ -65,7 +66,7 @@ def test_multiple_never_speaks_for_a_pending_number() -> None:
 
 
 def test_multiple_may_pass_over_what_is_settled_already() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(1, 9)
     confirms.published(1, 0)
     assert told(confirms.release(0)) == [("ack", 2, False)]
@@ -77,7 +78,7 @@ def test_multiple_may_pass_over_what_is_settled_already() -> None:
 
 
 def test_nothing_is_said_twice() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(1, 0)
     assert confirms.release(5)
     assert confirms.release(5) == b""
@@ -85,7 +86,7 @@ def test_nothing_is_said_twice() -> None:
 
 
 def test_refusal_nacks_what_waits_and_only_that() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(2, 5)
     confirms.published(1, 0)
     confirms.published(2, 6)
@@ -99,7 +100,7 @@ def test_refusal_nacks_what_waits_and_only_that() -> None:
 
 
 def test_refusal_of_a_whole_range_is_one_nack_with_requeue_set() -> None:
-    confirms = Confirms(3)
+    confirms = Confirms(3, ConfirmTimes())
     confirms.published(1, 1)
     confirms.release(1)
     confirms.published(5, 9)
