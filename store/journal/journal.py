@@ -578,7 +578,19 @@ class Journal:
         """
         self.unsynced_bytes -= ticket.size_bytes
         closing = self._chain.close_full_segments()
-        has_retired = self._chain.end_sync(ticket.scope)
+        self._tell_retired(self._chain.end_sync(ticket.scope))
+        self._mark_end()
+        return closing
+
+    def committed(self, number: int) -> None:
+        """Take note that whoever has tapped the journal will not lose blocks up to this number.
+
+        May write one small block; it may not fail the caller.
+        """
+        self._tell_retired(self._chain.committed(number))
+
+    def _tell_retired(self, has_retired: bool) -> None:
+        """Tell that segments are gone, if some are."""
         self._forget_segments()
         if has_retired:
             # Nothing else may come to be written for a long time; an empty block tells it.
@@ -586,8 +598,6 @@ class Journal:
             with suppress(OSError):
                 self.announce()
             self.wants_sync = True
-        self._mark_end()
-        return closing
 
     def _mark_end(self) -> None:
         """Say outside that the newest segment was begun, once its head is synced."""

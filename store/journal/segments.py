@@ -51,6 +51,18 @@ class SegmentExtent(NamedTuple):
     last_number: int
 
 
+class BlockTap(Protocol):
+    """Who is told of each block when it is in its file, and of each segment that is given up."""
+
+    def appended(
+        self, generation: int, offset: int, number: int, lsn: int, body: Sequence[bytes]
+    ) -> None:
+        """A block was written at an offset of a segment; `lsn` is the highest up to its end."""
+
+    def purge(self, generation: int) -> None:
+        """A segment's file was removed: a block that is safe declares it gone."""
+
+
 class SyncScope(NamedTuple):
     """What one sync covers: blocks up to `number`."""
 
@@ -69,19 +81,25 @@ class ChainState:
     moved: dict[int, Segment] = field(default_factory=dict)
     retired_early: list[RetiredSegment] = field(default_factory=list)
     settled: Mapping[int, LsnSet] = field(default_factory=dict)
+    tap: BlockTap | None = None
 
 
 class SegmentChain:
     """All segments that count, the last of which takes new blocks.
 
     `number` is that of the next block. `begin` must be called before the first `append`.
+
+    Blocks up to `synced_number` are on this disk. Those up to `safe_number` nobody can take back:
+    with a tap they have to be committed as well, and until then nothing rests on them.
     """
 
     def __init__(self, disk: Disk, segment_size_bytes: int, state: ChainState) -> None:
         self.disk = disk
         self.segment_size_bytes = segment_size_bytes
         self.number = state.number
-        self.synced_number = state.number - 1
+        self.synced_number = self.safe_number = state.number - 1
+        self._tap = state.tap
+        self._committed_number = self.safe_number
         self.appended_bytes = 0
         self.gaps = state.gaps
         # Its own messages are being moved in the order of their LSNs: those before one that was
@@ -205,6 +223,9 @@ class SegmentChain:
         self.appended_bytes += size
         self._needs_wipe = False
         self._note_block(active)
+        if self._tap is not None:
+            number = self.number - 1
+            self._tap.appended(active.generation, self._block_offset, number, next_lsn - 1, block)
         return size
 
     def wipe_header(self) -> int:
@@ -240,7 +261,7 @@ class SegmentChain:
             generation=segment.generation,
             salt=segment.salt,
             number=self.number,
-            synced=self.synced_number,
+            synced=self.safe_number,
             oldest=self._segments[0].generation if self._segments else segment.generation,
             first_lsn=first_lsn,
             next_lsn=next_lsn,
@@ -253,7 +274,7 @@ class SegmentChain:
 
     def _note_block(self, segment: Segment) -> None:
         segment.dead_number = segment.last_number = self.number
-        segment.synced = self.synced_number
+        segment.synced = self.safe_number
         segment.oldest = self._segments[0].generation if self._segments else segment.generation
         self.number += 1
         if segment not in self._dirty:
@@ -429,6 +450,8 @@ class SegmentChain:
         self._follow(segment, first_lsn)
         if segment.size_bytes >= self._segment_pool.size_bytes:
             self._segment_pool.hold_back(size)
+        if self._tap is not None:
+            self._tap.appended(segment.generation, 0, self.number - 1, first_lsn - 1, block)
         return size
 
     def _follow(self, segment: Segment, first_lsn: int) -> None:
@@ -487,6 +510,15 @@ class SegmentChain:
         That declaration takes effect with the next block that is written and synced.
         """
         self.synced_number = scope.number
+        return self._secure(scope.number if self._tap is None else self._committed_number)
+
+    def committed(self, number: int) -> bool:
+        """The same of blocks that whoever has tapped them will not lose, up to this number."""
+        self._committed_number = number
+        return self._secure(number)
+
+    def _secure(self, number: int) -> bool:
+        self.safe_number = max(self.safe_number, min(number, self.synced_number))
         has_retired = self._retire_segments()
         self._remove_retired()
         return has_retired
@@ -509,7 +541,7 @@ class SegmentChain:
         while (
             len(segments) > 1
             and not segments[0].is_needed
-            and segments[0].dead_number <= self.synced_number
+            and segments[0].dead_number <= self.safe_number
         ):
             self._leave(segments[0], self.number)
         if len(segments) == was:
@@ -542,11 +574,13 @@ class SegmentChain:
         self._segment_map.forget(segment, lambda each: each.generation > segment.generation)
 
     def _remove_retired(self) -> None:
-        """Remove files of which a synced block says that they are gone."""
+        """Remove files of which a safe block says that they are gone."""
         if self.is_held:
             return
-        while self._retired and self._retired[0][1] <= self.synced_number:
+        while self._retired and self._retired[0][1] <= self.safe_number:
             segment, _ = self._retired.pop(0)
+            if self._tap is not None:
+                self._tap.purge(segment.generation)
             if segment.has_summary:
                 self._segment_pool.remove(summary_name(segment.generation))
             if self._segment_pool.keep(segment.name, segment.generation, segment.size_bytes):

@@ -53,7 +53,12 @@ from vouchmq.store.journal.segment import (
     summary_name,
 )
 from vouchmq.store.journal.segment_pool import SPARE_SUFFIX
-from vouchmq.store.journal.segments import DAMAGED_SUFFIX, ChainState, RetiredSegment
+from vouchmq.store.journal.segments import (
+    DAMAGED_SUFFIX,
+    BlockTap,
+    ChainState,
+    RetiredSegment,
+)
 from vouchmq.store.reading.index import Index, SegmentIndex
 from vouchmq.store.recovery.replay import RecoveredQueue, Remains, Replay
 from vouchmq.store.recovery.scan import Extent, Verdict, list_generations, merge_gaps, read_segment
@@ -161,6 +166,7 @@ def open_journal(
     refuse_damage: bool = False,
     whole_bytes: int = WHOLE_BYTES,
     progress: Callable[[int, int], None] | None = None,
+    tap: BlockTap | None = None,
 ) -> tuple[Journal, Recovered]:
     """Lock the directory, recover what it holds and open the journal for writing.
 
@@ -170,7 +176,8 @@ def open_journal(
 
     The newest segments are read up to `whole_bytes`, of others only summaries; all are read with
     `refuse_damage`. `progress` is told how many of how many segments are done, in the order of
-    reading; each is looked at twice.
+    reading; each is looked at twice. `tap` is told of every block, also of those that recovery
+    itself writes.
 
     Raises:
         DataDirLocked: another process has the directory.
@@ -193,6 +200,7 @@ def open_journal(
     replay = Replay()
     segments, indexes, remains = _replay_segments(disk, summary_check, replay, steps)
     state = _state(segments, names, verdict, replay)
+    state.chain.tap = tap
     state.index = Index(indexes)
     state.notes = replay.notes()
     notes = {scope_id: dict(values) for scope_id, values in state.notes.items()}
