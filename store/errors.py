@@ -11,6 +11,7 @@ Nothing here knows a reply code: the server decides what a client is told.
       SettledTwice         more copies settled than were stored: a fault of the caller
       LogBroken            the shared log has lost, swapped or repeated what it had acknowledged
       OtherLog             the shared log is not the one that this directory follows
+      NoMirror             a directory cannot follow the shared log as it is
 """
 
 # Names of what happened; an Error suffix would say it twice (N818).
@@ -74,3 +75,7 @@ class LogBroken(StoreError):
 
 class OtherLog(StoreError):
     """The shared log has another id than the one that was asked for."""
+
+
+class NoMirror(StoreError):
+    """A directory cannot follow the shared log: it has a journal of its own, or of another log."""

@@ -443,15 +443,13 @@ class SegmentChain:
             with suppress(OSError):
                 self.disk.unlink(segment.name)
             raise
-        segment.first_number = self.number
-        segment.head_bytes = size
+        segment.first_number, segment.head_bytes = self.number, size
         segment.outer = array("I")
         self._note_block(segment)
         self._follow(segment, first_lsn)
         if segment.size_bytes >= self._segment_pool.size_bytes:
             self._segment_pool.hold_back(size)
-        if self._tap is not None:
-            self._tap.appended(segment.generation, 0, self.number - 1, first_lsn - 1, block)
+        self._tell_tap(segment.generation, first_lsn, block)
         return size
 
     def _follow(self, segment: Segment, first_lsn: int) -> None:
@@ -464,6 +462,10 @@ class SegmentChain:
         self.staging.leave()
         self._active = segment
         self._needs_wipe = False
+
+    def _tell_tap(self, generation: int, first_lsn: int, head: Sequence[bytes]) -> None:
+        if self._tap is not None:
+            self._tap.appended(generation, 0, self.number - 1, first_lsn - 1, head)
 
     def _make_file(self, segment: Segment, need: int, *, brings_new: bool) -> DiskFile:
         try:

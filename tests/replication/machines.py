@@ -1,0 +1,359 @@
+"""Machines with disks that lose what was not synced: one leads, and the others mirror it.
+
+The log keeps what it has acknowledged, and purges what it is told to. Unlike in `world.py` there is
+no doubt about answers here, but what a leader has sent may be committed without its knowing.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+
+from tests.simulation.sim_disk import PowerCut, SimDisk
+from vouchmq.store.errors import WriteFailed
+from vouchmq.store.journal.journal import Journal
+from vouchmq.store.recovery.recover import open_journal
+from vouchmq.store.replication import record
+from vouchmq.store.replication.log_writer import LogWriter
+from vouchmq.store.replication.mirror import Mirror
+from vouchmq.store.replication.record import Subjects
+from vouchmq.store.replication.watermark import Watermark
+
+LOG_ID = b"log of machines."
+SUBJECTS = Subjects("m")
+SEGMENT_BYTES = 3000
+RECORD_BYTES = 600
+QUEUE = 1
+
+
+class PurgeableLog:
+    """Messages by sequence, with their subjects."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, tuple[str, bytes]] = {}
+        self.last = 0
+        self.append(SUBJECTS.lasting, record.origin(LOG_ID))
+
+    def append(self, subject: str, raw: bytes) -> None:
+        self.last += 1
+        self.messages[self.last] = (subject, raw)
+
+    def behind(self, sequence: int) -> list[tuple[int, bytes]]:
+        return [(at, raw) for at, (_, raw) in self.messages.items() if at >= sequence]
+
+    def purge(self, subject: str) -> None:
+        self.messages = {at: each for at, each in self.messages.items() if each[0] != subject}
+
+    def segments(self) -> dict[int, bytes]:
+        """What segments are made of the records that are left."""
+        found: dict[int, bytes] = {}
+        generation = whole = 0
+        for _, raw in self.behind(1):
+            one = record.open_record(raw)
+            assert one is not None
+            if one.header.kind == record.CLAIM and generation:
+                # A block that its leader has not finished is none.
+                found[generation] = found[generation][:whole]
+            if one.header.kind != record.BLOCKS:
+                continue
+            generation = one.header.generation
+            before = found.get(generation, b"")
+            assert len(before) == one.header.offset
+            found[generation] = before + one.body
+            if one.header.part == one.header.parts:
+                whole = len(found[generation])
+        return found
+
+
+class Machine:
+    """One node with its disk."""
+
+    def __init__(self, log: PurgeableLog, name: str, seed: int) -> None:
+        self.name = name
+        self.disk = SimDisk(seed)
+        self.mirror: Mirror | None = None
+        self.journal: Journal | None = None
+        self.writer: LogWriter | None = None
+        self.published: dict[bytes, int] = {}
+        self.confirmed: set[bytes] = set()
+        self.settled: dict[bytes, int] = {}
+        self._log = log
+        self._sent: tuple[int, str, int, bytes] | None = None
+        self._watermark: Watermark | None = None
+        self._random = Random(seed)
+
+    @property
+    def is_leading(self) -> bool:
+        return self.journal is not None
+
+    # As a standby.
+
+    def start(self) -> None:
+        """Open the directory as a mirror."""
+        self.mirror = Mirror(self.disk, LOG_ID)
+
+    def read(self, most: int) -> None:
+        """Read so many messages at most; to the end if there are fewer."""
+        mirror = self.mirror
+        assert mirror is not None
+        for generation in mirror.damaged:
+            healing = mirror.heal(generation)
+            for subject, raw in self._log.messages.values():
+                one = record.open_record(raw)
+                if subject == SUBJECTS.of_segment(generation) and one is not None:
+                    healing.put(one.header.offset, one.body)
+            mirror.healed(healing)
+        found = self._log.behind(mirror.next_sequence)
+        for sequence, raw in found[:most]:
+            mirror.found(sequence, raw)
+        if len(found) <= most:
+            mirror.ended(self._log.last)
+
+    def cut_power(self) -> None:
+        """Lose what was not synced. What is on its way to the log may arrive."""
+        if self._sent is not None and self._random.random() < 0.5:
+            self._arrive()
+        self.mirror = self.journal = self.writer = self._sent = self._watermark = None
+        self.disk.crash(self._random.getrandbits(32))
+
+    def take_over(self) -> None:
+        """Claim, and recover from what was mirrored, as after a crash."""
+        mirror = self.mirror
+        assert mirror is not None
+        assert mirror.is_complete
+        mirror.sync()
+        self.writer = LogWriter(self, self, SUBJECTS, mirror.at, record_bytes=RECORD_BYTES)
+        self.writer.claim(self.name, self._random.randbytes(record.NONCE_SIZE))
+        self.deliver()
+        assert self.writer.is_leading
+        mirror.close()
+        self.mirror = None
+        self.journal, recovered = open_journal(
+            self.disk, segment_size_bytes=SEGMENT_BYTES, wall_ms=lambda: 1, tap=self.writer
+        )
+        assert recovered.report.damaged == []
+        queue = recovered.queues.get(QUEUE)
+        found = {raw: lsn for lsn, raw, _ in queue.messages} if queue else {}
+        self.published, self.confirmed, self.settled = found, set(), {}
+        self._watermark = Watermark(self.journal.written_lsn, self.passed)
+
+    # As the leader.
+
+    def publish(self, raw: bytes) -> None:
+        journal, writer = self.journal, self.writer
+        assert journal is not None
+        assert writer is not None
+        lsn = journal.append_run((QUEUE,), b"tail", [raw])
+        try:
+            journal.write()
+        except WriteFailed:
+            return
+        self.published[raw] = lsn
+        writer.request()
+
+    def settle(self, raw: bytes) -> None:
+        journal = self.journal
+        assert journal is not None
+        journal.settle(QUEUE, [self.published.pop(raw)])
+        while True:
+            with suppress(WriteFailed):
+                journal.write()
+                break
+        self.settled[raw] = journal.chain.number - 1
+
+    def sync(self) -> None:
+        """Sync the journal, or what was mirrored."""
+        if self.mirror is not None:
+            self.mirror.sync()
+        elif self.journal is not None and self._watermark is not None:
+            ticket = self.journal.begin_sync()
+            for target in ticket.targets:
+                target.sync()
+            for file in self.journal.end_sync(ticket):
+                file.close()
+            self._watermark.synced_here(ticket.lsn)
+
+    def settled_safely(self) -> set[bytes]:
+        """What may not come back."""
+        if self.journal is None:
+            return set()
+        safe = self.journal.chain.safe_number
+        return {raw for raw, number in self.settled.items() if number <= safe}
+
+    # As a LogEdge, and as the owner of its writer.
+
+    def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
+        self._sent = (token, subject, expected, b"".join(parts))
+
+    def read_from(self, token: int, sequence: int) -> None:
+        raise AssertionError(f"no doubt arises here: {token}, {sequence}")
+
+    def purge(self, subject: str) -> None:
+        self._log.purge(subject)
+
+    def deliver(self) -> None:
+        """Let what was sent arrive, and the answer too."""
+        if self._sent is not None and self.writer is not None:
+            token, *_ = self._sent
+            self._arrive()
+            self.writer.acked(token, self._log.last)
+
+    def _arrive(self) -> None:
+        assert self._sent is not None
+        _, subject, expected, raw = self._sent
+        self._sent = None
+        assert expected == self._log.last
+        self._log.append(subject, raw)
+
+    def claimed(self) -> None:
+        pass
+
+    def committed(self, block: int, lsn: int) -> None:
+        assert self.journal is not None
+        assert self._watermark is not None
+        self.journal.committed(block)
+        self._watermark.committed(lsn)
+
+    def passed(self, lsn: int) -> None:
+        self.confirmed.update(raw for raw, at in self.published.items() if at <= lsn)
+
+    def deposed(self, epoch: int) -> None:
+        raise AssertionError(f"deposed by epoch {epoch}, without a claim")
+
+    def handed_over(self) -> None:
+        raise AssertionError("nobody hands over")
+
+    def broken(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+class MachineRoom:
+    """Three machines and a log; `run` takes random steps, with power cuts, and judges."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random = Random(seed)
+        self.log = PurgeableLog()
+        self.machines = [Machine(self.log, f"m{i}", random.getrandbits(32)) for i in range(3)]
+        self.leader: Machine | None = None
+        self.count = 0
+        # Of all leaders until now: what was confirmed, and what was taken out of the queue.
+        self.confirmed: set[bytes] = set()
+        self.settled: set[bytes] = set()
+        self.settled_safely: set[bytes] = set()
+        self.seen: set[bytes] = set()
+        self.take_overs = self.cuts = self.heals = 0
+
+    def run(self, steps: int = 250) -> None:
+        for machine in self.machines:
+            machine.start()
+        for _ in range(steps):
+            machine = self.machines[int(self.random.random() * len(self.machines))]
+            if self.random.random() < 0.02:
+                machine.disk.crash_after = int(self.random.random() * 12)
+            try:
+                self._step(machine)
+            except PowerCut:
+                self._cut(machine)
+        for machine in self.machines:
+            if machine is not self.leader:
+                machine.disk.crash_after = None
+                self.judge(machine)
+
+    def _step(self, machine: Machine) -> None:
+        random = self.random
+        if machine is self.leader:
+            self._lead(machine)
+        elif machine.mirror is None:
+            self._restart(machine)
+        elif self.leader is None and random.random() < 0.3:
+            self._take_over(machine)
+        elif random.random() < 0.15:
+            machine.sync()
+        elif random.random() < 0.03:
+            self._cut(machine)
+        else:
+            machine.read(int(random.random() * 8))
+
+    def _restart(self, machine: Machine) -> None:
+        names = [name for name in machine.disk.listdir() if name.endswith(".journal")]
+        if names and self.random.random() < 0.2:
+            # Something has rotted meanwhile.
+            name = names[int(self.random.random() * len(names))]
+            inode = machine.disk.visible[name]
+            if inode.durable:
+                at = int(self.random.random() * len(inode.durable))
+                for octets in (inode.visible, inode.durable):
+                    octets[at] ^= 0x20
+        machine.start()
+        assert machine.mirror is not None
+        self.heals += bool(machine.mirror.damaged)
+
+    def _lead(self, leader: Machine) -> None:
+        random = self.random
+        chance = random.random()
+        if random.random() < 0.05:
+            leader.disk.fail_next("write", errno.ENOSPC)
+        if chance < 0.4:
+            self.count += 1
+            size = 1500 if random.random() < 0.1 else int(random.random() * 300)
+            raw = b"%d " % self.count + bytes(size)
+            self.seen.add(raw)
+            leader.publish(raw)
+        elif chance < 0.65 and leader.published:
+            raw = next(iter(leader.published))
+            self.settled.add(raw)
+            leader.settle(raw)
+        elif chance < 0.8:
+            leader.sync()
+        elif chance < 0.97:
+            leader.deliver()
+        else:
+            self._cut(leader)
+        self._note(leader)
+
+    def _note(self, leader: Machine) -> None:
+        self.confirmed |= leader.confirmed
+        self.settled_safely |= leader.settled_safely()
+
+    def _cut(self, machine: Machine) -> None:
+        self.cuts += 1
+        if machine is self.leader:
+            self._note(machine)
+            self.leader = None
+        machine.cut_power()
+
+    def _take_over(self, machine: Machine) -> None:
+        machine.read(1 << 30)
+        if machine.mirror is None or not machine.mirror.is_complete:
+            return
+        self.judge(machine)
+        try:
+            machine.take_over()
+        finally:
+            if machine.is_leading:
+                self.leader = machine
+                self.take_overs += 1
+        found = set(machine.published)
+        lost = self.confirmed - self.settled - found
+        assert not lost, f"confirmed, and lost: {sorted(lost)}"
+        assert not self.settled_safely & found, "settled for good, and back again"
+        assert found <= self.seen
+
+    def judge(self, machine: Machine) -> None:
+        """Have a standby read to the end, and compare its segments with the log's."""
+        if machine.mirror is None:
+            machine.start()
+        mirror = machine.mirror
+        assert mirror is not None
+        machine.read(1 << 30)
+        machine.read(1 << 30)
+        assert mirror.is_complete, (mirror.damaged, mirror.view.jumps)
+        mirror.sync()
+        for generation, octets in self.log.segments().items():
+            name = f"{generation:016d}.journal"
+            if name in machine.disk.visible:
+                assert bytes(machine.disk.visible[name].visible) == octets, name
+            else:
+                assert mirror.own.is_gone(generation) or mirror.own.says_gone(generation), name

@@ -1,0 +1,106 @@
+"""Machines that lead, mirror, lose power and rot: some schedules in every run, and planted bugs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.replication.machines import MachineRoom
+from tests.simulation.sim_disk import SimFile
+from vouchmq.store.replication.log_view import Position
+from vouchmq.store.replication.mirror import Mirror
+from vouchmq.store.replication.own_segments import OwnSegments
+from vouchmq.store.replication.position_file import PositionFile
+
+COUNT = 60
+MOST_SCHEDULES = 150
+
+
+def run(seed: int) -> MachineRoom:
+    room = MachineRoom(seed)
+    try:
+        room.run()
+    except Exception as error:
+        raise AssertionError(f"MachineRoom({seed}): {error!r}") from error
+    return room
+
+
+def test_what_was_confirmed_outlives_the_machines() -> None:
+    first = time.time_ns() >> 10
+    rooms = [run(seed) for seed in range(first, first + COUNT)]
+    # They have been about something.
+    assert sum(room.take_overs for room in rooms) > COUNT
+    assert sum(room.cuts for room in rooms) > COUNT
+    assert sum(room.heals for room in rooms) > 5
+    assert sum(len(room.confirmed) for room in rooms) > COUNT
+
+
+def caught() -> AssertionError:
+    """The failure of the first schedule, of fresh seeds, that finds something."""
+    first = time.time_ns() >> 10
+    for seed in range(first, first + MOST_SCHEDULES):
+        try:
+            run(seed)
+        except AssertionError as failure:
+            # A plant that does not run proves nothing.
+            assert not isinstance(failure.__cause__, TypeError | AttributeError | NameError)
+            return failure
+    raise AssertionError(f"{MOST_SCHEDULES} schedules from {first} on have not found the bug")
+
+
+def test_finds_a_position_that_speaks_for_what_is_not_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sync(self: Mirror) -> None:
+        if self._whole != self._position.at and self.view.log_id is not None:
+            self._position.put(self.view.log_id, self._whole)
+
+    monkeypatch.setattr(Mirror, "sync", sync)
+    caught()
+
+
+def test_finds_that_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(self: Mirror, offset: int, block: int) -> None:
+        del offset, block
+        self._is_comparing = False
+
+    monkeypatch.setattr(Mirror, "_cut_off", cut_off)
+    caught()
+
+
+def test_finds_that_the_rest_of_an_unfinished_block_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(self: Mirror, end: int) -> None:
+        del self, end
+
+    monkeypatch.setattr(Mirror, "_cut", cut)
+    caught()
+
+
+def test_finds_that_damage_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OwnSegments, "damaged", lambda self: [])
+    caught()
+
+
+def test_finds_a_torn_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One place for it is not enough: a write that is torn takes the one before it along."""
+
+    def put(self: PositionFile, log_id: bytes, at: Position) -> None:
+        self._sequence += 1 - self._sequence % 2
+        original(self, log_id, at)
+
+    original = PositionFile.put
+    monkeypatch.setattr(PositionFile, "put", put)
+    caught()
+
+
+def test_finds_a_segment_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = SimFile.sync
+
+    def skip(self: SimFile) -> None:
+        names = [name for name, inode in self._disk.visible.items() if inode is self.inode]
+        if not any(name.endswith("1.journal") for name in names):
+            sync(self)
+
+    monkeypatch.setattr(SimFile, "sync", skip)
+    caught()
