@@ -101,6 +101,8 @@ class Replica(msgspec.Struct):
     name: str = ""
     current: bool = False
     offline: bool = False
+    # Nanoseconds since the leader has heard it.
+    active: int = 0
     lag: int = 0
 
 
@@ -119,6 +121,13 @@ class StreamInfo(msgspec.Struct):
     state: StreamState = msgspec.field(default_factory=StreamState)
     cluster: Cluster = msgspec.field(default_factory=Cluster)
     error: _Error | None = None
+
+    def hears_majority(self, limit_s: float) -> bool:
+        """Whether its leader has heard enough replicas lately to be the leader still."""
+        replicas = self.cluster.replicas
+        limit_ns = limit_s * 1e9
+        heard = sum(not each.offline and each.active <= limit_ns for each in replicas)
+        return 2 * (1 + heard) > 1 + len(replicas)
 
 
 class _StoredMessage(msgspec.Struct):
@@ -182,9 +191,12 @@ def parse_info(message: Message) -> StreamInfo:
     return info
 
 
-def batch_request(first: int, count: int, limit_bytes: int) -> bytes:
-    """The messages from a sequence on, at most so many, and about so much."""
-    return json.encode({"seq": first, "batch": count, "max_bytes": limit_bytes})
+def batch_request(first: int, count: int, limit_bytes: int, subject: str = "") -> bytes:
+    """The messages from a sequence on, of one subject or all: at most so many, about so much."""
+    wanted: dict[str, object] = {"seq": first, "batch": count, "max_bytes": limit_bytes}
+    if subject:
+        wanted["next_by_subj"] = subject
+    return json.encode(wanted)
 
 
 def parse_stored(message: Message) -> Stored | None:
@@ -209,9 +221,9 @@ def parse_stored(message: Message) -> Stored | None:
     return Stored(sequence, previous, message.payload)
 
 
-def next_request(first: int) -> bytes:
-    """The first message from a sequence on."""
-    return json.encode({"seq": first, "next_by_subj": ">"})
+def next_request(first: int, subject: str = "") -> bytes:
+    """The first message from a sequence on, of one subject or all."""
+    return json.encode({"seq": first, "next_by_subj": subject or ">"})
 
 
 def parse_next(message: Message) -> Stored:

@@ -10,12 +10,15 @@ What holds:
   again, is dropped.
 - The limit of an append is its age. A limit of quiet would never pass while answers to anything
   else keep coming, which is what a lost record looks like under load.
+- A server that leaves an append unanswered is left, too. It may be the stream's leader, cut off
+  from the other servers: such a one goes on telling an end, accepts, and commits nothing.
 - The end of the log comes from the stream's leader alone, and so does "there is nothing". Other
   replicas may be behind; what they have is committed, what they lack may exist.
-- A leader that has just been elected, or does not know yet that it is none any more, may tell an
-  end that is older than what this client has been told before. It is asked again until it knows
-  better, or for `OLD_END_LIMIT_S`; only then is it believed, because a log that got shorter must
-  be found out.
+- A leader that is cut off from the others does not know that it is none any more, and tells an end
+  that is older than what others have been told. It says itself how long it has not heard them, and
+  its end counts only while it hears a majority. (Followers hear it each second.)
+- Even so, an end that is older than what this client has been told before is asked for again, for
+  `OLD_END_LIMIT_S`. Only then is it believed, because a log that got shorter must be found out.
 - A refusal that says no more than the one before is passed on after a delay: so are all that do not
   name the sequence (no leader, no quorum, a full stream), and those of a leader that has accepted
   another record and cannot commit it. Who reads and sends again at once would do nothing else.
@@ -56,6 +59,8 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 RETRY_S: Final = 0.1
 # A reading that gets nowhere for so long is tried at another server.
 NO_PROGRESS_S: Final = 3.0
+# A leader that has not heard the others for so long may be none any more.
+HEARD_S: Final = 3.0
 # Elections take up to nine seconds; an older end is believed after that.
 OLD_END_LIMIT_S: Final = 15.0
 FIRST_REFUSAL_DELAY_S: Final = 0.01
@@ -68,6 +73,8 @@ class _Reading:
 
     token: int
     next: int
+    # The only one that is read; "" for all.
+    subject: str
     progress_at: float
     last: int = 0
     # The last message of the present batch.
@@ -151,11 +158,12 @@ class NatsLog:
         self._append = (token, request)
 
     def read_from(self, token: int, sequence: int) -> None:
-        self._drop_reading()
         self._known_last = max(self._known_last, sequence - 1)
-        self._reading = _Reading(token, max(1, sequence), self._loop.time())
-        if self.client.is_up:
-            self._ask_end()
+        self._read(token, sequence, "")
+
+    def read_subject(self, token: int, subject: str) -> None:
+        """Read everything that has this subject; answered as `read_from` is."""
+        self._read(token, 1, subject)
 
     def purge(self, subject: str) -> None:
         self.client.request(
@@ -215,7 +223,12 @@ class NatsLog:
     def _append_failed(self, reason: str) -> None:
         self._append = None
         self._trouble = reason
-        self._answers.lost()
+        if self.client.is_up:
+            # By itself it would not be found out that this server is cut off from the others: as
+            # long as it takes itself for the stream's leader, it answers everything else.
+            self.client.leave_server(reason)
+        else:
+            self._answers.lost()
 
     def _drop_append(self) -> None:
         if self._refusal is not None:
@@ -226,6 +239,12 @@ class NatsLog:
             self._append = None
 
     # Reading
+
+    def _read(self, token: int, first: int, subject: str) -> None:
+        self._drop_reading()
+        self._reading = _Reading(token, max(1, first), subject, self._loop.time())
+        if self.client.is_up:
+            self._ask_end()
 
     def _drop_reading(self) -> None:
         if self._retry is not None:
@@ -278,7 +297,10 @@ class NatsLog:
         self._ask("STREAM.INFO", b"", self._end_told, QUESTION_LIMIT_S)
 
     def _end_told(self, reading: _Reading, message: Message) -> bool:
-        last = jetstream.parse_info(message).state.last_seq
+        info = jetstream.parse_info(message)
+        if not info.hears_majority(HEARD_S):
+            raise JetStreamError("its leader is cut off from the other servers, or they are gone")
+        last = info.state.last_seq
         now = self._loop.time()
         if last < self._known_last:
             self._denied_since = self._denied_since or now
@@ -297,7 +319,7 @@ class NatsLog:
             return
         count = min(BATCH_MESSAGES, reading.last - reading.next + 1)
         reading.previous = 0
-        request = jetstream.batch_request(reading.next, count, BATCH_BYTES)
+        request = jetstream.batch_request(reading.next, count, BATCH_BYTES, reading.subject)
         self._ask("DIRECT.GET", request, self._batch_answered, BATCH_LIMIT_S)
 
     def _batch_answered(self, reading: _Reading, message: Message) -> bool:
@@ -319,7 +341,7 @@ class NatsLog:
         return self._take(reading, stored)
 
     def _ask_leader(self, reading: _Reading) -> None:
-        request = jetstream.next_request(reading.next)
+        request = jetstream.next_request(reading.next, reading.subject)
         self._ask("STREAM.MSG.GET", request, self._next_answered, QUESTION_LIMIT_S)
 
     def _next_answered(self, reading: _Reading, message: Message) -> bool:
@@ -328,7 +350,7 @@ class NatsLog:
         except JetStreamError as error:
             if error.code != jetstream.NO_MESSAGE_FOUND:
                 raise
-            # All behind is purged.
+            # All behind is purged, or has other subjects.
             self._end(reading)
             return True
         if not self._take(reading, stored):

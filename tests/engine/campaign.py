@@ -29,6 +29,7 @@ from tests.engine.talk import Questions, read_all, read_replica
 from tests.engine.writers import Seen, Tail, Writer, audit
 from vouchmq.server.replication import jetstream
 from vouchmq.server.replication.jetstream import API, JetStreamError
+from vouchmq.server.replication.log import HEARD_S
 
 WRITERS = 3
 # Each in turn, and each pair.
@@ -50,6 +51,7 @@ class Report:
     replicas_read: int = 0
     ends_asked: int = 0
     ends_behind: int = 0
+    of_them_heard: int = 0
     longest_pause_s: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
@@ -96,9 +98,15 @@ class Chapter:
     async def wait_for_acks(self, count: int) -> None:
         """Wait until the log goes on."""
         goal = self.acked_count + count
-        async with asyncio.timeout(PATIENCE_S):
-            while self.acked_count < goal:  # noqa: ASYNC110 - writers tell nobody
-                await asyncio.sleep(0.02)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while self.acked_count < goal:  # noqa: ASYNC110 - writers tell nobody
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            states = [
+                (each.name, each.engine.client.server, each.engine.trouble) for each in self.writers
+            ]
+            raise TimeoutError(f"no more acks than {self.acked_count}: {states}") from None
 
     async def _probe_ends(self) -> None:
         """Whether a leader ever tells an end that is behind what was acknowledged before."""
@@ -106,12 +114,14 @@ class Chapter:
             known = max(each.known_last for each in self.writers)
             try:
                 answer = await self.questions.ask(f"{API}STREAM.INFO.{STREAM}", limit_s=1.0)
-                last = jetstream.parse_info(answer).state.last_seq
+                info = jetstream.parse_info(answer)
             except JetStreamError:
                 await asyncio.sleep(0.05)
                 continue
             self.report.ends_asked += 1
-            self.report.ends_behind += last < known
+            if info.state.last_seq < known:
+                self.report.ends_behind += 1
+                self.report.of_them_heard += info.hears_majority(HEARD_S)
             await asyncio.sleep(0.02)
 
     async def leader(self) -> NatsServer:

@@ -23,7 +23,7 @@ from vouchmq.server.replication.settings_check import LEAST_VERSION
 STREAM: Final = "LOG"
 SUBJECTS: Final = "vq.LOG.>"
 # Only to find out that something hangs.
-PATIENCE_S: Final = 90.0
+PATIENCE_S: Final = 180.0
 # Nobody outside this machine may reach them; there is nothing to protect.
 ADDRESS: Final = "127.0.0.1"
 

@@ -6,11 +6,12 @@ import asyncio
 import random
 import re
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from tests.engine.servers import (
     MISSING,
@@ -109,6 +110,19 @@ async def test_a_long_log_is_read_in_batches(server: NatsServer) -> None:
         reader = NatsLog(STREAM, [server.server], Options(), loop, random.Random())
         found = await Found().read(reader, 301)
     assert found == [(number + 1, b"%d" % number) for number in range(300, 700)]
+
+
+async def test_the_records_of_a_subject(server: NatsServer) -> None:
+    async with started(server.server) as (engine, answers):
+        for number in range(600):
+            engine.send(number, f"vq.{STREAM}.{number % 2}", number, [b"%d" % number])
+            await answers.wait_for("acked", number, number + 1)
+        engine.read_subject(1000, f"vq.{STREAM}.1")
+        await answers.wait_for("ended", 1000, 600)
+        engine.read_subject(1001, f"vq.{STREAM}.7")
+        await answers.wait_for("ended", 1001, 600)
+    found = [what for what in answers.told if what[0] == "found"]
+    assert found == [("found", 1000, each + 1, b"%d" % each) for each in range(1, 600, 2)]
 
 
 async def test_records_survive_a_kill(server: NatsServer) -> None:
@@ -224,11 +238,20 @@ def trusting(certificates: Path, authority: str = "ca", client: str = "client") 
     ids=["after INFO", "first"],
     indirect=["tls_server"],
 )
-async def test_tls(tls_server: NatsServer, is_first: bool, certificates: Path) -> None:
-    options = Options(tls=trusting(certificates), tls_first=is_first)
-    async with started(tls_server.server, options) as (engine, answers):
-        await append(engine, answers, 0, bytes(500_000))
-        assert await read_all([tls_server.server], options) == [(1, bytes(500_000))]
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_tls(
+    tls_server: NatsServer,
+    is_first: bool,
+    certificates: Path,
+    run: Callable[[Coroutine[None, None, None]], None],
+) -> None:
+    async def check() -> None:
+        options = Options(tls=trusting(certificates), tls_first=is_first)
+        async with started(tls_server.server, options) as (engine, answers):
+            await append(engine, answers, 0, bytes(500_000))
+            assert await read_all([tls_server.server], options) == [(1, bytes(500_000))]
+
+    run(check())
 
 
 @pytest.mark.parametrize("tls_server", [""], indirect=True)

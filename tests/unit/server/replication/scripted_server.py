@@ -150,12 +150,16 @@ class ScriptedStream:
     dropped: set[int] = field(default_factory=set)
     has_direct: bool = True
     batch_messages: int = 3
+    # When the leader has heard each follower.
+    heard_s: tuple[float, ...] = (0.2, 1.0)
 
     def answer(self, subject: str, headers: bytes, payload: bytes) -> list[Answer]:
         """What it says to a request."""
         if subject.startswith("$JS.API.STREAM.INFO"):
             last = self.ends.pop(0) if self.ends else self.last
-            return [(b"", json.dumps({"state": {"last_seq": last}}).encode())]
+            followers = [{"name": "n", "active": int(each * 1e9)} for each in self.heard_s]
+            info = {"state": {"last_seq": last}, "cluster": {"replicas": followers}}
+            return [(b"", json.dumps(info).encode())]
         if subject.startswith("$JS.API.DIRECT.GET"):
             return self._batch(json.loads(payload)) if self.has_direct else [NO_LEADER]
         if subject.startswith("$JS.API.STREAM.MSG.GET"):

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from vouchmq.server.replication import jetstream
-from vouchmq.server.replication.jetstream import JetStreamError, Stored
+from vouchmq.server.replication.jetstream import (
+    Cluster,
+    JetStreamError,
+    Replica,
+    Stored,
+    StreamInfo,
+)
 from vouchmq.server.replication.nats_protocol import Message
 
 NO_LEADER = Message("in.1", "", b"NATS/1.0 503\r\nNats-Subject: vq.LOG.1\r\n\r\n", b"")
@@ -59,6 +65,24 @@ def test_a_stream() -> None:
     assert [(each.name, each.current) for each in info.cluster.replicas] == [("n2", True)]
 
 
+@pytest.mark.parametrize(
+    ("followers", "hears"),
+    [
+        ([], True),
+        ([0, 0], True),
+        ([2_900_000_000, 99_000_000_000], True),
+        ([3_100_000_000, 99_000_000_000], False),
+        ([0, 99_000_000_000, 99_000_000_000, 99_000_000_000], False),
+        ([0, 0, 99_000_000_000, 99_000_000_000], True),
+    ],
+)
+def test_a_leader_hears_a_majority_or_not(followers: list[int], hears: bool) -> None:
+    replicas = [Replica(active=each) for each in followers]
+    assert StreamInfo(cluster=Cluster(replicas=replicas)).hears_majority(3.0) is hears
+    gone = [Replica(offline=True) for _ in followers]
+    assert StreamInfo(cluster=Cluster(replicas=gone)).hears_majority(3.0) is (not followers)
+
+
 def test_no_stream() -> None:
     missing = answer(
         b'{"error":{"code":404,"err_code":10059,"description":"stream not found"},"total":0}'
@@ -109,5 +133,9 @@ def test_a_purge() -> None:
 def test_requests() -> None:
     assert jetstream.append_headers(41) == b"Nats-Expected-Last-Sequence: 41\r\n"
     assert jetstream.batch_request(5, 2, 9) == b'{"seq":5,"batch":2,"max_bytes":9}'
+    assert jetstream.batch_request(5, 2, 9, "a.1") == (
+        b'{"seq":5,"batch":2,"max_bytes":9,"next_by_subj":"a.1"}'
+    )
+    assert jetstream.next_request(5, "a.1") == b'{"seq":5,"next_by_subj":"a.1"}'
     assert jetstream.next_request(5) == b'{"seq":5,"next_by_subj":">"}'
     assert jetstream.purge_request("vq.LOG.1") == b'{"filter":"vq.LOG.1"}'

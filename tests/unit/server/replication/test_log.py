@@ -110,7 +110,8 @@ async def test_an_append_that_gets_too_old() -> None:
     ):
         engine.send(1, "vq.LOG.1", 0, [b"a"])
         await answers.wait_for("lost")
-        assert engine.trouble == "no answer after 0.2 s"
+        assert engine.trouble.endswith("no answer after 0.2 s")
+        await until(lambda: engine.client.is_up)
         server.send_answer(server.replies[0], b"", b'{"stream":"LOG","seq":1}')
         engine.read_from(2, 1)
         await answers.wait_for("ended", 2, 1)
@@ -122,6 +123,28 @@ async def test_an_append_that_gets_too_old() -> None:
         ("ended", 2, 1),
         ("acked", 3, 2),
     ]
+
+
+async def test_a_leader_that_commits_nothing_is_left() -> None:
+    """Cut off from the others it answers every question, and takes appends without an answer."""
+    cut_off, stream, answers = (
+        ScriptedStream(append_answers=[None] * 9),
+        ScriptedStream(),
+        Answers(),
+    )
+    async with (
+        ScriptedServer(cut_off.answer) as first,
+        ScriptedServer(stream.answer) as second,
+        started([first.address, second.address], answers, append_limit_s=0.1) as engine,
+    ):
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("lost")
+        engine.read_from(2, 1)
+        await answers.wait_for("ended", 2, 0)
+        engine.send(3, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("acked", 3, 1)
+        assert engine.client.server == str(second.address)
+    assert answers.told.count(("lost",)) == 1
 
 
 async def test_a_lost_connection_is_told_once() -> None:
@@ -250,6 +273,34 @@ async def test_the_end_that_a_reader_knows_is_not_denied() -> None:
         engine.read_from(1, 3)
         await answers.wait_for("ended", 1, 3)
     assert answers.told == [("found", 1, 3, b"c"), ("ended", 1, 3)]
+
+
+async def test_the_end_of_a_leader_that_is_cut_off_does_not_count() -> None:
+    """It goes on answering, from before; another server knows better."""
+    cut_off, stream, answers = ScriptedStream(heard_s=(3.5, 60.0)), ScriptedStream(), Answers()
+    stream.put(b"a")
+    async with (
+        ScriptedServer(cut_off.answer) as first,
+        ScriptedServer(stream.answer) as second,
+        started([first.address, second.address], answers) as engine,
+    ):
+        engine.read_from(1, 1)
+        await until(lambda: "cut off" in engine.trouble)
+        engine.client.leave_server("a test")
+        await answers.wait_for("lost")
+        engine.read_from(2, 1)
+        await answers.wait_for("ended", 2, 1)
+    assert answers.told == [("lost",), ("found", 2, 1, b"a"), ("ended", 2, 1)]
+
+
+async def test_one_of_two_followers_is_enough() -> None:
+    stream, answers = ScriptedStream(heard_s=(60.0, 0.9)), Answers()
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 1)
+        await answers.wait_for("ended", 1, 0)
 
 
 async def test_a_later_reading_takes_the_place_of_an_earlier_one() -> None:
