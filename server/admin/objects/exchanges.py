@@ -7,7 +7,7 @@ Spec: HTTP-16, HTTP-21, HTTP-22, PERM-03, PERM-06
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 from msgspec import field
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.vhost import VHost
 
 log = structlog.get_logger(__name__)
+
+
+BIND: Final = {"queue": amqp.Queue.Bind, "exchange": amqp.Exchange.Bind}
+UNBIND: Final = {"queue": amqp.Queue.Unbind, "exchange": amqp.Exchange.Unbind}
+# What the methods call source and destination.
+ENDS: Final = {"queue": ("exchange", "queue"), "exchange": ("source", "destination")}
 
 
 class PutExchange(Changing, frozen=True, kw_only=True):
@@ -126,20 +132,7 @@ class ExchangeCommands:
                 log.info("admin.binding_created", **who(asked), **_ends(asked))
             return {"created": is_new}
 
-        if asked.destination_type == "queue":
-            method: base.Frame = named(
-                amqp.Queue.Bind(),
-                queue=asked.destination,
-                exchange=asked.source,
-                routing_key=asked.routing_key,
-            )
-        else:
-            method = named(
-                amqp.Exchange.Bind(),
-                destination=asked.destination,
-                source=asked.source,
-                routing_key=asked.routing_key,
-            )
+        method = _method(BIND[asked.destination_type], asked)
         self._call(asked, vhost.name, reply, method, table, made)
 
     def _unbind(self, asked: BindingArguments, reply: Reply) -> None:
@@ -157,20 +150,7 @@ class ExchangeCommands:
             return {}
 
         table = binding.arguments if binding is not None else _checked(asked)
-        if asked.destination_type == "queue":
-            method: base.Frame = named(
-                amqp.Queue.Unbind(),
-                queue=asked.destination,
-                exchange=asked.source,
-                routing_key=asked.routing_key,
-            )
-        else:
-            method = named(
-                amqp.Exchange.Unbind(),
-                destination=asked.destination,
-                source=asked.source,
-                routing_key=asked.routing_key,
-            )
+        method = _method(UNBIND[asked.destination_type], asked)
         self._call(asked, vhost.name, reply, method, table, gone)
 
     def _call(
@@ -218,6 +198,13 @@ def _checked(asked: BindingArguments) -> Table:
 def _binding(asked: BindingArguments, table: Table) -> Binding:
     ends = (asked.source, asked.destination_type, asked.destination)
     return Binding(*ends, asked.routing_key, table)
+
+
+def _method(kind: type[base.Frame], asked: BindingArguments) -> base.Frame:
+    """The method that makes or removes a binding; those of queues call its ends otherwise."""
+    source, destination = ENDS[asked.destination_type]
+    ends = {source: asked.source, destination: asked.destination}
+    return named(kind(), routing_key=asked.routing_key, **ends)
 
 
 def _ends(asked: BindingArguments) -> dict[str, object]:
