@@ -1,9 +1,10 @@
-"""`vouchmq peek` and `move`."""
+"""`vouchmq peek`, `tail` and `move`."""
 
 from __future__ import annotations
 
+import time
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -79,6 +80,55 @@ def peek(
     }
     module = import_module("vouchmq.server.cli.running.moving")
     code: int = module.peek(broker, arguments, as_json=as_json)
+    return code
+
+
+@click.command()
+@click.argument("name", metavar="QUEUE")
+@click.option(
+    "--last",
+    metavar="N",
+    type=click.IntRange(0, 1000),
+    default=0,
+    help="Begin with so many of those that are there. Default: 0",
+)
+@click.option(
+    "--first", metavar="OFFSET", type=click.IntRange(0), help="Of a stream: begin at this offset."
+)
+@click.option("--count", metavar="N", type=click.IntRange(1), help="End after so many messages.")
+@click.option(
+    "--body-bytes",
+    metavar="N",
+    type=click.IntRange(0),
+    default=1024,
+    help="Show so much of each body. Default: 1024",
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=click.FloatRange(0.05, 60),
+    default=0.25,
+    help="Time between two looks. Default: 0.25",
+)
+@vhost_option
+@json_option
+@broker_options
+def tail(broker: Broker, first: int | None, last: int, **given: Any) -> int:
+    """Show the messages of a queue or stream as they come, without consuming any, until you press
+    Ctrl-C.
+
+    A stream is shown completely. A queue is looked at again and again: what consumers have finished
+    with between two looks is not seen, and its number is told on the error output. With --json each
+    message is an object on a line of its own.
+
+    Exit 0 after --count messages, 1 if there is no such queue or the broker refuses, 2 if no broker
+    uses the directory or it ends.
+    """
+    if first is not None and last:
+        raise click.UsageError("expected --first or --last, not both")
+    module = import_module("vouchmq.server.cli.running.tail")
+    code: int = module.run(broker, module.Wanted(first=first, last=last, **given), time.sleep)
     return code
 
 
