@@ -152,6 +152,20 @@ def pipelined_cancel(stage: Stage) -> None:
     channel.quiet("basic.deliver")
 
 
+@case("CONS-52", says="messages published before a cancel go to its consumer, not to the next")
+def published_before_a_cancel(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    channel.consume(queue, tag="high", no_ack=True, arguments={"x-priority": 1})
+    channel.consume(queue, tag="low", no_ack=True)
+    for number in range(10):
+        channel.publish("", queue, str(number))
+    channel.send("basic.cancel", consumer_tag="high")
+    channel.publish("", queue, "last")
+    tags = [channel.deliver().text("consumer_tag") for _ in range(11)]
+    equal(tags, ["high"] * 10 + ["low"], "consumers")
+
+
 @case("CONS-09", says="deliver carries tag, delivery tag, redelivered, exchange and key")
 def deliver_fields(stage: Stage) -> None:
     channel = stage.channel()

@@ -162,6 +162,9 @@ def consumer_timeout(queue: Queue, arguments: Table) -> int | None:
 def cancel_consumer(channel: Channel, method: commands.Basic.Cancel, _arguments: Table) -> None:
     """basic.cancel: no delivery after cancel-ok, outstanding ones stay (CONS-08, ACK-41)."""
     tag = method.consumer_tag or ""
+    leaving = channel.consumers.get(tag)
+    if leaving is not None and not channel.serve_first(leaving.queue.spec.name):
+        return
     reply_consumer = channel.reply_consumer
     if reply_consumer is not None and reply_consumer.tag == tag:
         channel.context.replies.close(reply_consumer)

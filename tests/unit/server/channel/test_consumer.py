@@ -403,9 +403,16 @@ class TestCancel:
     def test_nothing_is_delivered_after_cancel_ok(self, client: Client) -> None:
         """CONS-08."""
         client.consume("q", "t")
-        client.send(wire.publish(1, "q", b"a"), wire.method(1, commands.Basic.Cancel("t")))
+        client.send(wire.method(1, commands.Basic.Cancel("t")), wire.publish(1, "q", b"a"))
         assert client.names() == ["Basic.CancelOk"]
         assert client.message_count("q") == 1
+
+    def test_what_was_published_before_is_delivered_first(self, client: Client) -> None:
+        """CONS-52."""
+        client.consume("q", "t")
+        client.send(wire.publish(1, "q", b"a"), wire.method(1, commands.Basic.Cancel("t")))
+        assert client.names() == ["Basic.Deliver", "Basic.CancelOk"]
+        assert client.message_count("q") == 0
 
     def test_unknown_tag_is_fine(self, client: Client) -> None:
         _, what = client.ask(1, commands.Basic.Cancel("none"))
