@@ -50,10 +50,10 @@ def _add(name: str, text: str) -> None:
     @listing.command(
         name,
         short_help=text,
-        help=f"{text}\n\nThe broker that uses a data directory is asked. A terminal gets a table, "
-        "a pipe or a file columns separated by tabs; with --json each row is an object on a line "
-        "of its own. Exit 0 on success, 1 if the broker refuses, 2 if no broker uses the "
-        "directory.",
+        help=f"{text}\n\nThe broker that uses a data directory is asked. A terminal gets a table "
+        "of as many columns as fit, a pipe or a file all of them, separated by tabs; with --json "
+        "each row is an object on a line of its own. Exit 0 on success, 1 if the broker refuses, "
+        "2 if no broker uses the directory.",
     )
     @_vhost_filter(name)
     @click.option(

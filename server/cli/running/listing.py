@@ -8,19 +8,38 @@ from __future__ import annotations
 
 import json
 import sys
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from vouchmq.server.cli.client import Broker, Listing
 
 EXIT_MISTAKE = 2
 # Shown to who names it only: a terminal has onlookers, and a pipe may end in a log.
 HIDDEN_COLUMN = "password_hash"
+# On each side of a cell of a table there is a blank, and a line between two.
+BORDER = 3
+MORE = "more with --columns: "
+# What says nothing where all rows have it.
+EMPTY: tuple[object, ...] = ("", 0, [], {}, False, None)
+# Those that come first where a terminal has no room for all.
+FIRST_COLUMNS = {
+    "queues": (
+        *("vhost", "name", "messages_ready", "messages_unacknowledged", "consumers", "type"),
+    ),
+    "exchanges": ("vhost", "name", "type", "published_in", "published_out"),
+    "bindings": ("vhost", "source", "destination", "destination_type", "routing_key"),
+    "connections": ("name", "user", "vhost", "state", "channels"),
+    "channels": ("connection", "number", "user", "consumers", "unacknowledged"),
+    "consumers": ("vhost", "queue", "tag", "connection", "prefetch"),
+    "users": ("name", "tags", "has_password"),
+}
 
 
 class Shown(NamedTuple):
@@ -61,7 +80,8 @@ def show(
         for row in rows:
             out.write(json.dumps(row) + "\n")
     elif out.isatty():
-        _print_table(what, list(rows), out)
+        width = get_terminal_size().columns
+        _print_table(what, list(rows), out, are_chosen=bool(shown.columns), width=width)
     else:
         heads: Sequence[str] = ()
         for row in rows:
@@ -108,14 +128,60 @@ def order(value: object) -> tuple[bool, Any]:
     return True, cell(value)
 
 
-def _print_table(what: str, rows: list[dict[str, Any]], out: TextIO) -> None:
+def _print_table(
+    what: str, rows: list[dict[str, Any]], out: TextIO, *, are_chosen: bool, width: int
+) -> None:
+    """A table; of columns that nobody has chosen so many as fit."""
     if not rows:
         out.write(f"no {what}\n")
         return
-    heads = list(rows[0])
+    left_out: list[str] = []
+    shown = rows
+    if not are_chosen:
+        if len(rows) == 1 and not _fits(rows, width):
+            print_facts(what, rows[0], out)
+            return
+        names = fitting(what, rows, width)
+        left_out = [name for name in rows[0] if name not in names]
+        shown = [{name: row[name] for name in names} for row in rows]
+    heads = list(shown[0])
     numbers = frozenset(at for at, head in enumerate(heads) if type(rows[0][head]) in {int, float})
-    cells = [[cell(row[head]) for head in heads] for row in rows]
+    cells = [[cell(row[head]) for head in heads] for row in shown]
     print_table(what, heads, cells, out, numbers=numbers)
+    if left_out:
+        text = f"{MORE}{', '.join(left_out)}"
+        for line in wrap(text, width, subsequent_indent="  "):
+            out.write(f"{line}\n")
+
+
+def fitting(what: str, rows: list[dict[str, Any]], width: int) -> list[str]:
+    """The columns that a terminal has room for, those that say most, in their order."""
+    every = list(rows[0])
+    if _fits(rows, width):
+        return every
+    # First those that matter, then those that say something of any row, the first of them first.
+    first = [name for name in FIRST_COLUMNS.get(what, ()) if name in rows[0]]
+    telling = [name for name in every if any(row[name] not in EMPTY for row in rows)]
+    chosen: list[str] = []
+    for name in dict.fromkeys((*first, *telling)):
+        if _fits([{each: row[each] for each in (*chosen, name)} for row in rows], width):
+            chosen.append(name)
+    return [name for name in every if name in chosen] or every
+
+
+def _fits(rows: list[dict[str, Any]], width: int) -> bool:
+    """Whether a table of them is no wider."""
+    columns = rows[0]
+    cells = sum(max(len(name), *(len(cell(row[name])) for row in rows)) for name in columns)
+    return cells + BORDER * len(columns) + 1 <= width
+
+
+def print_facts(title: str, facts: Mapping[str, object], out: TextIO) -> None:
+    """One fact a line, below a title."""
+    width = max(map(len, facts))
+    out.write(f"{title}\n")
+    for name, value in facts.items():
+        out.write(f"  {name.ljust(width)}  {cell(value)}".rstrip() + "\n")
 
 
 def cell(value: object) -> str:

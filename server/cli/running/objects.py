@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 
 from vouchmq.server.cli.program import CommandFailed
-from vouchmq.server.cli.running.listing import cell
+from vouchmq.server.cli.running.listing import cell, print_facts
 from vouchmq.server.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -110,14 +110,6 @@ def show(
     for listing, rows in around.items():
         _print_rows(listing, rows, out)
     return 0
-
-
-def print_facts(title: str, facts: Mapping[str, object], out: TextIO) -> None:
-    """One fact a line, below a title."""
-    width = max(map(len, facts))
-    out.write(f"{title}\n")
-    for name, value in facts.items():
-        out.write(f"  {name.ljust(width)}  {cell(value)}".rstrip() + "\n")
 
 
 def _print_rows(title: str, rows: list[Row], out: TextIO) -> None:
