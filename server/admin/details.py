@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.admin.numbers.sizes import QueueSizes, Sizes
+from vouchmq.server.admin.numbers.vhost_totals import TotalsOfVHosts, VHostTotals
 from vouchmq.server.admin.totals import OverviewView
 from vouchmq.server.admin.views import (
     ChannelView,
@@ -34,13 +37,20 @@ from vouchmq.server.connection.connection import Connection
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:
-    from vouchmq.server.admin.views import Listing, Selection, View, Views
+    from vouchmq.server.admin.views import Selection, View, Views
+    from vouchmq.server.broker.counters import ChannelCounters, QueueCounters
     from vouchmq.server.broker.policy.policies import PolicyMatch
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
 
 T = TypeVar("T")
+
+
+def unknown(one: Queue | Channel) -> int | None:
+    """Stand-in for who knows since when something is idle."""
+    del one
+    return None
 
 
 class OverviewDetails(OverviewView, frozen=True, array_like=True):
@@ -60,6 +70,8 @@ class OverviewDetails(OverviewView, frozen=True, array_like=True):
 class QueueDetails(QueueView, frozen=True, array_like=True):
     """A queue; `owner` is the connection that it is exclusive to.
 
+    What `delivered` consists of is told by four others, see `counters.py`; the rest of it are
+    deliveries to consumers that ack.
     `single_active` and `exclusive_consumer` are consumer tags, empty where there is none. `flow` is
     true while the broker reads its publishers more slowly.
     """
@@ -69,6 +81,11 @@ class QueueDetails(QueueView, frozen=True, array_like=True):
     exclusive_consumer: str
     flow: bool
     policy_definition: Mapping[str, object]
+    delivered_no_ack: int
+    got: int
+    got_no_ack: int
+    get_empty: int
+    idle_since_ms: int | None
 
 
 class ConnectionDetails(ConnectionView, frozen=True, array_like=True):
@@ -89,6 +106,11 @@ class ChannelDetails(ChannelView, frozen=True, array_like=True):
     uncommitted: int
     uncommitted_acks: int
     flow: bool
+    delivered_no_ack: int
+    got: int
+    got_no_ack: int
+    get_empty: int
+    idle_since_ms: int | None
 
 
 class ConsumerDetails(ConsumerView, frozen=True, array_like=True):
@@ -107,9 +129,11 @@ class ConsumerDetails(ConsumerView, frozen=True, array_like=True):
     behind: int | None
 
 
-KINDS: Final[Mapping[str, type[View]]] = {
+KINDS: Final[Mapping[str, type[Struct]]] = {
     "overview-details": OverviewDetails,
     "queue-details": QueueDetails,
+    "queue-sizes": QueueSizes,
+    "vhost-totals": VHostTotals,
     "connection-details": ConnectionDetails,
     "channel-details": ChannelDetails,
     "consumer-details": ConsumerDetails,
@@ -123,18 +147,28 @@ class Details:
         views: the listings
         clock: monotonic seconds, as of the broker
         wall_ms: the time of day in milliseconds
+        idle_since_ms: since when nothing has happened in a queue or on a channel, if it is known
     """
 
     def __init__(
-        self, views: Views, clock: Callable[[], float], wall_ms: Callable[[], int]
+        self,
+        views: Views,
+        clock: Callable[[], float],
+        wall_ms: Callable[[], int],
+        idle_since_ms: Callable[[Queue | Channel], int | None] = unknown,
     ) -> None:
         self._views = views
+        self._sizes = Sizes(views)
+        self._vhosts = TotalsOfVHosts(views)
         self._clock = clock
+        self._idle_since_ms = idle_since_ms
         # Once: a connection has been opened at one time, however often it is asked.
         self._zero_ms = wall_ms() - clock() * 1000
-        self.listings: dict[str, Listing] = {
+        self.listings: dict[str, Callable[[Selection], Iterator[Struct | None]]] = {
             "overview-details": self.overview,
             "queue-details": self.queues,
+            "queue-sizes": self._sizes.queues,
+            "vhost-totals": self._vhosts.vhosts,
             "connection-details": self.connections,
             "channel-details": self.channels,
             "consumer-details": self.consumers,
@@ -158,7 +192,7 @@ class Details:
     def queues(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
         for queue, match in self._views.each_queue(wanted):
-            yield _of_queue(queue, match)
+            yield _of_queue(queue, match, self._idle_since_ms(queue))
 
     def connections(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
@@ -169,7 +203,10 @@ class Details:
     def channels(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
         for found in self._views.each_channel(wanted):
-            yield _of_channel(*found) if found is not None else None
+            if found is None:
+                yield None
+            else:
+                yield _of_channel(*found, self._idle_since_ms(found[1]))
 
     def consumers(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
@@ -183,7 +220,7 @@ def extended(kind: Callable[..., T], view: View, **more: object) -> T:
     return kind(*astuple(view), **more)
 
 
-def _of_queue(queue: Queue, match: PolicyMatch) -> QueueDetails:
+def _of_queue(queue: Queue, match: PolicyMatch, idle_since_ms: int | None) -> QueueDetails:
     spec = queue.spec
     owner = spec.exclusive_owner
     single_active = exclusive = ""
@@ -200,6 +237,8 @@ def _of_queue(queue: Queue, match: PolicyMatch) -> QueueDetails:
         exclusive_consumer=exclusive,
         flow=isinstance(queue, ClassicQueue) and queue.flow is not None,
         policy_definition=match.effective(queue_type_of(spec.arguments)),
+        **_ways_out(queue.counters),
+        idle_since_ms=idle_since_ms,
     )
 
 
@@ -218,7 +257,9 @@ def _of_connection(connection: Connection, now: float, zero_ms: float) -> Connec
     )
 
 
-def _of_channel(connection: Connection, channel: Channel) -> ChannelDetails:
+def _of_channel(
+    connection: Connection, channel: Channel, idle_since_ms: int | None
+) -> ChannelDetails:
     transaction = channel.transaction
     publishes = transaction.publishes if transaction is not None else ()
     settlements = transaction.settlements if transaction is not None else ()
@@ -229,7 +270,19 @@ def _of_channel(connection: Connection, channel: Channel) -> ChannelDetails:
         uncommitted=sum(len(each.raws) for each in publishes),
         uncommitted_acks=sum(len(batch.messages) for each in settlements for batch in each.entries),
         flow=channel.flow_active,
+        **_ways_out(channel.counters),
+        idle_since_ms=idle_since_ms,
     )
+
+
+def _ways_out(counters: ChannelCounters | QueueCounters) -> dict[str, int]:
+    """What deliveries consist of."""
+    return {
+        "delivered_no_ack": counters.delivered_no_ack,
+        "got": counters.got,
+        "got_no_ack": counters.got_no_ack,
+        "get_empty": counters.get_empty,
+    }
 
 
 def _of_consumer(

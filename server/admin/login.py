@@ -53,8 +53,13 @@ class LoginCommands:
         self._vhosts = vhosts
 
     def register(self, commands: ControlCommands) -> None:
-        """Enter the command."""
+        """Enter the commands."""
         commands.register("authenticate", Login, self._authenticate)
+        commands.register("reset login attempts", Arguments, self._reset_attempts)
+
+    def _reset_attempts(self, _: Arguments, reply: Reply) -> None:
+        self._auth.attempts.reset()
+        reply({"ok": True})
 
     def _authenticate(self, login: Login, reply: Reply) -> None:
         def done(outcome: Outcome) -> None:

@@ -48,6 +48,10 @@ class OverviewView(Struct, frozen=True, array_like=True):
     returned: int
     unroutable: int
     delivered: int
+    delivered_no_ack: int
+    got: int
+    got_no_ack: int
+    get_empty: int
     redelivered: int
     acked: int
     rejected: int
@@ -57,6 +61,9 @@ class OverviewView(Struct, frozen=True, array_like=True):
     dropped: int
     received_bytes: int
     sent_bytes: int
+    queues_declared: int
+    queues_created: int
+    queues_deleted: int
 
 
 class Source(Protocol):
@@ -119,6 +126,9 @@ class Totals:
         for gone in (source.broker.deleted_counters, *(vhost.deleted_counters for vhost in vhosts)):
             for queue_type, counters in gone.by_type.items():
                 self.by_type[queue_type].add(counters)
+        self._churn = replace(source.broker.churn)
+        for vhost in vhosts:
+            self._churn.add(vhost.churn)
         self._queues = [queue for vhost in vhosts for queue in vhost.every_queue()]
         self._queue_count = sum(len(vhost.queues) for vhost in vhosts)
         # A connection leaves its own counters when it closes; these stay as they are then.
@@ -184,4 +194,7 @@ class Totals:
             dropped=queues.dropped,
             **channels,
             **asdict(self._bytes),
+            queues_declared=self._churn.declared,
+            queues_created=self._churn.created,
+            queues_deleted=self._churn.deleted,
         )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.policy.policies import PolicyMatch
     from vouchmq.server.broker.queues.api import Queue
+    from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.channel.channel import Channel
     from vouchmq.server.channel.consumer import Consumer
     from vouchmq.server.connection.connection import Connection
@@ -307,8 +308,7 @@ class Views:
 
     def vhosts(self, wanted: Selection = ALL) -> Iterator[VHostView]:
         """A view for each virtual host."""
-        vhosts = self._source.broker.vhosts
-        for vhost in named(vhosts, wanted.name if wanted.vhost is None else wanted.vhost):
+        for vhost in self.each_vhost(wanted):
             settings = vhost.settings()
             yield VHostView(
                 name=vhost.name,
@@ -328,6 +328,12 @@ class Views:
         for queue, match in self.each_queue(wanted):
             yield view_of_queue(queue, match)
 
+    def each_vhost(self, wanted: Selection) -> Iterator[VHost[Queue]]:
+        """The virtual hosts that a listing is to be of."""
+        yield from named(
+            self._source.broker.vhosts, wanted.name if wanted.vhost is None else wanted.vhost
+        )
+
     def each_queue(self, wanted: Selection) -> Iterator[tuple[Queue, PolicyMatch]]:
         """The queues that a listing is to be of, and the policies that apply to them."""
         for vhost in named(self._source.broker.vhosts, wanted.vhost):
@@ -335,6 +341,13 @@ class Views:
             for queue in named(vhost.queues, wanted.name):
                 if not queue.is_deleted:
                     yield queue, engine.policy_of_queue(queue)
+
+    def queues_and_channels(self) -> Iterator[Queue | Channel]:
+        """All there are."""
+        for vhost in self._source.broker.vhosts.values():
+            yield from vhost.queues.values()
+        for connection in self._connections:
+            yield from connection.channels.values()
 
     def exchanges(self, wanted: Selection = ALL) -> Iterator[ExchangeView]:
         """All exchanges, the predeclared ones as well."""

@@ -18,7 +18,7 @@ class AttemptCounts:
 
 
 class LoginAttempts:
-    """The logins of one broker since it started."""
+    """The logins of one broker since it started, or since somebody had it count anew (HTTP-32)."""
 
     def __init__(self) -> None:
         self.by_protocol = {protocol: AttemptCounts() for protocol in (AMQP, HTTP)}
@@ -30,3 +30,8 @@ class LoginAttempts:
             counts.succeeded += 1
         else:
             counts.failed += 1
+
+    def reset(self) -> None:
+        """Count from 0 again."""
+        for counts in self.by_protocol.values():
+            counts.succeeded = counts.failed = 0

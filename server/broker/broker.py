@@ -13,7 +13,7 @@ from typing import Generic
 
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.accounts import Accounts
-from vouchmq.server.broker.counters import DeletedCounters
+from vouchmq.server.broker.counters import ChurnCounters, DeletedCounters
 from vouchmq.server.broker.data_directory import DataDirectory
 from vouchmq.server.broker.definitions_replay import apply_definition, definitions_of
 from vouchmq.server.broker.events import EventBus
@@ -53,6 +53,7 @@ class Broker(Generic[Q_co]):
         self.data_directory = DataDirectory()
         self.accounts = Accounts(define)
         self.deleted_counters = DeletedCounters()  # of virtual hosts that are gone
+        self.churn = ChurnCounters()  # the same
         self._new_queue = new_queue
         self._define = define
         self._drop_queue = drop_queue
@@ -108,6 +109,8 @@ class Broker(Generic[Q_co]):
         # Queues that go later are counted there, too.
         self.deleted_counters.add_all(vhost.deleted_counters)
         vhost.deleted_counters = self.deleted_counters
+        self.churn.add(vhost.churn)
+        vhost.churn = self.churn
         self.accounts.forget_vhost(name)
         self.events.tell("vhost.deleted", name=name)
         self.accounts.defined_lsn = vhost.defined_lsn = self._define(d.encode(d.VHostDeleted(name)))

@@ -47,10 +47,16 @@ class QueueCounters(Counters):
     before, `resent` are those of basic.recover without requeue. `rejected` are all that a client
     gave back, requeued or not. `expired` and `dropped`, by a length limit, may be `dead_lettered`
     as well: sent to the dead letter exchange. `dead_letters_dropped` of those led nowhere.
+    `delivered` are all that were handed out. Of those, `delivered_no_ack` went to consumers who do
+    not ack, and `got` and `got_no_ack` to basic.get, which found nothing `get_empty` times.
     """
 
     published: int = 0
     delivered: int = 0
+    delivered_no_ack: int = 0
+    got: int = 0
+    got_no_ack: int = 0
+    get_empty: int = 0
     redelivered: int = 0
     resent: int = 0
     acked: int = 0
@@ -99,7 +105,8 @@ class ChannelCounters(Counters):
     """What a channel has published and got.
 
     `published_confirm` publishes are to be confirmed. `unroutable` ones reached no queue and were
-    not returned. `delivered` deliveries include those of basic.get.
+    not returned. `delivered` deliveries include those of basic.get. The rest is as of
+    a queue.
     """
 
     published: int = 0
@@ -109,6 +116,10 @@ class ChannelCounters(Counters):
     returned: int = 0
     unroutable: int = 0
     delivered: int = 0
+    delivered_no_ack: int = 0
+    got: int = 0
+    got_no_ack: int = 0
+    get_empty: int = 0
     redelivered: int = 0
     resent: int = 0
     acked: int = 0
@@ -135,6 +146,15 @@ class ConfirmTimes:
     def __init__(self) -> None:
         self.histogram = Histogram(DURATIONS_S)
         self.synced_at = 0.0
+
+
+@dataclass(slots=True)
+class ChurnCounters(Counters):
+    """How often clients declared a queue, and how many queues were made and deleted by anybody."""
+
+    declared: int = 0
+    created: int = 0
+    deleted: int = 0
 
 
 @dataclass(slots=True)

@@ -22,7 +22,12 @@ import structlog
 from vouchmq.protocol.errors import NotFound, PreconditionFailed
 from vouchmq.protocol.fields import Table, longstr
 from vouchmq.server.broker import definitions as d
-from vouchmq.server.broker.counters import DeletedCounters
+from vouchmq.server.broker.counters import (
+    ChannelCounters,
+    ChurnCounters,
+    ConnectionCounters,
+    DeletedCounters,
+)
 from vouchmq.server.broker.delays import delay_queue_name
 from vouchmq.server.broker.events import EventBus
 from vouchmq.server.broker.exchanges.bindings import Binding, DestinationKind
@@ -118,6 +123,9 @@ class VHost(Generic[Q_co]):
         self.delay_queues: dict[str, Q_co] = {}
         self.generation = 0
         self.deleted_counters = DeletedCounters()
+        self.churn = ChurnCounters()
+        self.closed_channels = ChannelCounters()
+        self.closed_connections = ConnectionCounters()
         self.defined_lsn = 0
         self.exchange_limit: int | None = None
         self.queue_limit: int | None = None
@@ -453,6 +461,7 @@ class VHost(Generic[Q_co]):
         Spec: QUEUE-06, QUEUE-09, QUEUE-10, QUEUE-20, QUEUE-21
         """
         durable = durable and exclusive_owner is None
+        self.churn.declared += 1
         existing = self.queues.get(name)
         if existing is not None:
             flags = (durable, exclusive_owner, auto_delete)
@@ -480,6 +489,7 @@ class VHost(Generic[Q_co]):
             name, self.name, queue_id, durable, exclusive_owner, auto_delete, arguments
         )
         queue = self.register_queue(spec)
+        self.churn.created += 1
         self.events.tell("queue.created", vhost=self.name, name=name, durable=durable)
         log.debug("queue.declared", vhost=self.name, queue=name)
         return queue, self._log(d.of_queue(spec)) if spec.stored else 0
@@ -606,6 +616,7 @@ class VHost(Generic[Q_co]):
         """Take a queue and its bindings out of the vhost and log it; the queue is told later."""
         spec = queue.spec
         self.deleted_counters.add(queue_type_of(spec.arguments), queue.counters)
+        self.churn.deleted += 1
         del self.queues[spec.name]
         self.policy_engine.forget_queue(spec.name)
         self._owned.get(spec.exclusive_owner, {}).pop(spec.name, None)

@@ -583,7 +583,9 @@ class Channel:
         `why` is for the ledger: it or its connection was closed.
         """
         self.is_closing = True
-        self.context.closed_counters.channels.add(self.counted)
+        counted = self.counted
+        self.context.closed_counters.channels.add(counted)
+        self.vhost.closed_channels.add(counted)
         self._tell("channel.closed")
         self.context.forget(self)
         self.context.channel_closed(self.user)

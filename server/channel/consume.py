@@ -205,6 +205,8 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     found = None if queue.is_paused else queue.get(no_ack=no_ack, may_leave=may_leave)
     if found is None:
         if not channel.is_closing and not channel.context.has_failed:
+            queue.counters.get_empty += 1
+            channel.counters.get_empty += 1
             channel.reply(get_empty(channel.number))
         return
     message, shown, redelivered = found
@@ -227,8 +229,12 @@ def get(channel: Channel, method: commands.Basic.Get, _arguments: Table) -> None
     if channel.recorder is not None:
         channel.recorder.got(queue, message, tag, is_again=redelivered, no_ack=no_ack)
     if no_ack:
+        queue.counters.got_no_ack += 1
+        channel.counters.got_no_ack += 1
         queue.settle([message])
     else:
+        queue.counters.got += 1
+        channel.counters.got += 1
         since_ms = channel.timeouts.watch(None, queue)
         channel.unacked.add(tag, [message], None, queue, since_ms)
 

@@ -227,6 +227,8 @@ class Consumer:
         if self._shared.limit:
             channel.served(self)
         if self.no_ack:
+            self.queue.counters.delivered_no_ack += count
+            channel.counters.delivered_no_ack += count
             self.queue.settle(messages)
             return
         self.credit.use(messages)

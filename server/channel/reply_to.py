@@ -49,6 +49,7 @@ class ReplyConsumer:
             return False
         tag = channel.next_tag
         channel.next_tag = tag + 1
+        channel.counters.delivered_no_ack += 1
         limits = (channel.frame_max, 0)
         parts = encode_deliveries([message], tag, channel.octets, self._shortstr, limits)
         channel.outbox.add_content(parts)

@@ -688,10 +688,10 @@ class Connection:
         # It stays among them meanwhile: a queue that goes looks for what others hold of it.
         self._table.close_all()
         del self._connections[self]
-        closed = self.context.closed_counters.connections
-        closed.add(self.counters)
-        self.counters = closed  # the last words to a client are counted there at once
+        counted, self.counters = self.counters, self.context.closed_counters.connections
+        self.counters.add(counted)  # the last words to a client are counted there at once
         if self.state is ConnectionState.RUNNING:
+            self.vhost.closed_connections.add(counted)
             self.vhost.owner_gone(self)
             tell("connection.closed", self, self.context.events)
         self.handshake.leave()
