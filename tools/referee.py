@@ -56,8 +56,20 @@ auth_mechanisms.3 = EXTERNAL
 """
 
 
+# What it counts is told after a second.
+MANAGEMENT = """
+management.tcp.ip = 127.0.0.1
+management.tcp.port = {port}
+collect_statistics_interval = 1000
+"""
+
+
 def start(
-    directory: Path, port: int, plugins: Sequence[str] = (), tls_files: Path | None = None
+    directory: Path,
+    port: int,
+    plugins: Sequence[str] = (),
+    tls_files: Path | None = None,
+    management_port: int = 0,
 ) -> int:
     """Start the node with these plugins and wait until it speaks AMQP; print its URL."""
     if not Path(SERVER).exists():
@@ -68,6 +80,7 @@ def start(
     (directory / "rabbitmq.conf").write_text(
         "loopback_users = none\nlog.file.level = warning\ndisk_free_limit.absolute = 50MB\n"
         + (TLS.format(port=port + 1, files=tls_files.resolve()) if tls_files else "")
+        + (MANAGEMENT.format(port=management_port) if management_port else "")
     )
     with (directory / "output.log").open("ab") as output:
         process = subprocess.Popen(

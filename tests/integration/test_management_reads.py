@@ -97,6 +97,8 @@ def names_of(managed: ManagedBroker) -> dict[str, str]:
         "component": "federation",
         "password": "secret",
         "port": str(managed.process.port),
+        "count": "1",
+        "unit": "weeks",
         "protocol": "amqp",
     }
     return {name: quoted(value) for name, value in values.items()}
@@ -112,6 +114,7 @@ def path_of(route: Route, names: dict[str, str]) -> str:
 
 NOT_THERE = ("/parameters/{component}/{vhost}/{name}",)
 OF_VHOST = ("{vhost}", "/vhosts/{name}")
+
 OF_CLIENT = ("/connections/{connection}", "/channels/{channel}")
 
 
@@ -294,7 +297,8 @@ def test_overview_and_node(managed: ManagedBroker) -> None:
     }
     assert overview["queue_totals"]["messages"] == 5
     assert overview["message_stats"]["confirm"] >= 5
-    assert {each["port"] for each in overview["listeners"]} == {managed.process.port}
+    ports = {(each["protocol"], each["port"]) for each in overview["listeners"]}
+    assert ports == {("amqp", managed.process.port), ("http", managed.port)}
     [node] = managed.get("/nodes")
     assert node["os_pid"] == str(managed.process.pid)
     assert node["fd_used"] > 10 and node["mem_used"] > 0 and node["mem_alarm"] is False
@@ -310,7 +314,7 @@ def test_health(managed: ManagedBroker) -> None:
             "status": "failed",
             "reason": "No active listener",
             "missing": 1,
-            "ports": [managed.process.port],
+            "ports": sorted([managed.process.port, managed.port]),
         },
     )
     assert managed.ask("GET", "/health/checks/port-listener/x").status == 400

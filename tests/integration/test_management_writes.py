@@ -124,8 +124,8 @@ def test_objects_and_messages(managed: ManagedBroker) -> None:
             401,
             "deletion of system exchange 'amq.direct' in vhost '/' not allowed",
         ),
-        ("POST", "/bindings/%2F/e/amq.direct/q/nope", {}, 404, "Not Found"),
-        ("PUT", "/queues/nope/q", {}, 404, "Not Found"),
+        ("POST", "/bindings/%2F/e/amq.direct/q/nope", {}, 404, "no queue 'nope' in vhost '/'"),
+        ("PUT", "/queues/nope/q", {}, 404, "vhost_not_found"),
         ("DELETE", "/users/nobody", None, 404, "Not Found"),
         ("DELETE", "/policies/%2F/nope", None, 404, "Not Found"),
         (

@@ -47,8 +47,12 @@ class IdleWatch:
         self._call_later = call_later
         self._seen: dict[Queue | Channel, tuple[int, int]] = {}
 
-    def start(self) -> None:
+    def start(self) -> IdleWatch:
         """Compare now, and every few seconds."""
+        self._compare()
+        return self
+
+    def _compare(self) -> None:
         self._go_on(iter(list(self._objects())), {})
 
     def since_ms(self, one: Queue | Channel) -> int | None:
@@ -69,7 +73,7 @@ class IdleWatch:
                 return
         # Those that have gone are not in it.
         self._seen = found
-        self._call_later(EVERY_S, self.start)
+        self._call_later(EVERY_S, self._compare)
 
 
 def events_of(one: Queue | Channel) -> int:

@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Mount
 
-from vouchmq.management.api.call import ANY_TAG, Answer, Call, Streamed, Visitor
+from vouchmq.management.api.call import ANY_TAG, MAKING, Answer, Call, Streamed, Visitor
 from vouchmq.management.api.errors import (
     INTERNAL,
     NOT_ALLOWED,
@@ -95,7 +95,7 @@ class Api:
         except BrokerUnavailable as error:
             response = _refusal(ApiError(UNAVAILABLE, "service_unavailable", str(error)))
         except CommandRefused as error:
-            response = _refusal(error_of(error))
+            response = _refusal(error_of(error, request.method))
         except ClientDisconnect:
             return
         except Exception:
@@ -133,6 +133,7 @@ class Api:
             method=method,
             headers=request.headers,
             origin=_origin(request),
+            listening=_listening(request),
         )
         call.require(ANY_TAG)
         call.require(route.needed(method))
@@ -174,12 +175,12 @@ def api_app(broker: Broker) -> Starlette:
     return Starlette(routes=[Mount("/api", app=Api(broker))])
 
 
-def error_of(error: CommandRefused) -> ApiError:
-    """What a command that was refused is over HTTP."""
+def error_of(error: CommandRefused, method: str) -> ApiError:
+    """What a command that was refused is over HTTP, with this method."""
     text = REPLY_NAME.sub("", error.text, count=1)
     status = CODES.get(error.code)
     if status == 404:
-        return not_found()
+        return not_found(text if method in MAKING else "")
     if status == 401:
         return ApiError(NOT_AUTHORISED, "not_authorised", text)
     if status == 412:
@@ -191,6 +192,11 @@ def error_of(error: CommandRefused) -> ApiError:
 
 def _origin(request: Request) -> str:
     return request.client.host if request.client is not None else ""
+
+
+def _listening(request: Request) -> tuple[str, str, int]:
+    host, port = request.scope.get("server") or ("", 0)
+    return request.url.scheme, host, port or 0
 
 
 def _credentials(header: str) -> tuple[str, str]:

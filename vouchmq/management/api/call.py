@@ -34,6 +34,9 @@ WRONG_TAG: Final = {
 }
 NO_ACCESS: Final = "User not authorised to access virtual host"
 
+# Methods that say what it is that is not there.
+MAKING: Final = frozenset({"PUT", "POST"})
+
 T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
@@ -74,6 +77,7 @@ class Call(Struct):
         method: of HTTP
         headers: of the request, names in lower case
         origin: the address that the request comes from
+        listening: `http` or `https`, and the host and port that it came to
     """
 
     broker: Broker
@@ -85,6 +89,12 @@ class Call(Struct):
     method: str = "GET"
     headers: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+    listening: tuple[str, str, int] = ("http", "", 0)
+
+    def listener(self, node: str) -> dict[str, Any]:
+        """Where this request came in, as the broker's listeners are shown."""
+        protocol, host, port = self.listening
+        return {"node": node, "protocol": protocol, "ip_address": host, "port": port}
 
     async def do(self, command: str, **arguments: object) -> dict[str, Any]:
         """Have the broker do something for the user, as far as the user may.
@@ -124,7 +134,7 @@ class Call(Struct):
         if name is None:
             return None
         if not await self.broker.rows("vhosts", vhost=name):
-            raise not_found()
+            raise not_found("vhost_not_found" if self.method in MAKING else "")
         if not self.may_see(name):
             raise refused(NO_ACCESS)
         return name

@@ -46,6 +46,8 @@ def refused(reason: str) -> ApiError:
     return ApiError(NOT_AUTHORISED, "not_authorised", reason)
 
 
-def not_found() -> ApiError:
-    """There is no such resource."""
+def not_found(reason: str = "") -> ApiError:
+    """There is no such resource; `reason` is what there is none of, for who has named several."""
+    if reason:
+        return ApiError(NOT_FOUND, "not_found", reason)
     return ApiError(NOT_FOUND, "Object Not Found", "Not Found")

@@ -40,6 +40,8 @@ class Page:
         self.is_paged = number is not None
         self._number = self._size = 0
         if number is not None:
+            if not (_is_number(number) and _is_number(size or "")):
+                raise bad_request("Pagination parameters are invalid")
             self._number, self._size = _whole(number), _whole(size or str(DEFAULT_SIZE))
             if self._number < 1 or not 1 <= self._size <= LARGEST_SIZE:
                 raise bad_request(
@@ -118,7 +120,8 @@ class Page:
 
     def _cut(self, items: list[Item]) -> list[Item]:
         first = (self._number - 1) * self._size
-        if self._number > self._page_count(len(items)):
+        # As RabbitMQ: the page behind the last full one is empty, those after it are none.
+        if first > len(items):
             raise ApiError(
                 400,
                 "page_out_of_range",
@@ -128,7 +131,7 @@ class Page:
         return items[first : first + self._size]
 
     def _page_count(self, count: int) -> int:
-        return max(1, -(-count // self._size))
+        return -(-count // self._size)
 
     def _projected(self, items: list[Item]) -> list[Item]:
         return [projected(each, self._query) for each in items]
@@ -170,6 +173,10 @@ def _rank(value: object) -> tuple[int, Any]:
     if isinstance(value, bool | int | float):
         return 1, value
     return (2, value) if isinstance(value, str) else (3, str(value))
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal() if text else True
 
 
 def _whole(text: str) -> int:

@@ -10,49 +10,65 @@ from typing import TYPE_CHECKING, Any, Final
 from vouchmq.management.api.rates import with_details
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Iterable, Mapping
 
     from vouchmq.management.api.rates import Rates
 
-# Name in `message_stats` → column of a view.
-QUEUE: Final = {
-    "publish": "published",
+# Name in `message_stats` → column of a view. Of a family all are told once one of them has
+# happened, as RabbitMQ does it; what is told of none stands alone.
+Family = dict[str, str]
+DELIVERIES: Final[Family] = {
+    "deliver": "delivered_to_be_acked",
+    "deliver_no_ack": "delivered_no_ack",
+    "get": "got",
+    "get_no_ack": "got_no_ack",
+    "get_empty": "get_empty",
     "deliver_get": "delivered",
     "redeliver": "redelivered",
     "ack": "acked",
-    "reject": "rejected",
-    "dead_letter": "dead_lettered",
-    "expired": "expired",
-    "dropped": "dropped",
 }
-CHANNEL: Final = {
+PUBLISHES: Final[Family] = {
     "publish": "published",
     "confirm": "confirmed",
     "return_unroutable": "returned",
     "drop_unroutable": "unroutable",
-    "deliver_get": "delivered",
-    "redeliver": "redelivered",
-    "ack": "acked",
-    "reject": "rejected",
 }
-OVERVIEW: Final = {**QUEUE, **CHANNEL}
-EXCHANGE: Final = {"publish_in": "published_in", "publish_out": "published_out"}
+REJECTS: Final[Family] = {"reject": "rejected"}
+ENDS: Final[tuple[Family, ...]] = (
+    {"dead_letter": "dead_lettered"},
+    {"expired": "expired"},
+    {"dropped": "dropped"},
+)
+QUEUE: Final = ({"publish": "published"}, DELIVERIES, REJECTS, *ENDS)
+CHANNEL: Final = (PUBLISHES, DELIVERIES, REJECTS)
+OVERVIEW: Final = (*CHANNEL, *ENDS)
+EXCHANGE: Final = ({"publish_in": "published_in", "publish_out": "published_out"},)
+# Those that `delivered` has beside deliveries to consumers that ack.
+OTHERWISE: Final = ("delivered_no_ack", "got", "got_no_ack")
 
 
 def message_stats(
-    rates: Rates, key: Hashable, names: Mapping[str, str], row: Mapping[str, Any]
+    rates: Rates, key: Hashable, families: Iterable[Family], row: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What has happened so far and how fast; what never has is left out.
 
     Args:
         rates: what was before
         key: of the object
-        names: of the table that fits the view
+        families: of the table that fits the view
         row: the view
     """
-    counters = {name: row[column] for name, column in names.items()}
-    found = rates.of(key, counters)
-    return with_details({name: count for name, count in counters.items() if count}, found)
+    if "delivered" in row:
+        others = sum(row[name] for name in OTHERWISE)
+        row = {**row, "delivered_to_be_acked": row["delivered"] - others}
+    told: dict[str, int] = {}
+    counters: dict[str, int] = {}
+    for family in families:
+        found = {name: row[column] for name, column in family.items()}
+        counters |= found
+        if any(found.values()):
+            told |= found
+    return with_details(told, rates.of(key, counters))
 
 
 def depths(rates: Rates, key: Hashable, row: Mapping[str, Any]) -> dict[str, Any]:

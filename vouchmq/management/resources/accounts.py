@@ -87,6 +87,8 @@ async def put_user(call: Call) -> object:
     body = call.content(UserBody)
     if body.tags is UNSET:
         raise bad_request("tags_not_present")
+    if body.password is not None and body.password_hash is not None:
+        raise bad_request("both_password_and_password_hash_are_provided")
     given: dict[str, Any] = {}
     if body.password is not None:
         given["password"] = body.password
@@ -169,14 +171,19 @@ async def delete_topic_permissions(call: Call) -> object:
 
 async def user_limits(call: Call) -> object:
     """The limits of all users that have any, or of one."""
-    rows = await call.broker.rows("users", name=call.names.get("user"))
+    name = call.names.get("user")
+    rows = await call.broker.rows("users", name=name)
+    if name is not None and not rows:
+        raise not_found()
+    if not call.visitor.sees_all:
+        rows = [row for row in rows if row["name"] == call.visitor.user]
     found = [{"user": row["name"], "value": limits_of(row, LIMITS_OF_USERS)} for row in rows]
     return Page(call.query).of([each for each in found if each["value"]])
 
 
 async def vhost_limits(call: Call) -> object:
     """The limits of all virtual hosts that have any, or of one."""
-    rows = await call.broker.rows("vhosts", vhost=call.names.get("vhost"))
+    rows = await call.broker.rows("vhosts", vhost=await call.vhost())
     found = [
         {"vhost": row["name"], "value": limits_of(row, LIMITS_OF_VHOSTS)}
         for row in rows
@@ -234,7 +241,7 @@ def _user(row: Row) -> Row:
     return {
         "name": row["name"],
         "hashing_algorithm": row["hashing_algorithm"],
-        "has_password": row["has_password"],
+        "password_hash": row["password_hash"],
         "tags": row["tags"],
         "limits": limits_of(row, LIMITS_OF_USERS),
     }

@@ -5,6 +5,7 @@ Spec: HTTP-13, HTTP-14, HTTP-15, HTTP-33
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.management.api.call import NO_CONTENT
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 CONNECTIONS: Final = "connection-details"
 CHANNELS: Final = "channel-details"
 CONSUMERS: Final = "consumer-details"
+# Of a connection without TLS.
+UNENCRYPTED: Final = (
+    *("peer_cert_issuer", "peer_cert_subject", "peer_cert_validity"),
+    *("ssl_cipher", "ssl_hash", "ssl_key_exchange", "ssl_protocol"),
+)
 
 
 async def connections(call: Call) -> object:
@@ -31,15 +37,16 @@ async def connections(call: Call) -> object:
     user = call.names.get("user")
     if user is not None:
         rows = [row for row in rows if row["user"] == user]
-    node = await node_of(call)
+    facts = await call.broker.ask("status")
     rows.sort(key=lambda row: str(row["name"]))
-    return page.of([_connection(call, row, node) for row in rows])
+    return page.of([_connection(call, row, facts) for row in rows])
 
 
 async def connection(call: Call) -> object:
     """One connection, by its name."""
     row = await _row(call)
-    return projected(_connection(call, row, await node_of(call)), call.query)
+    facts = await call.broker.ask("status")
+    return projected(_connection(call, row, facts), call.query)
 
 
 async def channels(call: Call) -> object:
@@ -100,6 +107,11 @@ def ends_of(name: str) -> tuple[str, int, str, int]:
     return peer_host.strip("[]"), _number(peer_port), host.strip("[]"), _number(port)
 
 
+def time_of(wall_ms: int) -> str:
+    """A time of day as RabbitMQ tells it."""
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
 def consumer_item(row: Row, node: str) -> Row:
     """A consumer as the HTTP API shows it."""
     peer_host, peer_port, _, _ = ends_of(row["connection"])
@@ -142,11 +154,15 @@ async def _row(call: Call) -> Row:
     return found[0]
 
 
-def _connection(call: Call, row: Row, node: str) -> Row:
+def _connection(call: Call, row: Row, facts: Row) -> Row:
+    """A connection to the broker that `status` tells these facts of."""
     peer_host, peer_port, host, port = ends_of(row["name"])
     name = row["name"]
     octets = {"recv_oct": row["received_bytes"], "send_oct": row["sent_bytes"]}
     rates = call.rates.of(("connection", name), octets)
+    # What a client shows of itself over TLS is not known here.
+    is_encrypted = port == facts["listeners"].get("tls_port")
+    plain = {} if is_encrypted else dict.fromkeys(UNENCRYPTED)
     is_blocked = row["blocked"] and row["state"] == "running"
     return {
         "auth_mechanism": row["mechanism"],
@@ -157,13 +173,15 @@ def _connection(call: Call, row: Row, node: str) -> Row:
         "frame_max": row["frame_max"],
         "host": host,
         "name": name,
-        "node": node,
+        "node": facts["node"],
         "peer_host": peer_host,
         "peer_port": peer_port,
         "port": port,
         "protocol": "AMQP 0-9-1",
         **with_details(octets, rates),
         "send_pend": row["pending_bytes"],
+        "ssl": is_encrypted,
+        **plain,
         "state": "blocked" if is_blocked else row["state"],
         "timeout": row["heartbeat_s"],
         "type": "network",
@@ -205,6 +223,8 @@ def _channel(call: Call, row: Row, node: str) -> Row:
         "user_who_performed_action": row["user"],
         "vhost": row["vhost"],
     }
+    if row["idle_since_ms"] is not None:
+        item["idle_since"] = time_of(row["idle_since_ms"])
     stats = message_stats(call.rates, ("channel", name), CHANNEL, row)
     return {**item, "message_stats": stats} if stats else item
 

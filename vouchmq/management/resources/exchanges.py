@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote_plus, unquote, unquote_plus
 
 from msgspec import json
 
@@ -31,7 +31,7 @@ DEFAULT: Final = "amq.default"
 NO_KEY: Final = "~"
 HASH_BYTES: Final = 4
 # Characters that a routing key may have in a properties key as they are.
-PLAIN: Final = "-_.~"
+PLAIN: Final = "-_."
 
 
 async def exchanges(call: Call) -> object:
@@ -86,10 +86,7 @@ async def between(call: Call) -> object:
 
 async def binding(call: Call) -> object:
     """One binding, by its properties key."""
-    for each in await bindings_between(call):
-        if each["properties_key"] == call.names["properties_key"]:
-            return projected(each, call.query)
-    raise not_found()
+    return projected(await binding_of(call), call.query)
 
 
 async def bindings_between(call: Call) -> list[Row]:
@@ -117,11 +114,28 @@ def exchange_name(text: str) -> str:
 
 def properties_key(routing_key: str, arguments: dict[str, Any]) -> str:
     """The name of a binding among those between two objects."""
-    key = quote(routing_key, safe=PLAIN.replace(NO_KEY, ""))
+    key = quote_plus(routing_key, safe=PLAIN).replace(NO_KEY, "%7E")
     if not arguments:
         return key or NO_KEY
     digest = hashlib.blake2s(json.encode(arguments, order="sorted"), digest_size=HASH_BYTES)
     return f"{key}{NO_KEY}{base64.urlsafe_b64encode(digest.digest()).decode().rstrip('=')}"
+
+
+async def binding_of(call: Call) -> Row:
+    """The binding that the properties key of the path means; RabbitMQ takes it unquoted, too.
+
+    Raises:
+        ApiError: 404, there is none
+    """
+    wanted = call.names["properties_key"]
+    found = await bindings_between(call)
+    for each in found:
+        if each["properties_key"] == wanted:
+            return each
+    for each in found:
+        if unquote_plus(each["properties_key"]) in {wanted, unquote(wanted)}:
+            return each
+    raise not_found()
 
 
 def binding_item(row: Row) -> Row:
@@ -168,7 +182,7 @@ def _exchange(call: Call, row: Row) -> Row:
         "durable": row["durable"],
         "internal": row["internal"],
         "name": row["name"],
-        "policy": row["policy"] or None,
+        **({"policy": row["policy"]} if row["policy"] else {}),
         "type": row["type"],
         "vhost": row["vhost"],
     }

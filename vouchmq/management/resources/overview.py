@@ -59,8 +59,8 @@ async def overview(call: Call) -> object:
         "object_totals": {name: row[name] for name in OBJECTS},
         "statistics_db_event_queue": 0,
         "node": facts["node"],
-        "listeners": listeners_of(facts),
-        "contexts": [],
+        "listeners": [*listeners_of(facts), call.listener(facts["node"])],
+        "contexts": [{**each, "node": facts["node"]} for each in _contexts(call)],
     }
     return projected(found, call.query)
 
@@ -86,7 +86,14 @@ async def cluster_name(call: Call) -> object:
 async def feature_flags(call: Call) -> object:
     """Features of RabbitMQ that clients may ask for."""
     features = [
-        {"name": name, "state": "enabled", "stability": "stable", "provided_by": PRODUCT}
+        {
+            "name": name,
+            "desc": name.replace("_", " "),
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "stable",
+            "provided_by": PRODUCT,
+        }
         for name in FEATURES
     ]
     return Page(call.query).of(features)
@@ -131,6 +138,9 @@ def _churn(call: Call, row: Row) -> dict[str, Any]:
         "channel_created": row["channels_opened"],
         "connection_closed": max(0, row["connections_opened"] - row["connections"]),
         "connection_created": row["connections_opened"],
+        "queue_created": row["queues_created"],
+        "queue_declared": row["queues_declared"],
+        "queue_deleted": row["queues_deleted"],
     }
     return with_details(counters, call.rates.of("churn", counters))
 
@@ -142,6 +152,12 @@ async def _node(call: Call) -> Row:
     alarms = {each["name"]: each for each in await call.broker.rows("alarms")}
     memory, disk = alarms["memory"], alarms["disk"]
     average_ms = store["last_sync_ms"]
+    gauges = {
+        "mem_used": memory["measured_bytes"],
+        "disk_free": disk["measured_bytes"],
+        "sockets_used": row["connections"],
+    }
+    syncs = {"io_sync_count": store["syncs"], "io_sync_bytes": store["synced_bytes"]}
     return {
         "name": facts["node"],
         "type": "disc",
@@ -150,14 +166,14 @@ async def _node(call: Call) -> Row:
         "uptime": int(facts["uptime_s"] * 1000),
         "processors": facts["processors"],
         **_descriptors(facts),
-        "mem_used": memory["measured_bytes"],
+        **with_details(gauges, call.rates.of("node", gauges, is_gauge=True)),
+        "sockets_total": facts["descriptor_limit"],
         "mem_limit": memory["limit_bytes"],
         "mem_alarm": memory["raised"],
-        "disk_free": disk["measured_bytes"],
         "disk_free_limit": disk["limit_bytes"],
         "disk_free_alarm": disk["raised"],
         "storage_alarm": alarms["storage"]["raised"],
-        "io_sync_count": store["syncs"],
+        **with_details(syncs, call.rates.of("syncs", syncs)),
         "io_sync_avg_time": average_ms,
         "journal_segments": store["segments"],
         **_churn(call, row),
@@ -168,12 +184,20 @@ async def _node(call: Call) -> Row:
             {"name": "vouchmq", "description": PRODUCT, "version": facts["version"]},
             {"name": "python", "description": "Python", "version": facts["python"]},
         ],
-        "contexts": [],
+        "contexts": _contexts(call),
         "enabled_plugins": [],
+        "log_files": ["<stdout>"],
+        "run_queue": 0,
         "partitions": [],
         "cluster_links": [],
         "rates_mode": "basic",
     }
+
+
+def _contexts(call: Call) -> list[Row]:
+    """What is served over HTTP: this."""
+    _, host, port = call.listening
+    return [{"description": f"{PRODUCT} Management", "path": "/", "ip": host, "port": str(port)}]
 
 
 def _descriptors(facts: Mapping[str, Any]) -> Row:

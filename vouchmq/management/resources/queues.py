@@ -10,13 +10,33 @@ from typing import TYPE_CHECKING, Any, Final
 from vouchmq.management.api.listed import in_vhosts, only
 from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.api.stats import QUEUE, depths, message_stats
-from vouchmq.management.resources.connections import CONSUMERS, consumer_item, ends_of, node_of
+from vouchmq.management.resources.connections import (
+    CONSUMERS,
+    consumer_item,
+    ends_of,
+    node_of,
+    time_of,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from vouchmq.management.api.call import Call
     from vouchmq.management.broker import Row
 
 QUEUES: Final = "queue-details"
+SIZES: Final = "queue-sizes"
+# Told by `SIZES`, which costs a look at messages: only for those who ask for them, or for all.
+SIZED: Final = frozenset(
+    {
+        *("consumer_capacity", "consumer_utilisation", "head_message_timestamp", "memory"),
+        *("message_bytes", "message_bytes_paged_out", "message_bytes_persistent"),
+        *("message_bytes_ram", "message_bytes_ready", "message_bytes_unacknowledged"),
+        *("messages_paged_out", "messages_persistent", "messages_ram", "messages_ready_ram"),
+        "messages_unacknowledged_ram",
+    }
+)
+CLASSIC: Final = "classic"
 
 
 async def queues(call: Call) -> object:
@@ -24,8 +44,9 @@ async def queues(call: Call) -> object:
     page = Page(call.query)
     rows = await in_vhosts(call, QUEUES, "name")
     node = await node_of(call)
+    sizes = await _sizes(call) if _asks_for_sizes(call.query) else {}
     # Rates are of what is shown: of ten thousand queues nobody sees them all.
-    return page.of(rows, lambda shown: [_queue(call, row, node) for row in shown])
+    return page.of(rows, lambda shown: [_queue(call, row, sizes, node) for row in shown])
 
 
 async def queue(call: Call) -> object:
@@ -33,15 +54,30 @@ async def queue(call: Call) -> object:
     row = await only(call, QUEUES, call.names["queue"])
     node = await node_of(call)
     consumers = await call.broker.rows(CONSUMERS, vhost=row["vhost"], name=row["name"])
+    sizes = await _sizes(call, row["name"]) if _asks_for_sizes(call.query) else {}
     details = {
         "consumer_details": [consumer_item(each, node) for each in consumers],
         "deliveries": [],
         "incoming": [],
     }
-    return projected({**_queue(call, row, node), **details}, call.query)
+    return projected({**_queue(call, row, sizes, node), **details}, call.query)
 
 
-def _queue(call: Call, row: Row, node: str) -> Row:
+def _asks_for_sizes(query: Mapping[str, str]) -> bool:
+    columns = query.get("columns", "")
+    if not columns:
+        return query.get("disable_stats") != "true"
+    asked = {*columns.split(","), query.get("sort", "")}
+    return not SIZED.isdisjoint(asked)
+
+
+async def _sizes(call: Call, name: str | None = None) -> Mapping[tuple[str, str], Row]:
+    """The bytes of queues, by virtual host and name."""
+    rows = await call.broker.rows(SIZES, vhost=call.names.get("vhost"), name=name)
+    return {(row["vhost"], row["name"]): row for row in rows}
+
+
+def _queue(call: Call, row: Row, sizes: Mapping[tuple[str, str], Row], node: str) -> Row:
     key = ("queue", row["vhost"], row["name"])
     item: dict[str, Any] = {
         "arguments": row["arguments"],
@@ -68,5 +104,38 @@ def _queue(call: Call, row: Row, node: str) -> Row:
             "peer_host": peer_host,
             "peer_port": peer_port,
         }
+    size = sizes.get((row["vhost"], row["name"]))
+    if size is not None:
+        item |= _sized(row, size)
+    if row["idle_since_ms"] is not None:
+        item["idle_since"] = time_of(row["idle_since_ms"])
+    if row["type"] != CLASSIC:
+        item |= {"leader": node, "members": [node], "online": [node]}
     stats = message_stats(call.rates, key, QUEUE, row)
     return {**item, "message_stats": stats} if stats else item
+
+
+def _sized(row: Row, size: Row) -> Row:
+    """What is told of the bytes of a queue; what is unacknowledged is in memory."""
+    ready, unacked = row["messages_ready"], row["messages_unacknowledged"]
+    ready_bytes, unacked_bytes = size["ready_bytes"], size["unacknowledged_bytes"]
+    in_memory, bytes_in_memory = size["ready_in_memory"], size["ready_bytes_in_memory"]
+    # Of this moment: RabbitMQ tells for which part of some seconds it has been so.
+    capacity = float(size["has_room"]) if row["consumers"] else 0
+    return {
+        "consumer_capacity": capacity,
+        "consumer_utilisation": capacity,
+        "head_message_timestamp": size["head_timestamp"],
+        "memory": size["memory_bytes"],
+        "message_bytes": ready_bytes + unacked_bytes,
+        "message_bytes_paged_out": max(0, ready_bytes - bytes_in_memory),
+        "message_bytes_persistent": size["persistent_bytes"],
+        "message_bytes_ram": bytes_in_memory + unacked_bytes,
+        "message_bytes_ready": ready_bytes,
+        "message_bytes_unacknowledged": unacked_bytes,
+        "messages_paged_out": max(0, ready - in_memory),
+        "messages_persistent": size["persistent"],
+        "messages_ram": in_memory + unacked,
+        "messages_ready_ram": in_memory,
+        "messages_unacknowledged_ram": unacked,
+    }

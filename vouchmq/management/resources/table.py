@@ -44,8 +44,8 @@ def _limits(path: str, names: str, get: Handler, put: Handler, delete: Handler) 
     """The routes of limits of one kind of owner."""
     tags = ADMINISTRATORS
     return [
-        _list(path, get, "limits", tags),
-        _list(f"{path}/{names}", get, "limits of one", tags),
+        _list(path, get, "limits"),
+        _list(f"{path}/{names}", get, "limits of one"),
         Route(
             f"{path}/{names}/{{name}}",
             {"PUT": put, "DELETE": delete},
@@ -60,13 +60,12 @@ def _policies(path: str, handlers: Sequence[Handler], changing: frozenset[str]) 
     """The routes of policies of one kind."""
     every, one, put, delete = handlers
     return [
-        _list(path, every, "policies", POLICYMAKERS),
-        _list(f"{path}/{{vhost}}", every, "policies of a virtual host", POLICYMAKERS),
+        _list(path, every, "policies"),
+        _list(f"{path}/{{vhost}}", every, "policies of a virtual host"),
         Route(
             f"{path}/{{vhost}}/{{policy}}",
             {"GET": one, "PUT": put, "DELETE": delete},
             "a policy",
-            POLICYMAKERS,
             bodies={"PUT": policies.PolicyBody},
             changing=changing,
         ),
@@ -287,6 +286,22 @@ ACCOUNTS: Final = (
         accounts.put_vhost_limit,
         accounts.delete_vhost_limit,
     ),
+    Route(
+        "/auth/attempts/{node}",
+        {"GET": account.login_attempts, "DELETE": account.reset_login_attempts},
+        "logins so far, by protocol",
+        MONITORS,
+        is_list=True,
+        changing=ADMINISTRATORS,
+    ),
+    Route(
+        "/auth/attempts/{node}/source",
+        {"GET": account.login_sources, "DELETE": account.reset_login_attempts},
+        "logins by address, which are not counted",
+        MONITORS,
+        is_list=True,
+        changing=ADMINISTRATORS,
+    ),
     _one("/auth/hash_password/{password}", accounts.hash_password, "a hash for definitions"),
 )
 POLICIES: Final = (
@@ -355,6 +370,12 @@ HEALTH: Final = (
     _one(f"{CHECKS}/is-in-service", health.answering, "the broker answers"),
     _one("/aliveness-test/{vhost}", topology.aliveness, "a message comes and goes"),
     _one("/healthchecks/node", health.alarms, "no alarm is raised"),
+    _one("/healthchecks/node/{node}", health.node_alarms, "no alarm is raised"),
+    _one(
+        f"{CHECKS}/certificate-expiration/{{count}}/{{unit}}",
+        health.certificate_expiration,
+        "the certificates that clients are shown are valid for so long",
+    ),
 )
 LEDGER: Final = (
     Route(

@@ -10,25 +10,29 @@ from __future__ import annotations
 import base64
 import binascii
 from contextlib import suppress
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from vouchmq.management.api.call import NO_CONTENT, Answer, Call, changed
 from vouchmq.management.api.errors import ApiError, bad_request
 from vouchmq.management.broker import CommandRefused, Row
 from vouchmq.management.resources.exchanges import (
-    bindings_between,
+    binding_of,
     exchange_name,
     properties_key,
 )
 
 TRUE: Final = frozenset({True, "true"})
 NOT_FOUND: Final = 404
+# What ends a channel over AMQP is told as AMQP tells it.
+CLOSES_CHANNEL: Final = frozenset({403, 404, 406})
 ALIVENESS: Final = "aliveness-test"
 # Texts are accepted as well: rabbitmqadmin sends them.
 Flag = bool | Literal["true", "false"]
+# Clients in PHP send an empty list for an empty table.
+Table = dict[str, Any] | Annotated[list[Any], Meta(max_length=0)]
 
 
 class QueueBody(Struct):
@@ -36,7 +40,7 @@ class QueueBody(Struct):
 
     durable: Flag = True
     auto_delete: Flag = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Table = field(default_factory=dict)
 
 
 class ExchangeBody(Struct):
@@ -46,14 +50,14 @@ class ExchangeBody(Struct):
     durable: Flag = True
     auto_delete: Flag = False
     internal: Flag = False
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Table = field(default_factory=dict)
 
 
 class BindingBody(Struct):
     """A binding to make."""
 
     routing_key: str = ""
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Table = field(default_factory=dict)
 
 
 class PublishBody(Struct):
@@ -83,7 +87,7 @@ async def put_queue(call: Call) -> object:
         name=call.names["queue"],
         durable=body.durable in TRUE,
         auto_delete=body.auto_delete in TRUE,
-        arguments=body.arguments,
+        arguments=body.arguments or {},
     )
     return changed(answer)
 
@@ -129,7 +133,7 @@ async def put_exchange(call: Call) -> object:
         durable=body.durable in TRUE,
         auto_delete=body.auto_delete in TRUE,
         internal=body.internal in TRUE,
-        arguments=body.arguments,
+        arguments=body.arguments or {},
     )
     return changed(answer)
 
@@ -154,26 +158,23 @@ async def post_binding(call: Call) -> object:
         vhost=vhost,
         **ends,
         routing_key=body.routing_key,
-        arguments=body.arguments,
+        arguments=body.arguments or {},
     )
-    key = properties_key(body.routing_key, body.arguments)
+    key = properties_key(body.routing_key, dict(body.arguments or {}))
     return Answer(201, None, {"location": f"{quote(ends['destination'], safe='')}/{quote(key)}"})
 
 
 async def delete_binding(call: Call) -> object:
     """Remove a binding."""
-    wanted = call.names["properties_key"]
-    for row in await bindings_between(call):
-        if row["properties_key"] == wanted:
-            await call.do(
-                "delete binding",
-                vhost=row["vhost"],
-                **_ends(call),
-                routing_key=row["routing_key"],
-                arguments=row["arguments"],
-            )
-            return NO_CONTENT
-    raise ApiError(NOT_FOUND, "Object Not Found", "Not Found")
+    row = await binding_of(call)
+    await call.do(
+        "delete binding",
+        vhost=row["vhost"],
+        **_ends(call),
+        routing_key=row["routing_key"],
+        arguments=row["arguments"],
+    )
+    return NO_CONTENT
 
 
 async def publish(call: Call) -> object:
@@ -189,7 +190,7 @@ async def publish(call: Call) -> object:
             body=_payload(body),
         )
     except CommandRefused as error:
-        if error.code != NOT_FOUND:
+        if error.code not in CLOSES_CHANNEL:
             raise
         raise bad_request(f"{error.code} {error.text}") from None
     return {"routed": answer["routed"]}

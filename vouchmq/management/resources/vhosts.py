@@ -12,18 +12,17 @@ from msgspec import Struct
 from vouchmq.management.api.call import NO_CONTENT, changed
 from vouchmq.management.api.errors import not_found, refused
 from vouchmq.management.api.paging import Page, projected
-from vouchmq.management.api.stats import QUEUE, depths, message_stats
+from vouchmq.management.api.rates import with_details
+from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
 from vouchmq.management.resources.accounts import tags_of
 from vouchmq.management.resources.connections import node_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from vouchmq.management.api.call import Call
     from vouchmq.management.broker import Row
 
 DEFAULT_TYPE: Final = "undefined"
-SUMS: Final = ("messages_ready", "messages_unacknowledged", *QUEUE.values())
+TOTALS: Final = "vhost-totals"
 
 
 async def vhosts(call: Call) -> object:
@@ -31,36 +30,29 @@ async def vhosts(call: Call) -> object:
     page = Page(call.query)
     rows = [row for row in await call.broker.rows("vhosts") if call.may_see(row["name"])]
     rows.sort(key=lambda row: str(row["name"]))
-    sums = _sums(await call.broker.rows("queues"))
+    totals = {row["name"]: row for row in await call.broker.rows(TOTALS)}
     node = await node_of(call)
-    return page.of([_vhost(call, row, sums.get(row["name"]), node) for row in rows])
+    # One that has come meanwhile has no totals yet.
+    return page.of(
+        [_vhost(call, row, totals[row["name"]], node) for row in rows if row["name"] in totals]
+    )
 
 
 async def vhost(call: Call) -> object:
     """One of them."""
     name = call.names["name"]
     rows = await call.broker.rows("vhosts", name=name)
-    if not rows:
+    totals = await call.broker.rows(TOTALS, name=name)
+    if not rows or not totals:
         raise not_found()
     if not call.may_see(name):
         raise refused("User not authorised to access virtual host")
-    sums = _sums(await call.broker.rows("queues", vhost=name))
-    return projected(_vhost(call, rows[0], sums.get(name), await node_of(call)), call.query)
+    return projected(_vhost(call, rows[0], totals[0], await node_of(call)), call.query)
 
 
-def _sums(queues: Iterable[Row]) -> dict[str, Row]:
-    """Of all queues of each virtual host."""
-    found: dict[str, Row] = {}
-    for row in queues:
-        total = found.setdefault(row["vhost"], dict.fromkeys(SUMS, 0))
-        for name in SUMS:
-            total[name] += row[name]
-    return found
-
-
-def _vhost(call: Call, row: Row, total: Row | None, node: str) -> Row:
-    total = total or dict.fromkeys(SUMS, 0)
+def _vhost(call: Call, row: Row, total: Row, node: str) -> Row:
     key = ("vhost", row["name"])
+    octets = {"recv_oct": total["received_bytes"], "send_oct": total["sent_bytes"]}
     description, tags = row.get("description", ""), row.get("tags", [])
     item = {
         "cluster_state": {node: "running"},
@@ -70,10 +62,11 @@ def _vhost(call: Call, row: Row, total: Row | None, node: str) -> Row:
         "metadata": {"description": description, "tags": tags},
         "name": row["name"],
         "protected_from_deletion": row.get("protected_from_deletion", False),
+        **with_details(octets, call.rates.of(("bytes", key), octets)),
         "tags": tags,
         "tracing": False,
     }
-    stats = message_stats(call.rates, key, QUEUE, total)
+    stats = message_stats(call.rates, key, OVERVIEW, total)
     return {**item, "message_stats": stats} if stats else item
 
 
