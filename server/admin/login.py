@@ -13,7 +13,7 @@ import structlog
 
 from vouchmq.server.admin.commands import Arguments, refuse
 from vouchmq.server.auth.attempts import HTTP
-from vouchmq.server.auth.authenticator import LoginError, is_loopback
+from vouchmq.server.auth.authenticator import LoginError, UncheckedLogin, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LOGIN_REFUSED: Final = 401
+TOO_MANY_LOGINS: Final = 429
+TOO_MANY: Final = "Too many logins have failed; try again later"
 
 
 class Login(Arguments, frozen=True):
@@ -86,7 +88,10 @@ class LoginCommands:
         if isinstance(outcome, LoginError):
             if outcome.is_told:
                 log.warning("management.login_failed", address=login.address, reason=str(outcome))
-            refuse(reply, "Login failed", LOGIN_REFUSED)
+            if isinstance(outcome, UncheckedLogin):
+                refuse(reply, TOO_MANY, TOO_MANY_LOGINS)
+            else:
+                refuse(reply, "Login failed", LOGIN_REFUSED)
             return
         reply(
             {

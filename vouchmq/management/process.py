@@ -27,6 +27,8 @@ from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
 from vouchmq.management.metrics.app import metrics_app
 from vouchmq.management.options import Options
 from vouchmq.management.web.app import WebApp
+from vouchmq.management.web.guard import Guard
+from vouchmq.management.web.protocol import Limits, limited
 from vouchmq.server.edge.listening import ListenError, open_sockets
 from vouchmq.server.edge.logging import configure_logs
 
@@ -45,7 +47,6 @@ GRACE_S: Final = 1
 BACKLOG: Final = 128
 # Between attempts to tell a broker that does not answer.
 ANNOUNCE_S: Final = 1.0
-MOST_REQUESTS: Final = 256
 MOST_HEADER_BYTES: Final = 65536
 
 
@@ -78,10 +79,12 @@ async def _serve(options: Options) -> int:
     if options.is_watched:
         _watch_input(loop, stopping.set)
     broker = Broker(Path(options.data_dir))
+    # With connections of its own: a scrape waits for no visitor.
+    scraped = Broker(Path(options.data_dir))
     servers: list[tuple[_Server, list[socket.socket]]] = []
     wanted = (
-        (options.management_port, WebApp(api_app(broker))),
-        (options.prometheus_port, metrics_app(broker)),
+        (options.management_port, Guard(WebApp(api_app(broker)))),
+        (options.prometheus_port, Guard(metrics_app(scraped))),
     )
     for port, app in wanted:
         try:
@@ -108,6 +111,7 @@ async def _serve(options: Options) -> int:
     ended.cancel()
     announcing.cancel()
     broker.close()
+    scraped.close()
     return 0 if is_asked else FAILED
 
 
@@ -137,12 +141,11 @@ def _server(app: ASGIApp) -> _Server:
             log_config=None,
             access_log=False,
             lifespan="off",
-            http="h11",
+            http=limited(Limits()),
             ws="none",
             proxy_headers=False,
             server_header=False,
             backlog=BACKLOG,
-            limit_concurrency=MOST_REQUESTS,
             timeout_graceful_shutdown=GRACE_S,
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
         )

@@ -10,6 +10,7 @@ Spec: HTTP-01, HTTP-02, HTTP-03
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
@@ -64,6 +65,14 @@ JSON: Final = "application/json"
 # What the broker's control commands call a bad login, and what they may call an error of theirs.
 LOGIN_REFUSED: Final = 401
 CODES: Final = {404: 404, 401: 401, 403: 401, 412: 412, 503: 503}
+# A login that the broker does not look at: too many of this user from this address have failed.
+TOO_MANY_LOGINS: Final = 429
+TOO_SLOW: Final = 408
+# What is left of a body is not read.
+CLOSE: Final = {"connection": "close"}
+RETRY: Final = {"retry-after": "10"}
+# In which a body has to be there.
+BODY_LIMIT_S: Final = 60.0
 # What stands before the explanation in texts of AMQP.
 REPLY_NAME: Final = re.compile(r"[A-Z_]+ - ")
 DESCRIPTION: Final = "openapi.json"
@@ -156,7 +165,7 @@ class Api:
         """Who asks.
 
         Raises:
-            ApiError: 401
+            ApiError: 401; 429, none is tried for now
         """
         user, password = _credentials(request.headers.get("authorization", ""))
         try:
@@ -164,6 +173,8 @@ class Api:
                 "authenticate", user=user, password=password, address=_origin(request)
             )
         except CommandRefused as error:
+            if error.code == TOO_MANY_LOGINS:
+                raise ApiError(error.code, "too_many_requests", error.text, RETRY) from None
             if error.code != LOGIN_REFUSED:
                 raise
             raise ApiError(NOT_AUTHORISED, "not_authorized", "Login failed") from None
@@ -230,13 +241,19 @@ async def _body(request: Request) -> bytes:
     """The body of a request.
 
     Raises:
-        ApiError: 413, it is too large
+        ApiError: 413, it is too large; 408, it does not come
     """
     found = bytearray()
-    async for piece in request.stream():
-        found += piece
-        if len(found) > MOST_BODY_BYTES:
-            raise ApiError(TOO_LARGE, "payload_too_large", f"the limit is {MOST_BODY_BYTES} bytes")
+    try:
+        async with asyncio.timeout(BODY_LIMIT_S):
+            async for piece in request.stream():
+                found += piece
+                if len(found) > MOST_BODY_BYTES:
+                    reason = f"the limit is {MOST_BODY_BYTES} bytes"
+                    raise ApiError(TOO_LARGE, "payload_too_large", reason, CLOSE)
+    except TimeoutError:
+        reason = f"the body was not there within {BODY_LIMIT_S:.0f} s"
+        raise ApiError(TOO_SLOW, "request_timeout", reason, CLOSE) from None
     return bytes(found)
 
 

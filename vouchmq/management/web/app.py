@@ -12,6 +12,7 @@ Spec: HTTP-02
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 import time
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 TOKEN_BYTES: Final = 32
 MOST_LOGIN_BYTES: Final = 16384
+LOGIN_LIMIT_S: Final = 10.0
 YEAR_S: Final = 365 * 86400
 # Sent by the page with each request. No other site can send it without being asked first.
 PAGE_HEADER: Final = "x-requested-with"
@@ -232,10 +234,14 @@ def _set_cookie(response: Response, request: Request, key: str, max_age_s: int) 
 
 async def _body(request: Request) -> bytes:
     found = bytearray()
-    async for piece in request.stream():
-        found += piece
-        if len(found) > MOST_LOGIN_BYTES:
-            raise ValidationError("the request is too large")
+    try:
+        async with asyncio.timeout(LOGIN_LIMIT_S):
+            async for piece in request.stream():
+                found += piece
+                if len(found) > MOST_LOGIN_BYTES:
+                    raise ValidationError("the request is too large")
+    except TimeoutError:
+        raise ValidationError("the request does not come to its end") from None
     return bytes(found)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from msgspec import Struct
 from pamqp import commands
 
 from tests import wire
@@ -208,3 +209,53 @@ class TestSlices:
         reader.is_open = False
         registry.run({"command": "list vhosts"}, reader)
         assert (reader.lines, reader.facts, later) == ([], None, [])
+
+    def test_listings_at_once_share_one_slice_of_a_turn(self) -> None:
+        """LIMIT-23."""
+
+        def numbers(count: int) -> Iterator[Numbered]:
+            yield from map(Numbered, range(count))
+
+        sending = Sending()
+        many, few, broken = Reader(), Reader(), Reader()
+        many.columns = few.columns = ["number"]
+        sending.sender.send(numbers(1000), many)
+        sending.sender.send(failing(), broken)
+        sending.sender.send(numbers(20), few)
+        assert len(sending.later) == 1
+        sending.turn()
+        with pytest.raises(ZeroDivisionError):
+            sending.turn()
+        while not few.has_answer():
+            assert not many.has_answer()
+            sending.turn()
+        assert few.facts == {"ok": True, "count": 20}
+        while not many.has_answer():
+            assert len(sending.later) == 1
+            sending.turn()
+        assert many.facts == {"ok": True, "count": 1000}
+        assert sending.later == []
+
+
+class Numbered(Struct, frozen=True, array_like=True):
+    number: int
+
+
+def failing() -> Iterator[Numbered]:
+    yield Numbered(1 // 0)
+
+
+class Sending:
+    """A sender whose slices end whenever it looks at the clock."""
+
+    def __init__(self) -> None:
+        self.later: list[Callable[[], None]] = []
+        self._looks = 0
+        self.sender = RowSender(self.later.append, self._clock)
+
+    def _clock(self) -> float:
+        self._looks += 1
+        return float(self._looks)
+
+    def turn(self) -> None:
+        self.later.pop(0)()

@@ -1,0 +1,158 @@
+"""Clients of the HTTP API that take more than they should (LIMIT-30, AUTH-10)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pika
+import pytest
+import uvicorn
+from starlette.types import Send
+
+from tests.integration.management import ManagedBroker, ask
+from tests.waiting import LIMIT_S, wait_until
+from vouchmq.management.api.app import MOST_BODY_BYTES
+from vouchmq.management.web.protocol import Limits, limited
+
+PER_ADDRESS = Limits().per_address
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(
+        *(tmp_path_factory.mktemp("abuse"), "--auth-failures-max", "5"),
+    )
+    try:
+        yield broker
+        assert broker.process.stop() == 0, broker.process.output()
+        assert broker.process.complaints() == []
+    finally:
+        broker.process.kill9()
+
+
+def connected(port: int, source: str = "127.0.0.1") -> socket.socket:
+    made = socket.create_connection(("127.0.0.1", port), LIMIT_S, source_address=(source, 0))
+    made.settimeout(LIMIT_S)
+    return made
+
+
+def first_line(octets: bytes) -> bytes:
+    return octets.partition(b"\r\n")[0]
+
+
+def heard(client: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    found = b""
+    while piece := client.recv(65536):
+        found += piece
+    return found
+
+
+def test_one_address_has_so_many_connections(managed: ManagedBroker) -> None:
+    """Those of other addresses, and AMQP, go on; and so do its own when it lets go."""
+    with ExitStack() as stack:
+        for _ in range(PER_ADDRESS):
+            stack.enter_context(connected(managed.port)).sendall(b"GET /api/overview HTTP/1.1\r\n")
+        with connected(managed.port) as one_more:
+            assert first_line(heard(one_more)) == b"HTTP/1.1 503 Service Unavailable"
+        with connected(managed.port, "127.0.0.2") as other:
+            other.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            assert first_line(heard(other)) == b"HTTP/1.1 200 OK"
+        with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare("q", durable=True)
+            channel.basic_publish("", "q", b"x", pika.BasicProperties(delivery_mode=2))
+    managed.process.wait_until(lambda: ask(managed.port, "GET", "/").status == 200)
+
+
+def test_a_body_that_is_too_large_is_not_read_to_its_end(managed: ManagedBroker) -> None:
+    got = managed.ask("POST", "/definitions", b"[" * (MOST_BODY_BYTES + 1))
+    assert (got.status, got.body["error"]) == (413, "payload_too_large")
+    assert managed.get("/whoami")["name"] == "guest"
+
+
+def test_guessing_ends_in_an_error_of_its_own(managed: ManagedBroker) -> None:
+    """The right password too, from there; other users go on."""
+    managed.ask("PUT", "/users/victim", {"password": "right", "tags": "management"})
+    answers = [
+        managed.ask("GET", "/whoami", user="victim", password=f"guess {number}")
+        for number in range(7)
+    ]
+    assert [got.status for got in answers] == [401] * 5 + [429] * 2
+    assert answers[-1].body["error"] == "too_many_requests"
+    assert answers[-1].headers["retry-after"] == "10"
+    assert managed.ask("GET", "/whoami", user="victim", password="right").status == 429
+    assert managed.get("/whoami")["name"] == "guest"
+
+
+class Server:
+    """An HTTP server with limits that answers each request with so many bytes."""
+
+    def __init__(self, limits: Limits, answer_bytes: int = 1) -> None:
+        self._answer = b"x" * answer_bytes
+        self.http = limited(limits)
+        config = uvicorn.Config(
+            self._app, log_config=None, lifespan="off", http=self.http, ws="none", interface="asgi3"
+        )
+        self._server = uvicorn.Server(config)
+
+    async def _app(self, scope: object, receive: object, send: Send) -> None:
+        del scope, receive
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": self._answer})
+
+    def play(self, client: Callable[[int], bytes]) -> bytes:
+        """What a client, which is given the port, does beside it."""
+
+        async def play() -> bytes:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                task = asyncio.create_task(self._server.serve([listener]))
+                async with asyncio.timeout(LIMIT_S):
+                    found = await asyncio.to_thread(client, listener.getsockname()[1])
+                self._server.should_exit = True
+                await task
+            return found
+
+        return asyncio.run(play())
+
+
+@pytest.mark.parametrize("begin", [b"", b"GET / HTTP/1.1\r\nx-one: "])
+def test_a_head_that_does_not_come_is_not_waited_for(begin: bytes) -> None:
+    def slow(port: int) -> bytes:
+        with connected(port) as client:
+            client.sendall(begin)
+            return heard(client)
+
+    found = Server(Limits(head_s=0.2)).play(slow)
+    assert first_line(found) == b"HTTP/1.1 408 Request Timeout"
+
+
+def test_the_second_head_of_a_connection_has_its_time_as_well() -> None:
+    def slow(port: int) -> bytes:
+        with connected(port) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert first_line(client.recv(65536)) == b"HTTP/1.1 200 OK"
+            client.sendall(b"GET / HTTP/1.1\r\n")
+            found = heard(client)
+            return found[found.rindex(b"HTTP/1.1") :]
+
+    found = Server(Limits(head_s=0.2)).play(slow)
+    assert first_line(found) == b"HTTP/1.1 408 Request Timeout"
+
+
+def test_an_answer_that_is_not_read_is_given_up() -> None:
+    server = Server(Limits(unread_s=0.2), 50_000_000)
+
+    def lazy(port: int) -> bytes:
+        with connected(port) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            found = client.recv(100)
+            assert server.http.addresses["127.0.0.1"] == 1
+            wait_until(lambda: not server.http.addresses, lambda: "the connection goes on")
+            return found
+
+    assert first_line(server.play(lazy)) == b"HTTP/1.1 200 OK"
