@@ -35,16 +35,20 @@ Piece = bytes | memoryview
 CONTENT_HEADER: Final = Struct(">BHIHHQ")
 FRAME_HEADER: Final = Struct(">BHI")
 ACK: Final = Struct(">11sQBB")
-# The same two with class and method, or class and weight, as one number.
+# The same two with class and method, or class and weight, as one number; a body size above all
+# limits may be below zero.
 METHOD_HEADER: Final = Struct(">BHII")
-HEADER_AND_IDS: Final = Struct(">BHIIQ")
+HEADER_AND_IDS: Final = Struct(">BHIIq")
 TAG: Final = Struct(">Q")
+OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 SIZE: Final = Struct(">I")
 
 FRAME_END: Final = 0xCE
 BASIC_CLASS: Final = 60
 HEAD_OCTETS: Final = 7
 ACK_FRAME_OCTETS: Final = 21
+# Where in it the delivery tag begins.
+TAG_AT: Final = 11
 PUBLISH_METHOD: Final = b"\x00\x3c\x00\x28"
 PUBLISH_IDS: Final = 0x003C_0028
 CONTENT_IDS: Final = 0x003C_0000
@@ -240,7 +244,9 @@ def parse_acks(data: bytes, pos: int) -> tuple[int, list[tuple[int, int]]]:
     Returns:
         where they end, and the delivery tags as ranges `(first, last)` in the order received.
     """
-    lead = data[pos : pos + 11]
+    if native.IS_NATIVE and data[pos + TAG_AT] < 0x80:
+        return parse_small_acks(data, pos)
+    lead = data[pos : pos + TAG_AT]
     count = (len(data) - pos) // ACK_FRAME_OCTETS
     ranges: list[tuple[int, int]] = []
     first = last = -1
@@ -262,6 +268,40 @@ def parse_acks(data: bytes, pos: int) -> tuple[int, list[tuple[int, int]]]:
     return pos + walked * ACK_FRAME_OCTETS, ranges
 
 
+def parse_small_acks(data: bytes, begin: i64) -> tuple[int, list[tuple[int, int]]]:
+    """As `parse_acks`, natively, and as far as tags are no larger than 63 bits."""
+    pos: i64 = begin
+    end: i64 = len(data)
+    kind_and_channel = long_at(data, pos)
+    size = long_at(data, pos + 3)
+    ids = long_at(data, pos + HEAD_OCTETS)
+    ranges: list[tuple[int, int]] = []
+    first: i64 = -1
+    last: i64 = -1
+    while pos + ACK_FRAME_OCTETS <= end:
+        high = long_at(data, pos + TAG_AT)
+        if (
+            long_at(data, pos + HEAD_OCTETS) != ids
+            or long_at(data, pos) != kind_and_channel
+            or long_at(data, pos + 3) != size
+            or high >= 0x8000_0000
+            or data[pos + 19]
+            or data[pos + 20] != FRAME_END
+        ):
+            break
+        tag = high << 32 | long_at(data, pos + TAG_AT + 4)
+        pos += ACK_FRAME_OCTETS
+        if tag == last + 1 and first >= 0:
+            last = tag
+            continue
+        if first >= 0:
+            ranges.append((first, last))
+        first = last = tag
+    if first >= 0:
+        ranges.append((first, last))
+    return pos, ranges
+
+
 def encode_deliveries(
     messages: Sequence[Message], tag: int, channel: bytes, consumer: bytes, limits: tuple[int, int]
 ) -> list[Piece]:
@@ -275,31 +315,38 @@ def encode_deliveries(
         limits: the peer's frame_max in octets (0: none), and the highest `seq` that had been
             handed out before: what is not above it is marked redelivered (ACK-12)
     """
-    frame_max, mark = limits
+    most: i64 = limits[0]
+    mark = limits[1]
     parts: list[Piece] = []
     mine = b"\x02" + channel
     fresh = messages[0][2] > mark
     last_tail: bytes | None = None
     head = after = b""
+    # Up to the last octet of the tag, by the length of what is behind it.
     heads: dict[int, bytes] = {}
-    pack = TAG.pack
+    number: i64 = tag
     for raw, tail, seq, _ in messages:
+        if not number & 0xFF:
+            heads.clear()
+            last_tail = None
         if tail is not last_tail:
             last_tail = tail
             octets = len(tail)
             head = heads.get(octets, b"")
             if not head:
                 size = SIZE.pack(len(DELIVER_METHOD) + len(consumer) + 9 + octets)
-                head = b"".join((b"\x01", channel, size, DELIVER_METHOD, consumer))
+                high = TAG.pack(number)[:7]
+                head = b"".join((b"\x01", channel, size, DELIVER_METHOD, consumer, high))
                 heads[octets] = head
             after = b"\x00" + tail + b"\xce"
         again = not fresh and seq <= mark
-        if raw.startswith(mine) and len(raw) <= frame_max:
-            parts += (head, pack(tag), b"\x01" + after[1:] if again else after, raw)
+        low = OCTETS[number & 0xFF]
+        if raw.startswith(mine) and len(raw) <= most:
+            parts += (head, low, b"\x01" + after[1:] if again else after, raw)
         else:
-            parts += (head, pack(tag), b"\x01" + after[1:] if again else after)
-            parts += content_pieces(raw, channel, frame_max)
-        tag += 1
+            parts += (head, low, b"\x01" + after[1:] if again else after)
+            parts += content_pieces(raw, channel, most)
+        number += 1
     return parts
 
 

@@ -381,7 +381,7 @@ class DelayQueue(Queue):
         for store_id, lsns in self.stored_copies(messages) if self.holds_stored else ():
             self._log.settle(store_id, lsns)
 
-    def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
+    def stored_copies(self, messages: list[Message]) -> list[tuple[int, Sequence[int]]]:
         lsns = lsns_of(messages) if self.stored else []
         return [(self.spec.queue_id, lsns)] if lsns else []
 

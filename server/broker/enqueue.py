@@ -96,14 +96,14 @@ class Destination:
     """Queues that messages of one exchange go to without a closer look, whatever their keys are.
 
     What is for one destination is stored together, see `UnlikeMessages`; until then it waits in
-    `raws` and `targets`.
+    `raws` and `tails`.
 
     Args:
         target: any message's that goes there
         counters: of the exchange
     """
 
-    __slots__ = ("counters", "is_durable", "keeps_all", "queue_ids", "queues", "raws", "targets")
+    __slots__ = ("counters", "is_durable", "keeps_all", "queue_ids", "queues", "raws", "tails")
 
     def __init__(self, target: Target, counters: ExchangeCounters) -> None:
         self.queues: Final = target.queues
@@ -112,7 +112,7 @@ class Destination:
         self.keeps_all: Final = bool(target.keeper_ids)
         self.counters: Final = counters
         self.raws: list[bytes] = []
-        self.targets: list[Target] = []
+        self.tails: list[bytes] = []
 
 
 class UnlikeMessages:
@@ -157,13 +157,13 @@ class UnlikeMessages:
         """
         lsn = 0
         for destination in self._destinations:
-            raws, targets = destination.raws, destination.targets
-            destination.raws, destination.targets = [], []
+            raws, tails = destination.raws, destination.tails
+            destination.raws, destination.tails = [], []
             counters = destination.counters
             counters.published_in += len(raws)
             counters.published_out += len(raws) * len(destination.queues)
             stored_lsn = self._enqueuer.store_unlike(
-                destination, raws, targets, largest, is_stored=self.is_stored
+                destination, raws, tails, largest, is_stored=self.is_stored
             )
             lsn = max(lsn, stored_lsn)
         self._destinations.clear()
@@ -250,19 +250,19 @@ class Enqueuer:
         self,
         destination: Destination,
         raws: list[bytes],
-        targets: list[Target],
+        tails: list[bytes],
         largest: int,
         *,
         is_stored: bool,
     ) -> int:
-        """As `store`, of messages that have each a target of its own, all with the same queues."""
+        """As `store`, of messages that have each a tail of its own, and all the same queues."""
+        queues = destination.queues
         if destination.keeps_all and not is_stored:
             return max(
-                self.store(target, [raw], len(raw), persistent=False)
-                for raw, target in zip(raws, targets, strict=True)
+                self.store(Target(tail, queues), [raw], len(raw), persistent=False)
+                for raw, tail in zip(raws, tails, strict=True)
             )
         count = len(raws)
-        tails = [target.tail for target in targets]
         lsn = 0
         if is_stored:
             first = self._journal.append_unlike(destination.queue_ids, tails, raws)
@@ -273,7 +273,7 @@ class Enqueuer:
         seqs = range(seq, seq + 2 * count, 2)
         messages = zip(raws, tails, seqs, repeat(self.now_ms()), strict=False)
         size = (count, sum(map(len, raws)) + count * MESSAGE_OVERHEAD_OCTETS, largest)
-        enqueue_all(destination.queues, messages, size, stored=is_stored)
+        enqueue_all(queues, messages, size, stored=is_stored)
         return lsn
 
     def _by_priority(self, target: Target, raws: list[bytes]) -> Iterable[tuple[int, list[bytes]]]:

@@ -22,7 +22,7 @@ from vouchmq.protocol.contents import property_block
 from vouchmq.protocol.runs import PROPERTIES_AT, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Message", "lsn_of", "lsns_of", "runs_of_same", "seq_of"]
 
@@ -35,9 +35,15 @@ def lsn_of(seq: int) -> int:
     return seq >> 1
 
 
-def lsns_of(messages: list[Message]) -> list[int]:
-    """LSNs of those messages that the journal holds."""
-    return [message[2] >> 1 for message in messages if message[2] & 1]
+def lsns_of(messages: list[Message]) -> Sequence[int]:
+    """LSNs of those messages that the journal holds: a range if they follow each other."""
+    lsns = [message[2] >> 1 for message in messages if message[2] & 1]
+    if len(lsns) > 1 and lsns[-1] - lsns[0] == len(lsns) - 1:
+        row = range(lsns[0], lsns[-1] + 1)
+        # What was put back may be anywhere between them.
+        if lsns == [*row]:
+            return row
+    return lsns
 
 
 def runs_of_same(messages: Iterable[Message]) -> Iterator[list[Message]]:

@@ -35,6 +35,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from mypy_extensions import i64
+
 from vouchmq.protocol.codec import decode_method
 from vouchmq.protocol.constants import (
     BASIC_PUBLISH,
@@ -136,6 +138,7 @@ class Resolved:
         "new_keys",
         "plan",
         "reads",
+        "tail",
     )
 
     def __init__(
@@ -156,6 +159,7 @@ class Resolved:
         self.is_refused: Final = is_refused
         self.new_keys: Final = new_keys
         self.destination: Final = destination
+        self.tail: Final = plan.route.tail
         self.examined_modes: Final = EXAMINE | HEADERS if reads & READS_HEADERS else EXAMINE
         self.is_examined: Final = (
             is_refused or bool(reads & READS_PROPERTIES) or not plan.takes_runs
@@ -258,30 +262,32 @@ class Publisher:
         one routing key, so while it is on each message is a run.
         """
         channel, known, unlike = self._channel, self._resolved, self._unlike
-        vhost, is_over = channel.vhost, channel.context.budget.is_over
+        generation, is_over = channel.vhost.generation, channel.context.budget.is_over
         may_gather = (
             channel.transaction is None and channel.recorder is None and largest < LARGE_OCTETS
         )
-        done = stored = 0
-        for key, raw, mode in zip(keys, raws, modes, strict=True):
+        stored: i64 = 0
+        done: i64
+        for done, key in enumerate(keys):
+            raw, mode = raws[done], modes[done]
             resolved = known.get(key)
             destination = None
             if (
                 may_gather
                 and resolved is not None
-                and resolved.generation == vhost.generation
+                and resolved.generation == generation
                 and not mode & resolved.examined_modes
             ):
                 destination = resolved.destination
             if resolved is None or destination is None:
                 self._store_unlike(done - stored, largest)
                 left = self._publish(key, [raw], mode, len(raw))
-                done += not left
-                stored = done
-                if left or (done < len(raws) and is_over()):
-                    rest = (keys[done:], raws[done:], modes[done:])
+                stored = done if left else done + 1
+                if left or (stored < len(raws) and is_over()):
+                    rest = (keys[stored:], raws[stored:], modes[stored:])
                     channel.put_off((UNLIKE, channel.number, *rest, largest))
                     return
+                generation = channel.vhost.generation
                 continue
             is_stored = destination.is_durable and mode & PERSISTENT != 0
             if (is_stored is not unlike.is_stored or not destination.raws) and not unlike.takes(
@@ -291,9 +297,8 @@ class Publisher:
                 stored = done
                 unlike.takes(destination, is_stored=is_stored)
             destination.raws.append(raw)
-            destination.targets.append(resolved.plan.route)
-            done += 1
-        self._store_unlike(done - stored, largest)
+            destination.tails.append(resolved.tail)
+        self._store_unlike(len(keys) - stored, largest)
 
     def _store_unlike(self, count: int, largest: int) -> None:
         """Store what was gathered, so many messages."""

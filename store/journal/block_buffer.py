@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from vouchmq.store.journal.segment import Segment
     from vouchmq.store.journal.segments import RetiredSegment
 
-# Settled ranges of more LSNs are never expanded.
-_LONG_RANGE: Final = 256
+# Settled ranges of more LSNs are never expanded: they take less than their LSNs.
+_LONG_RANGE: Final = 3
 
 
 class BlockBuffer:

@@ -207,7 +207,7 @@ class Journal:
         count = len(raws)
         self.next_lsn = lsn + count
         buffer = self._buffer
-        numbers = self._routes.find_all(queue_ids, tails)
+        numbers = self._routes.number_all(queue_ids, tails)
         if numbers is None:
             # One by one: a route that is in the buffer is kept while others are added.
             for at, tail in enumerate(tails, lsn):

@@ -355,7 +355,8 @@ def unpack_numbers(buffer: bytes, section: Section) -> list[int]:
 
 def pack_lengths(parts: Sequence[bytes]) -> tuple[bytes, int]:
     """Return the lengths of `parts` as 32-bit octets, and their sum."""
-    lengths = array("I", map(len, parts))
+    # From a list: it is made once, in its size.
+    lengths = array("I", [len(part) for part in parts])
     total = sum(lengths)
     if _BIG_ENDIAN:  # pragma: no cover - no such machine in reach
         lengths.byteswap()

@@ -46,13 +46,23 @@ class RouteTable:
         known = self._by_ids.get(queue_ids)
         return known.get(tail) if known is not None else None
 
-    def find_all(self, queue_ids: tuple[int, ...], tails: Sequence[bytes]) -> list[int] | None:
-        """Return the numbers of routes to the same queues, None if one of them has none yet."""
-        known = self._by_ids.get(queue_ids)
-        if known is None:
-            return None
+    def number_all(self, queue_ids: tuple[int, ...], tails: Sequence[bytes]) -> list[int] | None:
+        """Return the numbers of routes to the same queues, new ones for those that have none.
+
+        None, and nothing is done, if there may be no room for them.
+        """
+        known = self._by_ids.get(queue_ids, {})
         numbers = [*map(known.get, tails)]
-        return None if None in numbers else numbers  # type: ignore[return-value]
+        if None in numbers:
+            if len(self.by_number) + len(tails) > self._limit:
+                return None
+            known = self._by_ids.setdefault(queue_ids, known)
+            for at, tail in enumerate(tails):
+                if numbers[at] is None:
+                    # It may have come up just before.
+                    number = known.get(tail)
+                    numbers[at] = self.add(queue_ids, tail) if number is None else number
+        return numbers  # type: ignore[return-value]
 
     @property
     def is_full(self) -> bool:
@@ -93,8 +103,11 @@ class RouteTable:
     def encode(self, numbers: set[int]) -> list[bytes]:
         """Return what a block with messages of these tells: new ones, and those told once."""
         self._again = sorted(self.told_once & numbers)
-        keys = self.by_number
-        return [records.pack_route(number, *keys[number]) for number in (*self.new, *self._again)]
+        packed: list[bytes] = []
+        for number in (*self.new, *self._again):
+            queue_ids, tail = self.by_number[number]
+            packed.append(records.pack_route(number, queue_ids, tail))
+        return packed
 
     def count_block(self) -> None:
         """What was encoded last is in the segment."""

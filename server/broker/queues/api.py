@@ -224,7 +224,7 @@ class Queue(QueueLike, Protocol):
     def log_settled(self, messages: list[Message]) -> None:
         """Their copies are gone, as far as the journal holds them."""
 
-    def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
+    def stored_copies(self, messages: list[Message]) -> list[tuple[int, Sequence[int]]]:
         """Those of some messages that the journal holds: LSNs by the id they are kept under."""
         del messages
         return []

@@ -533,7 +533,7 @@ class ClassicQueue(HostQueue):
             for store_id, lsns in self.stored_copies(messages):
                 self._log.settle(store_id, lsns)
 
-    def stored_copies(self, messages: list[Message]) -> list[tuple[int, list[int]]]:
+    def stored_copies(self, messages: list[Message]) -> list[tuple[int, Sequence[int]]]:
         """Those of some messages that the journal holds: LSNs by the id of their line."""
         if not self.stored:
             return []

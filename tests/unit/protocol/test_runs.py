@@ -149,6 +149,15 @@ class TestParsing:
         octets = b"xyz" + wire.ack(1, 1) + broken + wire.ack(1, 3)
         assert parse_acks(octets, 3) == (24, [(1, 1)])
 
+    def test_acks_are_ranges_in_the_order_received(self) -> None:
+        tags = [3, 4, 5, 1, 9, 10, 10, 2**63 - 1]
+        octets = b"".join(wire.ack(1, tag) for tag in tags)
+        ranges = [(3, 5), (1, 1), (9, 10), (10, 10), (2**63 - 1, 2**63 - 1)]
+        assert parse_acks(octets, 0) == (len(octets), ranges)
+        assert parse_acks(octets[:-1], 0) == (len(octets) - 21, ranges[:-1])
+        multiple = octets[:-2] + b"\x01\xce"
+        assert parse_acks(multiple, 0) == (len(octets) - 21, ranges[:-1])
+
     def test_largest_tags_make_no_range_with_zero(self) -> None:
         octets = b"".join(
             struct.pack(">BHIHHQBB", 1, 1, 13, 60, 80, tag, 0, 0xCE)
@@ -173,6 +182,15 @@ class TestDeliveries:
             assert isinstance(deliver, commands.Basic.Deliver)
             assert (deliver.consumer_tag, deliver.delivery_tag) == ("c", 41 + number)
             assert tail_of(deliver.exchange or "", deliver.routing_key or "") == tail
+
+    @pytest.mark.parametrize("first", [1, 250, 256, (1 << 32) - 3, (1 << 56) - 5])
+    def test_tags_count_on_from_the_first(self, first: int) -> None:
+        tails = [tail_of("x", "a" * (number % 3)) for number in range(600)]
+        messages = [(raw_of(b"x"), tail, 2, 0) for tail in tails]
+        heard = [what.method for what in deliveries(encode(messages, tag=first))]
+        assert [deliver.delivery_tag for deliver in heard] == [*range(first, first + 600)]  # type: ignore[attr-defined]
+        told = [tail_of(deliver.exchange, deliver.routing_key) for deliver in heard]  # type: ignore[attr-defined]
+        assert told == tails
 
     @pytest.mark.parametrize(
         ("mark", "redelivered"),
