@@ -17,10 +17,12 @@ from io import BytesIO
 from itertools import chain
 from typing import Final
 
+from vouchmq.protocol import native
 from vouchmq.protocol.constants import (
     BASIC_PUBLISH,
 )
 from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
+from vouchmq.protocol.native import long_at, short_at
 from vouchmq.protocol.properties import classify
 from vouchmq.protocol.runs import (
     ACK_FRAME_OCTETS,
@@ -198,7 +200,10 @@ class Reader:
         is_publish = method == PUBLISH_METHOD
         if not is_publish and method != ACK_METHOD:
             return None
-        kind, channel, size = FRAME_HEADER.unpack_from(data)
+        if native.IS_NATIVE:
+            kind, channel, size = data[0], short_at(data, 1), long_at(data, 3)
+        else:
+            kind, channel, size = FRAME_HEADER.unpack_from(data)
         stop = size + 8
         if (
             kind != 1
@@ -220,7 +225,11 @@ class Reader:
             return None
         if len(data) == ACK_FRAME_OCTETS and not data[ACK_FRAME_OCTETS - 2]:
             self._at = ACK_FRAME_OCTETS
-            tag = TAG.unpack_from(data, HEAD_OCTETS + 4)[0]
+            tag: int
+            if native.IS_NATIVE and data[HEAD_OCTETS + 4] < 0x80:
+                tag = long_at(data, HEAD_OCTETS + 4) << 32 | long_at(data, HEAD_OCTETS + 8)
+            else:
+                tag = TAG.unpack_from(data, HEAD_OCTETS + 4)[0]
             return (ACKS, channel, [(tag, tag)])
         self._at, ranges = parse_acks(data, 0)
         return (ACKS, channel, ranges) if ranges else None

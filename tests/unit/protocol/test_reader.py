@@ -10,6 +10,7 @@ import pytest
 from pamqp import commands
 
 from tests import wire
+from tests.both_ways import both_ways
 from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
 from vouchmq.protocol.reader import (
     ACKS,
@@ -421,3 +422,42 @@ class TestContentErrors:
         assert len(run(next(events))[3]) == 2
         with pytest.raises(FrameError):
             next(events)
+
+
+class TestOneEvent:
+    """What is read most often is one event, which is given without looking for others."""
+
+    @pytest.mark.parametrize("tag", [0, 1, 255, 1 << 31, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+    def test_a_lone_ack(self, tag: int) -> None:
+        ack = wire.method(5, commands.Basic.Ack(0, False))
+        octets = ack[:11] + tag.to_bytes(8, "big") + ack[19:]
+        assert both_ways(read, octets) == [(ACKS, 5, [(tag, tag)])]
+
+    def test_nothing_is_left_behind_it(self) -> None:
+        reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
+        for octets in (wire.method(1, commands.Basic.Ack(1, False)), wire.publish(1, "q", b"hi")):
+            assert reader.begin(octets) is not None
+            assert list(reader.rest()) == []
+            assert reader.held_octets == 0
+
+    def test_the_others_come_after_it(self) -> None:
+        reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
+        ack = wire.method(1, commands.Basic.Ack(1, False))
+        first = reader.begin(ack + QOS + ack[:5])
+        assert first == (ACKS, 1, [(1, 1)])
+        assert [event[0] for event in reader.rest()] == [METHOD]
+        assert reader.held_octets == 5
+
+    def test_an_ack_on_a_channel_that_is_being_closed_is_none(self) -> None:
+        reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
+        reader.discard_channel(1)
+        assert list(reader.receive_data(wire.method(1, commands.Basic.Ack(1, False)))) == []
+        reader.discard_all()
+        assert list(reader.receive_data(wire.method(2, commands.Basic.Ack(1, False)))) == []
+
+    def test_an_ack_where_a_content_is_due_is_an_error(self) -> None:
+        assert error_of(PUBLISH + wire.method(1, commands.Basic.Ack(1, False))).code == 505
+        reader = Reader(wire.FRAME_MAX, LARGEST_BODY)
+        assert [event[0] for event in reader.receive_data(PUBLISH)] == [PUBLISH_BEGUN]
+        with pytest.raises(UnexpectedFrame):
+            list(reader.receive_data(wire.method(1, commands.Basic.Ack(1, False))))
