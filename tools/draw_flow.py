@@ -53,7 +53,7 @@ ROWS: Final = (
         False,
         {
             0: ("SocketProtocol.receive",),
-            1: ("Connection.receive", "InboundQueue.receive_data", "Reader.receive_data"),
+            1: ("Connection.receive", "InboundQueue.receive_data", "Reader.begin"),
             2: ("Channel.publish", "Publisher.publish", "StorePlan.store_run", "Channel.confirm"),
             3: ("Enqueuer.store", "ClassicQueue.enqueue"),
             5: ("Journal.append_run",),
