@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ import structlog
 
 from tests.engine import networks, servers
 from tests.engine.campaign import Report, run_faults, run_partition
+from tests.engine.take_overs import WAYS, run_take_overs
 
 
 async def run(options: argparse.Namespace, base: Path) -> Report:
@@ -38,6 +40,13 @@ async def run(options: argparse.Namespace, base: Path) -> Report:
         kinds = rounds[first : first + options.chapter]
         await run_faults(base / f"faults-{number}", kinds, report, chance, tell)
         tell(f"chapter {report.chapters}: {report.records} records, wrong: {report.wrong or 0}")
+    if options.take_overs:
+        ways = [WAYS[number % len(WAYS)] for number in range(options.take_overs)]
+        done = await run_take_overs(base / "take-overs", ways, chance, tell)
+        report.take_overs = vars(done)
+        report.wrong += done.wrong
+        if not done.wrong:
+            shutil.rmtree(base / "take-overs")
     if options.partitions and networks.why_not():
         tell(f"no partitions: {networks.why_not()}")
     elif options.partitions:
@@ -53,6 +62,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=6, help="rounds with SIGKILL")
     parser.add_argument("--pauses", type=int, default=6, help="rounds with SIGSTOP")
     parser.add_argument("--partitions", type=int, default=0, help="partitions, one of each in turn")
+    parser.add_argument("--take-overs", type=int, default=0, help="leaders that are lost")
     parser.add_argument("--chapter", type=int, default=12, help="rounds before an audit")
     parser.add_argument("--seed", type=int, default=None, help="of victims' order and durations")
     parser.add_argument("--directory", type=Path, default=None, help="for the servers' data")

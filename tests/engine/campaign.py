@@ -53,6 +53,7 @@ class Report:
     ends_behind: int = 0
     of_them_heard: int = 0
     longest_pause_s: float = 0.0
+    take_overs: dict[str, Any] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:

