@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -33,11 +34,12 @@ from bench import servers
 from bench.abuse.bystander import Waits, bystander
 from bench.abuse.cases import CASES as SINGLE_CASES
 from bench.abuse.cases import MIB, SETTLE_S, Case, Stage
+from bench.abuse.http import FLAGS, HTTP
 from bench.abuse.storm import STORMS
 from bench.backlog.broker import Peak, Row, rss_mib
 from bench.run import conditions
 
-CASES: Final = (*SINGLE_CASES, *STORMS)
+CASES: Final = (*SINGLE_CASES, *STORMS, *HTTP)
 LONGEST_MS: Final = 50.0
 COMMAND: Final = (
     f"{shlex.quote(sys.executable)} -m bench.loop_clock {{clock}} serve --port 0 "
@@ -128,6 +130,7 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="all when none is named")
     parser.add_argument("--list", action="store_true", help="list the cases and stop")
     parser.add_argument("--scale", type=float, default=1.0, help="shrink what is counted (1.0)")
+    parser.add_argument("--management", action="store_true", help="in all cases, beside them")
     parser.add_argument("--work-dir", type=Path, help="where data directories go")
     parser.add_argument("--gate", action="store_true", help="exit 1 for waits over 50 ms")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write JSON; other rows are kept")
@@ -145,7 +148,10 @@ def main() -> int:
     for name in options.cases or by_name:
         with tempfile.TemporaryDirectory(prefix="vouchmq-abuse-", dir=options.work_dir) as made:
             where = conditions(Path(made))
-            rows[name] = {**play(by_name[name], options.scale, Path(made)), "conditions": where}
+            case = by_name[name]
+            if options.management and "--management" not in case.flags:
+                case = replace(case, flags=(*case.flags, *FLAGS))
+            rows[name] = {**play(case, options.scale, Path(made)), "conditions": where}
         shown = {key: value for key, value in rows[name].items() if key != "conditions"}
         print(name, json.dumps(shown), flush=True)
     show(console, rows)

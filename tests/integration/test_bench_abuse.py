@@ -47,8 +47,8 @@ def test_a_small_storm_is_served(tmp_path: Path) -> None:
 
 def test_small_cases_give_figures(tmp_path: Path) -> None:
     out = tmp_path / "abuse.json"
-    names = ("consumers_leave", "purges", "hash_binds", "disconnects")
-    done = abuse(*names, "--scale", "0.01", "--out", str(out))
+    names = ("consumers_leave", "purges", "hash_binds", "disconnects", "http_streams")
+    done = abuse(*names, "--scale", "0.01", "--out", str(out), "--management")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(out.read_text())["cases"]
     assert tuple(rows) == names
