@@ -60,6 +60,9 @@ GAUGES: Final = (
 COUNTERS: Final = (
     Family("rabbitmq_connections_opened", "connections_opened", "Connections opened"),
     Family("rabbitmq_connections_closed", "connections_closed", "Connections closed"),
+    Family("rabbitmq_queues_declared", "queues_declared", "Queues declared"),
+    Family("rabbitmq_queues_created", "queues_created", "Queues created"),
+    Family("rabbitmq_queues_deleted", "queues_deleted", "Queues deleted"),
     Family("rabbitmq_channels_opened", "channels_opened", "Channels opened"),
     Family("rabbitmq_channels_closed", "channels_closed", "Channels closed"),
     Family("rabbitmq_channel_messages_published", "published", "Messages published"),
@@ -117,6 +120,27 @@ GLOBAL_GAUGES: Final = (
 # The same for the queues of each type.
 TYPE_COUNTERS: Final = (
     Family("rabbitmq_global_messages_delivered", "delivered", "Messages delivered to consumers"),
+    Family(
+        "rabbitmq_global_messages_delivered_consume_auto_ack",
+        "delivered_no_ack",
+        "Messages delivered to consumers that do not acknowledge",
+    ),
+    Family(
+        "rabbitmq_global_messages_delivered_consume_manual_ack",
+        "delivered_ack",
+        "Messages delivered to consumers that acknowledge",
+    ),
+    Family(
+        "rabbitmq_global_messages_delivered_get_auto_ack",
+        "got_no_ack",
+        "Messages got with basic.get and no acknowledgement",
+    ),
+    Family(
+        "rabbitmq_global_messages_delivered_get_manual_ack",
+        "got",
+        "Messages got with basic.get, to be acknowledged",
+    ),
+    Family("rabbitmq_global_messages_get_empty", "get_empty", "basic.get that found nothing"),
     Family("rabbitmq_global_messages_redelivered", "redelivered", "Messages redelivered"),
     Family("rabbitmq_global_messages_acknowledged", "acked", "Messages acknowledged by consumers"),
 )
@@ -131,6 +155,7 @@ def total_families(overview: Mapping[str, Any]) -> Iterator[Metric]:
         "connections_closed": overview["connections_opened"] - overview["connections"],
         "channels_closed": overview["channels_opened"] - overview["channels"],
     }
+    types = {name: _by_way(counted) for name, counted in overview["by_type"].items()}
     for each in GAUGES:
         yield GaugeMetricFamily(each.name, each.text, value=row[each.column])
     for each in COUNTERS:
@@ -145,7 +170,13 @@ def total_families(overview: Mapping[str, Any]) -> Iterator[Metric]:
         yield gauge
     for each in TYPE_COUNTERS:
         counter = CounterMetricFamily(each.name, each.text, labels=["protocol", "queue_type"])
-        for queue_type, counted in row["by_type"].items():
+        for queue_type, counted in types.items():
             labels = [PROTOCOL, f"rabbit_{queue_type}_queue"]
             counter.add_metric(labels, counted[each.column])
         yield counter
+
+
+def _by_way(counted: Mapping[str, int]) -> dict[str, int]:
+    """With what is left of all deliveries: those to consumers that acknowledge."""
+    others = counted["delivered_no_ack"] + counted["got"] + counted["got_no_ack"]
+    return {**counted, "delivered_ack": counted["delivered"] - others}
