@@ -38,7 +38,9 @@ async def run(options: argparse.Namespace, base: Path) -> Report:
     chance.shuffle(rounds)
     for number, first in enumerate(range(0, len(rounds), options.chapter)):
         kinds = rounds[first : first + options.chapter]
-        await run_faults(base / f"faults-{number}", kinds, report, chance, tell)
+        # Each second chapter gives up its oldest records as it goes.
+        purges = bool(number % 2)
+        await run_faults(base / f"faults-{number}", kinds, report, chance, tell, purges=purges)
         tell(f"chapter {report.chapters}: {report.records} records, wrong: {report.wrong or 0}")
     if options.take_overs:
         ways = [WAYS[number % len(WAYS)] for number in range(options.take_overs)]

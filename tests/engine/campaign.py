@@ -26,12 +26,15 @@ from tests.engine.servers import (
     loopback_cluster,
 )
 from tests.engine.talk import Questions, read_all, read_replica
-from tests.engine.writers import Seen, Tail, Writer, audit
+from tests.engine.writers import Seen, Tail, Writer, audit, subject_of
 from vouchmq.server.replication import jetstream
 from vouchmq.server.replication.jetstream import API, JetStreamError
 from vouchmq.server.replication.log import HEARD_S
 
 WRITERS = 3
+# Positions that share a subject, and subjects that are kept while older ones are purged.
+SEGMENT_RECORDS = 40
+KEPT_SEGMENTS = 3
 # Each in turn, and each pair.
 VICTIMS = ((0,), (1,), (2,), (0, 1), (1, 2), (2, 0))
 
@@ -49,6 +52,7 @@ class Report:
     records: int = 0
     chapters: int = 0
     replicas_read: int = 0
+    purged: int = 0
     ends_asked: int = 0
     ends_behind: int = 0
     of_them_heard: int = 0
@@ -64,7 +68,12 @@ class Report:
 class Chapter:
     """One cluster with its load."""
 
-    def __init__(self, cluster: Cluster, report: Report, chance: random.Random) -> None:
+    def __init__(
+        self, cluster: Cluster, report: Report, chance: random.Random, *, purges: bool = False
+    ) -> None:
+        self._purges = purges
+        self._purged_segments = 0
+        self._purging: asyncio.Task[None] | None = None
         self.cluster = cluster
         self.report = report
         self.chance = chance
@@ -84,12 +93,39 @@ class Chapter:
             # Each begins with another server, the last one may use them all.
             addresses = self.cluster.addresses
             own = addresses[number:] + addresses[:number]
-            writer = Writer(f"w{number}", own, self.seen, size_bytes=200, delay_s=0.004)
+            writer = Writer(
+                f"w{number}",
+                own,
+                self.seen,
+                size_bytes=200,
+                delay_s=0.004,
+                segment_records=SEGMENT_RECORDS,
+            )
             self.writers.append(writer)
             writer.start()
         self._tail.start()
         self._probe = asyncio.get_running_loop().create_task(self._probe_ends())
+        if self._purges:
+            self._purging = asyncio.get_running_loop().create_task(self._purge_old())
         await self.wait_for_acks(20)
+
+    async def _purge_old(self) -> None:
+        """Purge the oldest segments, again and again; what gets lost is asked at the end."""
+        while True:
+            newest = max(each.known_last for each in self.writers) // SEGMENT_RECORDS
+            if newest - self._purged_segments >= KEPT_SEGMENTS:
+                self.writers[0].engine.purge(subject_of(self._purged_segments))
+                self._purged_segments += 1
+            await asyncio.sleep(0.02)
+
+    async def _purge_all(self) -> range:
+        """Ask for all purges again; gives the sequences that must be gone."""
+        for segment in range(self._purged_segments):
+            request = jetstream.purge_request(subject_of(segment))
+            await self.questions.keep_asking(
+                f"{API}STREAM.PURGE.{STREAM}", request, jetstream.parse_done
+            )
+        return range(1, self._purged_segments * SEGMENT_RECORDS)
 
     @property
     def acked_count(self) -> int:
@@ -160,8 +196,7 @@ class Chapter:
         await asyncio.sleep(0.2)
         for server in self.cluster.servers:
             server.kill()
-        if self._probe is not None:
-            self._probe.cancel()
+        self._stop_tasks()
         for server in self.cluster.servers:
             server.start()
         await asyncio.to_thread(self.cluster.wait_until_ready)
@@ -172,9 +207,12 @@ class Chapter:
         await self._judge()
 
     async def _judge(self) -> None:
+        purged = await self._purge_all()
+        await self.questions.wait_until_current()
         log = await read_all(self.cluster.addresses)
         report = self.report
-        report.wrong += audit(self.writers, self.seen, log)
+        report.purged += len(purged)
+        report.wrong += audit(self.writers, self.seen, log, purged)
         for server in self.cluster.servers:
             held = await read_replica(server.server)
             report.replicas_read += 1
@@ -193,6 +231,11 @@ class Chapter:
         """The longest time without an acknowledgement to anybody."""
         return max((each.longest_pause_s for each in self.writers), default=0.0)
 
+    def _stop_tasks(self) -> None:
+        for task in (self._probe, self._purging):
+            if task is not None:
+                task.cancel()
+
     def _stop_load(self) -> None:
         for writer in self.writers:
             writer.stop()
@@ -200,8 +243,7 @@ class Chapter:
 
     def abandon(self) -> None:
         """Whatever has happened: no process stays."""
-        if self._probe is not None:
-            self._probe.cancel()
+        self._stop_tasks()
         self._stop_load()
         self.questions.client.stop()
         self.cluster.stop()
@@ -213,9 +255,11 @@ async def run_faults(
     report: Report,
     chance: random.Random,
     tell: Callable[[str], None],
+    *,
+    purges: bool = False,
 ) -> None:
     """One chapter with these rounds; its directory is removed if nothing was wrong."""
-    chapter = Chapter(loopback_cluster(directory), report, chance)
+    chapter = Chapter(loopback_cluster(directory), report, chance, purges=purges)
     before = len(report.wrong)
     try:
         await chapter.begin()

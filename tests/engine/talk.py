@@ -172,7 +172,8 @@ async def read_replica(server: Server) -> list[tuple[int, bytes]]:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    batch = await _batch(questions, len(records) + 1)
+                    first = records[-1][0] + 1 if records else 1
+                    batch = await _batch(questions, first)
                 except JetStreamError:
                     await asyncio.sleep(0.1)
                     continue

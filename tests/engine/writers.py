@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -61,6 +61,7 @@ class Writer:
         seen: what all readers see
         size_bytes: of a payload
         delay_s: between an acknowledgement and the next record, to let others in
+        segment_records: so many positions share a subject
     """
 
     def __init__(
@@ -71,8 +72,10 @@ class Writer:
         *,
         size_bytes: int = 256,
         delay_s: float = 0.0,
+        segment_records: int = 1 << 60,
     ) -> None:
         self.name = name
+        self._segment_records = segment_records
         self._loop = asyncio.get_running_loop()
         self._seen = seen
         self._size_bytes = size_bytes
@@ -124,7 +127,8 @@ class Writer:
         attempt = self.attempts[self._payload]
         self._token += 1
         self._is_sent = True
-        self.engine.send(self._token, f"vq.{STREAM}.1", attempt.position - 1, [self._payload])
+        subject = subject_of(attempt.position // self._segment_records)
+        self.engine.send(self._token, subject, attempt.position - 1, [self._payload])
 
     def _read(self) -> None:
         self._token += 1
@@ -196,28 +200,44 @@ class Writer:
             self._next()
 
 
-def audit(writers: Sequence[Writer], seen: Seen, log: Sequence[tuple[int, bytes]]) -> list[str]:
+def subject_of(segment: int) -> str:
+    """The subject of all records of a segment."""
+    return f"vq.{STREAM}.{segment}"
+
+
+def audit(
+    writers: Sequence[Writer],
+    seen: Seen,
+    log: Sequence[tuple[int, bytes]],
+    purged: Container[int] = (),
+) -> list[str]:
     """Everything in the log that breaks a promise, or that a writer was told wrongly.
 
     Args:
         writers: all that have written
         seen: what readers have seen at any time
         log: what the log holds at the end, by sequence
+        purged: what it must not hold any more
     """
     attempts = {payload: attempt for each in writers for payload, attempt in each.attempts.items()}
     held = dict(log)
-    wrong = [*seen.contradictions, *_wrong_records(attempts, log), *_wrong_wins(attempts, held)]
+    wrong = [
+        *seen.contradictions,
+        *_wrong_records(attempts, log, purged),
+        *_wrong_wins(attempts, held, purged),
+    ]
     for sequence, payload in seen.payloads.items():
-        if held.get(sequence) != payload:
+        if sequence not in purged and held.get(sequence) != payload:
             wrong.append(f"what was read at {sequence} is not there")
     return wrong
 
 
 def _wrong_records(
-    attempts: Mapping[bytes, Attempt], log: Sequence[tuple[int, bytes]]
+    attempts: Mapping[bytes, Attempt], log: Sequence[tuple[int, bytes]], purged: Container[int]
 ) -> Iterator[str]:
     """What should not stand where it stands."""
-    if [sequence for sequence, _ in log] != list(range(1, len(log) + 1)):
+    last = log[-1][0] if log else 0
+    if [each for each, _ in log] != [each for each in range(1, last + 1) if each not in purged]:
         yield "the sequences of the log are not 1, 2, 3 …"
     if len({payload for _, payload in log}) < len(log):
         yield "a record stands in the log twice"
@@ -231,7 +251,9 @@ def _wrong_records(
             yield f"what stands at {sequence} was refused"
 
 
-def _wrong_wins(attempts: Mapping[bytes, Attempt], held: Mapping[int, bytes]) -> Iterator[str]:
+def _wrong_wins(
+    attempts: Mapping[bytes, Attempt], held: Mapping[int, bytes], purged: Container[int]
+) -> Iterator[str]:
     """Positions of which a writer has been told that they are its own."""
     winners: dict[int, bytes] = {}
     for payload, attempt in attempts.items():
@@ -241,7 +263,7 @@ def _wrong_wins(attempts: Mapping[bytes, Attempt], held: Mapping[int, bytes]) ->
             yield f"an ack of {attempt.acked_at} for {attempt.position}"
         if winners.setdefault(attempt.position, payload) != payload:
             yield f"{attempt.position} was won twice"
-        if held.get(attempt.position) != payload:
+        if attempt.position not in purged and held.get(attempt.position) != payload:
             yield f"what was {attempt.outcome.value} at {attempt.position} is not there"
 
 
