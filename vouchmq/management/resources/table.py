@@ -384,6 +384,7 @@ LEDGER: Final = (
         "the ledger of messages; only administrators switch it",
         MONITORS,
         bodies={"PUT": ledger.Switch},
+        changing=ADMINISTRATORS,
     ),
 )
 ROUTES: Final[tuple[Route, ...]] = (
