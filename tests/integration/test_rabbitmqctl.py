@@ -158,6 +158,9 @@ def test_connections_are_listed_and_closed(broker: BrokerProcess) -> None:
         rows = said(broker, "-s", "list_connections", "peer_port", "pid", "user").splitlines()
         pids = {row.split("\t")[0]: row.split("\t")[1] for row in rows}
         assert pids.keys() == {port, str(other.local_port)}
+        shown = said(broker, "-s", "list_connections", "auth_mechanism", "client_properties")
+        mechanism, properties = shown.splitlines()[0].split("\t")
+        assert (mechanism, properties[0], properties[-1]) == ("PLAIN", "[", "]")
         assert said(broker, "close_connection", pids[port], "bye") == (
             f"Closing connection {pids[port]}, reason: bye...\n"
         )

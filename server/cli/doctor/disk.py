@@ -47,6 +47,7 @@ class Mount(NamedTuple):
     place: Path
     kind: str
     options: frozenset[str]
+    device: str = ""
 
 
 def check_directory(settings: Settings, root: Path = Path("/")) -> Iterator[Finding]:
@@ -159,6 +160,37 @@ def check_syncs(
         yield Finding(Level.OK, "syncs", shown)
 
 
+def check_write_cache(settings: Settings, root: Path = Path("/")) -> Iterator[Finding]:
+    """Whether the kernel has the disk empty its cache in a sync, as far as it says so."""
+    mount = mount_of(settings.data_dir.absolute(), root)
+    if mount is None or not mount.device:
+        return
+    block = root / "sys/dev/block" / mount.device
+    for place in (block, block.resolve().parent):
+        with suppress(OSError):
+            cache = (place / "queue/write_cache").read_text().strip()
+            said = sorted((place / "device/scsi_disk").glob("*/cache_type"))
+            has_cache = any("write back" in each.read_text() for each in said)
+            if cache == "write through" and has_cache:
+                yield Finding(
+                    Level.ERROR,
+                    "syncs",
+                    f"disk {place.name} has a cache, and the kernel is told not to empty it: a "
+                    "sync does not reach the disk",
+                    f"echo 'write back' > /sys/block/{place.name}/queue/write_cache",
+                )
+            elif cache == "write through":
+                yield Finding(
+                    Level.NOTE,
+                    "syncs",
+                    f"disk {place.name} says that it has no cache that it could lose, so that it "
+                    "is never told to empty one",
+                    "be sure that this is true: a virtual disk must not be cached by its host, a "
+                    "controller needs a battery",
+                )
+            return
+
+
 def sync_times_ms(place: Path) -> list[float]:
     """How long each of some syncs takes, of a file that has no name."""
     times = []
@@ -193,5 +225,5 @@ def mount_of(place: Path, root: Path = Path("/")) -> Mount | None:
             at = Path(fields[4].encode().decode("unicode_escape"))
             if resolved.is_relative_to(at) and (best is None or at.is_relative_to(best.place)):
                 options = frozenset(f"{fields[5]},{kinds[2]}".split(","))
-                best = Mount(at, kinds[0], options)
+                best = Mount(at, kinds[0], options, fields[2])
     return best

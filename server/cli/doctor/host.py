@@ -111,7 +111,8 @@ def check_ports(settings: Settings) -> Iterator[Finding]:
             listening = Listening.bind(settings, undone)
         except StartupError as error:
             text = "; ".join(map(str, error.args))
-            yield Finding(Level.ERROR, "ports", text)
+            mend = "ss -ltnp shows what listens where"
+            yield Finding(Level.ERROR, "ports", text, mend)
             return
         ports = [listening.port, *([listening.tls_port] if listening.tls_port else [])]
     shown = " and ".join(map(str, ports))

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from vouchmq.server.cli.client import LocalBroker
 from vouchmq.server.cli.doctor.choices import check_certificates, check_durability, check_logins
-from vouchmq.server.cli.doctor.disk import check_directory, check_space, check_syncs
+from vouchmq.server.cli.doctor.disk import (
+    check_directory,
+    check_space,
+    check_syncs,
+    check_write_cache,
+)
 from vouchmq.server.cli.doctor.findings import Finding, Level
 from vouchmq.server.cli.doctor.host import (
     check_clock,
@@ -19,6 +24,12 @@ from vouchmq.server.cli.doctor.host import (
     check_memory,
     check_ports,
     check_preloads,
+)
+from vouchmq.server.cli.doctor.limits import (
+    check_backlog,
+    check_files,
+    check_swap,
+    check_throttling,
 )
 from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.running.listing import cell
@@ -65,9 +76,14 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from check_space(settings, memory_bytes)
     yield from check_preloads(pid)
     yield from check_syncs(settings)
+    yield from check_write_cache(settings)
     yield from check_durability(settings, None if status is None else status["settings"])
     yield from check_memory(settings, memory_bytes)
+    yield from check_swap(pid)
+    yield from check_throttling(pid)
     yield from check_descriptors(pid)
+    yield from check_files(settings, pid)
+    yield from check_backlog()
     yield from check_clock(settings)
     yield from check_certificates(settings)
     yield from check_logins(settings)
@@ -91,7 +107,20 @@ def check_broker(settings: Settings, status: dict[str, Any]) -> Iterator[Finding
     else:
         text = f"process {status['pid']}, version {status['version']} ({status['build']})"
         yield Finding(Level.OK, "broker", f"{text}, answers on port {listeners['port']}")
+    yield from check_management(status)
     for alarm in LocalBroker(settings.data_dir).rows("list alarms"):
         if alarm["raised"]:
             text = f"the {alarm['name']} alarm is raised: publishers are blocked"
             yield Finding(Level.ERROR, "alarms", text, "vouchmq list alarms shows what is short")
+
+
+def check_management(status: dict[str, Any]) -> Iterator[Finding]:
+    """Whether the management process is there, if it should be."""
+    there = status.get("management", ())
+    if there:
+        ports = " and ".join(str(each["port"]) for each in there)
+        yield Finding(Level.OK, "management", f"the HTTP API is on port {ports}")
+    elif status["settings"].get("management") == "on":
+        text = "it is on, and no management process is there; it is started again and again"
+        mend = "look for management.ended and management.listen_failed in the log"
+        yield Finding(Level.ERROR, "management", text, mend)

@@ -101,11 +101,15 @@ LISTINGS: Final[Mapping[str, Listing]] = {
         },
     ),
     "list_connections": Listing(
-        "connections",
+        "connection-details",
         "Listing connections ...",
         ("user", "peer_host", "peer_port", "state"),
         {
-            **_same("name", "user", "vhost", "state", "channels", "frame_max"),
+            **_same("name", "user", "vhost", "state", "channels", "frame_max", "channel_max"),
+            "client_properties": "client_properties",
+            "auth_mechanism": "mechanism",
+            "timeout": "heartbeat_s",
+            "connected_at": "opened_at_ms",
             "pid": "name",
             "recv_oct": "received_bytes",
             "send_oct": "sent_bytes",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from vouchmq.server.cli.doctor import choices, disk, host, run
+from vouchmq.server.cli.doctor import choices, disk, host, limits, run
 from vouchmq.server.cli.doctor.findings import Finding, Level
 from vouchmq.server.cli.main import main
 from vouchmq.server.settings.settings import Settings
@@ -259,3 +259,89 @@ def test_the_worst_comes_last_and_decides_the_exit_code(
     }
     assert document["wrong"] >= 1
     assert run.running(Settings(data_dir=tmp_path)) is None
+
+
+def test_a_broker_that_is_swapped_out(root: Path) -> None:
+    file = root / "proc/7/status"
+    file.write_text("VmRSS:  10 kB\nVmSwap:\t 2048 kB\n")
+    [found] = limits.check_swap(7, root)
+    assert (found.level, found.text.startswith("2.0 MiB of")) == (Level.WARNING, True)
+    file.write_text("VmSwap:\t 0 kB\n")
+    assert levels(limits.check_swap(7, root)) == [Level.OK]
+    assert levels(limits.check_swap(None, root)) == []
+    assert levels(limits.check_swap(8, root)) == []
+
+
+def test_a_broker_that_its_quota_stops(root: Path) -> None:
+    (root / "proc/7/cgroup").write_text("0::/a.slice\n")
+    group = root / "sys/fs/cgroup/a.slice"
+    group.mkdir(parents=True)
+    for stat, wanted in (
+        ("usage_usec 5\nnr_periods 100\nnr_throttled 20\n", [Level.WARNING]),
+        ("usage_usec 5\nnr_periods 100\nnr_throttled 1\n", [Level.OK]),
+        ("usage_usec 5\nnr_periods 0\nnr_throttled 0\n", []),
+        ("usage_usec 5\n", []),
+    ):
+        (group / "cpu.stat").write_text(stat)
+        assert levels(limits.check_throttling(7, root)) == wanted
+    assert levels(limits.check_throttling(None, root)) == []
+
+
+def test_few_connections_may_wait(root: Path) -> None:
+    file = root / "proc/sys/net/core/somaxconn"
+    file.parent.mkdir(parents=True)
+    file.write_text("128\n")
+    assert levels(limits.check_backlog(root)) == [Level.WARNING]
+    file.write_text("4096\n")
+    assert levels(limits.check_backlog(root)) == []
+
+
+def test_files_that_may_not_be_as_large_as_a_segment(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    line = "Max file size             {}                unlimited            bytes\n"
+    (root / "proc/7/limits").write_text(line.format(1000))
+    assert levels(limits.check_files(settings, 7, root)) == [Level.ERROR]
+    (root / "proc/7/limits").write_text(line.format("unlimited"))
+    assert levels(limits.check_files(settings, 7, root)) == []
+    real = os.statvfs(tmp_path)
+
+    class Full:
+        f_files = real.f_files or 1
+        f_favail = 0
+
+    monkeypatch.setattr(os, "statvfs", lambda _: Full)
+    assert levels(limits.check_files(settings, 7, root)) == [Level.ERROR]
+    Full.f_favail = 5
+    assert levels(limits.check_files(settings, 7, root)) == [Level.WARNING]
+
+
+def test_a_disk_whose_cache_is_not_emptied(root: Path) -> None:
+    disk_of = root / "sys/devices/x/block/sda"
+    partition = disk_of / "sda1"
+    partition.mkdir(parents=True)
+    (disk_of / "queue").mkdir()
+    cache_type = disk_of / "device/scsi_disk/0:0/cache_type"
+    cache_type.parent.mkdir(parents=True)
+    link = root / "sys/dev/block/8:1"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(partition)
+    settings = Settings(data_dir=Path("/d"))
+    for kernel, said, wanted in (
+        ("write back", "write back", []),
+        ("write through", "write back", [Level.ERROR]),
+        ("write through", "write through", [Level.NOTE]),
+    ):
+        (disk_of / "queue/write_cache").write_text(f"{kernel}\n")
+        cache_type.write_text(f"{said}\n")
+        assert levels(disk.check_write_cache(settings, root)) == wanted
+    # There is no disk below it.
+    assert levels(disk.check_write_cache(Settings(data_dir=Path("/fast/d")), root)) == []
+
+
+def test_a_management_process_that_is_not_there() -> None:
+    there = {"management": [{"port": 15672}], "settings": {"management": "on"}}
+    assert levels(run.check_management(there)) == [Level.OK]
+    assert levels(run.check_management({**there, "management": []})) == [Level.ERROR]
+    assert levels(run.check_management({"management": [], "settings": {}})) == []
