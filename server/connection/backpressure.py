@@ -41,13 +41,13 @@ class Backpressure:
     def check_flood(self) -> None:
         """Stop reading while too much waits for the disk; read again when half of it is there."""
         context = self._connection.context
-        unsynced = context.journal.unsynced_bytes
+        unsafe = context.journal.unsafe_bytes
         limit = context.limits.unsynced_limit_bytes
-        if not self.is_flooded and unsynced > limit:
+        if not self.is_flooded and unsafe > limit:
             self.is_flooded = True
             self._connection.wire.pause(FLOODED)
             context.waits(self)
-        elif self.is_flooded and unsynced <= limit // 2:
+        elif self.is_flooded and unsafe <= limit // 2:
             self._end_flood()
 
     def release(self, watermark: int) -> bool:

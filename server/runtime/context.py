@@ -54,8 +54,8 @@ class MessageLog(Protocol):
     next_lsn: int
 
     @property
-    def unsynced_bytes(self) -> int:
-        """Octets handed over but not yet known to be on disk."""
+    def unsafe_bytes(self) -> int:
+        """Octets handed over but not yet known to be on disk, and in the log if there is one."""
 
     def take(self, count: int) -> int:
         """Reserve LSNs for messages that are not stored; returns the first."""

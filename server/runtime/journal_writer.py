@@ -5,6 +5,7 @@
                                     └─ anything else: `storage_failed`, and the process ends
     turn ─▶ sync ─▶ GroupCommit.sync_now or GroupCommit.request
     GroupCommit ─▶ synced ─▶ ledger, confirms (`BrokerContext.synced`), the probe of a full disk
+    with a shared log: GroupCommit, committed ─▶ `Watermark` ─▶ synced, when both have it
 
 What holds:
 
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from vouchmq.store.errors import WriteFailed
+from vouchmq.store.replication.watermark import Watermark
 from vouchmq.store.sync.group_commit import GroupCommit
 
 if TYPE_CHECKING:
@@ -109,10 +111,11 @@ class JournalWriter:
         self._files_looked_at = self._clock()
         self._synced_slices = 0
         self._is_closed = False
+        self._watermark = Watermark(journal.written_lsn, self._synced)
         self.commit = GroupCommit(
             journal,
             worker,
-            on_synced=self._synced,
+            on_synced=self._watermark.synced_here if journal.chain.is_tapped else self._synced,
             on_failed=self._sync_failed,
             clock=self._clock,
             extra_targets=extra_targets,
@@ -205,6 +208,15 @@ class JournalWriter:
         self._context.synced(watermark)
         self._write_rejection.synced(watermark, self._has_room)
         self._dead_letter_publisher.pace.look()
+
+    def committed(self, block: int, lsn: int) -> None:
+        """The shared log has everything up to this block and this LSN for good."""
+        if self._context.has_failed:
+            return
+        self._journal.committed(block)
+        self._watermark.committed(lsn)
+        if self.wants_sync:
+            self._turn.wake()
 
     def _has_room(self) -> bool:
         # A file that waits is room as well, but compaction's first: it makes more of it.

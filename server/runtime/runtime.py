@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from vouchmq.server.settings.settings import Settings
     from vouchmq.store.disk import Disk
     from vouchmq.store.journal.journal import Journal
+    from vouchmq.store.journal.segments import BlockTap
     from vouchmq.store.recovery.recover import RecoveryReport
     from vouchmq.store.sync.worker import SyncWorker
 
@@ -194,6 +195,7 @@ def start_broker(
     progress: Callable[[int, int], None] | None = None,
     ledger_files: LedgerFiles | None = None,
     restored: Callable[[BrokerRuntime], None] | None = None,
+    tap: BlockTap | None = None,
 ) -> BrokerRuntime:
     """Recover what the data directory holds, build a broker around it and let it turn.
 
@@ -205,6 +207,7 @@ def start_broker(
         progress: told during recovery how many of how many segments are done
         ledger_files: where the ledger is kept, if there is to be any
         restored: called when everything is restored and nothing written; it may change definitions
+        tap: takes blocks to a shared log; what that commits is for `JournalWriter.committed`
 
     Raises:
         StoreError: the data directory is locked, damaged beyond use or of a newer format
@@ -218,6 +221,7 @@ def start_broker(
         refuse_damage=settings.recovery_on_corruption == "refuse",
         whole_bytes=settings.recovery_read_bytes,
         progress=progress,
+        tap=tap,
     )
     recovered_lsn = journal.next_lsn - 1
     if ledger_files is not None:

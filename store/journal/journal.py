@@ -563,6 +563,11 @@ class Journal:
 
     # What group commit asks.
 
+    @property
+    def unsafe_bytes(self) -> int:
+        """Octets handed over of which it is not known that nobody can take them back."""
+        return max(self.unsynced_bytes, self._chain.uncommitted_bytes)
+
     def begin_sync(self) -> SyncTicket:
         """Return what a sync started now must cover; later blocks belong to the next one."""
         self.wants_sync = False

@@ -54,10 +54,17 @@ class SegmentExtent(NamedTuple):
 class BlockTap(Protocol):
     """Who is told of each block when it is in its file, and of each segment that is given up."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What it was told of and has not committed."""
+
     def appended(
         self, generation: int, offset: int, number: int, lsn: int, body: Sequence[bytes]
     ) -> None:
         """A block was written at an offset of a segment; `lsn` is the highest up to its end."""
+
+    def request(self) -> None:
+        """Somebody waits for what was written until now: it is being synced."""
 
     def purge(self, generation: int) -> None:
         """A segment's file was removed: a block that is safe declares it gone."""
@@ -492,12 +499,25 @@ class SegmentChain:
     # Syncs.
 
     @property
+    def is_tapped(self) -> bool:
+        """Whether blocks have to be committed as well, before they are safe."""
+        return self._tap is not None
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        """What has been written and has yet to be committed, if it has to be."""
+        return 0 if self._tap is None else self._tap.waiting_bytes
+
+    @property
     def is_synced(self) -> bool:
         """True when a sync covers every block of the chain."""
         return self.synced_number == self.number - 1
 
     def begin_sync(self) -> SyncScope:
         """Return what a sync started now has to cover."""
+        if self._tap is not None:
+            # First, so that others work on it while the disk does.
+            self._tap.request()
         dirty, self._dirty = self._dirty, []
         targets: list[Syncable] = [s.file for s in dirty if s.file is not None]
         if self._is_directory_dirty:

@@ -352,7 +352,7 @@ class Copying:
 def is_flooded(connection: OperatorConnection) -> bool:
     """Whether so much is not on disk yet that publishers would have to wait."""
     context = connection.context
-    return context.journal.unsynced_bytes > context.limits.unsynced_limit_bytes
+    return context.journal.unsafe_bytes > context.limits.unsynced_limit_bytes
 
 
 def source_of(connection: OperatorConnection, asked: FromQueue) -> Queue:

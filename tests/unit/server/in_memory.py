@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vouchmq.server.auth.slow_checks import Elsewhere
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.queues.classic import ClassicQueue
+    from vouchmq.store.journal.segments import BlockTap
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 ACCOUNTS = (
@@ -118,6 +119,7 @@ class World:
         now: float = 1000.0,
         rings: bool = True,
         elsewhere: Elsewhere | None = None,
+        tap: BlockTap | None = None,
     ) -> None:
         settings = replace(settings, users=settings.users or ACCOUNTS)
         self.settings = settings
@@ -141,7 +143,7 @@ class World:
             elsewhere=elsewhere,
         )
         with open_journals():
-            self.runtime = start_broker(settings, self.disk, SyncInline(), host)
+            self.runtime = start_broker(settings, self.disk, SyncInline(), host, tap=tap)
         self.journal = self.runtime.journal
         self.calls = JournalCalls()
         self.calls.watch(self.journal)

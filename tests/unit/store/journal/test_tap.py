@@ -23,6 +23,14 @@ class Copy:
         self.files: dict[int, bytes] = {}
         self.ends: list[tuple[int, int]] = []
         self.purged: list[int] = []
+        self.requested: list[int] = []
+
+    @property
+    def waiting_bytes(self) -> int:
+        return sum(map(len, self.files.values()))
+
+    def request(self) -> None:
+        self.requested.append(self.ends[-1][0])
 
     def appended(
         self, generation: int, offset: int, number: int, lsn: int, body: Sequence[bytes]
@@ -114,6 +122,28 @@ def test_it_is_told_of_what_recovery_writes() -> None:
     assert recovered.report.damaged
     assert copy.files
     assert_copied(disk, copy)
+
+
+def test_it_is_asked_to_commit_what_is_being_synced() -> None:
+    disk, copy = SimDisk(), Copy()
+    journal = open_tapped(disk, copy)
+    journal.append_run((1,), b"tail", [b"one"])
+    journal.write()
+    assert copy.requested == []
+    ticket = journal.begin_sync()
+    journal.append_run((1,), b"tail", [b"two"])
+    journal.write()
+    assert copy.requested == [ticket.scope.number] == [2]
+
+
+def test_what_is_not_committed_is_not_safe_however_well_it_is_synced() -> None:
+    disk, copy = SimDisk(), Copy()
+    journal = open_tapped(disk, copy)
+    publish(journal, 1, b"one")
+    assert journal.unsynced_bytes == 0
+    assert journal.unsafe_bytes == copy.waiting_bytes > 0
+    copy.files.clear()
+    assert journal.unsafe_bytes == 0
 
 
 def test_headers_call_safe_what_is_synced_and_committed() -> None:

@@ -1,0 +1,167 @@
+"""A broker whose journal goes through a shared log: what is told waits for the log as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pamqp import commands
+
+from tests import wire
+from tests.unit.server.in_memory import SETTINGS, Client, World, confirms
+from vouchmq.server.connection.wire import FLOODED
+from vouchmq.store.replication import record
+from vouchmq.store.replication.log_view import LogView
+from vouchmq.store.replication.log_writer import LogWriter
+from vouchmq.store.replication.record import Subjects
+
+PERSISTENT = commands.Basic.Properties(delivery_mode=2)
+
+
+class LeadingNode:
+    """A broker that leads, and a log that answers when it is told to."""
+
+    def __init__(self, unsynced_limit_bytes: int = 1 << 20) -> None:
+        self.messages = [record.origin(b"0123456789abcdef")]
+        self.sent: list[tuple[int, bytes]] = []
+        view = LogView()
+        view.found(1, self.messages[0])
+        self.writer = LogWriter(self, self, Subjects("t"), view.at)
+        self.writer.claim("n", bytes(record.NONCE_SIZE))
+        self.commit()
+        self.world = World(
+            replace(SETTINGS, unsynced_limit_bytes=unsynced_limit_bytes), tap=self.writer
+        )
+
+    def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
+        assert subject.startswith("vq.t.")
+        assert expected == len(self.messages)
+        self.sent.append((token, b"".join(parts)))
+
+    def read_from(self, token: int, sequence: int) -> None:
+        raise AssertionError(f"no doubt arises here: {token}, {sequence}")
+
+    def purge(self, subject: str) -> None:
+        raise AssertionError(f"nothing is gone: {subject}")
+
+    def commit(self) -> None:
+        """Commit what has been sent, and what is sent because of that."""
+        while self.sent:
+            token, raw = self.sent.pop()
+            self.messages.append(raw)
+            self.writer.acked(token, len(self.messages))
+
+    def claimed(self) -> None:
+        pass
+
+    def committed(self, block: int, lsn: int) -> None:
+        self.world.runtime.journal_writer.committed(block, lsn)
+
+    def deposed(self, epoch: int) -> None:
+        raise AssertionError(f"deposed by {epoch}")
+
+    def handed_over(self) -> None:
+        raise AssertionError("nobody hands over")
+
+    def broken(self, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def confirming(self) -> Client:
+        """A client in confirm mode, and a durable queue `q`."""
+        client = self.world.connect()
+        client.open()
+        client.method(1, commands.Queue.Declare(queue="q", durable=True))
+        client.method(1, commands.Confirm.Select())
+        self.world.sync()
+        self.commit()
+        client.hear()
+        return client
+
+
+def test_a_confirm_waits_for_the_disk_and_for_the_log() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.sync()
+    assert confirms(client.hear()) == []
+    node.commit()
+    assert confirms(client.hear()) == [("Basic.Ack", 1, False)]
+
+
+def test_a_confirm_waits_for_a_disk_that_is_slower_than_the_log() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    # Behind two reads the helper does the sync, and nothing is told before its answer is read.
+    for body in (b"x", b"y"):
+        client.send(wire.publish(1, "q", body, PERSISTENT))
+    node.world.run_turns()
+    assert not node.world.runtime.commit.is_idle
+    node.commit()
+    assert confirms(client.hear()) == []
+    node.world.sync()
+    assert confirms(client.hear()) == [("Basic.Ack", 2, True)]
+
+
+def test_a_durable_declaration_is_answered_when_it_is_committed() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    client.method(1, commands.Queue.Declare(queue="other", durable=True))
+    node.world.sync()
+    assert client.hear() == []
+    node.commit()
+    ((_, answer),) = client.hear()
+    assert isinstance(answer, commands.Queue.DeclareOk)
+
+
+def test_what_comes_while_a_record_is_under_way_is_confirmed_with_the_next() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    for number in range(5):
+        client.send(wire.publish(1, "q", b"%d" % number, PERSISTENT))
+        node.world.sync()
+    before = len(node.messages)
+    node.commit()
+    assert len(node.messages) == before + 2
+    assert confirms(client.hear())[-1] == ("Basic.Ack", 5, True)
+
+
+def test_publishers_are_held_while_too_much_is_not_committed() -> None:
+    node = LeadingNode(unsynced_limit_bytes=10_000)
+    client = node.confirming()
+    for _ in range(3):
+        client.send(wire.publish(1, "q", bytes(4000), PERSISTENT))
+        node.world.sync()
+        assert client.paused == set()
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.sync()
+    assert client.paused == {FLOODED}
+    node.commit()
+    assert client.paused == set()
+
+
+def test_nothing_is_told_of_the_log_when_the_disk_has_failed() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.run_turns()
+    node.world.runtime.journal_writer.storage_failed("gone")
+    node.commit()
+    assert all(name == "Basic.Nack" for name, _, _ in confirms(client.hear()))
+
+
+def test_the_log_is_the_journal_byte_for_byte() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.sync()
+    node.commit()
+    found = b""
+    for raw in node.messages:
+        one = record.open_record(raw)
+        assert one is not None
+        if one.header.kind == record.BLOCKS:
+            assert one.header.offset == len(found)
+            found += one.body
+    segment = node.world.journal.chain.active
+    written = bytes(node.world.disk.visible[segment.name].visible[: segment.offset])
+    assert found == written
