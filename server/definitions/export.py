@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from vouchmq.protocol.fields import Field, as_text
 from vouchmq.protocol.text import decode_text
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
-from vouchmq.server.definitions.file import OPERATOR_POLICY, VHOST_LIMITS
+from vouchmq.server.definitions.file import APPLIED_FILE, OPERATOR_POLICY, VHOST_LIMITS
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def _accounts(
                 },
             )
     for parameter in list(accounts.global_parameters.values()):
+        if parameter.name == APPLIED_FILE:
+            continue  # of this broker's own file
         yield "global_parameters", {"name": parameter.name, "value": parameter.value}
 
 

@@ -12,6 +12,7 @@ Spec: HTTP-40, HTTP-41
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import Counter
@@ -54,8 +55,10 @@ TELLING: Final = frozenset(
         *("explanation", "metadata"),
     }
 )
+# The global parameter that says which file was applied last, as RabbitMQ calls it.
+APPLIED_FILE: Final = "imported_definition_hash_value"
 TELLING_PARAMETERS: Final = frozenset(
-    {"cluster_name", "internal_cluster_id", "cluster_tags", "cluster_metadata"}
+    {"cluster_name", "internal_cluster_id", "cluster_tags", "cluster_metadata", APPLIED_FILE}
 )
 # Words of an entry that ask for nothing, or for what is the case anyway.
 TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
@@ -277,8 +280,12 @@ class BindingEntry(Entry, frozen=True, kw_only=True, rename={"kind": "destinatio
 
 @dataclass(slots=True)
 class Content:
-    """Everything in one file, in the order in which it is to be applied; `skipped` is not."""
+    """Everything in one file, in the order in which it is to be applied; `skipped` is not.
 
+    `fingerprint` is that of the text.
+    """
+
+    fingerprint: str = ""
     users: list[UserEntry] = field(default_factory=list)
     vhosts: list[VHostEntry] = field(default_factory=list)
     permissions: list[PermissionEntry] = field(default_factory=list)
@@ -313,6 +320,7 @@ def reading(text: str, content: Content, vhost: str | None = None) -> Iterator[N
     Raises:
         DefinitionsError: as there
     """
+    content.fingerprint = hashlib.sha256(text.encode()).hexdigest()
     repeated: list[Repeated] = []
     document = _parsed(text, repeated)
     reader = Reader(content, vhost)

@@ -32,7 +32,7 @@ from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.names import check_exchange_name, check_queue_name
-from vouchmq.server.definitions.file import DefinitionsError, TopicEntry
+from vouchmq.server.definitions.file import APPLIED_FILE, DefinitionsError, TopicEntry
 from vouchmq.server.settings.validation import Faults
 
 if TYPE_CHECKING:
@@ -203,6 +203,15 @@ class Importer:
         yield from self._setting_parameters(content, faults)
         # None, as the dry run had none, unless somebody has come in between.
         faults.refuse(PartlyAppliedError)
+
+    def is_applied(self, content: Content) -> bool:
+        """Whether the last file that was noted has the same text."""
+        noted = self._broker.accounts.global_parameters.get(APPLIED_FILE)
+        return noted is not None and noted.value == content.fingerprint
+
+    def note_applied(self, content: Content) -> None:
+        """Note which file was applied last, for the next start (HTTP-43)."""
+        self._broker.accounts.change(GlobalParameterSet(APPLIED_FILE, content.fingerprint))
 
     @property
     def defined_lsn(self) -> int:

@@ -321,12 +321,13 @@ class Server:
         Raises:
             StartupError: with the place of the fault in the file; nothing of it is applied
         """
-        path = self._settings.load_definitions
+        if self._is_to_skip(content):
+            return
         users = {user.account.name for user in content.users}
-        with definitions_faults(path):
+        with definitions_faults(self._settings.load_definitions):
             drain(self._importer.leave_out(content))
             self._importer.apply(content)
-        log.info("definitions.loaded", path=path)
+        self._loaded(content)
         # Who brings users has no need of one that everybody knows.
         default = self._settings.default_user
         if users and default not in users and runtime.has_new_default_user:
@@ -372,9 +373,24 @@ class Server:
             async with aiofiles.open(path, encoding="utf-8") as file:
                 text = await file.read()
             await in_slices(reading(text, content))
+            if self._is_to_skip(content):
+                return
             await in_slices(self._importer.leave_out(content))
             await in_slices(self._importer.applying(content))
-        log.info("definitions.loaded", path=path)
+        self._loaded(content)
+
+    def _is_to_skip(self, content: Content) -> bool:
+        """Whether this very file has been applied, and what has changed since is to stay."""
+        settings = self._settings
+        if not (settings.definitions_skip_if_unchanged and self._importer.is_applied(content)):
+            return False
+        log.info("definitions.unchanged", path=settings.load_definitions)
+        return True
+
+    def _loaded(self, content: Content) -> None:
+        if self._settings.definitions_skip_if_unchanged:
+            self._importer.note_applied(content)
+        log.info("definitions.loaded", path=self._settings.load_definitions)
 
     def _write_ready_file(self, listening: Listening, undone: ExitStack) -> None:
         if self._ready_file is not None:

@@ -178,6 +178,11 @@ class Settings:
         "JSON file in RabbitMQ's format with virtual hosts, users, policies, exchanges, queues "
         "and bindings to create. Read at start and on SIGHUP (HTTP-43).",
     )
+    definitions_skip_if_unchanged: bool = option(
+        False,
+        "Skip the file if it is the one that was applied last, so that changes made since stay "
+        "(HTTP-43).",
+    )
     ready_file: str = option(
         "",
         "File to which the broker writes host, ports and process id as JSON, and which exists "

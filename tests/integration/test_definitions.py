@@ -35,9 +35,10 @@ POLICY = {
 class Operator:
     """Somebody with an editor, and a broker that reads what they wrote."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
         self.file = directory / "definitions.json"
-        self.broker = BrokerProcess(directory, flags=("--load-definitions", str(self.file)))
+        flags = ("--load-definitions", str(self.file), *flags)
+        self.broker = BrokerProcess(directory, flags=flags)
 
     def write(self, **document: Any) -> None:
         """Write the file anew."""
@@ -285,3 +286,31 @@ def test_export_of_nothing(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "contains no VouchMQ journal" in done.stderr
+
+
+def test_a_file_that_was_applied_before_undoes_nothing(tmp_path: Path) -> None:
+    """HTTP-43: neither at a start nor on SIGHUP; any other file is applied as a whole."""
+    operator = Operator(tmp_path, "--definitions-skip-if-unchanged", "true")
+    broker = operator.broker
+    operator.write(queues=[QUEUE], policies=[POLICY])
+    broker.start()
+    try:
+        with blocking(broker) as connection:
+            connection.channel().queue_delete("orders")
+        operator.hang_up()
+        broker.wait_for_log("definitions.unchanged")
+        with blocking(broker) as connection:
+            assert not has(connection, "orders")
+        broker.kill9()
+        broker.start()
+        with blocking(broker) as connection:
+            assert not has(connection, "orders")
+        exported = json.loads(export(broker.data_dir))
+        assert exported["global_parameters"] == []
+        operator.write(queues=[QUEUE, QUEUE | {"name": "late"}], policies=[POLICY])
+        operator.hang_up()
+        with blocking(broker) as connection:
+            wait_until(lambda: has(connection, "late"))
+            assert has(connection, "orders")
+    finally:
+        broker.kill9()
