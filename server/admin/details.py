@@ -312,7 +312,13 @@ def _of_consumer(
 
 def _oldest_held_ms(channel: Channel, consumer: Consumer, now_ms: int) -> int | None:
     """For how long a consumer has had its oldest message."""
-    times = [since_ms for each, _, since_ms in channel.unacked.times() if each is consumer]
     # What a rollback has brought back may be older than what stands before it.
-    oldest_ms = min(filter(None, times), default=None)
+    oldest_ms = min(
+        (
+            channel.held_since(tag, since_ms)
+            for each, tag, since_ms in channel.unacked.firsts()
+            if each is consumer
+        ),
+        default=None,
+    )
     return max(0, now_ms - oldest_ms) if oldest_ms is not None else None

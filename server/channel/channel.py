@@ -24,7 +24,7 @@ from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 from vouchmq.server.channel.consumer import Consumer, Credit
 from vouchmq.server.channel.publish import Publisher
 from vouchmq.server.channel.stream_settlement import holds_of_streams, refuse_nack
-from vouchmq.server.channel.timeouts import Timeouts
+from vouchmq.server.channel.timeouts import DeliveryTimes, Timeouts
 from vouchmq.server.channel.unacked import Unacked, octets_of, whole
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class Channel:
         self.context.closed_counters.channels_opened += 1
         self._tell("channel.created")
         self.unacked = Unacked()
+        self._delivery_times: DeliveryTimes | None = None
         self.timeouts = Timeouts(
             self.unacked,
             self.context.timers,
@@ -220,6 +221,23 @@ class Channel:
         queue = consumer.queue
         since_ms = self.timeouts.watch(consumer, queue)
         self.unacked.add(first, messages, consumer, queue, since_ms, is_dense=is_dense)
+
+    def note_times(self) -> None:
+        """Once a second: note when deliveries were made that are outstanding."""
+        unacked = self.unacked
+        if not unacked.count:
+            self._delivery_times = None
+            return
+        if self._delivery_times is None:
+            self._delivery_times = DeliveryTimes()
+        self._delivery_times.look(self.next_tag, unacked.oldest_tag, self.context.timers.now_ms())
+
+    def held_since(self, tag: int, since_ms: int = 0) -> int:
+        """When an outstanding delivery was made, or up to a second later; `since_ms`: if known."""
+        times = self._delivery_times
+        if not since_ms and times is not None:
+            since_ms = times.since(tag)
+        return since_ms or self.context.timers.now_ms()
 
     def served(self, consumer: Consumer) -> None:
         """See `DeliveryChannel`."""

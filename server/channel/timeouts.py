@@ -1,13 +1,21 @@
-"""Deliveries that are not acknowledged in time: their consumer is cancelled, or their channel ends.
+"""Since when deliveries are outstanding; a consumer is cancelled, or a channel ends, for old ones.
 
-Off unless a consumer, its queue or the broker sets a time. Deliveries are looked at every half of
-the shortest time in force on their channel, at least once a minute.
+Time limits are off unless a consumer, its queue or the broker sets one. Deliveries are looked at
+every half of the shortest time in force on their channel, at least once a minute (`Timeouts`).
 
-Spec: CONS-70 … CONS-72
+Where none is in force no delivery costs a look at the clock:
+
+    once a second ─▶ look: (the next delivery tag, the time) ─▶ since: the first look behind a tag
+
+So a time is up to a second later than the delivery. One very old delivery on a busy channel would
+leave very many looks: of more than `MOST_LOOKS` those go that tell an age better than to an eighth.
+
+Spec: CONS-70 … CONS-72, HTTP-34
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.unacked import Unacked, UnackedBatch
 
 MOST_MS: Final = 60_000
+MOST_LOOKS: Final = 256
+AGE_PART: Final = 8
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -102,3 +112,50 @@ class Timeouts:
         if queue.features.consumer_timeout_ms is not None:
             return queue.features.consumer_timeout_ms
         return self._default_ms
+
+
+class DeliveryTimes:
+    """The looks at one channel that has deliveries outstanding."""
+
+    __slots__ = ("_tags", "_times_ms")
+
+    def __init__(self) -> None:
+        # The tag that the next delivery would have got, ascending, and when that was.
+        self._tags: list[int] = []
+        self._times_ms: list[int] = []
+
+    def look(self, next_tag: int, oldest_tag: int, now_ms: int) -> None:
+        """Take down the time, if something was delivered since the last look.
+
+        Args:
+            next_tag: that of the next delivery
+            oldest_tag: the lowest outstanding one; nobody asks for those before it
+            now_ms: the clock of queues
+        """
+        tags, times_ms = self._tags, self._times_ms
+        if not tags or tags[-1] != next_tag:
+            tags.append(next_tag)
+            times_ms.append(now_ms)
+        past = bisect_right(tags, oldest_tag)
+        if past:
+            del tags[:past], times_ms[:past]
+        if len(tags) > MOST_LOOKS:
+            self._thin_out()
+
+    def since(self, tag: int) -> int:
+        """When a delivery had been made, 0: after the last look."""
+        at = bisect_right(self._tags, tag)
+        return self._times_ms[at] if at < len(self._times_ms) else 0
+
+    def _thin_out(self) -> None:
+        """Let go of looks without which those beside them are not too far apart for their age."""
+        times_ms = self._times_ms
+        kept = [len(times_ms) - 1]
+        for at in range(len(times_ms) - 2, -1, -1):
+            last_ms = times_ms[kept[-1]]
+            gap_ms = last_ms - times_ms[max(at - 1, 0)]
+            if not at or gap_ms * AGE_PART > times_ms[-1] - last_ms:
+                kept.append(at)
+        kept.reverse()
+        self._tags = [self._tags[at] for at in kept]
+        self._times_ms = [times_ms[at] for at in kept]

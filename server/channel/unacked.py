@@ -144,13 +144,11 @@ class Unacked:
     @property
     def oldest_tag(self) -> int:
         """The lowest tag that is outstanding; 0 when none is."""
-        if not self._runs:
-            return 0
-        run = self._runs[0]
-        for at, message in enumerate(run.messages):
-            if message is not None:
-                return run.first + at
-        return run.first
+        return first_live(self._runs[0]) if self._runs else 0
+
+    def firsts(self) -> list[tuple[Consumer | None, int, int]]:
+        """Whose the outstanding deliveries are, the first tag and when written, run by run."""
+        return [(run.consumer, first_live(run), run.since_ms) for run in self._runs]
 
     def times(self) -> list[tuple[Consumer | None, Queue, int]]:
         """Whose the outstanding deliveries are and when they were written, run by run."""
@@ -399,6 +397,11 @@ def continues(run: Run, entry: UnackedBatch, tag: int) -> bool:
         and run.queue is entry.queue
         and run.since_ms == entry.since_ms
     )
+
+
+def first_live(run: Run) -> int:
+    """The lowest outstanding tag of a run."""
+    return next(tag for tag, message in enumerate(run.messages, run.first) if message is not None)
 
 
 def whole(run: Run) -> UnackedBatch:

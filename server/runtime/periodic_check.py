@@ -12,8 +12,11 @@ import structlog
 from vouchmq.server.runtime.disk_full import free_octets
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
     from vouchmq.server.broker.paging.pager import Pager
+    from vouchmq.server.connection.connection import Connection
     from vouchmq.server.ledger.active import ActiveLedger
     from vouchmq.server.runtime.compaction_scheduler import CompactionScheduler
     from vouchmq.server.runtime.context import BrokerContext
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 # Pages that the disk refused are told at most this often.
 TELL_S: Final = 60.0
+# So long connections are looked at in one turn, and so many between two looks at the clock.
+SLICE_S: Final = 0.001
+LOOK_EACH: Final = 64
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +45,7 @@ class PeriodicCheck:
         pace: dead letters that wait for the disk
         memory_relief: closes connections while memory is low
         active_ledger: the ledger while it is on
+        connections: all there are
     """
 
     def __init__(
@@ -52,7 +59,11 @@ class PeriodicCheck:
         pace: DeadLetterPace,
         memory_relief: MemoryRelief,
         active_ledger: ActiveLedger,
+        connections: Collection[Connection],
     ) -> None:
+        self._context = context
+        self._connections = connections
+        self._walk: Iterator[None] | None = None
         self._alarms = context.alarms
         self._clock = context.clock
         self._disk = disk
@@ -79,7 +90,30 @@ class PeriodicCheck:
         if self._active_ledger.ledger is not None:
             self._active_ledger.ledger.look()
         self._pace.look()
+        self._note_times()
         return self._memory_relief.look()
+
+    def _note_times(self) -> None:
+        """Have each channel note when its deliveries were made, some in each turn (LIMIT-23)."""
+        if self._walk is None:
+            self._walk = self._channels()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._walk is None:
+            return
+        ends_at = self._clock() + SLICE_S
+        for count, _ in enumerate(self._walk, 1):
+            if count % LOOK_EACH == 0 and self._clock() >= ends_at:
+                self._context.budget.put_off(self._go_on)
+                return
+        self._walk = None
+
+    def _channels(self) -> Iterator[None]:
+        for connection in list(self._connections):
+            for channel in list(connection.channels.values()):
+                channel.note_times()
+            yield
 
     def check_memory(self, memory_octets: int) -> bool:
         """The same of memory alone."""

@@ -469,6 +469,7 @@ class BrokerRuntime:
             pace=self.dead_letter_publisher.pace,
             memory_relief=self.memory_relief,
             active_ledger=active_ledger,
+            connections=self.connections,
         )
 
     def _new_ledger(

@@ -290,7 +290,8 @@ def test_export_of_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_was_applied_before_undoes_nothing(tmp_path: Path) -> None:
     """HTTP-43: neither at a start nor on SIGHUP; any other file is applied as a whole."""
-    operator = Operator(tmp_path, "--definitions-skip-if-unchanged", "true")
+    flags = ("--definitions-skip-if-unchanged", "true", "--log-level", "info")
+    operator = Operator(tmp_path, *flags)
     broker = operator.broker
     operator.write(queues=[QUEUE], policies=[POLICY])
     broker.start()

@@ -71,7 +71,8 @@ class PeekedMessage(Struct, frozen=True, array_like=True):
 
     Times are in milliseconds since 1970. `id` is the message's own in its queue. `size` is that of
     the body, of which `body` may be a part. Who holds it is empty of one that nobody has got; of
-    one got by basic.get there is no consumer. Since when is not known without a consumer timeout.
+    one got by basic.get there is no consumer. Since when is up to a second later than the delivery,
+    unless a consumer timeout is in force.
     """
 
     id: int
@@ -146,7 +147,7 @@ class PeekCommands:
 
 
 class Holder(Struct, frozen=True):
-    """A delivery that is not settled: who has it, under which tag, since when (0: not known)."""
+    """A delivery that is not settled: who has it, under which tag, since when."""
 
     message: Message
     connection: str
@@ -172,14 +173,16 @@ def holders(connections: AllConnections, queue: Queue) -> Iterator[Holder | None
                 first, consumer, since_ms = run.first, run.consumer, run.since_ms
                 for tag, message in enumerate(list(run.messages), first):
                     if message is not None:
-                        yield Holder(message, name, number, consumer, tag, since_ms)
+                        held_since = channel.held_since(tag, since_ms)
+                        yield Holder(message, name, number, consumer, tag, held_since)
             held = channel.transaction.settlements if channel.transaction is not None else ()
             for entry in [each for settlement in held for each in settlement.entries]:
                 if entry.queue is not queue:
                     yield None
                     continue
                 for tag, message in zip(entry.tags, entry.messages, strict=True):
-                    yield Holder(message, name, number, entry.consumer, tag, entry.since_ms)
+                    held_since = channel.held_since(tag, entry.since_ms)
+                    yield Holder(message, name, number, entry.consumer, tag, held_since)
 
 
 class Shown:
@@ -241,7 +244,6 @@ class Shown:
 
     def _of_holder(self, place: int, holder: Holder) -> PeekedMessage:
         """A message that somebody holds."""
-        since_ms = self._clock.journal_ms(holder.since_ms) if holder.since_ms else None
         return self._row(
             holder.message,
             place,
@@ -251,7 +253,7 @@ class Shown:
             channel=holder.channel,
             consumer=holder.consumer.tag if holder.consumer is not None else "",
             delivery_tag=holder.tag,
-            held_since_ms=since_ms,
+            held_since_ms=self._clock.journal_ms(holder.since_ms),
         )
 
     def _row(

@@ -295,3 +295,48 @@ def test_who_holds_nothing_of_a_queue_is_passed_over_in_slices(
     assert [row["place"] for row in reader.lines] == [399]
     # 400 runs of others and 399 deliveries before the one: 64 between two looks.
     assert turns > 5
+
+
+def test_since_when_is_known_to_the_second_without_a_timeout(world: World, client: Client) -> None:
+    """HTTP-34: once a second each channel notes how far it has come, and nothing per delivery."""
+    declare(client, "q")
+    publish(client, "q", *numbered(6))
+    check = world.runtime.periodic_check.check
+
+    def since() -> list[int]:
+        rows = peeked(world, name="q", state="unacknowledged")
+        return [(row["held_since_ms"] - WALL_MS) // 1000 for row in rows]
+
+    for _ in range(2):
+        client.send(wire.method(1, commands.Basic.Get(queue="q")))
+    assert since() == [1000, 1000]
+    world.now += 1
+    check(0)
+    world.now += 1
+    client.send(wire.method(1, commands.Basic.Get(queue="q")))
+    check(0)
+    world.now += 8
+    check(0)
+    client.send(wire.method(1, commands.Basic.Get(queue="q")))
+    assert since() == [1001, 1001, 1002, 1010]
+    client.send(wire.ack(1, 2, multiple=True))
+    check(0)
+    assert since() == [1002, 1010]
+
+
+def test_very_many_channels_note_times_in_slices(world: World) -> None:
+    """LIMIT-23."""
+    for _ in range(200):
+        world.connect().open()
+    noted: list[object] = []
+    for connection in world.connections:
+        for channel in connection.channels.values():
+            channel.note_times = lambda: noted.append(None)  # type: ignore[method-assign]
+    world.tick_s = 0.0005
+    check = world.runtime.periodic_check
+    check.check(0)
+    assert 0 < len(noted) < 200
+    check.check(0)  # the last round goes on
+    world.tick_s = 0.0
+    world.run_turns()
+    assert len(noted) == 200

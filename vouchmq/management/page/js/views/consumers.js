@@ -32,7 +32,7 @@ export function consumerTable(rows, { query, go }) {
       { label: "Channel", wide: true, class: "line", cell: (row) => (row.channel_details?.name ? channelLink(row.channel_details.name) : "–") },
       { label: "Mode", wide: true, cell: (row) => modes(row) },
       { label: "Prefetch", sort: "prefetch_count", num: true, cell: (row) => usage(row) },
-      { label: "Oldest unacked", num: true, sort: "oldest_unacknowledged_age", title: "For how long the client has had its oldest unacknowledged message; known where a consumer timeout is set", cell: (row) => (typeof row.oldest_unacknowledged_age === "number" ? duration(row.oldest_unacknowledged_age) : "–") },
+      { label: "Oldest unacked", num: true, sort: "oldest_unacknowledged_age", title: "For how long the client has had its oldest unacknowledged message, to the second", cell: (row) => (typeof row.oldest_unacknowledged_age === "number" ? duration(row.oldest_unacknowledged_age) : "–") },
     ],
   });
 }
