@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
@@ -41,8 +42,9 @@ from vouchmq.server.settings.validation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
+BLANKS: Final = re.compile(r"[ \t\n\r]*")
 MAX_LIMITS: Final = ("max-connections", "max-queues", "max-exchanges")
 USER_LIMITS: Final = ("max-connections", "max-channels")
 OPERATOR_POLICY: Final = "operator_policy"
@@ -322,7 +324,7 @@ def reading(text: str, content: Content, vhost: str | None = None) -> Iterator[N
     """
     content.fingerprint = hashlib.sha256(text.encode()).hexdigest()
     repeated: list[Repeated] = []
-    document = _parsed(text, repeated)
+    document = yield from _parsing(text, repeated)
     reader = Reader(content, vhost)
     if repeated:
         for place in _places_of(repeated, document):
@@ -366,6 +368,69 @@ def _parsed(text: str, repeated: list[Repeated]) -> dict[str, object]:
     if not isinstance(document, dict):
         raise DefinitionsError(f"expected an object, not {kind_of(document)}")
     return document
+
+
+def _parsing(text: str, repeated: list[Repeated]) -> Generator[None, None, dict[str, object]]:
+    """Parse, an element of one of the document's lists at each step (LIMIT-23)."""
+    decoder = json.JSONDecoder(
+        parse_constant=_refuse, object_pairs_hook=lambda pairs: _object(pairs, repeated)
+    )
+    try:
+        pairs = yield from _walk(text, decoder)
+    except (ValueError, IndexError, RecursionError):
+        # Parsed at once it says in its own words what is wrong.
+        repeated.clear()
+        return _parsed(text, repeated)
+    return _object(pairs, repeated)
+
+
+def _walk(text: str, decoder: json.JSONDecoder) -> Generator[None, None, list[tuple[str, object]]]:
+    """The members of the object that a text is.
+
+    Raises:
+        ValueError, IndexError: it is none, or not as it should be
+    """
+    pairs: list[tuple[str, object]] = []
+    word, at = _next(text, 0, "{")
+    if text[_behind(text, at)] == "}":
+        word, at = _next(text, at, "}")
+    while word != "}":
+        key, at = decoder.raw_decode(text, _behind(text, at))
+        if not isinstance(key, str):
+            raise ValueError("expected a key")
+        _, at = _next(text, at, ":")
+        at = _behind(text, at)
+        if text[at] == "[":
+            value: object = (elements := list[object]())
+            word, at = _next(text, at, "[")
+            if text[_behind(text, at)] == "]":
+                word, at = _next(text, at, "]")
+            while word != "]":
+                element, at = decoder.raw_decode(text, _behind(text, at))
+                elements.append(element)
+                word, at = _next(text, at, ",]")
+                yield
+        else:
+            value, at = decoder.raw_decode(text, at)
+        pairs.append((key, value))
+        word, at = _next(text, at, ",}")
+    if _behind(text, at) != len(text):
+        raise ValueError("expected the end")
+    return pairs
+
+
+def _next(text: str, at: int, words: str) -> tuple[str, int]:
+    """One of these, which is next, and where it ends."""
+    at = _behind(text, at)
+    if text[at] not in words:
+        raise ValueError(f"expected {words}")
+    return text[at], at + 1
+
+
+def _behind(text: str, at: int) -> int:
+    """Where the blanks end that begin there."""
+    found = BLANKS.match(text, at)
+    return found.end() if found is not None else at
 
 
 class Repeated(NamedTuple):

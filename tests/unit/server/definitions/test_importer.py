@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pamqp import commands
 
 from tests import wire
@@ -19,6 +22,7 @@ from vouchmq.protocol.fields import Field
 from vouchmq.server.auth.authenticator import LoginError
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.queues.spec import QueueLike
+from vouchmq.server.definitions import file
 from vouchmq.server.definitions.export import exported
 from vouchmq.server.definitions.file import Content, DefinitionsError, read_content, reading
 from vouchmq.server.definitions.importer import (
@@ -490,7 +494,8 @@ class TestUnchanged:
     def test_a_file_is_read_entry_by_entry(self) -> None:
         content = Content()
         steps = reading(json.dumps(self.FILE), content)
-        next(steps)
+        while not content.exchanges:
+            next(steps)
         assert len(content.exchanges) == 1
         assert content.queues == []
         assert len(list(steps)) == 100
@@ -505,6 +510,19 @@ class TestStepByStep:
         "queues": [QUEUE | {"name": f"q{n}"} for n in range(COUNT)],
         "bindings": [BINDING | {"source": f"x{n}", "destination": f"q{n}"} for n in range(COUNT)],
     }
+
+    def test_the_text_is_parsed_step_by_step(self) -> None:
+        content = Content()
+        text = json.dumps({**self.FILE, "vhosts": [], "rabbit_version": "3.10"}, indent=1)
+        steps = reading(text, content)
+        parsed = 0
+        while not content.exchanges:
+            next(steps)
+            parsed += 1
+        assert parsed >= 3 * self.COUNT
+        for _ in steps:
+            pass
+        assert [each.name for each in content.queues] == [f"q{n}" for n in range(self.COUNT)]
 
     def test_no_step_makes_more_than_one_thing(self, world: World) -> None:
         content = read_content(json.dumps(self.FILE))
@@ -554,3 +572,34 @@ class TestStepByStep:
                 pass
         places = [line.split(":")[0] for line in told.value.args]
         assert places == ["queues[1].vhost", "permissions[0].vhost", "parameters[0].vhost"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=12,
+    ),
+    st.sampled_from([None, 2]),
+    st.data(),
+)
+def test_parsing_step_by_step_is_parsing(value: object, indent: int | None, data: Any) -> None:
+    """Whatever the text is, whole or cut somewhere: the same document, or the same fault."""
+    text = json.dumps(value, indent=indent)
+    text = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text
+
+    def outcome(parse: Callable[[], object]) -> object:
+        try:
+            return parse()
+        except DefinitionsError as error:
+            return str(error)
+
+    def step_by_step() -> object:
+        steps = file._parsing(text, [])
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+    assert outcome(step_by_step) == outcome(lambda: file._parsed(text, []))
