@@ -44,6 +44,8 @@ QUEUE_COUNT: Final = 10_000
 DURATION_MS: Final = 11_000
 """Long enough for two rounds of each visitor."""
 EVERY_S: Final = 5.0
+VISITS: Final = 20
+"""Of which the CPU time is the mean."""
 LEAST_RATE: Final = 0.95
 MOST_P99: Final = 1.2
 PATIENCE_S: Final = 60.0
@@ -170,6 +172,25 @@ def visitors(page: str, ports: dict[str, int]) -> Iterator[dict[str, float]]:
         process.join()
 
 
+def visit_costs(server: Server, directory: Path) -> Row:
+    """CPU time of the broker for a visit of each page and for a scrape, while it does no more."""
+    found: Row = {}
+    with management(directory / "vouchmq", directory) as (_, ports):
+        asked = {
+            page: [(ports["management"], f"/api/{path}") for path in PAGES[page]] for page in PAGES
+        }
+        asked["scrape"] = [(ports["metrics"], "/metrics")]
+        for name, paths in asked.items():
+            for port, path in paths:
+                _get(port, path)
+            before = server.cpu_s() or 0.0
+            for port, path in paths * VISITS:
+                _get(port, path)
+            spent_s = (server.cpu_s() or 0.0) - before
+            found[f"{name}_cpu_ms"] = round(spent_s / VISITS * 1000, 1)
+    return found
+
+
 def played(server: Server, shape: Shape) -> dict[str, float]:
     """Play one round.
 
@@ -225,7 +246,7 @@ def parser() -> argparse.ArgumentParser:
     """Describe the command line."""
     made = argparse.ArgumentParser(prog="python -m bench.managed", description=__doc__)
     made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.add_argument("--only", nargs="+", choices=SHAPES, default=list(SHAPES))
+    made.add_argument("--only", nargs="*", choices=SHAPES, default=list(SHAPES))
     made.add_argument("--page", choices=PAGES, default="overview", help="which is open (overview)")
     made.add_argument("--rounds", type=int, default=5, help="pairs of rounds of each (5)")
     made.add_argument("--vouchmq", default=DEFAULT_VOUCHMQ, metavar="CMD", help="starts the broker")
@@ -244,6 +265,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         directory = Path(name)
         with servers.vouchmq(options.vouchmq, directory) as server:
             declare_many(server)
+            costs = visit_costs(server, directory)
+            print(json.dumps(costs), flush=True)
             for shape in options.only:
                 try:
                     row = measured(server, shape, options.page, options.rounds, directory)
@@ -257,7 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         played_now = {(row["name"], row["page"]) for row in rows}
         rows = [row for row in kept if (row["name"], row["page"]) not in played_now] + rows
         command = "python -m bench.managed " + " ".join(given)
-        results = {"command": command, "conditions": where, "rows": rows}
+        results = {"command": command, "conditions": where, "visits": costs, "rows": rows}
         options.out.write_text(json.dumps(results, indent=1) + "\n")
     return int(failed or (options.gate and any(map(is_missed, rows))))
 

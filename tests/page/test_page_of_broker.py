@@ -79,6 +79,29 @@ def test_ten_thousand_queues_are_shown_by_pages(visit: Visit) -> None:
     expect(visit.page.get_by_text("1\u201310 of 10 (10,002 in all)")).to_be_visible()
 
 
+def test_a_phone_shows_how_much_of_a_prefetch_is_used(visit: Visit, managed: ManagedBroker) -> None:
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=2)
+        channel.queue_declare("held")
+        for _ in range(3):
+            channel.basic_publish("", "held", b"x")
+        channel.basic_consume("held", lambda *_: None, consumer_tag="holder")
+        visit.page.set_viewport_size({"width": 390, "height": 844})
+        visit.show("consumers", "Consumers")
+        used = visit.page.get_by_text("2 of 2")
+        expect(used).to_be_in_viewport(ratio=1)
+        channel.queue_delete("held")
+
+
+def test_a_chart_without_points_is_of_now(visit: Visit) -> None:
+    """Of what has never happened in a queue there is nothing to draw."""
+    visit.show("queues/%2F/many-00007", "many-00007")
+    ends = visit.page.locator(".axis-time span:last-child")
+    expect(ends).to_have_count(2)
+    assert "00:00:00" not in ends.all_text_contents()
+
+
 def test_messages_are_published_looked_at_and_purged(visit: Visit, managed: ManagedBroker) -> None:
     page = visit.page
     visit.show("queues/%2F/second?part=publish", "second")

@@ -16,8 +16,8 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-MOST_REQUESTS: Final = 128
-MOST_PER_ADDRESS: Final = 32
+MOST_REQUESTS: Final = 64
+MOST_PER_ADDRESS: Final = 16
 STREAM: Final = "/api/events"
 
 

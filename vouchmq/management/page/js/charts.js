@@ -48,7 +48,8 @@ export function sparkline(points, tone, label) {
  */
 export function chart(id, title, series, show = short) {
   const points = series.flatMap((each) => each.points);
-  const until = Math.max(...points.map(([when]) => when), 1);
+  // Of what has never happened there are no points, but it is now all the same.
+  const until = points.length ? Math.max(...points.map(([when]) => when)) : Date.now();
   const from = Math.min(...points.map(([when]) => when), until - 60000);
   const top = scaleOf(Math.max(0, ...points.map(([, value]) => value)));
   const cursor = pointed.get(id);
