@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pika
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, FilePayload, expect
 
 from tests.integration.management import ManagedBroker
 from tests.page.site import VIEWS, Visit
@@ -200,3 +200,54 @@ def test_chosen_messages_are_moved(visit: Visit, managed: ManagedBroker) -> None
     expect(page.locator("summary")).to_have_count(1)
     [moved] = managed.get("/queues/%2F/many-00003/messages")
     assert moved["payload"] == "goes"
+
+
+def test_a_channel_is_closed(visit: Visit, managed: ManagedBroker) -> None:
+    """Its connection stays."""
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("first", passive=True)
+        [shown] = managed.get("/channels")
+        visit.show("channels", "Channels")
+        visit.page.get_by_role("link", name=shown["name"]).click()
+        visit.page.get_by_role("button", name="Close", exact=True).click()
+        dialog = visit.page.get_by_role("dialog")
+        dialog.get_by_label("Reason").fill("it misbehaves")
+        dialog.get_by_role("button", name="Close channel").click()
+        expect(visit.page.get_by_text("Channel closed.")).to_be_visible()
+        while channel.is_open:
+            connection.process_data_events(1)
+        connection.channel().queue_declare("first", passive=True)
+
+
+def test_definitions_are_imported(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    queue = {"vhost": "/", "name": "imported", "durable": True, "auto_delete": False}
+    definitions = {"queues": [{**queue, "arguments": {"x-max-length": 3}}]}
+    visit.show("definitions", "Definitions")
+    for content in (b"{", json.dumps(definitions).encode()):
+        file = FilePayload(name="d.json", mimeType="application/json", buffer=content)
+        page.get_by_label("File").set_input_files(file)
+        page.get_by_role("button", name="Import").click()
+        answer = "d.json is not JSON" if content == b"{" else "d.json imported."
+        expect(page.get_by_text(answer)).to_be_visible()
+    assert managed.get("/queues/%2F/imported")["arguments"] == {"x-max-length": 3}
+
+
+def test_dead_letters_are_returned(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        to_dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "many-00005"}
+        channel.queue_declare("alive", durable=True, arguments=to_dead)
+        channel.basic_publish("", "alive", b"died")
+        method, _, _ = channel.basic_get("alive")
+        channel.basic_reject(method.delivery_tag, requeue=False)
+        channel.queue_declare("many-00005", passive=True)
+    visit.show("queues/%2F/many-00005?part=messages", "many-00005")
+    page.get_by_role("button", name="Return…").click()
+    page.get_by_role("button", name="Return dead letters").click()
+    expect(page.get_by_text("1 message returned.")).to_be_visible()
+    [returned] = managed.get("/queues/%2F/alive/messages")
+    assert returned["payload"] == "died"

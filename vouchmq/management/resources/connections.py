@@ -62,20 +62,38 @@ async def channels(call: Call) -> object:
 
 async def channel(call: Call) -> object:
     """One channel, by its name."""
-    name = call.names["channel"]
-    owner = name.rpartition(" (")[0]
-    rows = of_visitor(call, await call.broker.rows(CHANNELS, name=owner))
-    found = [row for row in rows if channel_name(row["connection"], row["number"]) == name]
-    if not found:
-        raise not_found()
+    found = await _channel_row(call)
     node = await node_of(call)
     consumed = [
         consumer_item(row, node)
-        for row in await call.broker.rows(CONSUMERS, vhost=found[0]["vhost"])
-        if (row["connection"], row["channel"]) == (owner, found[0]["number"])
+        for row in await call.broker.rows(CONSUMERS, vhost=found["vhost"])
+        if (row["connection"], row["channel"]) == (found["connection"], found["number"])
     ]
     details = {"consumer_details": consumed, "deliveries": [], "publishes": []}
-    return projected({**_channel(call, found[0], node), **details}, call.query)
+    return projected({**_channel(call, found, node), **details}, call.query)
+
+
+async def close_channel(call: Call) -> object:
+    """Close a channel; its client is told the reason."""
+    row = await _channel_row(call)
+    reason = call.headers.get("x-reason", "")
+    given = {"reason": reason} if reason else {}
+    await call.do("close channel", name=row["connection"], number=row["number"], **given)
+    return NO_CONTENT
+
+
+async def _channel_row(call: Call) -> Row:
+    """The channel of the path, if it may be seen.
+
+    Raises:
+        ApiError: 404
+    """
+    name = call.names["channel"]
+    rows = of_visitor(call, await call.broker.rows(CHANNELS, name=name.rpartition(" (")[0]))
+    for row in rows:
+        if channel_name(row["connection"], row["number"]) == name:
+            return row
+    raise not_found()
 
 
 async def consumers(call: Call) -> object:

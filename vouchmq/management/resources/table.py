@@ -104,7 +104,11 @@ CLIENTS: Final = (
     _list("/connections/{connection}/channels", connections.channels, "its channels"),
     _list("/vhosts/{vhost}/connections", connections.connections, "connections to a virtual host"),
     _list("/channels", connections.channels, "channels"),
-    _one("/channels/{channel}", connections.channel, "a channel"),
+    Route(
+        "/channels/{channel}",
+        {"GET": connections.channel, "DELETE": connections.close_channel},
+        "a channel",
+    ),
     _list("/vhosts/{vhost}/channels", connections.channels, "channels in a virtual host"),
     _list("/consumers", connections.consumers, "consumers"),
     _list("/consumers/{vhost}", connections.consumers, "consumers in a virtual host"),

@@ -1,7 +1,9 @@
 // Channels, and one of them.
 
-import { get, path } from "../api.js";
+import { action } from "../access.js";
+import { get, path, remove } from "../api.js";
 import { chart } from "../charts.js";
+import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
 import { at, count, rate } from "../format.js";
 import { SAMPLES, rates } from "../history.js";
@@ -54,10 +56,11 @@ export const one = {
     return get(path("channels", name), SAMPLES, signal);
   },
 
-  render({ data, params: { name } }) {
+  render(context) {
+    const { data, params: { name } } = context;
     const id = `channel ${name}`;
     return [
-      h("div", { class: "title" }, h("p", { class: "crumbs" }, h("a", { href: "#/channels" }, "Channels")), h("h1", {}, name), state(data.state), mode(data)),
+      h("div", { class: "title" }, h("p", { class: "crumbs" }, h("a", { href: "#/channels" }, "Channels")), h("h1", {}, name), state(data.state), mode(data), h("span", { class: "grow" }), action("Close", () => closeChannel(context), { tone: "danger", needs: ["DELETE", "/channels/{channel}"] })),
       h("div", { class: "columns" },
         panel(null, chart("channel", "Message rates", [["publish", "published", "publish"], ["confirm", "confirmed", "confirm"], ["deliver_get", "delivered", "deliver"], ["ack", "acknowledged", "ack"]]
           .map(([key, label, tone]) => ({ label, tone, points: rates(id, data, `message_stats.${key}`) })), rate)),
@@ -70,3 +73,16 @@ export const one = {
     ];
   },
 };
+
+function closeChannel({ params: { name }, data, leave }) {
+  return ask({
+    title: "Close this channel?",
+    text: h("p", {}, "The client of ", h("b", {}, data.user), " is told that it is closed; its connection stays. Its unacknowledged messages return to their queues."),
+    fields: [{ name: "reason", label: "Reason", value: "closed by an operator", hint: "The client is told." }],
+    submit: "Close channel", tone: "danger",
+    act: async ({ reason }) => {
+      await remove(path("channels", name), reason ? { "X-Reason": reason } : {});
+      leave("#/channels", "Channel closed.");
+    },
+  });
+}
