@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.management import Got, ManagedBroker
+from tests.integration.management import Got, ManagedBroker, quoted
 from vouchmq.management.api.call import Route
 from vouchmq.management.resources.table import ROUTES
 
@@ -121,6 +121,19 @@ def test_every_operation_for_every_missing_permission(
 
 
 CHANGES = [(method, route) for route in ROUTES for method in route.methods if method not in {"GET"}]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\u00e4/%", " ", "..", "a?b#c", "~"])
+def test_names_of_any_characters(managed: ManagedBroker, name: str) -> None:
+    path = f"/queues/v/{quoted(name)}"
+    put(managed, path)
+    # Queues have no line breaks in their names.
+    wanted = name.replace("\n", "")
+    assert managed.get("/queues/v?columns=name&sort=name").count({"name": wanted}) == 1
+    assert managed.ask("DELETE", f"/queues/v/{quoted(wanted)}").status == 204
+    # The name is read whole, and refused by who knows what names may be.
+    user = managed.ask("PUT", f"/users/{quoted(name)}", {"password_hash": "", "tags": ""})
+    assert user.status == (400 if "\n" in name else 201), user
 
 
 def ident(value: object) -> str:

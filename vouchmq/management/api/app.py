@@ -24,7 +24,6 @@ from msgspec import json
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Mount
 
 from vouchmq.management.api.call import ANY_TAG, MAKING, Answer, Call, Streamed, Visitor
 from vouchmq.management.api.errors import (
@@ -45,7 +44,7 @@ from vouchmq.management.resources.table import ROUTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from vouchmq.management.api.call import Route
 
@@ -181,9 +180,15 @@ class Api:
         return Visitor(user, tuple(found["tags"]), frozenset(found["vhosts"]))
 
 
-def api_app(broker: Broker) -> Starlette:
-    """The application for the port of the HTTP API."""
-    return Starlette(routes=[Mount("/api", app=Api(broker))])
+def api_app(broker: Broker) -> ASGIApp:
+    """The application for the port of the HTTP API: what is below `/api`."""
+    api, refuse = Api(broker), Starlette()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        # Not by a route of Starlette, whose patterns match no name with a line break.
+        await (api if scope["type"] == "http" else refuse)(scope, receive, send)
+
+    return app
 
 
 def error_of(error: CommandRefused, method: str) -> ApiError:

@@ -29,8 +29,9 @@ LIST_PARAMETERS: Final = {
 NAME: Final = re.compile(r"\{(\w+)\}")
 ANSWERS: Final = {
     "400": "bad request",
-    "401": "no login, a wrong one, or one that may not",
     "404": "no such object",
+    "412": "something else has to be done before",
+    "413": "the body is too large",
     "503": "the broker does not answer",
 }
 
@@ -97,6 +98,8 @@ def _operation(route: Route, method: str, schema_of: dict[type[Any], Any]) -> di
         "responses": {
             **{code: {"description": text} for code, text in _successes(method).items()},
             **dict.fromkeys(ANSWERS, refusal),
+            # Without a login there is no body (HTTP-02).
+            "401": {"description": "no login, a wrong one, or one that may not"},
         },
     }
     if method in route.bodies:
