@@ -129,6 +129,7 @@ class Journal:
         # How many blocks the disk has refused, with the moves in them.
         self.refusals = 0
         self.block_sizes = Histogram(SIZES_BYTES)
+        self._tap = state.chain.tap
         self._chain = SegmentChain(disk, segment_size_bytes, state.chain)
         self._index = state.index
         self._reader = Reader(disk, state.index, self.distrust)
@@ -566,7 +567,9 @@ class Journal:
     @property
     def unsafe_bytes(self) -> int:
         """Octets handed over of which it is not known that nobody can take them back."""
-        return max(self.unsynced_bytes, self._chain.uncommitted_bytes)
+        # Asked for at each read of a socket: nearly always there is no tap.
+        unsafe = self.unsynced_bytes
+        return unsafe if self._tap is None else max(unsafe, self._tap.waiting_bytes)
 
     def begin_sync(self) -> SyncTicket:
         """Return what a sync started now must cover; later blocks belong to the next one."""

@@ -504,11 +504,6 @@ class SegmentChain:
         return self._tap is not None
 
     @property
-    def uncommitted_bytes(self) -> int:
-        """What has been written and has yet to be committed, if it has to be."""
-        return 0 if self._tap is None else self._tap.waiting_bytes
-
-    @property
     def is_synced(self) -> bool:
         """True when a sync covers every block of the chain."""
         return self.synced_number == self.number - 1
