@@ -173,6 +173,11 @@ class JournalWriter:
             self._compaction_scheduler.written()
 
     @property
+    def has_unwritten(self) -> bool:
+        """See `turn.Writer`; transient messages count too, though `write` does nothing for them."""
+        return self._journal.next_lsn > self._journal.written_lsn + 1
+
+    @property
     def wants_sync(self) -> bool:
         """Whether a sync should begin; while one is under way, the next one follows by itself."""
         return self.commit.is_idle and self._is_sync_due()

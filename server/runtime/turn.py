@@ -12,9 +12,10 @@
 
 The order is the invariant. The journal stands before the deliveries, so that a message which the
 disk refuses has gone to nobody (CONF-12), and again before the sockets, so that what a client has
-been told is at least with the operating system. The ledger is flushed before the journal, so that
-no settlement is on disk whose evidence is not. Who has to speak within a call, such as basic.get,
-has `write_first` note that the journal goes before the socket.
+been told is at least with the operating system. A queue may give dead letters or delayed messages
+to another one of the same turn: then it stands before that one too. The ledger is flushed before
+the journal, so that no settlement is on disk whose evidence is not. Who has to speak within a call,
+such as basic.get, has `write_first` note that the journal goes before the socket.
 
 What was tried: dispatching first and writing once, as the cheapest order. Then a message of a
 failed write could be on its way to a consumer already. Calling it back would mean searching
@@ -70,6 +71,10 @@ class Writer(Protocol):
     @property
     def wants_sync(self) -> bool:
         """Whether a sync should begin."""
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether messages have come that the disk has not been asked to take."""
 
     def write(self) -> None:
         """Write what is buffered; a turn is to follow, or `sync`."""
@@ -285,10 +290,15 @@ class Turn:
         ends_at = clock() + DISPATCH_S
         for at, queue in enumerate(queues, 1):
             self._guard(queue.dispatch)
-            if at < len(queues) and clock() >= ends_at:
+            if at == len(queues):
+                return
+            if clock() >= ends_at:
                 self._queues = queues[at:] + self._queues
                 self.wake()
                 return
+            if self._writer is not None and self._writer.has_unwritten:
+                # One queue gave another its dead letters: that one may be next.
+                self._write()
 
     def flush(self) -> None:
         """One write per socket that has something to say."""

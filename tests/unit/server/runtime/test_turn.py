@@ -28,9 +28,11 @@ class World:
         self.told.clear()
 
     wants_sync = False
+    has_unwritten = False
 
     def write(self) -> None:
         """See `turn.Writer`."""
+        self.has_unwritten = False
         self.told.append("journal")
 
     def sync(self) -> None:
@@ -109,6 +111,18 @@ class Confirming:
 def world() -> World:
     """A turn and what it is asked to do."""
     return World()
+
+
+def test_what_one_queue_gives_another_is_written_before_that_one_delivers(world: World) -> None:
+    def release() -> None:
+        world.told.append("releases")
+        world.has_unwritten = True
+
+    world.turn.wants_dispatch(world.queue("first"))
+    world.turn.wants_dispatch(cast("ClassicQueue", Called(release)))
+    world.turn.wants_dispatch(world.queue("third"))
+    world.run()
+    assert world.told == ["journal", "first", "releases", "journal", "third", "journal"]
 
 
 def test_order_within_a_turn(world: World) -> None:
